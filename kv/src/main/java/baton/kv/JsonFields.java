@@ -1,0 +1,197 @@
+package baton.kv;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+import java.util.Set;
+import tools.jackson.core.JacksonException;
+import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.json.JsonMapper;
+import tools.jackson.databind.node.JsonNodeFactory;
+import tools.jackson.databind.node.ObjectNode;
+
+/**
+ * A JSON object read field by field, with errors that name the field's path. Used for configuration,
+ * {@code kv_connector_extra_config} and {@code kv_transfer_params}. A field that is absent or JSON {@code null} is empty.
+ * Numbers and booleans written as strings ({@code "1e10"}, {@code "true"}) are accepted, as vLLM does.
+ *
+ * <p>The object is copied at construction; instances never change.
+ */
+public final class JsonFields {
+    private static final JsonMapper MAPPER = JsonMapper.builder().build();
+
+    private final String path;
+    private final ObjectNode node;
+
+    private JsonFields(String path, ObjectNode node) {
+        this.path = path;
+        this.node = node;
+    }
+
+    /** An object without fields. */
+    public static JsonFields empty(String path) {
+        return new JsonFields(path, JsonNodeFactory.instance.objectNode());
+    }
+
+    /** Wraps a copy of {@code node}; {@code path} is put in front of field names in errors, and may be empty. */
+    public static JsonFields of(String path, ObjectNode node) {
+        return new JsonFields(path, node.deepCopy());
+    }
+
+    /** @throws ConfigException if {@code json} is not a JSON object */
+    public static JsonFields parse(String path, String json) {
+        JsonNode parsed;
+        try {
+            parsed = MAPPER.readTree(json);
+        } catch (JacksonException e) {
+            throw new ConfigException(path, "not valid JSON: " + e.getOriginalMessage(), e);
+        }
+        if (parsed instanceof ObjectNode object) {
+            return new JsonFields(path, object);
+        }
+        throw new ConfigException(path, "must be a JSON object, is " + describe(parsed));
+    }
+
+    public Set<String> names() {
+        return Set.copyOf(node.propertyNames());
+    }
+
+    public boolean isEmpty() {
+        return node.isEmpty();
+    }
+
+    /** The raw value, if present and not null. */
+    public Optional<JsonNode> value(String name) {
+        JsonNode value = node.get(name);
+        return value == null || value.isNull() ? Optional.empty() : Optional.of(value);
+    }
+
+    public Optional<String> string(String name) {
+        return value(name).map(value -> {
+            if (value.isString()) {
+                return value.asString();
+            }
+            throw wrongType(name, value, "a string");
+        });
+    }
+
+    /** A whole number; {@code 1e9} and {@code "1e9"} count as such. */
+    public Optional<Long> integer(String name) {
+        return value(name).map(value -> {
+            Double number = toDouble(value);
+            if (number == null || number != Math.rint(number) || Math.abs(number) > 0x1p53) {
+                throw wrongType(name, value, "a whole number");
+            }
+            return value.isIntegralNumber() ? value.asLong() : number.longValue();
+        });
+    }
+
+    /** A whole number that fits an {@code int} and is at least {@code min}. */
+    public Optional<Integer> integerAtLeast(String name, int min) {
+        return integer(name).map(value -> {
+            if (value < min || value > Integer.MAX_VALUE) {
+                throw new ConfigException(field(name), "is " + value + ", must be at least " + min);
+            }
+            return value.intValue();
+        });
+    }
+
+    public Optional<Double> number(String name) {
+        return value(name).map(value -> {
+            Double number = toDouble(value);
+            if (number == null) {
+                throw wrongType(name, value, "a number");
+            }
+            return number;
+        });
+    }
+
+    public Optional<Boolean> bool(String name) {
+        return value(name).map(value -> {
+            if (value.isBoolean()) {
+                return value.asBoolean();
+            }
+            return switch (value.isString() ? value.asString() : "") {
+                case "true", "True" -> true;
+                case "false", "False" -> false;
+                default -> throw wrongType(name, value, "true or false");
+            };
+        });
+    }
+
+    public Optional<JsonFields> object(String name) {
+        return value(name).map(value -> {
+            if (value instanceof ObjectNode object) {
+                return new JsonFields(field(name), object);
+            }
+            throw wrongType(name, value, "an object");
+        });
+    }
+
+    /** The objects of an array. */
+    public Optional<List<JsonFields>> objects(String name) {
+        return value(name).map(value -> {
+            if (!value.isArray()) {
+                throw wrongType(name, value, "an array of objects");
+            }
+            List<JsonFields> objects = new ArrayList<>();
+            for (JsonNode element : value) {
+                String elementName = name + "[" + objects.size() + "]";
+                if (!(element instanceof ObjectNode object)) {
+                    throw wrongType(elementName, element, "an object");
+                }
+                objects.add(new JsonFields(field(elementName), object));
+            }
+            return objects;
+        });
+    }
+
+    /** The full name of a field, for errors. */
+    public String field(String name) {
+        return path.isEmpty() ? name : path + "." + name;
+    }
+
+    /** A copy as a Jackson tree. */
+    public ObjectNode toJson() {
+        return node.deepCopy();
+    }
+
+    @Override
+    public String toString() {
+        return node.toString();
+    }
+
+    @Override
+    public boolean equals(Object other) {
+        return other instanceof JsonFields fields && node.equals(fields.node);
+    }
+
+    @Override
+    public int hashCode() {
+        return node.hashCode();
+    }
+
+    private ConfigException wrongType(String name, JsonNode value, String wanted) {
+        return new ConfigException(field(name), "must be " + wanted + ", is " + describe(value));
+    }
+
+    private static String describe(JsonNode value) {
+        String text = value.toString();
+        return text.length() <= 80 ? text : text.substring(0, 77) + "...";
+    }
+
+    private static @org.jspecify.annotations.Nullable Double toDouble(JsonNode value) {
+        if (value.isNumber()) {
+            return value.asDouble();
+        }
+        if (value.isString()) {
+            try {
+                double number = Double.parseDouble(value.asString().strip());
+                return Double.isFinite(number) ? number : null;
+            } catch (NumberFormatException e) {
+                return null;
+            }
+        }
+        return null;
+    }
+}

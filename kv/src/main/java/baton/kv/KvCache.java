@@ -1,0 +1,47 @@
+package baton.kv;
+
+import java.lang.foreign.MemorySegment;
+import java.util.List;
+import java.util.Objects;
+
+/**
+ * A pool of KV blocks in one contiguous region of native memory: block {@code b} is the bytes {@code [b * blockBytes, (b +
+ * 1) * blockBytes)}, laid out as {@link KvLayout} says. The region's owner decides how long it lives and who may write;
+ * this record only says where things are.
+ *
+ * @param memory the region, at least {@code blocks * layout.blockBytes()} long
+ * @param blocks number of blocks
+ * @param layerNames the name of each layer in vLLM's terms, e.g. {@code model.layers.0.self_attn.attn}
+ */
+public record KvCache(MemorySegment memory, KvLayout layout, int blocks, List<String> layerNames) {
+    public KvCache {
+        Objects.requireNonNull(memory, "memory");
+        layerNames = List.copyOf(layerNames);
+        if (memory.byteSize() < blocks * layout.blockBytes()) {
+            throw new IllegalArgumentException("memory of %d bytes is smaller than blocks=%d of %d bytes"
+                    .formatted(memory.byteSize(), blocks, layout.blockBytes()));
+        }
+        if (layerNames.size() != layout.layers()) {
+            throw new IllegalArgumentException(
+                    "layerNames has %d names for layers=%d".formatted(layerNames.size(), layout.layers()));
+        }
+    }
+
+    /** The bytes of a block, all layers. */
+    public MemorySegment block(int block) {
+        Objects.checkIndex(block, blocks);
+        return memory.asSlice(block * layout.blockBytes(), layout.blockBytes());
+    }
+
+    /** The bytes of one layer of a block. */
+    public MemorySegment layer(int block, int layer) {
+        return memory.asSlice(layerStart(block, layer), layout.layerBytes());
+    }
+
+    /** Offset in {@link #memory} of one layer of a block. */
+    public long layerStart(int block, int layer) {
+        Objects.checkIndex(block, blocks);
+        Objects.checkIndex(layer, layout.layers());
+        return block * layout.blockBytes() + layout.layerOffset(layer);
+    }
+}

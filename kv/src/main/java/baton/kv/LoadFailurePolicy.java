@@ -1,0 +1,18 @@
+package baton.kv;
+
+/** What happens to a request whose external KV could not be loaded. */
+public enum LoadFailurePolicy {
+    /** Compute the tokens that could not be loaded. */
+    RECOMPUTE,
+    /** End the request with an error. */
+    FAIL;
+
+    /** @throws ConfigException if {@code name} is no policy */
+    public static LoadFailurePolicy parse(String name) {
+        return switch (name) {
+            case "recompute" -> RECOMPUTE;
+            case "fail" -> FAIL;
+            default -> throw ConfigException.unsupported("kv_load_failure_policy", name, "recompute, fail");
+        };
+    }
+}
