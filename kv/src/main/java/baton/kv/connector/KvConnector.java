@@ -1,0 +1,31 @@
+package baton.kv.connector;
+
+import java.util.Set;
+
+/**
+ * A way to exchange KV caches with other instances. An engine makes one {@link SchedulerConnector} for its scheduler and one
+ * {@link WorkerConnector} for each rank; the two sides share nothing but the metadata that the first hands to the second in
+ * every step.
+ *
+ * <p>Connectors are found by {@link KvConnectors}: built-in ones by {@link java.util.ServiceLoader}, a user's own by
+ * {@code kv_connector} (class) and {@code kv_connector_module_path} (its package). An implementation needs a public
+ * constructor without parameters that does no work.
+ */
+public interface KvConnector {
+    /** Values of {@code kv_connector} that mean this connector. */
+    Set<String> names();
+
+    /**
+     * The side that decides.
+     *
+     * @throws baton.kv.ConfigException if the configuration cannot work
+     */
+    SchedulerConnector scheduler(ConnectorContext context);
+
+    /**
+     * The side that moves bytes, for one rank.
+     *
+     * @throws baton.kv.ConfigException if the configuration cannot work
+     */
+    WorkerConnector worker(ConnectorContext context, Rank rank);
+}

@@ -1,0 +1,31 @@
+package baton.kv.connector;
+
+import baton.kv.BlockHash;
+import baton.kv.JsonFields;
+import java.util.List;
+import java.util.Optional;
+
+/** A request as a connector sees it. Valid on the scheduler's thread only. */
+public interface KvRequest {
+    /** Unique within the engine, for as long as the engine lives. */
+    String id();
+
+    /** Tokens of the prompt. */
+    int promptLength();
+
+    /** Tokens of the prompt and of the output so far. */
+    int length();
+
+    /** A copy of the tokens {@code [from, to)} of prompt and output. */
+    int[] tokens(int from, int to);
+
+    /** Hashes of the full blocks among {@link #length} tokens. */
+    List<BlockHash> blockHashes();
+
+    /** The request's {@code kv_transfer_params}. */
+    Optional<JsonFields> kvTransferParams();
+
+    Optional<String> cacheSalt();
+
+    Optional<String> loraId();
+}

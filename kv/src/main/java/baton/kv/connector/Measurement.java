@@ -1,0 +1,31 @@
+package baton.kv.connector;
+
+import java.util.Map;
+
+/**
+ * One increment of a metric.
+ *
+ * @param name the metric's name in Prometheus form, e.g. {@code baton:kv_load_bytes}, without a suffix for its kind
+ * @param kind how values are put together
+ * @param value seconds for {@link Kind#SECONDS}
+ * @param labels label names and values; few distinct values each
+ */
+public record Measurement(String name, Kind kind, double value, Map<String, String> labels) {
+    /** How the values of one name are put together. */
+    public enum Kind {
+        COUNTER,
+        SECONDS
+    }
+
+    public static Measurement count(String name, double value) {
+        return new Measurement(name, Kind.COUNTER, value, Map.of());
+    }
+
+    public static Measurement count(String name, double value, String label, String labelValue) {
+        return new Measurement(name, Kind.COUNTER, value, Map.of(label, labelValue));
+    }
+
+    public static Measurement seconds(String name, double seconds) {
+        return new Measurement(name, Kind.SECONDS, seconds, Map.of());
+    }
+}

@@ -1,0 +1,103 @@
+package baton.kv.connector;
+
+import baton.kv.JsonFields;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+
+/**
+ * The deciding side of a connector. All calls come from the scheduler's one thread, none may block on anything remote.
+ *
+ * <p>For each request: {@link #onNewRequest}, then {@link #match} (any number of times), {@link #onAllocated}, then steps, then
+ * {@link #onFinished} exactly once. For each step: {@link #buildMetadata} before it, {@link #onStepDone} after it.
+ */
+public interface SchedulerConnector extends AutoCloseable {
+    /** What the workers want peers to know, once, before the first step. */
+    default void onHandshakeMetadata(Map<Rank, HandshakeMetadata> metadata) {}
+
+    /** A request has come in. */
+    default void onNewRequest(KvRequest request) {}
+
+    /**
+     * How many tokens after the first {@code computedTokens} can come from elsewhere. May be called repeatedly for a request and
+     * must change nothing.
+     *
+     * @param computedTokens tokens whose KV is here already; whole blocks
+     */
+    KvMatch match(KvRequest request, int computedTokens);
+
+    /**
+     * Blocks were allocated. For an asynchronous load called twice: when the load starts, and with {@code externalTokens = 0}
+     * when the request is scheduled after it. Decide by {@code externalTokens}, not by the blocks.
+     *
+     * @param blockTable all blocks of the request so far, those of computed tokens included
+     * @param computedTokens tokens whose KV was here before
+     * @param externalTokens tokens this connector is to load, following the computed ones
+     */
+    void onAllocated(KvRequest request, int[] blockTable, int computedTokens, int externalTokens);
+
+    /** What the workers are to do in this step. Called once in every step; what it returns is not asked for again. */
+    ConnectorMetadata buildMetadata(ScheduledStep step);
+
+    /** What the workers, all ranks together, have done. */
+    default void onStepDone(WorkerReport report) {}
+
+    /** The request has ended, for whatever reason; its blocks are still in place. */
+    default Release onFinished(KvRequest request, RequestEnd end, int[] blockTable) {
+        return Release.NOW;
+    }
+
+    /** True while steps must go on although no request is running, e.g. because transfers are to be started. */
+    default boolean hasPendingWork() {
+        return false;
+    }
+
+    /** Forgets what it has cached elsewhere, as far as it can. Returns false if it cannot now. */
+    default boolean resetCache() {
+        return true;
+    }
+
+    /** Measurements since the last call. */
+    default List<Measurement> takeMeasurements() {
+        return List.of();
+    }
+
+    @Override
+    void close();
+
+    /** Why a request ended. */
+    enum RequestEnd {
+        /** A stop token or stop string. */
+        STOPPED,
+        /** Its token limit; the usual end of a prefill leg. */
+        LENGTH,
+        /** Its client left. */
+        ABORTED,
+        /** It failed. */
+        ERROR
+    }
+
+    /**
+     * What happens to a finished request's blocks.
+     *
+     * @param delayed true: the connector still needs them, until a worker reports the request as sent
+     * @param kvTransferParams goes into the response, for the instance that takes over
+     */
+    record Release(boolean delayed, Optional<JsonFields> kvTransferParams) {
+        /** Blocks are free at once, nothing goes into the response. */
+        public static final Release NOW = new Release(false, Optional.empty());
+    }
+
+    /** One step as scheduled. */
+    record ScheduledStep(List<ScheduledRequest> requests, Set<String> finished, Set<String> preempted) {}
+
+    /**
+     * One request's part in a step.
+     *
+     * @param blockTable all its blocks
+     * @param computedTokens tokens whose KV is in place before this step, loaded ones included
+     * @param scheduledTokens tokens computed in this step
+     */
+    record ScheduledRequest(KvRequest request, int[] blockTable, int computedTokens, int scheduledTokens) {}
+}

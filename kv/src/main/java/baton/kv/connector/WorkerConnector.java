@@ -1,0 +1,47 @@
+package baton.kv.connector;
+
+import baton.kv.KvCache;
+import java.util.Optional;
+import java.util.Set;
+
+/**
+ * The moving side of a connector, for one rank. All calls come from that rank's thread. In each step, in this order:
+ * {@link #startLoad}, then per layer {@link #waitForLayerLoad}, the layer's forward pass, {@link #saveLayer}; then
+ * {@link #waitForSave} and {@link #report}. A step without a forward pass has only {@link #startLoad} and {@link #report}.
+ *
+ * <p>A method that waits does so up to a deadline of its own; what it could not get it reports as invalid blocks. It never
+ * throws because of a peer, a file or a network.
+ */
+public interface WorkerConnector extends AutoCloseable {
+    /** The pool to load into and save from, once, before the first step. It outlives this connector. */
+    void register(KvCache cache);
+
+    /** What peers must know of this worker, asked for once, after {@link #register}. */
+    default Optional<HandshakeMetadata> handshakeMetadata() {
+        return Optional.empty();
+    }
+
+    /** Starts this step's loads and keeps the metadata for the rest of the step. */
+    void startLoad(ConnectorMetadata metadata);
+
+    /** Returns when the layer's blocks are loaded, or known not to be. */
+    default void waitForLayerLoad(int layer) {}
+
+    /** The layer's keys and values of this step are in the pool. */
+    default void saveLayer(int layer) {}
+
+    /** Returns when the pool may be written to again. */
+    default void waitForSave() {}
+
+    /**
+     * What has been done since the last report.
+     *
+     * @param finished requests that ended since the last step
+     */
+    default WorkerReport report(Set<String> finished) {
+        return WorkerReport.NOTHING;
+    }
+
+    @Override
+    void close();
+}

@@ -1,0 +1,24 @@
+package baton.kv.connector;
+
+import java.util.List;
+import java.util.Set;
+
+/**
+ * What a worker connector has done since its last report.
+ *
+ * @param sent requests whose blocks are no longer needed; only those whose release was delayed
+ * @param received requests whose asynchronous load is over, well or badly
+ * @param invalidBlocks blocks that could not be loaded; for an asynchronous load reported no later than {@code received}
+ * @param measurements for the metrics
+ */
+public record WorkerReport(
+        Set<String> sent, Set<String> received, Set<Integer> invalidBlocks, List<Measurement> measurements) {
+    public static final WorkerReport NOTHING = new WorkerReport(Set.of(), Set.of(), Set.of(), List.of());
+
+    public WorkerReport {
+        sent = Set.copyOf(sent);
+        received = Set.copyOf(received);
+        invalidBlocks = Set.copyOf(invalidBlocks);
+        measurements = List.copyOf(measurements);
+    }
+}
