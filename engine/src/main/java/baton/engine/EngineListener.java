@@ -1,0 +1,64 @@
+package baton.engine;
+
+import baton.kv.connector.Measurement;
+import java.util.List;
+
+/** Observes an engine, for metrics. Called on the engine's thread; must not block. */
+public interface EngineListener {
+    EngineListener NONE = new EngineListener() {};
+
+    /** A step is done. */
+    default void onStep(StepStats stats) {}
+
+    /** A request has its first token, {@code seconds} after it came in. */
+    default void onFirstToken(double seconds) {}
+
+    /** A request has one more token, {@code seconds} after the one before. */
+    default void onNextToken(double seconds) {}
+
+    /** A request has ended. */
+    default void onFinished(RequestStats stats) {}
+
+    /** A connector measured something. */
+    default void onMeasurements(List<Measurement> measurements) {}
+
+    /**
+     * One step.
+     *
+     * @param scheduledTokens tokens computed
+     * @param generatedTokens tokens sampled
+     * @param preempted requests that lost their blocks
+     * @param prefixCacheQueries tokens looked up in the prefix cache
+     * @param prefixCacheHits those of them found
+     * @param externalQueries tokens asked of the connector
+     * @param externalHits those of them it had
+     * @param seconds how long it took
+     * @param status the load afterwards
+     */
+    record StepStats(
+            int scheduledTokens,
+            int generatedTokens,
+            int preempted,
+            long prefixCacheQueries,
+            long prefixCacheHits,
+            long externalQueries,
+            long externalHits,
+            double seconds,
+            EngineStatus status) {}
+
+    /**
+     * One request, when it ends. Of the prompt's tokens, {@code localCompute + localCacheHit + externalKvTransfer =
+     * promptTokens} if it got as far as its first token.
+     */
+    record RequestStats(
+            FinishReason reason,
+            int promptTokens,
+            int outputTokens,
+            int localCompute,
+            int localCacheHit,
+            int externalKvTransfer,
+            double queueSeconds,
+            double prefillSeconds,
+            double decodeSeconds,
+            double totalSeconds) {}
+}

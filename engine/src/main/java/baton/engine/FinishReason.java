@@ -1,0 +1,24 @@
+package baton.engine;
+
+/** Why a sequence ended. */
+public enum FinishReason {
+    /** A stop token, a stop string or the model's end of text. */
+    STOP("stop"),
+    /** {@code max_tokens} or the model's length. */
+    LENGTH("length"),
+    /** Its client left or asked for it. */
+    ABORT("abort"),
+    /** It failed; the event's message says how. */
+    ERROR("error");
+
+    private final String wireName;
+
+    FinishReason(String wireName) {
+        this.wireName = wireName;
+    }
+
+    /** The value of OpenAI's {@code finish_reason}. */
+    public String wireName() {
+        return wireName;
+    }
+}

@@ -1,0 +1,262 @@
+package baton.engine;
+
+import baton.kv.ConfigException;
+import java.util.Collections;
+import java.util.List;
+import java.util.Map;
+import java.util.OptionalInt;
+import java.util.OptionalLong;
+import java.util.Set;
+import java.util.TreeMap;
+import java.util.function.DoublePredicate;
+
+/**
+ * How to continue a prompt: the fields, defaults and limits of vLLM's {@code SamplingParams}.
+ *
+ * @param n sequences to generate, 1 or more
+ * @param temperature 0 means greedy
+ * @param topP probability mass to choose from, in (0, 1]
+ * @param topK number of tokens to choose from; 0 or less means all
+ * @param minP least probability relative to the best token's, in [0, 1]
+ * @param seed makes the choices repeatable
+ * @param presencePenalty in [-2, 2]
+ * @param frequencyPenalty in [-2, 2]
+ * @param repetitionPenalty greater than 0; 1 means none
+ * @param stop strings that end the output
+ * @param stopTokenIds tokens that end the output, besides the model's own
+ * @param includeStopInOutput whether a stop string stays in the text
+ * @param ignoreEos whether the model's end tokens are ordinary
+ * @param maxTokens limit of the output; empty means up to the model's length
+ * @param minTokens tokens before which no end token is chosen
+ * @param logprobs number of most probable tokens to report for each output token
+ * @param promptLogprobs the same for each prompt token
+ * @param logitBias added to the logits of these tokens
+ * @param skipSpecialTokens whether special tokens are left out of the text
+ */
+public record SamplingParams(
+        int n,
+        double temperature,
+        double topP,
+        int topK,
+        double minP,
+        OptionalLong seed,
+        double presencePenalty,
+        double frequencyPenalty,
+        double repetitionPenalty,
+        List<String> stop,
+        Set<Integer> stopTokenIds,
+        boolean includeStopInOutput,
+        boolean ignoreEos,
+        OptionalInt maxTokens,
+        int minTokens,
+        OptionalInt logprobs,
+        OptionalInt promptLogprobs,
+        Map<Integer, Double> logitBias,
+        boolean skipSpecialTokens) {
+
+    /** Most {@code logprobs} a request may ask for. */
+    public static final int MAX_LOGPROBS = 20;
+
+    private static final double LEAST_TEMPERATURE = 1e-5;
+
+    public SamplingParams {
+        require("n", n, value -> value >= 1 && value <= 128, "between 1 and 128");
+        require("temperature", temperature, value -> value >= 0 && value <= 100, "between 0 and 100");
+        require("top_p", topP, value -> value > 0 && value <= 1, "in (0, 1]");
+        require("top_k", topK, value -> value >= -1, "-1 or 0 (all tokens) or positive");
+        require("min_p", minP, value -> value >= 0 && value <= 1, "in [0, 1]");
+        require("presence_penalty", presencePenalty, value -> Math.abs(value) <= 2, "in [-2, 2]");
+        require("frequency_penalty", frequencyPenalty, value -> Math.abs(value) <= 2, "in [-2, 2]");
+        require("repetition_penalty", repetitionPenalty, value -> value > 0 && value <= 100, "in (0, 100]");
+        maxTokens.ifPresent(max -> require("max_tokens", max, value -> value >= 1, "at least 1"));
+        require("min_tokens", minTokens, value -> value >= 0, "at least 0");
+        if (maxTokens.isPresent() && minTokens > maxTokens.getAsInt()) {
+            throw new ConfigException(
+                    "min_tokens", "is " + minTokens + ", must be at most max_tokens, which is " + maxTokens.getAsInt());
+        }
+        logprobs.ifPresent(count -> require(
+                "logprobs", count, value -> value >= 0 && value <= MAX_LOGPROBS, "between 0 and " + MAX_LOGPROBS));
+        promptLogprobs.ifPresent(count -> require(
+                "prompt_logprobs",
+                count,
+                value -> value >= 0 && value <= MAX_LOGPROBS,
+                "between 0 and " + MAX_LOGPROBS));
+        if (stop.stream().anyMatch(String::isEmpty)) {
+            throw new ConfigException("stop", "cannot contain an empty string");
+        }
+        stop = List.copyOf(stop);
+        stopTokenIds = Set.copyOf(stopTokenIds);
+        logitBias = Collections.unmodifiableMap(new TreeMap<>(logitBias));
+    }
+
+    /** True if the most probable token is always taken. */
+    public boolean greedy() {
+        return temperature < LEAST_TEMPERATURE;
+    }
+
+    public static Builder builder() {
+        return new Builder();
+    }
+
+    /** Temperature 0 and this many tokens at most. */
+    public static SamplingParams greedy(int maxTokens) {
+        return builder().temperature(0).maxTokens(maxTokens).build();
+    }
+
+    private static void require(String field, double value, DoublePredicate valid, String wanted) {
+        if (!valid.test(value)) {
+            String shown = value == Math.rint(value) ? Long.toString((long) value) : Double.toString(value);
+            throw new ConfigException(field, "is " + shown + ", must be " + wanted);
+        }
+    }
+
+    /** Starts from vLLM's defaults. */
+    public static final class Builder {
+        private int n = 1;
+        private double temperature = 1;
+        private double topP = 1;
+        private int topK;
+        private double minP;
+        private OptionalLong seed = OptionalLong.empty();
+        private double presencePenalty;
+        private double frequencyPenalty;
+        private double repetitionPenalty = 1;
+        private List<String> stop = List.of();
+        private Set<Integer> stopTokenIds = Set.of();
+        private boolean includeStopInOutput;
+        private boolean ignoreEos;
+        private OptionalInt maxTokens = OptionalInt.of(16);
+        private int minTokens;
+        private OptionalInt logprobs = OptionalInt.empty();
+        private OptionalInt promptLogprobs = OptionalInt.empty();
+        private Map<Integer, Double> logitBias = Map.of();
+        private boolean skipSpecialTokens = true;
+
+        private Builder() {}
+
+        public Builder n(int value) {
+            n = value;
+            return this;
+        }
+
+        public Builder temperature(double value) {
+            temperature = value;
+            return this;
+        }
+
+        public Builder topP(double value) {
+            topP = value;
+            return this;
+        }
+
+        public Builder topK(int value) {
+            topK = value;
+            return this;
+        }
+
+        public Builder minP(double value) {
+            minP = value;
+            return this;
+        }
+
+        public Builder seed(long value) {
+            seed = OptionalLong.of(value);
+            return this;
+        }
+
+        public Builder presencePenalty(double value) {
+            presencePenalty = value;
+            return this;
+        }
+
+        public Builder frequencyPenalty(double value) {
+            frequencyPenalty = value;
+            return this;
+        }
+
+        public Builder repetitionPenalty(double value) {
+            repetitionPenalty = value;
+            return this;
+        }
+
+        public Builder stop(List<String> value) {
+            stop = value;
+            return this;
+        }
+
+        public Builder stopTokenIds(Set<Integer> value) {
+            stopTokenIds = value;
+            return this;
+        }
+
+        public Builder includeStopInOutput(boolean value) {
+            includeStopInOutput = value;
+            return this;
+        }
+
+        public Builder ignoreEos(boolean value) {
+            ignoreEos = value;
+            return this;
+        }
+
+        public Builder maxTokens(int value) {
+            maxTokens = OptionalInt.of(value);
+            return this;
+        }
+
+        /** No limit but the model's length. */
+        public Builder unlimitedTokens() {
+            maxTokens = OptionalInt.empty();
+            return this;
+        }
+
+        public Builder minTokens(int value) {
+            minTokens = value;
+            return this;
+        }
+
+        public Builder logprobs(int value) {
+            logprobs = OptionalInt.of(value);
+            return this;
+        }
+
+        public Builder promptLogprobs(int value) {
+            promptLogprobs = OptionalInt.of(value);
+            return this;
+        }
+
+        public Builder logitBias(Map<Integer, Double> value) {
+            logitBias = value;
+            return this;
+        }
+
+        public Builder skipSpecialTokens(boolean value) {
+            skipSpecialTokens = value;
+            return this;
+        }
+
+        /** @throws ConfigException if a value is out of range */
+        public SamplingParams build() {
+            return new SamplingParams(
+                    n,
+                    temperature,
+                    topP,
+                    topK,
+                    minP,
+                    seed,
+                    presencePenalty,
+                    frequencyPenalty,
+                    repetitionPenalty,
+                    stop,
+                    stopTokenIds,
+                    includeStopInOutput,
+                    ignoreEos,
+                    maxTokens,
+                    minTokens,
+                    logprobs,
+                    promptLogprobs,
+                    logitBias,
+                    skipSpecialTokens);
+        }
+    }
+}

@@ -1,0 +1,55 @@
+package baton.engine.model;
+
+import baton.kv.KvCache;
+import baton.kv.ModelFingerprint;
+import java.util.List;
+
+/**
+ * A model that runs forward over slices of sequences, all in one batch, reading and writing their keys and values in a paged
+ * cache. Used by one thread.
+ */
+public interface ModelRunner extends AutoCloseable {
+    ModelConfig config();
+
+    ModelFingerprint fingerprint();
+
+    /** The cache that {@link #forward} reads and writes. */
+    KvCache cache();
+
+    /**
+     * Computes the slices' tokens: writes their keys and values to their slots, and returns the logits asked for, rows in the order
+     * of the slices and of the tokens within them. The caller closes the logits before the next call.
+     */
+    Logits forward(List<SequenceSlice> slices, LayerHooks hooks);
+
+    @Override
+    void close();
+
+    /**
+     * The tokens of one sequence that a step computes.
+     *
+     * @param tokens their ids
+     * @param start position of the first; the keys and values of all positions before it are in the cache
+     * @param blockTable blocks of the sequence; position {@code p} lies in block {@code blockTable[p / blockSize]}, slot {@code p %
+     *     blockSize}
+     * @param logits how many tokens, counted from the last, want logits
+     */
+    record SequenceSlice(int[] tokens, int start, int[] blockTable, int logits) {}
+
+    /** Called around each layer, so that keys and values can be loaded just in time and saved early. */
+    interface LayerHooks {
+        LayerHooks NONE = new LayerHooks() {
+            @Override
+            public void beforeLayer(int layer) {}
+
+            @Override
+            public void afterLayer(int layer) {}
+        };
+
+        /** The layer is about to read and write the cache. */
+        void beforeLayer(int layer);
+
+        /** The layer's keys and values are in the cache. */
+        void afterLayer(int layer);
+    }
+}
