@@ -126,7 +126,9 @@ public record SamplingParams(
 
     private static void require(String field, double value, DoublePredicate valid, String wanted) {
         if (!valid.test(value)) {
-            String shown = Double.isFinite(value) && value == Math.rint(value) ? Long.toString((long) value) : Double.toString(value);
+            String shown = Double.isFinite(value) && value == Math.rint(value)
+                    ? Long.toString((long) value)
+                    : Double.toString(value);
             throw new ConfigException(field, "is " + shown + ", must be " + wanted);
         }
     }

@@ -202,7 +202,7 @@ final class Distribution {
     /** Log probabilities by the logits alone: of one token, and of the {@code top} most probable. */
     TokenLogprobs logprobs(int id, int top) {
         soften(1);
-        double logOfSum = max + Math.log(total);
+        double logOfSum = Math.log(total);
         int count = Math.min(top, size);
         int[] best = new int[count];
         int found = 0;
@@ -224,9 +224,13 @@ final class Distribution {
         }
         List<Candidate> candidates = new ArrayList<>(count);
         for (int candidate : best) {
-            candidates.add(new Candidate(candidate, (float) (logits[candidate] - logOfSum)));
+            candidates.add(new Candidate(candidate, logprob(logits[candidate], logOfSum)));
         }
-        return new TokenLogprobs(id, (float) (logit - logOfSum), rank, List.copyOf(candidates));
+        return new TokenLogprobs(id, logprob(logit, logOfSum), rank, List.copyOf(candidates));
+    }
+
+    private float logprob(float logit, double logOfSum) {
+        return (float) ((double) logit - max - logOfSum);
     }
 
     private void fillBuckets() {
@@ -260,7 +264,8 @@ final class Distribution {
 
     /** Sorts greater logits first, then smaller ids. */
     private static long orderedKey(float logit, int id) {
-        // Adding 0 makes -0 positive: the two are equal. Flipping the bits of negative floats orders all floats as integers.
+        // Adding 0 makes -0 positive: the two are equal. Flipping the bits of negative floats orders all floats as
+        // integers.
         int bits = Float.floatToRawIntBits(logit + 0f);
         int ascending = bits ^ ((bits >> 31) & Integer.MAX_VALUE);
         return ((long) ~ascending << 32) | id;
@@ -300,14 +305,14 @@ final class Distribution {
     }
 
     /**
-     * {@code out[i] = exp((values[i] - max) * scale)} within 1e-7 of its value, 0 where that is below the least float; no value may
-     * exceed {@code max}. Only multiplications, additions and conversions, which the compiler turns into vector instructions: a
+     * {@code out[i] = exp((values[i] - max) * scale)}, relatively wrong by less than 1e-7 where that is a normal float and 0 far below;
+     * no value may exceed {@code max}. Only multiplications, additions and conversions, which the compiler turns into vector instructions: a
      * Taylor polynomial of degree 5 at x / 2048, then 11 squarings.
      */
     static void exponential(float[] values, float max, double scale, float[] out, int size) {
         double argumentScale = scale * ARGUMENT_SCALE;
         for (int i = 0; i < size; i++) {
-            double x = Math.max((values[i] - max) * argumentScale, -0.1);
+            double x = Math.max(((double) values[i] - max) * argumentScale, -0.1);
             double y = 1 + x * (1 + x * (1.0 / 2 + x * (1.0 / 6 + x * (1.0 / 24 + x * (1.0 / 120)))));
             y *= y;
             y *= y;

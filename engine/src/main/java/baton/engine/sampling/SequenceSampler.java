@@ -151,7 +151,8 @@ public final class SequenceSampler {
         }
         float frequency = (float) params.frequencyPenalty();
         float presence = (float) params.presencePenalty();
-        outputCounts.forEach((id, count) -> distribution.set(id, distribution.logit(id) - frequency * count - presence));
+        outputCounts.forEach(
+                (id, count) -> distribution.set(id, distribution.logit(id) - frequency * count - presence));
     }
 
     private int draw() {
