@@ -32,6 +32,10 @@ public final class BlockHasher {
         this.tokenBytes = new byte[blockSize * Integer.BYTES];
     }
 
+    public int blockSize() {
+        return blockSize;
+    }
+
     /** What the first block of a request chains to. */
     public BlockHash root(Optional<String> loraId, Optional<String> cacheSalt) {
         sha256.reset();

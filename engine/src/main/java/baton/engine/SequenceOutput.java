@@ -1,0 +1,91 @@
+package baton.engine;
+
+import baton.engine.EngineListener.RequestStats;
+import baton.engine.GenerationEvent.Finished;
+import baton.engine.GenerationEvent.Output;
+import baton.engine.GenerationEvent.PromptLogprobs;
+import baton.engine.GenerationEvent.Usage;
+import baton.engine.core.RequestListener;
+import baton.engine.sampling.SequenceSampler.Sampled;
+import baton.engine.sampling.StopMatcher;
+import baton.engine.sampling.TokenLogprobs;
+import baton.engine.text.Detokenizer;
+import baton.kv.JsonFields;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+import java.util.function.Consumer;
+
+/** Turns one sequence's tokens into events: text that never ends within a character or within the beginning of a stop string. */
+final class SequenceOutput implements RequestListener {
+    private static final int[] NO_TOKENS = {};
+
+    private final int index;
+    private final Detokenizer detokenizer;
+    private final StopMatcher stops;
+    private final int minTokens;
+    private final boolean keepStopToken;
+    private final Consumer<GenerationEvent> sink;
+    private final Runnable ended;
+    private final List<TokenLogprobs> promptLogprobs = new ArrayList<>();
+    private int tokens;
+
+    SequenceOutput(
+            int index,
+            SamplingParams sampling,
+            Detokenizer detokenizer,
+            Consumer<GenerationEvent> sink,
+            Runnable ended) {
+        this.index = index;
+        this.detokenizer = detokenizer;
+        this.stops = new StopMatcher(sampling.stop(), sampling.includeStopInOutput());
+        this.minTokens = sampling.minTokens();
+        this.keepStopToken = sampling.includeStopInOutput();
+        this.sink = sink;
+        this.ended = ended;
+    }
+
+    @Override
+    public void onPromptLogprobs(List<TokenLogprobs> logprobs) {
+        promptLogprobs.addAll(logprobs);
+    }
+
+    @Override
+    public Optional<String> onToken(Sampled token, boolean ends) {
+        if (!promptLogprobs.isEmpty()) {
+            sink.accept(new PromptLogprobs(index, List.copyOf(promptLogprobs)));
+            promptLogprobs.clear();
+        }
+        tokens++;
+        // The text of the token that ends the output is not part of the output.
+        String text = ends && !keepStopToken ? "" : detokenizer.append(token.id());
+        StopMatcher.Result result = tokens < minTokens
+                ? new StopMatcher.Result(stops.pass(text), Optional.empty())
+                : stops.append(text, false);
+        sink.accept(new Output(
+                index,
+                new int[] {token.id()},
+                result.text(),
+                token.logprobs().map(List::of).orElse(List.of())));
+        return result.stop();
+    }
+
+    @Override
+    public void onFinished(
+            FinishReason reason,
+            Optional<Object> stopReason,
+            RequestStats stats,
+            Optional<JsonFields> kvTransferParams,
+            Optional<String> error) {
+        boolean stoppedByString = stopReason.filter(String.class::isInstance).isPresent();
+        String rest =
+                stoppedByString ? "" : stops.append(detokenizer.finish(), true).text();
+        if (!rest.isEmpty()) {
+            sink.accept(new Output(index, NO_TOKENS, rest, List.of()));
+        }
+        Usage usage = new Usage(
+                stats.promptTokens(), stats.localCacheHit() + stats.externalKvTransfer(), stats.outputTokens());
+        ended.run();
+        sink.accept(new Finished(index, reason, stopReason, usage, kvTransferParams, error));
+    }
+}

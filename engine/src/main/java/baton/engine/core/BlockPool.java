@@ -1,0 +1,183 @@
+package baton.engine.core;
+
+import baton.kv.BlockHash;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.Optional;
+import java.util.OptionalInt;
+import org.jspecify.annotations.Nullable;
+
+/*
+ * Invariants (checkInvariants tests them)
+ *
+ *   A block is free if nobody holds it (reference count 0), and then it is in the free list exactly once.
+ *   A block may have a hash; then its bytes are the KV of the tokens that the hash stands for, and the index maps the hash to it.
+ *   A free block keeps its hash until it is handed out again, so freeing is also caching.
+ *
+ * Eviction
+ *
+ *   The free list is in the order of freeing, least recently used first, and blocks are handed out from its front. A request's
+ *   blocks are freed last block first: the ends of sequences are evicted before the beginnings that others may share.
+ *
+ * Concurrency
+ *
+ *   None: the scheduler's thread owns it. Lists are arrays of indices; nothing is allocated per block.
+ */
+
+/** The blocks of one KV cache: who holds them, which are free, and which content free or shared blocks still have. */
+final class BlockPool {
+    private static final int NONE = -1;
+
+    private final int[] references;
+    private final @Nullable BlockHash[] hashes;
+    private final Map<BlockHash, Integer> index = new HashMap<>();
+
+    private final int[] next;
+    private final int[] previous;
+    /** Both ends of the free list: an extra element after the blocks. */
+    private final int anchor;
+
+    private int free;
+
+    BlockPool(int blocks) {
+        references = new int[blocks];
+        hashes = new @Nullable BlockHash[blocks];
+        next = new int[blocks + 1];
+        previous = new int[blocks + 1];
+        anchor = blocks;
+        next[anchor] = anchor;
+        previous[anchor] = anchor;
+        for (int block = 0; block < blocks; block++) {
+            appendFree(block);
+        }
+    }
+
+    int size() {
+        return references.length;
+    }
+
+    int free() {
+        return free;
+    }
+
+    int used() {
+        return size() - free;
+    }
+
+    /** The block that holds the content of that hash, held by someone or not. */
+    OptionalInt cached(BlockHash hash) {
+        Integer block = index.get(hash);
+        return block == null ? OptionalInt.empty() : OptionalInt.of(block);
+    }
+
+    boolean isFree(int block) {
+        return references[block] == 0;
+    }
+
+    /** Hands out the least recently used free block with one reference; what it held is forgotten. */
+    int allocate() {
+        int block = next[anchor];
+        if (block == anchor) {
+            throw new IllegalStateException("no free block: blocks=" + size());
+        }
+        unlinkFree(block);
+        forget(block);
+        references[block] = 1;
+        return block;
+    }
+
+    /** Adds a reference to a block whose content is wanted. */
+    void hold(int block) {
+        if (references[block]++ == 0) {
+            unlinkFree(block);
+        }
+    }
+
+    /** Drops a reference. The block becomes free with the last one, and keeps its content until handed out again. */
+    void release(int block) {
+        if (references[block] <= 0) {
+            throw new IllegalStateException("block=" + block + " is released but nobody holds it");
+        }
+        if (--references[block] == 0) {
+            appendFree(block);
+        }
+    }
+
+    /** Says that a held block has the content of that hash. If another block has it too, that one stays the cached one. */
+    void publish(int block, BlockHash hash) {
+        if (references[block] <= 0) {
+            throw new IllegalStateException("block=" + block + " is published but nobody holds it");
+        }
+        if (hashes[block] == null && index.putIfAbsent(hash, block) == null) {
+            hashes[block] = hash;
+        }
+    }
+
+    /** The block's content is not, or no longer, what its hash says. */
+    void forget(int block) {
+        BlockHash hash = hashes[block];
+        if (hash != null) {
+            index.remove(hash);
+            hashes[block] = null;
+        }
+    }
+
+    Optional<BlockHash> hash(int block) {
+        return Optional.ofNullable(hashes[block]);
+    }
+
+    /** Forgets all contents. False, and nothing is done, while blocks are held. */
+    boolean reset() {
+        if (used() > 0) {
+            return false;
+        }
+        index.clear();
+        Arrays.fill(hashes, null);
+        return true;
+    }
+
+    /** @throws IllegalStateException naming the first broken invariant */
+    void checkInvariants() {
+        int listed = 0;
+        for (int block = next[anchor]; block != anchor; block = next[block]) {
+            require(references[block] == 0, "free block=" + block + " has references=" + references[block]);
+            require(next[previous[block]] == block && previous[next[block]] == block, "links of block=" + block);
+            require(++listed <= size(), "free list has a cycle");
+        }
+        require(listed == free, "free=" + free + " but listed=" + listed);
+        for (int block = 0; block < size(); block++) {
+            require(references[block] >= 0, "block=" + block + " has references=" + references[block]);
+            require(references[block] > 0 || next[block] != NONE, "block=" + block + " is neither held nor free");
+            BlockHash hash = hashes[block];
+            require(hash == null || Integer.valueOf(block).equals(index.get(hash)), "hash of block=" + block);
+        }
+        require(
+                index.size()
+                        == Arrays.stream(hashes).filter(hash -> hash != null).count(),
+                "index size");
+    }
+
+    private static void require(boolean holds, String what) {
+        if (!holds) {
+            throw new IllegalStateException("block pool is broken: " + what);
+        }
+    }
+
+    private void appendFree(int block) {
+        int last = previous[anchor];
+        next[last] = block;
+        previous[block] = last;
+        next[block] = anchor;
+        previous[anchor] = block;
+        free++;
+    }
+
+    private void unlinkFree(int block) {
+        next[previous[block]] = next[block];
+        previous[next[block]] = previous[block];
+        next[block] = NONE;
+        previous[block] = NONE;
+        free--;
+    }
+}

@@ -1,0 +1,356 @@
+package baton.engine.core;
+
+import baton.engine.EngineConfig;
+import baton.engine.EngineListener;
+import baton.engine.EngineListener.RequestStats;
+import baton.engine.EngineListener.StepStats;
+import baton.engine.EngineStatus;
+import baton.engine.FinishReason;
+import baton.engine.core.Scheduler.LoadFailure;
+import baton.engine.core.Scheduler.Outcome;
+import baton.engine.core.Scheduler.Slice;
+import baton.engine.core.Scheduler.Step;
+import baton.engine.model.Logits;
+import baton.engine.model.ModelRunner;
+import baton.engine.model.ModelRunner.SequenceSlice;
+import baton.engine.sampling.Sampler;
+import baton.engine.sampling.SequenceSampler.Sampled;
+import baton.kv.KvLayout;
+import baton.kv.Ticker;
+import baton.kv.connector.ConnectorContext;
+import baton.kv.connector.HandshakeMetadata;
+import baton.kv.connector.KvConnector;
+import baton.kv.connector.Measurement;
+import baton.kv.connector.Rank;
+import baton.kv.connector.SchedulerConnector;
+import baton.kv.connector.SchedulerConnector.RequestEnd;
+import baton.kv.connector.WorkerConnector;
+import baton.kv.connector.WorkerReport;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * The engine's core as a loop body: {@link #step} schedules, runs the model, samples and publishes. One thread owns it; it starts
+ * no thread and reads no clock but its ticker, so a whole cluster of cores can run step by step in a test.
+ */
+public final class EngineCore implements AutoCloseable {
+    private static final Logger LOG = LoggerFactory.getLogger(EngineCore.class);
+
+    private final Scheduler scheduler;
+    private final BlockPool pool;
+    private final Worker worker;
+    private final Optional<SchedulerConnector> connector;
+    private final Set<Integer> eosTokens;
+    private final EngineListener listener;
+    private final Ticker ticker;
+    private final Sampler sampler;
+
+    /**
+     * @param runner the model, closed with this core
+     * @param eosTokens ids that end a text
+     */
+    public EngineCore(
+            EngineConfig config,
+            ModelRunner runner,
+            Set<Integer> eosTokens,
+            Optional<KvConnector> kvConnector,
+            EngineListener listener,
+            Ticker ticker) {
+        KvLayout layout = runner.cache().layout();
+        ConnectorContext context =
+                new ConnectorContext(config.kvTransfer(), runner.fingerprint(), layout, 1, 1, ticker);
+        this.connector = kvConnector.map(c -> c.scheduler(context));
+        Optional<WorkerConnector> workerConnector = kvConnector.map(c -> c.worker(context, Rank.FIRST));
+        this.worker = new Worker(runner, workerConnector);
+        Optional<HandshakeMetadata> handshake = workerConnector.flatMap(WorkerConnector::handshakeMetadata);
+        handshake.ifPresent(metadata -> connector.orElseThrow().onHandshakeMetadata(Map.of(Rank.FIRST, metadata)));
+        this.pool = new BlockPool(runner.cache().blocks());
+        this.scheduler = new Scheduler(
+                pool,
+                layout.blockSize(),
+                config.maxNumSeqs(),
+                config.maxNumBatchedTokens(),
+                config.enablePrefixCaching(),
+                config.kvTransfer().loadFailurePolicy(),
+                connector);
+        this.eosTokens = Set.copyOf(eosTokens);
+        this.listener = listener;
+        this.ticker = ticker;
+        this.sampler = new Sampler(runner.config().vocabularySize(), eosTokens);
+    }
+
+    /** Queues a request. Its id must not be in use. */
+    public void add(Request request) {
+        request.sampleWith(sampler);
+        scheduler.add(request);
+    }
+
+    /** Ids that end a text. */
+    public Set<Integer> eosTokens() {
+        return eosTokens;
+    }
+
+    /** Ends a request, if it is there. */
+    public void abort(String id) {
+        scheduler
+                .find(id)
+                .ifPresent(request -> finish(request, FinishReason.ABORT, Optional.empty(), Optional.empty()));
+    }
+
+    /** Ends all requests. */
+    public void endAll(FinishReason reason, String why) {
+        for (Request request : scheduler.requests()) {
+            finish(
+                    request,
+                    reason,
+                    Optional.empty(),
+                    reason == FinishReason.ERROR ? Optional.of(why) : Optional.empty());
+        }
+    }
+
+    /** True while {@link #step} has something to do, if only to ask the connector. */
+    public boolean hasWork() {
+        return scheduler.hasWork();
+    }
+
+    public boolean resetPrefixCache() {
+        return scheduler.resetPrefixCache();
+    }
+
+    public EngineStatus status(Optional<String> failure) {
+        return new EngineStatus(
+                scheduler.runningCount(),
+                scheduler.waitingCount(),
+                scheduler.waitingForRemoteKvCount(),
+                pool.size(),
+                pool.used(),
+                failure);
+    }
+
+    /** Does one step. True if anything was computed; if not, the caller may wait a little before the next one. */
+    public boolean step() {
+        long start = ticker.nanos();
+        Scheduler.Counters before = scheduler.counters().copy();
+        Step step = scheduler.schedule();
+        for (Slice slice : step.slices()) {
+            if (slice.request().firstScheduledNanos == 0) {
+                slice.request().firstScheduledNanos = start;
+            }
+        }
+        int generated = 0;
+        List<Measurement> measurements = new ArrayList<>();
+        try (CloseableLogits logits = execute(step)) {
+            WorkerReport report = worker.report(step.finished());
+            measurements.addAll(report.measurements());
+            Outcome outcome = scheduler.executed(step, report);
+            for (LoadFailure failure : outcome.failures()) {
+                fail(
+                        failure.request(),
+                        "KV load failed: " + failure.invalidBlocks()
+                                + " blocks could not be loaded (kv_load_failure_policy=fail)");
+            }
+            if (logits.failure().isPresent()) {
+                String why = logits.failure().get();
+                step.slices().forEach(slice -> fail(slice.request(), why));
+            } else {
+                generated = sample(step, outcome, logits);
+            }
+        }
+        measurements.addAll(scheduler.takeMeasurements());
+        countScheduler(before, scheduler.counters(), measurements);
+        if (!measurements.isEmpty()) {
+            listener.onMeasurements(measurements);
+        }
+        boolean computed = !step.slices().isEmpty();
+        Scheduler.Counters after = scheduler.counters();
+        listener.onStep(new StepStats(
+                step.tokens(),
+                generated,
+                step.preempted().size(),
+                after.prefixQueries - before.prefixQueries,
+                after.prefixHits - before.prefixHits,
+                after.externalQueries - before.externalQueries,
+                after.externalHits - before.externalHits,
+                (ticker.nanos() - start) / 1e9,
+                status(Optional.empty())));
+        return computed;
+    }
+
+    @Override
+    public void close() {
+        try {
+            worker.close();
+        } finally {
+            connector.ifPresent(SchedulerConnector::close);
+        }
+    }
+
+    /** @throws IllegalStateException naming the first broken invariant */
+    public void checkInvariants() {
+        scheduler.checkInvariants();
+    }
+
+    /** The step's logits, or why there are none. */
+    private record CloseableLogits(Optional<Logits> logits, Optional<String> failure) implements AutoCloseable {
+        @Override
+        public void close() {
+            logits.ifPresent(Logits::close);
+        }
+    }
+
+    private CloseableLogits execute(Step step) {
+        List<SequenceSlice> slices = new ArrayList<>(step.slices().size());
+        for (Slice slice : step.slices()) {
+            Request request = slice.request();
+            int end = slice.start() + slice.count();
+            slices.add(new SequenceSlice(
+                    request.tokens(slice.start(), end), slice.start(), request.blocks.toArray(), logitsWanted(slice)));
+        }
+        try {
+            return new CloseableLogits(worker.execute(slices, step.metadata()), Optional.empty());
+        } catch (RuntimeException | OutOfMemoryError e) {
+            // The requests of this step are lost; what is cached from earlier steps is untouched, so others go on.
+            LOG.error(
+                    "A step of {} tokens in {} requests failed",
+                    step.tokens(),
+                    step.slices().size(),
+                    e);
+            return new CloseableLogits(Optional.empty(), Optional.of("The model failed: " + e.getMessage()));
+        }
+    }
+
+    private static int logitsWanted(Slice slice) {
+        Request request = slice.request();
+        int end = slice.start() + slice.count();
+        if (request.wantsPromptLogprobs() && slice.start() < request.promptLength()) {
+            return slice.count();
+        }
+        return end == request.length() ? 1 : 0;
+    }
+
+    private int sample(Step step, Outcome outcome, CloseableLogits batch) {
+        int generated = 0;
+        int row = 0;
+        for (Slice slice : step.slices()) {
+            Request request = slice.request();
+            int rows = logitsWanted(slice);
+            int firstRow = row;
+            row += rows;
+            boolean alive = scheduler
+                    .find(request.id())
+                    .filter(found -> found == request)
+                    .isPresent();
+            if (rows == 0 || !alive || !outcome.valid().contains(request)) {
+                continue;
+            }
+            Logits logits = batch.logits().orElseThrow();
+            try {
+                if (request.wantsPromptLogprobs() && slice.start() < request.promptLength()) {
+                    promptLogprobs(slice, logits, firstRow);
+                }
+                if (request.computedTokens == request.length()) {
+                    take(request, request.sampler().next(logits, firstRow + rows - 1));
+                    generated++;
+                }
+            } catch (RuntimeException e) {
+                LOG.error("Sampling failed for {}", request, e);
+                fail(request, "Sampling failed: " + e.getMessage());
+            }
+        }
+        return generated;
+    }
+
+    /** Row i of a slice predicts the token after its i-th; the last prompt token's row predicts output, not prompt. */
+    private void promptLogprobs(Slice slice, Logits logits, int firstRow) {
+        Request request = slice.request();
+        int end = Math.min(slice.start() + slice.count(), request.promptLength() - 1);
+        if (end > slice.start()) {
+            int[] next = request.tokens(slice.start() + 1, end + 1);
+            request.listener()
+                    .onPromptLogprobs(sampler.promptLogprobs(
+                            logits,
+                            firstRow,
+                            next,
+                            request.sampling().promptLogprobs().orElseThrow()));
+        }
+    }
+
+    private void take(Request request, Sampled token) {
+        request.append(token.id());
+        long now = ticker.nanos();
+        if (request.firstTokenNanos == 0) {
+            request.firstTokenNanos = now;
+            listener.onFirstToken((now - request.arrivalNanos()) / 1e9);
+        } else {
+            listener.onNextToken((now - request.lastTokenNanos) / 1e9);
+        }
+        request.lastTokenNanos = now;
+        boolean stops = request.stopsAt(token.id(), eosTokens);
+        Optional<String> stopString = request.listener().onToken(token, stops);
+        if (stopString.isPresent()) {
+            finish(request, FinishReason.STOP, stopString.map(s -> s), Optional.empty());
+        } else if (stops) {
+            // An end-of-text token is the ordinary end and has no stop reason, as in vLLM.
+            boolean eos = eosTokens.contains(token.id()) && !request.sampling().ignoreEos();
+            finish(request, FinishReason.STOP, eos ? Optional.empty() : Optional.of(token.id()), Optional.empty());
+        } else if (request.isFull()) {
+            finish(request, FinishReason.LENGTH, Optional.empty(), Optional.empty());
+        }
+    }
+
+    private void fail(Request request, String why) {
+        if (scheduler.find(request.id()).filter(found -> found == request).isPresent()) {
+            LOG.error("Failing {}: {}", request, why);
+            finish(request, FinishReason.ERROR, Optional.empty(), Optional.of(why));
+        }
+    }
+
+    private void finish(Request request, FinishReason reason, Optional<Object> stopReason, Optional<String> error) {
+        RequestEnd end = switch (reason) {
+            case STOP -> RequestEnd.STOPPED;
+            case LENGTH -> RequestEnd.LENGTH;
+            case ABORT -> RequestEnd.ABORTED;
+            case ERROR -> RequestEnd.ERROR;
+        };
+        var kvTransferParams = scheduler.finish(request, end);
+        RequestStats stats = stats(request, reason);
+        request.listener().onFinished(reason, stopReason, stats, kvTransferParams, error);
+        listener.onFinished(stats);
+    }
+
+    private RequestStats stats(Request request, FinishReason reason) {
+        long now = ticker.nanos();
+        long scheduled = request.firstScheduledNanos == 0 ? now : request.firstScheduledNanos;
+        long first = request.firstTokenNanos == 0 ? now : request.firstTokenNanos;
+        int computed = request.everScheduled ? request.promptLength() - request.localHit - request.externalHit : 0;
+        return new RequestStats(
+                reason,
+                request.promptLength(),
+                request.outputLength(),
+                computed,
+                request.localHit,
+                request.externalHit,
+                (scheduled - request.arrivalNanos()) / 1e9,
+                (first - scheduled) / 1e9,
+                (now - first) / 1e9,
+                (now - request.arrivalNanos()) / 1e9);
+    }
+
+    private static void countScheduler(
+            Scheduler.Counters before, Scheduler.Counters after, List<Measurement> measurements) {
+        count("baton:kv_unknown_reports", after.unknownReports - before.unknownReports, measurements);
+        count("baton:kv_load_failed_requests", after.loadFailures - before.loadFailures, measurements);
+        count("baton:kv_recomputed_tokens", after.recomputedTokens - before.recomputedTokens, measurements);
+    }
+
+    private static void count(String name, double value, List<Measurement> measurements) {
+        if (value > 0) {
+            measurements.add(Measurement.count(name, value));
+        }
+    }
+}

@@ -1,0 +1,580 @@
+package baton.engine.core;
+
+import baton.kv.BlockHash;
+import baton.kv.JsonFields;
+import baton.kv.LoadFailurePolicy;
+import baton.kv.connector.ConnectorMetadata;
+import baton.kv.connector.KvMatch;
+import baton.kv.connector.Measurement;
+import baton.kv.connector.SchedulerConnector;
+import baton.kv.connector.SchedulerConnector.Release;
+import baton.kv.connector.SchedulerConnector.RequestEnd;
+import baton.kv.connector.SchedulerConnector.ScheduledRequest;
+import baton.kv.connector.SchedulerConnector.ScheduledStep;
+import baton.kv.connector.WorkerReport;
+import java.util.ArrayList;
+import java.util.Comparator;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.OptionalInt;
+import java.util.Set;
+import java.util.TreeSet;
+
+/*
+ * The semantics are those of vLLM V1's scheduler; what differs is said here.
+ *
+ * A step
+ *
+ *   schedule() picks the tokens to compute under a budget: first the requests that are running, those with one token to compute
+ *   before those in the middle of their prompt (so a long prompt never holds up the others' next tokens), then waiting ones in
+ *   order of priority and arrival. A prompt that does not fit the budget is computed in chunks; there is no other prefill.
+ *   The model runs. executed() takes what the workers report and moves everything on.
+ *
+ * Blocks
+ *
+ *   A waiting request is admitted if its whole prompt fits the free blocks, less what running requests need to complete theirs.
+ *   If blocks run out all the same, the running request that is last in order loses its blocks and waits again.
+ *   Blocks are published for sharing after the step that filled them, never before: a step may fail, a load may fail. Instead, a
+ *   request whose next block is being computed by another waits for that block and then shares it.
+ *
+ * Loads from elsewhere
+ *
+ *   The connector is asked about a request while none of its tokens are computed. A load within the step counts as computed at
+ *   once; a load between steps parks the request, with its blocks, as WAITING_FOR_REMOTE_KVS. Blocks that fail to load cut the
+ *   request's computed tokens at the first of them; by policy the rest is computed here or the request fails.
+ *
+ * Ends
+ *
+ *   The connector is told exactly once and may ask to keep the blocks until a worker reports them as sent. Blocks that a load is
+ *   still writing to are kept until it is reported as over. Reports about requests that nobody knows are counted and ignored.
+ */
+
+/** Decides what each step computes and owns the blocks. One thread uses it. */
+final class Scheduler {
+    private static final Comparator<Request> ORDER =
+            Comparator.comparingInt(Request::priority).thenComparingLong(request -> request.sequence);
+
+    /**
+     * One request's part in a step.
+     *
+     * @param start position of the first token to compute
+     * @param count tokens to compute
+     */
+    record Slice(Request request, int start, int count) {}
+
+    /** What a step computes, in the order of the batch. */
+    record Step(List<Slice> slices, Set<String> finished, Set<String> preempted, ConnectorMetadata metadata) {
+        int tokens() {
+            return slices.stream().mapToInt(Slice::count).sum();
+        }
+    }
+
+    /** A request that must end because its KV could not be loaded. */
+    record LoadFailure(Request request, int invalidBlocks) {}
+
+    /**
+     * What became of a step.
+     *
+     * @param valid slices that were computed from good KV, in the step's order
+     * @param failures requests to end with an error
+     */
+    record Outcome(Set<Request> valid, List<LoadFailure> failures) {}
+
+    /** Counts since the start. */
+    static final class Counters {
+        long prefixQueries;
+        long prefixHits;
+        long externalQueries;
+        long externalHits;
+        long preempted;
+        /** Reports of connectors about requests that are not, or no longer, known. */
+        long unknownReports;
+        /** Requests that were scheduled again after a failed load, and the tokens they had to compute. */
+        long loadFailures;
+
+        long recomputedTokens;
+
+        Counters copy() {
+            Counters copy = new Counters();
+            copy.prefixQueries = prefixQueries;
+            copy.prefixHits = prefixHits;
+            copy.externalQueries = externalQueries;
+            copy.externalHits = externalHits;
+            copy.preempted = preempted;
+            copy.unknownReports = unknownReports;
+            copy.loadFailures = loadFailures;
+            copy.recomputedTokens = recomputedTokens;
+            return copy;
+        }
+    }
+
+    private final BlockPool pool;
+    private final int blockSize;
+    private final int maxNumSeqs;
+    private final int maxNumBatchedTokens;
+    private final boolean prefixCaching;
+    private final LoadFailurePolicy loadFailurePolicy;
+    private final Optional<SchedulerConnector> connector;
+
+    private final TreeSet<Request> waiting = new TreeSet<>(ORDER);
+    private final List<Request> running = new ArrayList<>();
+    private final Map<String, Request> live = new LinkedHashMap<>();
+    /** Finished requests whose blocks a transfer still uses. */
+    private final Map<String, Request> lingering = new HashMap<>();
+
+    private final Set<String> finishedSinceStep = new HashSet<>();
+    private final Counters counters = new Counters();
+    private long arrivals;
+
+    Scheduler(
+            BlockPool pool,
+            int blockSize,
+            int maxNumSeqs,
+            int maxNumBatchedTokens,
+            boolean prefixCaching,
+            LoadFailurePolicy loadFailurePolicy,
+            Optional<SchedulerConnector> connector) {
+        this.pool = pool;
+        this.blockSize = blockSize;
+        this.maxNumSeqs = maxNumSeqs;
+        this.maxNumBatchedTokens = maxNumBatchedTokens;
+        this.prefixCaching = prefixCaching;
+        this.loadFailurePolicy = loadFailurePolicy;
+        this.connector = connector;
+    }
+
+    void add(Request request) {
+        if (live.putIfAbsent(request.id(), request) != null) {
+            throw new IllegalStateException("id=" + request.id() + " is in use");
+        }
+        request.sequence = arrivals++;
+        waiting.add(request);
+        connector.ifPresent(c -> c.onNewRequest(request));
+    }
+
+    Optional<Request> find(String id) {
+        return Optional.ofNullable(live.get(id));
+    }
+
+    List<Request> requests() {
+        return List.copyOf(live.values());
+    }
+
+    int runningCount() {
+        return running.size();
+    }
+
+    int waitingCount() {
+        return waiting.size();
+    }
+
+    int waitingForRemoteKvCount() {
+        return (int) waiting.stream()
+                .filter(request -> request.state == Request.State.WAITING_FOR_REMOTE_KVS)
+                .count();
+    }
+
+    Counters counters() {
+        return counters;
+    }
+
+    /** True while steps are needed, with or without anything to compute. */
+    boolean hasWork() {
+        return !live.isEmpty()
+                || !lingering.isEmpty()
+                || !finishedSinceStep.isEmpty()
+                || connector.map(SchedulerConnector::hasPendingWork).orElse(false);
+    }
+
+    boolean resetPrefixCache() {
+        return lingering.isEmpty()
+                && pool.reset()
+                && connector.map(SchedulerConnector::resetCache).orElse(true);
+    }
+
+    List<Measurement> takeMeasurements() {
+        return connector.map(SchedulerConnector::takeMeasurements).orElse(List.of());
+    }
+
+    // ---- before the step
+
+    Step schedule() {
+        Map<Request, Slice> slices = new LinkedHashMap<>();
+        Set<String> preempted = new HashSet<>();
+        int budget = scheduleRunning(slices, preempted, maxNumBatchedTokens);
+        if (preempted.isEmpty()) {
+            scheduleWaiting(slices, budget);
+        }
+        List<Slice> ordered = List.copyOf(slices.values());
+        Set<String> finished = Set.copyOf(finishedSinceStep);
+        finishedSinceStep.clear();
+        ConnectorMetadata metadata = connector
+                .map(c -> c.buildMetadata(new ScheduledStep(
+                        ordered.stream()
+                                .map(slice -> new ScheduledRequest(
+                                        slice.request(),
+                                        slice.request().blocks.toArray(),
+                                        slice.start(),
+                                        slice.count()))
+                                .toList(),
+                        finished,
+                        preempted)))
+                .orElseGet(ConnectorMetadata.None::new);
+        return new Step(ordered, finished, preempted, metadata);
+    }
+
+    private int scheduleRunning(Map<Request, Slice> slices, Set<String> preempted, int budget) {
+        List<Request> order = new ArrayList<>(running);
+        order.sort(Comparator.comparing((Request request) -> request.length() - request.computedTokens > 1)
+                .thenComparing(ORDER));
+        for (Request request : order) {
+            if (budget == 0) {
+                break;
+            }
+            if (request.state != Request.State.RUNNING) {
+                continue;
+            }
+            int count = Math.min(request.length() - request.computedTokens, budget);
+            boolean fits = grow(request, request.computedTokens + count);
+            while (!fits) {
+                Request victim = running.stream().max(ORDER).orElseThrow();
+                Slice taken = slices.remove(victim);
+                if (taken != null) {
+                    budget += taken.count();
+                }
+                preempt(victim);
+                preempted.add(victim.id());
+                if (victim == request) {
+                    break;
+                }
+                fits = grow(request, request.computedTokens + count);
+            }
+            if (fits) {
+                slices.put(request, new Slice(request, request.computedTokens, count));
+                budget -= count;
+            }
+        }
+        return budget;
+    }
+
+    private void scheduleWaiting(Map<Request, Slice> slices, int budget) {
+        int reserved = 0;
+        Set<BlockHash> inFlight = new HashSet<>();
+        for (Request request : running) {
+            reserved += Math.max(0, blocksFor(request.length()) - request.blocks.size());
+            addInFlight(request, inFlight);
+        }
+        Iterator<Request> queue = waiting.iterator();
+        while (queue.hasNext() && budget > 0 && running.size() < maxNumSeqs) {
+            Request request = queue.next();
+            if (request.state == Request.State.WAITING_FOR_REMOTE_KVS) {
+                continue;
+            }
+            boolean loaded = request.computedTokens > 0;
+            List<Integer> hits = loaded ? List.of() : lookUp(request);
+            int local = loaded ? request.computedTokens : hits.size() * blockSize;
+            if (!loaded && nextBlockInFlight(request, hits.size(), inFlight)) {
+                continue;
+            }
+            int external = 0;
+            boolean async = false;
+            if (!loaded && connector.isPresent() && !request.connectorDone && !request.wantsPromptLogprobs()) {
+                switch (connector.get().match(request, local)) {
+                    case KvMatch.None() -> {}
+                    case KvMatch.AskAgain() -> {
+                        continue;
+                    }
+                    case KvMatch.Tokens(int count, boolean isAsync) -> {
+                        // One token must be computed in the step that loads the others.
+                        external = Math.min(count, request.length() - local - (isAsync ? 0 : 1));
+                        async = isAsync && external > 0;
+                    }
+                }
+            }
+            int known = local + external;
+            int count = async ? 0 : Math.min(request.length() - known, budget);
+            if (!fits(request, hits, reserved)) {
+                break;
+            }
+            for (int block : hits) {
+                pool.hold(block);
+                request.blocks.add(block);
+            }
+            if (!grow(request, known + count)) {
+                throw new IllegalStateException("admitted without room: " + request);
+            }
+            if (!loaded) {
+                request.publishedBlocks = hits.size();
+                countHits(request, local, external);
+            }
+            request.computedTokens = known;
+            int[] table = request.blocks.toArray();
+            int externalTokens = external;
+            connector.ifPresent(c -> c.onAllocated(request, table, local, externalTokens));
+            reserved += blocksFor(request.length()) - request.blocks.size();
+            if (async) {
+                request.state = Request.State.WAITING_FOR_REMOTE_KVS;
+                continue;
+            }
+            queue.remove();
+            request.state = Request.State.RUNNING;
+            running.add(request);
+            addInFlight(request, inFlight);
+            slices.put(request, new Slice(request, known, count));
+            budget -= count;
+        }
+    }
+
+    /** The cached blocks of the request's longest known prefix that leaves a token to compute. */
+    private List<Integer> lookUp(Request request) {
+        if (!prefixCaching || request.wantsPromptLogprobs()) {
+            return List.of();
+        }
+        List<Integer> hits = new ArrayList<>();
+        int most = (request.length() - 1) / blockSize;
+        for (BlockHash hash : request.blockHashes()) {
+            OptionalInt block = hits.size() < most ? pool.cached(hash) : OptionalInt.empty();
+            if (block.isEmpty()) {
+                break;
+            }
+            hits.add(block.getAsInt());
+        }
+        return hits;
+    }
+
+    private void addInFlight(Request request, Set<BlockHash> inFlight) {
+        if (prefixCaching) {
+            List<BlockHash> hashes = request.blockHashes();
+            for (int i = request.publishedBlocks; i < hashes.size(); i++) {
+                inFlight.add(hashes.get(i));
+            }
+        }
+    }
+
+    private boolean nextBlockInFlight(Request request, int hits, Set<BlockHash> inFlight) {
+        List<BlockHash> hashes = request.blockHashes();
+        boolean shareable =
+                prefixCaching && !request.wantsPromptLogprobs() && hits < (request.length() - 1) / blockSize;
+        return shareable && inFlight.contains(hashes.get(hits));
+    }
+
+    private boolean fits(Request request, List<Integer> hits, int reserved) {
+        int fromFree = (int) hits.stream().filter(pool::isFree).count();
+        int fresh = blocksFor(request.length()) - request.blocks.size() - hits.size();
+        return pool.free() - reserved >= fresh + fromFree;
+    }
+
+    private void countHits(Request request, int local, int external) {
+        if (prefixCaching) {
+            counters.prefixQueries += request.length();
+            counters.prefixHits += local;
+        }
+        if (connector.isPresent() && !request.connectorDone) {
+            counters.externalQueries += request.length() - local;
+            counters.externalHits += external;
+        }
+        if (!request.everScheduled) {
+            request.everScheduled = true;
+            request.localHit = Math.min(local, request.promptLength());
+            request.externalHit = Math.min(external, request.promptLength() - request.localHit);
+        }
+    }
+
+    private boolean grow(Request request, int tokens) {
+        int fresh = blocksFor(tokens) - request.blocks.size();
+        if (fresh > pool.free()) {
+            return false;
+        }
+        for (int i = 0; i < fresh; i++) {
+            request.blocks.add(pool.allocate());
+        }
+        return true;
+    }
+
+    private void preempt(Request request) {
+        running.remove(request);
+        releaseBlocks(request);
+        request.computedTokens = 0;
+        request.state = Request.State.WAITING;
+        waiting.add(request);
+        counters.preempted++;
+    }
+
+    // ---- after the step
+
+    /** Takes in what the workers did. The step's slices count as computed from here on, unless their KV was bad. */
+    Outcome executed(Step step, WorkerReport report) {
+        connector.ifPresent(c -> c.onStepDone(report));
+        List<LoadFailure> failures = new ArrayList<>();
+        Set<Request> cut = cutAtInvalidBlocks(report.invalidBlocks(), failures);
+        Set<Request> valid = new LinkedHashSet<>();
+        for (Slice slice : step.slices()) {
+            Request request = slice.request();
+            if (!cut.contains(request)) {
+                request.computedTokens = slice.start() + slice.count();
+                publish(request);
+                valid.add(request);
+            }
+        }
+        for (String id : report.received()) {
+            received(id, failures);
+        }
+        for (String id : report.sent()) {
+            Request request = lingering.get(id);
+            if (request != null && request.awaitsSent) {
+                request.awaitsSent = false;
+                releaseLingering(request);
+            } else {
+                counters.unknownReports++;
+            }
+        }
+        return new Outcome(valid, failures);
+    }
+
+    private Set<Request> cutAtInvalidBlocks(Set<Integer> invalid, List<LoadFailure> failures) {
+        Set<Request> cut = new HashSet<>();
+        if (invalid.isEmpty()) {
+            return cut;
+        }
+        invalid.forEach(pool::forget);
+        for (Request request : live.values()) {
+            int first = 0;
+            while (first < request.blocks.size() && !invalid.contains(request.blocks.get(first))) {
+                first++;
+            }
+            if (first * blockSize >= request.computedTokens) {
+                continue;
+            }
+            for (int i = first; i < request.blocks.size(); i++) {
+                pool.forget(request.blocks.get(i));
+            }
+            cut.add(request);
+            counters.loadFailures++;
+            counters.recomputedTokens += request.computedTokens - first * blockSize;
+            request.publishedBlocks = Math.min(request.publishedBlocks, first);
+            request.computedTokens = first * blockSize;
+            request.connectorDone = true;
+            request.externalHit = Math.max(0, Math.min(request.externalHit, request.computedTokens - request.localHit));
+            if (loadFailurePolicy == LoadFailurePolicy.FAIL) {
+                failures.add(new LoadFailure(request, invalid.size()));
+            } else if (request.state == Request.State.RUNNING && request.computedTokens == 0) {
+                // Nothing is left; it may still share what others have computed.
+                running.remove(request);
+                releaseBlocks(request);
+                request.state = Request.State.WAITING;
+                waiting.add(request);
+            }
+        }
+        return cut;
+    }
+
+    private void received(String id, List<LoadFailure> failures) {
+        Request gone = lingering.get(id);
+        if (gone != null && gone.awaitsReceived) {
+            gone.awaitsReceived = false;
+            releaseLingering(gone);
+            return;
+        }
+        Request request = live.get(id);
+        if (request == null || request.state != Request.State.WAITING_FOR_REMOTE_KVS) {
+            counters.unknownReports++;
+            return;
+        }
+        request.state = Request.State.WAITING;
+        if (failures.stream().anyMatch(failure -> failure.request() == request)) {
+            return;
+        }
+        if (request.computedTokens == 0) {
+            releaseBlocks(request);
+            return;
+        }
+        // The last token is computed here in any case: its logits are wanted.
+        request.computedTokens = Math.min(request.computedTokens, request.length() - 1);
+        publish(request);
+    }
+
+    private void publish(Request request) {
+        if (!prefixCaching) {
+            return;
+        }
+        int full = request.computedTokens / blockSize;
+        if (full > request.publishedBlocks) {
+            List<BlockHash> hashes = request.blockHashes();
+            while (request.publishedBlocks < full) {
+                int index = request.publishedBlocks++;
+                pool.publish(request.blocks.get(index), hashes.get(index));
+            }
+        }
+    }
+
+    /**
+     * Ends a request. Its blocks are released now, or when the transfers that use them are over.
+     *
+     * @return what the connector wants in the response
+     */
+    Optional<JsonFields> finish(Request request, RequestEnd end) {
+        if (live.remove(request.id()) == null) {
+            throw new IllegalStateException("finished twice: " + request);
+        }
+        running.remove(request);
+        waiting.remove(request);
+        request.awaitsReceived = request.state == Request.State.WAITING_FOR_REMOTE_KVS;
+        request.state = Request.State.FINISHED;
+        Release release = connector
+                .map(c -> c.onFinished(request, end, request.blocks.toArray()))
+                .orElse(Release.NOW);
+        request.awaitsSent = release.delayed();
+        finishedSinceStep.add(request.id());
+        if (request.awaitsReceived || request.awaitsSent) {
+            lingering.put(request.id(), request);
+        } else {
+            releaseBlocks(request);
+        }
+        return release.kvTransferParams();
+    }
+
+    private void releaseLingering(Request request) {
+        if (!request.awaitsReceived && !request.awaitsSent) {
+            lingering.remove(request.id());
+            releaseBlocks(request);
+        }
+    }
+
+    private void releaseBlocks(Request request) {
+        for (int i = request.blocks.size() - 1; i >= 0; i--) {
+            pool.release(request.blocks.get(i));
+        }
+        request.blocks.clear();
+        request.publishedBlocks = 0;
+    }
+
+    private int blocksFor(int tokens) {
+        return Math.ceilDiv(tokens, blockSize);
+    }
+
+    /** @throws IllegalStateException naming the first broken invariant */
+    void checkInvariants() {
+        pool.checkInvariants();
+        Map<Integer, Integer> held = new HashMap<>();
+        List<Request> holders = new ArrayList<>(live.values());
+        holders.addAll(lingering.values());
+        for (Request request : holders) {
+            for (int i = 0; i < request.blocks.size(); i++) {
+                held.merge(request.blocks.get(i), 1, Integer::sum);
+            }
+            if (request.computedTokens > request.length()
+                    || request.blocks.size() * blockSize < request.computedTokens) {
+                throw new IllegalStateException("broken: " + request + " blocks=" + request.blocks.size());
+            }
+        }
+        if (held.size() != pool.used()) {
+            throw new IllegalStateException("blocks held by requests=" + held.size() + " used in pool=" + pool.used());
+        }
+    }
+}

@@ -1,0 +1,66 @@
+package baton.engine.core;
+
+import baton.engine.model.Logits;
+import baton.engine.model.ModelRunner;
+import baton.engine.model.ModelRunner.LayerHooks;
+import baton.engine.model.ModelRunner.SequenceSlice;
+import baton.kv.connector.ConnectorMetadata;
+import baton.kv.connector.WorkerConnector;
+import baton.kv.connector.WorkerReport;
+import java.util.List;
+import java.util.Optional;
+import java.util.Set;
+
+/** Runs steps on one rank: the model, and around its layers the connector. */
+final class Worker implements AutoCloseable {
+    private final ModelRunner runner;
+    private final Optional<WorkerConnector> connector;
+    private final LayerHooks hooks;
+
+    Worker(ModelRunner runner, Optional<WorkerConnector> connector) {
+        this.runner = runner;
+        this.connector = connector;
+        this.hooks = connector.map(Worker::around).orElse(LayerHooks.NONE);
+        connector.ifPresent(c -> c.register(runner.cache()));
+    }
+
+    /**
+     * Runs one step.
+     *
+     * @return its logits, none if there was nothing to compute; the caller closes them
+     */
+    Optional<Logits> execute(List<SequenceSlice> slices, ConnectorMetadata metadata) {
+        connector.ifPresent(c -> c.startLoad(metadata));
+        if (slices.isEmpty()) {
+            return Optional.empty();
+        }
+        Logits logits = runner.forward(slices, hooks);
+        connector.ifPresent(WorkerConnector::waitForSave);
+        return Optional.of(logits);
+    }
+
+    /** What the connector has done, this step's loads and saves included. */
+    WorkerReport report(Set<String> finished) {
+        return connector.map(c -> c.report(finished)).orElse(WorkerReport.NOTHING);
+    }
+
+    @Override
+    public void close() {
+        connector.ifPresent(WorkerConnector::close);
+        runner.close();
+    }
+
+    private static LayerHooks around(WorkerConnector connector) {
+        return new LayerHooks() {
+            @Override
+            public void beforeLayer(int layer) {
+                connector.waitForLayerLoad(layer);
+            }
+
+            @Override
+            public void afterLayer(int layer) {
+                connector.saveLayer(layer);
+            }
+        };
+    }
+}

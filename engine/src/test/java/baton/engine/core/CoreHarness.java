@@ -1,0 +1,152 @@
+package baton.engine.core;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.engine.EngineConfig;
+import baton.engine.EngineListener;
+import baton.engine.EngineListener.RequestStats;
+import baton.engine.FinishReason;
+import baton.engine.SamplingParams;
+import baton.engine.sampling.SequenceSampler.Sampled;
+import baton.kv.BlockHasher;
+import baton.kv.JsonFields;
+import baton.kv.connector.KvConnector;
+import baton.kv.connector.Measurement;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import java.util.function.UnaryOperator;
+import java.util.stream.IntStream;
+
+/** An engine core over the oracle, stepped by hand; checks every invariant after every step. */
+final class CoreHarness implements AutoCloseable {
+    static final int EOS = 0;
+
+    final OracleRunner runner;
+    final EngineCore core;
+    final Map<String, Result> results = new LinkedHashMap<>();
+    final Map<String, int[]> prompts = new HashMap<>();
+    final Map<String, Double> measured = new HashMap<>();
+    final List<EngineListener.StepStats> steps = new ArrayList<>();
+    private final BlockHasher hasher;
+    private final int blocks;
+    private final int maxLength;
+    private long now = 1;
+
+    CoreHarness(
+            int blocks, int blockSize, UnaryOperator<EngineConfig.Builder> settings, Optional<KvConnector> connector) {
+        this.blocks = blocks;
+        this.runner = new OracleRunner(blocks, blockSize);
+        this.maxLength = blocks * blockSize;
+        this.hasher = new BlockHasher(runner.fingerprint(), blockSize);
+        EngineConfig config = settings.apply(EngineConfig.of(Path.of("oracle")).blockSize(blockSize)).build();
+        EngineListener listener = new EngineListener() {
+            @Override
+            public void onMeasurements(List<Measurement> measurements) {
+                measurements.forEach(m -> measured.merge(m.name(), m.value(), Double::sum));
+            }
+
+            @Override
+            public void onStep(StepStats stats) {
+                steps.add(stats);
+            }
+        };
+        core = new EngineCore(config, runner, Set.of(EOS), connector, listener, () -> now++);
+    }
+
+    /** What became of a request. */
+    static final class Result implements RequestListener {
+        final List<Integer> tokens = new ArrayList<>();
+        Optional<FinishReason> reason = Optional.empty();
+        Optional<RequestStats> stats = Optional.empty();
+        Optional<String> error = Optional.empty();
+        Optional<JsonFields> params = Optional.empty();
+        Optional<Object> stopReason = Optional.empty();
+
+        @Override
+        public Optional<String> onToken(Sampled token, boolean ends) {
+            assertThat(reason).isEmpty();
+            tokens.add(token.id());
+            return Optional.empty();
+        }
+
+        @Override
+        public void onFinished(
+                FinishReason finishReason,
+                Optional<Object> why,
+                RequestStats requestStats,
+                Optional<JsonFields> kvTransferParams,
+                Optional<String> failure) {
+            assertThat(reason).as("ends once").isEmpty();
+            reason = Optional.of(finishReason);
+            stopReason = why;
+            stats = Optional.of(requestStats);
+            params = kvTransferParams;
+            error = failure;
+        }
+    }
+
+    Result add(String id, int[] prompt, int maxTokens) {
+        return add(id, prompt, SamplingParams.builder().temperature(0).maxTokens(maxTokens).ignoreEos(true).build(), 0);
+    }
+
+    Result add(String id, int[] prompt, SamplingParams sampling, int priority) {
+        Result result = new Result();
+        results.put(id, result);
+        prompts.put(id, prompt);
+        core.add(new Request(
+                id, prompt, sampling, maxLength, Optional.empty(), Optional.empty(), priority, 0, hasher, result, now));
+        return result;
+    }
+
+    boolean step() {
+        boolean computed = core.step();
+        core.checkInvariants();
+        return computed;
+    }
+
+    /** Steps until nothing is left to do. */
+    void run() {
+        for (int i = 0; core.hasWork(); i++) {
+            step();
+            assertThat(i).as("steps").isLessThan(100_000);
+        }
+    }
+
+    int used() {
+        return core.status(Optional.empty()).usedBlocks();
+    }
+
+    int tokensComputed() {
+        return runner.computed.stream().mapToInt(slice -> slice.tokens().length).sum();
+    }
+
+    /** What the oracle says without any cache. */
+    static List<Integer> expected(int[] prompt, int count) {
+        int[] tokens = prompt;
+        List<Integer> output = new ArrayList<>();
+        for (int i = 0; i < count; i++) {
+            int next = OracleRunner.next(tokens);
+            output.add(next);
+            tokens = Arrays.copyOf(tokens, tokens.length + 1);
+            tokens[tokens.length - 1] = next;
+        }
+        return output;
+    }
+
+    static int[] prompt(int seed, int length) {
+        return IntStream.range(0, length).map(i -> Math.floorMod((i + seed) * 7919 + seed * 31, OracleRunner.VOCABULARY)).toArray();
+    }
+
+    @Override
+    public void close() {
+        assertThat(used()).as("blocks in use at the end of " + blocks).isZero();
+        core.close();
+    }
+}

@@ -1,0 +1,219 @@
+package baton.engine.core;
+
+import static baton.engine.core.CoreHarness.expected;
+import static baton.engine.core.CoreHarness.prompt;
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.engine.EngineConfig;
+import baton.engine.FinishReason;
+import baton.engine.SamplingParams;
+import baton.engine.core.CoreHarness.Result;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Optional;
+import java.util.Random;
+import java.util.Set;
+import java.util.function.UnaryOperator;
+import java.util.stream.IntStream;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+
+class EngineCoreTest {
+    private static final UnaryOperator<EngineConfig.Builder> DEFAULTS = config -> config;
+
+    private static CoreHarness core(int blocks, UnaryOperator<EngineConfig.Builder> settings) {
+        return new CoreHarness(blocks, 4, settings, Optional.empty());
+    }
+
+    @ParameterizedTest
+    @ValueSource(ints = {1, 3, 4, 5, 8, 9, 30})
+    void continuesAPromptOfAnyLength(int length) {
+        try (CoreHarness harness = core(64, DEFAULTS)) {
+            Result result = harness.add("a", prompt(1, length), 12);
+            harness.run();
+            assertThat(result.tokens).isEqualTo(expected(prompt(1, length), 12));
+            assertThat(result.reason).contains(FinishReason.LENGTH);
+        }
+    }
+
+    @ParameterizedTest
+    @ValueSource(ints = {2, 3, 7, 16})
+    void aPromptInChunksGivesTheSame(int budget) {
+        try (CoreHarness harness = core(64, config -> config.maxNumSeqs(2).maxNumBatchedTokens(budget))) {
+            Result result = harness.add("a", prompt(1, 50), 5);
+            harness.run();
+            assertThat(result.tokens).isEqualTo(expected(prompt(1, 50), 5));
+            assertThat(harness.runner.computed).allMatch(slice -> slice.tokens().length <= budget);
+        }
+    }
+
+    @Test
+    void aLongPromptDoesNotHoldUpTheOthersNextTokens() {
+        try (CoreHarness harness = core(256, config -> config.maxNumSeqs(4).maxNumBatchedTokens(16))) {
+            Result small = harness.add("small", prompt(1, 4), 30);
+            harness.step();
+            harness.add("long", prompt(2, 400), 1);
+            for (int i = 0; i < 10; i++) {
+                int before = small.tokens.size();
+                harness.step();
+                assertThat(small.tokens).hasSize(before + 1);
+            }
+            harness.run();
+        }
+    }
+
+    @Test
+    void aSharedPrefixIsComputedOnce() {
+        try (CoreHarness harness = core(64, DEFAULTS)) {
+            int[] prompt = prompt(1, 33);
+            harness.add("a", prompt, 3);
+            harness.run();
+            int before = harness.tokensComputed();
+            Result again = harness.add("b", prompt, 3);
+            harness.run();
+            assertThat(again.tokens).isEqualTo(expected(prompt, 3));
+            assertThat(harness.tokensComputed() - before).isEqualTo(1 + 2);
+            assertThat(again.stats.orElseThrow().localCacheHit()).isEqualTo(32);
+            assertThat(again.stats.orElseThrow().localCompute()).isEqualTo(1);
+        }
+    }
+
+    @Test
+    void requestsThatArriveTogetherShareTheirPrefixToo() {
+        try (CoreHarness harness = core(128, DEFAULTS)) {
+            int[] prompt = prompt(1, 41);
+            List<Result> results = IntStream.range(0, 5)
+                    .mapToObj(i -> harness.add("r" + i, prompt, 4))
+                    .toList();
+            harness.run();
+            assertThat(results).allSatisfy(result -> assertThat(result.tokens).isEqualTo(expected(prompt, 4)));
+            // One computes the prompt, four compute its last token, all compute three tokens of output.
+            assertThat(harness.tokensComputed()).isEqualTo(41 + 4 + 5 * 3);
+        }
+    }
+
+    @Test
+    void withoutPrefixCachingNothingIsShared() {
+        try (CoreHarness harness = core(64, config -> config.enablePrefixCaching(false))) {
+            harness.add("a", prompt(1, 20), 1);
+            harness.run();
+            harness.add("b", prompt(1, 20), 1);
+            harness.run();
+            assertThat(harness.tokensComputed()).isEqualTo(40);
+        }
+    }
+
+    @Test
+    void whenBlocksRunOutTheLastInOrderWaitsAgainAndLosesNothing() {
+        try (CoreHarness harness = core(14, config -> config.enablePrefixCaching(false))) {
+            List<Result> results = IntStream.range(0, 4)
+                    .mapToObj(i -> harness.add("r" + i, prompt(i, 9), 30))
+                    .toList();
+            harness.run();
+            for (int i = 0; i < 4; i++) {
+                assertThat(results.get(i).tokens).isEqualTo(expected(prompt(i, 9), 30));
+            }
+            assertThat(harness.steps.stream().mapToInt(step -> step.preempted()).sum()).isPositive();
+        }
+    }
+
+    @Test
+    void smallerPriorityRunsEarlier() {
+        try (CoreHarness harness = core(64, config -> config.maxNumSeqs(1).maxNumBatchedTokens(64))) {
+            SamplingParams one = SamplingParams.builder().temperature(0).maxTokens(1).ignoreEos(true).build();
+            harness.add("a", prompt(1, 5), one, 5);
+            harness.add("b", prompt(2, 5), one, 1);
+            harness.step();
+            assertThat(harness.results.get("b").reason).isPresent();
+            assertThat(harness.results.get("a").reason).isEmpty();
+            harness.run();
+        }
+    }
+
+    @Test
+    void endsAtTheEndOfText() {
+        int[] prompt = IntStream.range(0, 5000)
+                .mapToObj(seed -> prompt(seed, 6))
+                .filter(candidate -> expected(candidate, 8).indexOf(CoreHarness.EOS) == 5)
+                .findFirst()
+                .orElseThrow();
+        try (CoreHarness harness = core(64, DEFAULTS)) {
+            Result result = harness.add("a", prompt, SamplingParams.greedy(8), 0);
+            SamplingParams stop = SamplingParams.builder()
+                    .temperature(0)
+                    .maxTokens(8)
+                    .stopTokenIds(Set.of(expected(prompt, 3).get(2)))
+                    .build();
+            Result stopped = harness.add("b", prompt, stop, 0);
+            harness.run();
+            assertThat(result.tokens).isEqualTo(expected(prompt, 6));
+            assertThat(result.reason).contains(FinishReason.STOP);
+            assertThat(result.stopReason).isEmpty();
+            int first = expected(prompt, 8).indexOf(expected(prompt, 3).get(2));
+            assertThat(stopped.tokens).isEqualTo(expected(prompt, first + 1));
+            assertThat(stopped.stopReason).contains(expected(prompt, 3).get(2));
+        }
+    }
+
+    @Test
+    void aFailingModelFailsTheStepsRequestsAndServesOn() {
+        try (CoreHarness harness = core(64, DEFAULTS)) {
+            Result bad = harness.add("bad", new int[] {1, Integer.MIN_VALUE}, 3);
+            harness.runner.poison(Integer.MIN_VALUE);
+            harness.run();
+            assertThat(bad.reason).contains(FinishReason.ERROR);
+            assertThat(bad.error.orElseThrow()).contains("poisoned token");
+            Result good = harness.add("good", prompt(1, 10), 3);
+            harness.run();
+            assertThat(good.tokens).isEqualTo(expected(prompt(1, 10), 3));
+        }
+    }
+
+    /** Random arrivals, aborts, block sizes, budgets and pools; whoever ends by itself has said what the oracle says. */
+    @Test
+    void randomLoadsEndRightAndLeaveNoBlockInUse() {
+        long seed = Long.getLong("tests.seed", System.nanoTime());
+        for (int round = 0; round < 60; round++) {
+            Random random = new Random(seed + round);
+            int blockSize = 1 + random.nextInt(8);
+            int blocks = 12 + random.nextInt(40);
+            int seqs = 1 + random.nextInt(8);
+            int budget = seqs + random.nextInt(40);
+            boolean caching = random.nextInt(4) > 0;
+            try (CoreHarness harness = new CoreHarness(
+                    blocks,
+                    blockSize,
+                    config -> config.maxNumSeqs(seqs).maxNumBatchedTokens(budget).enablePrefixCaching(caching),
+                    Optional.empty())) {
+                List<Integer> limits = new ArrayList<>();
+                int capacity = blocks * blockSize;
+                for (int i = 0; i < 25; i++) {
+                    int length = 1 + random.nextInt(capacity / 2);
+                    int limit = 1 + random.nextInt(Math.min(20, capacity - length));
+                    limits.add(limit);
+                    harness.add("r" + i, Arrays.copyOf(prompt(random.nextInt(2), capacity), length), limit);
+                    for (int steps = random.nextInt(4); steps > 0; steps--) {
+                        harness.step();
+                    }
+                    if (random.nextInt(8) == 0) {
+                        harness.core.abort("r" + random.nextInt(i + 1));
+                        harness.core.checkInvariants();
+                    }
+                }
+                harness.run();
+                for (int i = 0; i < limits.size(); i++) {
+                    Result result = harness.results.get("r" + i);
+                    assertThat(result.reason).as("seed %d", seed + round).isPresent();
+                    assertThat(result.tokens)
+                            .as("seed %d round %d request %d", seed, round, i)
+                            .isEqualTo(expected(harness.prompts.get("r" + i), result.tokens.size()));
+                    if (result.reason.get() == FinishReason.LENGTH) {
+                        assertThat(result.tokens).hasSize(limits.get(i));
+                    }
+                }
+            }
+        }
+    }
+}

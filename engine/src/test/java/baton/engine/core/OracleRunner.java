@@ -1,0 +1,173 @@
+package baton.engine.core;
+
+import baton.engine.model.Logits;
+import baton.engine.model.ModelConfig;
+import baton.engine.model.ModelRunner;
+import baton.kv.DType;
+import baton.kv.KvCache;
+import baton.kv.KvLayout;
+import baton.kv.ModelFingerprint;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Optional;
+
+/**
+ * A model whose next token depends on every token before it, and that knows those only from the cache: a token's key is its id, its
+ * value its position. A lost, stale or misplaced cache entry changes the output.
+ */
+final class OracleRunner implements ModelRunner {
+    static final int VOCABULARY = 97;
+    private static final int LAYERS = 2;
+
+    private final Arena arena = Arena.ofShared();
+    private final KvCache cache;
+    private final ModelConfig config;
+    /** Slices run so far, for tests that count what was computed. */
+    final List<SequenceSlice> computed = new ArrayList<>();
+
+    OracleRunner(int blocks, int blockSize) {
+        KvLayout layout = new KvLayout(LAYERS, 1, 1, blockSize, DType.F32);
+        cache = new KvCache(arena.allocate(blocks * layout.blockBytes()), layout, blocks, List.of("layers.0", "layers.1"));
+        config = new ModelConfig(
+                "oracle", VOCABULARY, 1, 1, LAYERS, 1, 1, 1, 1 << 20, 1e-5, 1e4, Optional.empty(), true, DType.F32);
+    }
+
+    private int poison = -1;
+
+    /** Makes {@link #forward} fail on that token. */
+    void poison(int token) {
+        poison = token;
+    }
+
+    /** The token that follows these. */
+    static int next(int[] tokens) {
+        long state = 17;
+        for (int position = 0; position < tokens.length; position++) {
+            state = mix(state, tokens[position], position);
+        }
+        return (int) Long.remainderUnsigned(state, VOCABULARY);
+    }
+
+    /** Writes what {@link #forward} would write for that token. */
+    static void write(KvCache cache, int layer, int[] blockTable, int position, int token) {
+        KvLayout layout = cache.layout();
+        long at = cache.layerStart(blockTable[position / layout.blockSize()], layer)
+                + position % layout.blockSize() * layout.entryBytes();
+        cache.memory().set(ValueLayout.JAVA_FLOAT, at, token);
+        cache.memory().set(ValueLayout.JAVA_FLOAT, at + 4, position);
+    }
+
+    private static long mix(long state, int token, int position) {
+        return (state ^ (token * 31L + position)) * 0x9E3779B97F4A7C15L ^ (state >>> 29);
+    }
+
+    @Override
+    public ModelConfig config() {
+        return config;
+    }
+
+    @Override
+    public ModelFingerprint fingerprint() {
+        return new ModelFingerprint("oracle", "00ff");
+    }
+
+    @Override
+    public KvCache cache() {
+        return cache;
+    }
+
+    @Override
+    public Logits forward(List<SequenceSlice> slices, LayerHooks hooks) {
+        for (SequenceSlice slice : slices) {
+            if (Arrays.stream(slice.tokens()).anyMatch(token -> token == poison)) {
+                throw new IllegalStateException("poisoned token");
+            }
+        }
+        computed.addAll(slices);
+        for (int layer = 0; layer < LAYERS; layer++) {
+            hooks.beforeLayer(layer);
+            for (SequenceSlice slice : slices) {
+                for (int i = 0; i < slice.tokens().length; i++) {
+                    write(cache, layer, slice.blockTable(), slice.start() + i, slice.tokens()[i]);
+                }
+            }
+            hooks.afterLayer(layer);
+        }
+        List<Integer> rows = new ArrayList<>();
+        for (SequenceSlice slice : slices) {
+            int end = slice.start() + slice.tokens().length;
+            for (int position = end - slice.logits(); position < end; position++) {
+                rows.add(predict(slice.blockTable(), position));
+            }
+        }
+        return new OneHot(rows);
+    }
+
+    private int predict(int[] blockTable, int lastPosition) {
+        KvLayout layout = cache.layout();
+        long state = 17;
+        for (int position = 0; position <= lastPosition; position++) {
+            long inBlock = position % layout.blockSize() * layout.entryBytes();
+            int block = blockTable[position / layout.blockSize()];
+            for (int layer = 0; layer < LAYERS; layer++) {
+                long at = cache.layerStart(block, layer) + inBlock;
+                int token = (int) cache.memory().get(ValueLayout.JAVA_FLOAT, at);
+                int stored = (int) cache.memory().get(ValueLayout.JAVA_FLOAT, at + 4);
+                if (layer == 0) {
+                    state = mix(state, token, stored);
+                } else if (stored != position) {
+                    state = ~state;
+                }
+            }
+        }
+        return (int) Long.remainderUnsigned(state, VOCABULARY);
+    }
+
+    @Override
+    public void close() {
+        arena.close();
+    }
+
+    private static final class OneHot implements Logits {
+        private final Arena arena = Arena.ofConfined();
+        private final MemorySegment values;
+        private final List<Integer> best;
+
+        private OneHot(List<Integer> best) {
+            this.best = best;
+            values = arena.allocate(Math.max(1, best.size()) * VOCABULARY * 4L);
+            for (int row = 0; row < best.size(); row++) {
+                row(row).setAtIndex(ValueLayout.JAVA_FLOAT, best.get(row), 10f);
+            }
+        }
+
+        @Override
+        public int rows() {
+            return best.size();
+        }
+
+        @Override
+        public int vocabularySize() {
+            return VOCABULARY;
+        }
+
+        @Override
+        public MemorySegment row(int row) {
+            return values.asSlice(row * VOCABULARY * 4L, VOCABULARY * 4L);
+        }
+
+        @Override
+        public int argmax(int row) {
+            return best.get(row);
+        }
+
+        @Override
+        public void close() {
+            arena.close();
+        }
+    }
+}

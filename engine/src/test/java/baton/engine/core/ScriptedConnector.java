@@ -1,0 +1,168 @@
+package baton.engine.core;
+
+import baton.kv.JsonFields;
+import baton.kv.KvCache;
+import baton.kv.connector.ConnectorContext;
+import baton.kv.connector.ConnectorMetadata;
+import baton.kv.connector.KvConnector;
+import baton.kv.connector.KvMatch;
+import baton.kv.connector.KvRequest;
+import baton.kv.connector.Rank;
+import baton.kv.connector.SchedulerConnector;
+import baton.kv.connector.WorkerConnector;
+import baton.kv.connector.WorkerReport;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import java.util.function.BiFunction;
+
+/**
+ * A connector that does as a test says. What it loads is right, unless told to fail. The test reports asynchronous loads and sends
+ * as done when it likes.
+ */
+final class ScriptedConnector implements KvConnector {
+    /** A load as the worker sees it. */
+    record Load(String request, int[] tokens, int from, int[] blockTable, boolean async) {}
+
+    record Loads(List<Load> loads) implements ConnectorMetadata {}
+
+    /** Answers to {@code match(request, computedTokens)}. */
+    BiFunction<KvRequest, Integer, KvMatch> match = (request, computed) -> new KvMatch.None();
+    /** Which of a load's blocks fail: indices in its block table. */
+    BiFunction<Load, Integer, Boolean> fails = (load, index) -> false;
+    /** Requests whose blocks are to be kept after their end. */
+    Set<String> delayed = new HashSet<>();
+    /** What the next report says. */
+    final Set<String> nextSent = new HashSet<>();
+
+    final Set<String> nextReceived = new HashSet<>();
+    final List<Load> started = new ArrayList<>();
+    final List<String> events = new ArrayList<>();
+
+    private KvCache cache;
+    private final Set<Integer> invalid = new HashSet<>();
+    private final Map<String, Load> pendingAsync = new HashMap<>();
+
+    /** Fills the blocks of a load that is under way, as the transfer would; the next report says that it is over. */
+    void complete(String request) {
+        Load load = pendingAsync.remove(request);
+        fill(load);
+        nextReceived.add(request);
+    }
+
+    private void fill(Load load) {
+        int blockSize = cache.layout().blockSize();
+        for (int position = load.from(); position < load.tokens().length; position++) {
+            int index = position / blockSize;
+            if (fails.apply(load, index)) {
+                invalid.add(load.blockTable()[index]);
+            } else {
+                for (int layer = 0; layer < cache.layout().layers(); layer++) {
+                    OracleRunner.write(cache, layer, load.blockTable(), position, load.tokens()[position]);
+                }
+            }
+        }
+    }
+
+    @Override
+    public Set<String> names() {
+        return Set.of("Scripted");
+    }
+
+    @Override
+    public SchedulerConnector scheduler(ConnectorContext context) {
+        return new SchedulerConnector() {
+            private List<Load> loads = new ArrayList<>();
+            private final Map<String, Boolean> async = new HashMap<>();
+
+            @Override
+            public void onNewRequest(KvRequest request) {
+                events.add("new " + request.id());
+            }
+
+            @Override
+            public KvMatch match(KvRequest request, int computedTokens) {
+                events.add("match " + request.id() + " " + computedTokens);
+                KvMatch answer = match.apply(request, computedTokens);
+                if (answer instanceof KvMatch.Tokens tokens) {
+                    async.put(request.id(), tokens.async());
+                }
+                return answer;
+            }
+
+            @Override
+            public void onAllocated(KvRequest request, int[] blockTable, int computedTokens, int externalTokens) {
+                events.add("allocated " + request.id() + " " + externalTokens);
+                if (externalTokens > 0) {
+                    loads.add(new Load(
+                            request.id(),
+                            request.tokens(0, computedTokens + externalTokens),
+                            computedTokens,
+                            blockTable,
+                            async.getOrDefault(request.id(), false)));
+                }
+            }
+
+            @Override
+            public ConnectorMetadata buildMetadata(ScheduledStep step) {
+                Loads metadata = new Loads(loads);
+                loads = new ArrayList<>();
+                return metadata;
+            }
+
+            @Override
+            public Release onFinished(KvRequest request, RequestEnd end, int[] blockTable) {
+                events.add("finished " + request.id() + " " + end);
+                return new Release(
+                        delayed.contains(request.id()),
+                        Optional.of(JsonFields.parse("", "{\"from\":\"" + request.id() + "\"}")));
+            }
+
+            @Override
+            public void close() {
+                events.add("scheduler closed");
+            }
+        };
+    }
+
+    @Override
+    public WorkerConnector worker(ConnectorContext context, Rank rank) {
+        return new WorkerConnector() {
+            @Override
+            public void register(KvCache registered) {
+                cache = registered;
+            }
+
+            @Override
+            public void startLoad(ConnectorMetadata metadata) {
+                for (Load load : ((Loads) metadata).loads()) {
+                    started.add(load);
+                    if (load.async()) {
+                        pendingAsync.put(load.request(), load);
+                    } else {
+                        fill(load);
+                    }
+                }
+            }
+
+            @Override
+            public WorkerReport report(Set<String> finished) {
+                WorkerReport report =
+                        new WorkerReport(Set.copyOf(nextSent), Set.copyOf(nextReceived), Set.copyOf(invalid), List.of());
+                nextSent.clear();
+                nextReceived.clear();
+                invalid.clear();
+                return report;
+            }
+
+            @Override
+            public void close() {
+                events.add("worker closed");
+            }
+        };
+    }
+}
