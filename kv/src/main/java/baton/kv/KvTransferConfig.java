@@ -93,8 +93,7 @@ public record KvTransferConfig(
         }
         if (connector.isPresent() && role.isEmpty()) {
             throw new ConfigException(
-                    ROLE,
-                    "Please specify kv_role when kv_connector is set, supported roles are " + KvRole.supported());
+                    ROLE, "Please specify kv_role when kv_connector is set, supported roles are " + KvRole.supported());
         }
         if (parallelSize < 1) {
             throw new ConfigException(PARALLEL_SIZE, "is " + parallelSize + ", must be at least 1");
