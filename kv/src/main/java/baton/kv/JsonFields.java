@@ -89,8 +89,11 @@ public final class JsonFields {
     /** A whole number that fits an {@code int} and is at least {@code min}. */
     public Optional<Integer> integerAtLeast(String name, int min) {
         return integer(name).map(value -> {
-            if (value < min || value > Integer.MAX_VALUE) {
+            if (value < min) {
                 throw new ConfigException(field(name), "is " + value + ", must be at least " + min);
+            }
+            if (value > Integer.MAX_VALUE) {
+                throw new ConfigException(field(name), "is " + value + ", must be at most " + Integer.MAX_VALUE);
             }
             return value.intValue();
         });

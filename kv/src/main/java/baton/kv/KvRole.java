@@ -33,9 +33,12 @@ public enum KvRole {
         return Arrays.stream(values())
                 .filter(role -> role.configName.equals(name))
                 .findFirst()
-                .orElseThrow(() -> ConfigException.unsupported(
-                        "kv_role",
-                        name,
-                        Arrays.stream(values()).map(KvRole::configName).collect(Collectors.joining(", "))));
+                .orElseThrow(() -> new ConfigException(
+                        "kv_role", "Unsupported kv_role: " + name + ". Supported roles are " + supported()));
+    }
+
+    /** All roles, for error messages. */
+    static String supported() {
+        return Arrays.stream(values()).map(KvRole::configName).collect(Collectors.joining(", ", "(", ")"));
     }
 }

@@ -1,22 +1,33 @@
 package baton.kv;
 
+import java.nio.file.Path;
+import java.util.List;
+import java.util.Map;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.UUID;
+import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.node.ArrayNode;
+import tools.jackson.databind.node.JsonNodeFactory;
+import tools.jackson.databind.node.ObjectNode;
 
 /**
  * How an instance exchanges KV caches: vLLM's {@code KVTransferConfig}, field for field (vllm/config/kv_transfer.py).
+ *
+ * <p>From a program: {@code KvTransferConfig.builder("SharedStorageConnector", KvRole.PRODUCER).extra("shared_storage_path",
+ * path).build()}. From JSON: {@link #fromJson}. From a command line: {@link KvTransferConfigArgs}. Every way checks the same
+ * and throws {@link ConfigException} naming vLLM's field.
  *
  * @param connector {@code kv_connector}: a connector's name, or a class in {@code modulePath}
  * @param engineId {@code engine_id}: unique per instance; random unless given
  * @param bufferDevice {@code kv_buffer_device}: {@code cpu} or {@code cuda}
  * @param bufferSize {@code kv_buffer_size}, bytes
  * @param role {@code kv_role}; present whenever {@code connector} is
- * @param rank {@code kv_rank}, for two-sided connectors
+ * @param rank {@code kv_rank}, for two-sided connectors; less than {@code parallelSize}
  * @param parallelSize {@code kv_parallel_size}
  * @param ip {@code kv_ip}
- * @param port {@code kv_port}
+ * @param port {@code kv_port}; 0 lets the system choose one
  * @param extra {@code kv_connector_extra_config}: the connector's own settings
  * @param modulePath {@code kv_connector_module_path}: the Java package of a connector class of the user's own
  * @param permuteLocalKv {@code enable_permute_local_kv}
@@ -37,27 +48,127 @@ public record KvTransferConfig(
         boolean permuteLocalKv,
         LoadFailurePolicy loadFailurePolicy) {
 
-    /** No connector: KV caches stay in their instance. */
-    public static KvTransferConfig none() {
-        return new KvTransferConfig(
-                Optional.empty(),
-                UUID.randomUUID().toString(),
-                "cpu",
-                1_000_000_000L,
-                Optional.empty(),
-                OptionalInt.empty(),
-                1,
-                "127.0.0.1",
-                14579,
-                JsonFields.empty("kv_connector_extra_config"),
-                Optional.empty(),
-                false,
-                LoadFailurePolicy.FAIL);
+    static final String CONNECTOR = "kv_connector";
+    static final String ENGINE_ID = "engine_id";
+    static final String BUFFER_DEVICE = "kv_buffer_device";
+    static final String BUFFER_SIZE = "kv_buffer_size";
+    static final String ROLE = "kv_role";
+    static final String RANK = "kv_rank";
+    static final String PARALLEL_SIZE = "kv_parallel_size";
+    static final String IP = "kv_ip";
+    static final String PORT = "kv_port";
+    static final String EXTRA = "kv_connector_extra_config";
+    static final String MODULE_PATH = "kv_connector_module_path";
+    static final String PERMUTE_LOCAL_KV = "enable_permute_local_kv";
+    static final String LOAD_FAILURE_POLICY = "kv_load_failure_policy";
+
+    private static final List<String> FIELDS = List.of(
+            CONNECTOR,
+            ENGINE_ID,
+            BUFFER_DEVICE,
+            BUFFER_SIZE,
+            ROLE,
+            RANK,
+            PARALLEL_SIZE,
+            IP,
+            PORT,
+            EXTRA,
+            MODULE_PATH,
+            PERMUTE_LOCAL_KV,
+            LOAD_FAILURE_POLICY);
+
+    /** @throws ConfigException if a field's value is out of range or fields contradict each other */
+    public KvTransferConfig {
+        Objects.requireNonNull(role, "role");
+        Objects.requireNonNull(rank, "rank");
+        Objects.requireNonNull(extra, "extra");
+        Objects.requireNonNull(loadFailurePolicy, "loadFailurePolicy");
+        connector.ifPresent(name -> requireText(CONNECTOR, name));
+        requireText(ENGINE_ID, engineId);
+        if (!bufferDevice.equals("cpu") && !bufferDevice.equals("cuda")) {
+            throw ConfigException.unsupported(BUFFER_DEVICE, bufferDevice, "cpu, cuda");
+        }
+        if (bufferSize < 0) {
+            throw new ConfigException(BUFFER_SIZE, "is " + bufferSize + ", must be at least 0");
+        }
+        if (connector.isPresent() && role.isEmpty()) {
+            throw new ConfigException(
+                    ROLE, "Please specify kv_role when kv_connector is set, supported roles are " + KvRole.supported());
+        }
+        if (parallelSize < 1) {
+            throw new ConfigException(PARALLEL_SIZE, "is " + parallelSize + ", must be at least 1");
+        }
+        if (rank.isPresent() && rank.getAsInt() < 0) {
+            throw new ConfigException(RANK, "is " + rank.getAsInt() + ", must be at least 0");
+        }
+        if (rank.isPresent() && rank.getAsInt() >= parallelSize) {
+            throw new ConfigException(
+                    RANK, "is " + rank.getAsInt() + ", must be less than kv_parallel_size=" + parallelSize);
+        }
+        requireText(IP, ip);
+        if (port < 0 || port > 65535) {
+            throw new ConfigException(PORT, "is " + port + ", must be 0 to 65535");
+        }
+        modulePath.ifPresent(path -> {
+            if (path.isBlank()) {
+                throw new ConfigException(MODULE_PATH, "kv_connector_module_path cannot be an empty string.");
+            }
+        });
     }
 
-    public KvTransferConfig {
-        Objects.requireNonNull(engineId, "engineId");
-        Objects.requireNonNull(extra, "extra");
+    /** No connector: KV caches stay in their instance. */
+    public static KvTransferConfig none() {
+        return new Builder(Optional.empty(), Optional.empty()).build();
+    }
+
+    /** A configuration to be completed in code; what is not set has its default. */
+    public static Builder builder(String connector, KvRole role) {
+        return new Builder(Optional.of(connector), Optional.of(role));
+    }
+
+    /**
+     * Reads vLLM's JSON form. Fields that are absent or {@code null} have their defaults.
+     *
+     * @throws ConfigException if a field is unknown, has the wrong type or a value that is not allowed
+     */
+    public static KvTransferConfig fromJson(JsonFields json) {
+        for (String name : json.names()) {
+            if (!FIELDS.contains(name)) {
+                throw new ConfigException(json.field(name), "unknown field" + suggestion(name));
+            }
+        }
+        Builder builder = new Builder(json.string(CONNECTOR), json.string(ROLE).map(KvRole::parse));
+        json.string(ENGINE_ID).ifPresent(builder::engineId);
+        json.string(BUFFER_DEVICE).ifPresent(builder::bufferDevice);
+        json.integer(BUFFER_SIZE).ifPresent(builder::bufferSize);
+        json.integerAtLeast(RANK, 0).ifPresent(builder::rank);
+        json.integerAtLeast(PARALLEL_SIZE, 1).ifPresent(builder::parallelSize);
+        json.string(IP).ifPresent(builder::ip);
+        json.integerAtLeast(PORT, 0).ifPresent(builder::port);
+        json.object(EXTRA).ifPresent(extra -> builder.extra.setAll(extra.toJson()));
+        json.string(MODULE_PATH).ifPresent(builder::modulePath);
+        json.bool(PERMUTE_LOCAL_KV).ifPresent(builder::permuteLocalKv);
+        json.string(LOAD_FAILURE_POLICY).map(LoadFailurePolicy::parse).ifPresent(builder::loadFailurePolicy);
+        return builder.build();
+    }
+
+    /** vLLM's JSON form, defaults written out; {@link #fromJson} gives an equal configuration. */
+    public ObjectNode toJson() {
+        ObjectNode json = JsonNodeFactory.instance.objectNode();
+        connector.ifPresent(name -> json.put(CONNECTOR, name));
+        json.put(ENGINE_ID, engineId);
+        json.put(BUFFER_DEVICE, bufferDevice);
+        json.put(BUFFER_SIZE, bufferSize);
+        role.ifPresent(value -> json.put(ROLE, value.configName()));
+        rank.ifPresent(value -> json.put(RANK, value));
+        json.put(PARALLEL_SIZE, parallelSize);
+        json.put(IP, ip);
+        json.put(PORT, port);
+        json.set(EXTRA, extra.toJson());
+        modulePath.ifPresent(path -> json.put(MODULE_PATH, path));
+        json.put(PERMUTE_LOCAL_KV, permuteLocalKv);
+        json.put(LOAD_FAILURE_POLICY, loadFailurePolicy.configName());
+        return json;
     }
 
     public boolean isProducer() {
@@ -66,5 +177,177 @@ public record KvTransferConfig(
 
     public boolean isConsumer() {
         return connector.isPresent() && role.map(KvRole::consumes).orElse(false);
+    }
+
+    /** True if the field holds text, so that {@code 42} on a command line is text too. */
+    static boolean isText(String field) {
+        return switch (field) {
+            case CONNECTOR, ENGINE_ID, BUFFER_DEVICE, ROLE, IP, MODULE_PATH, LOAD_FAILURE_POLICY -> true;
+            default -> false;
+        };
+    }
+
+    private static void requireText(String field, String value) {
+        if (value.isBlank()) {
+            throw new ConfigException(field, "must not be empty");
+        }
+    }
+
+    private static String suggestion(String name) {
+        String nearest = FIELDS.getFirst();
+        for (String field : FIELDS) {
+            if (editDistance(name, field) < editDistance(name, nearest)) {
+                nearest = field;
+            }
+        }
+        return editDistance(name, nearest) <= Math.max(2, name.length() / 2)
+                ? "; did you mean " + nearest + "?"
+                : "; known: " + String.join(", ", FIELDS);
+    }
+
+    /** Insertions, deletions and substitutions that turn {@code a} into {@code b} (Levenshtein). */
+    private static int editDistance(String a, String b) {
+        int[] row = new int[b.length() + 1];
+        for (int j = 0; j <= b.length(); j++) {
+            row[j] = j;
+        }
+        for (int i = 1; i <= a.length(); i++) {
+            int diagonal = row[0];
+            row[0] = i;
+            for (int j = 1; j <= b.length(); j++) {
+                int substituted = diagonal + (a.charAt(i - 1) == b.charAt(j - 1) ? 0 : 1);
+                diagonal = row[j];
+                row[j] = Math.min(substituted, 1 + Math.min(row[j], row[j - 1]));
+            }
+        }
+        return row[b.length()];
+    }
+
+    /** Collects a configuration; {@link #build} checks it. */
+    public static final class Builder {
+        private final Optional<String> connector;
+        private final Optional<KvRole> role;
+        private final ObjectNode extra = JsonNodeFactory.instance.objectNode();
+        private Optional<String> engineId = Optional.empty();
+        private String bufferDevice = "cpu";
+        private long bufferSize = 1_000_000_000L;
+        private OptionalInt rank = OptionalInt.empty();
+        private int parallelSize = 1;
+        private String ip = "127.0.0.1";
+        private int port = 14579;
+        private Optional<String> modulePath = Optional.empty();
+        private boolean permuteLocalKv;
+        private LoadFailurePolicy loadFailurePolicy = LoadFailurePolicy.FAIL;
+
+        private Builder(Optional<String> connector, Optional<KvRole> role) {
+            this.connector = connector;
+            this.role = role;
+        }
+
+        public Builder engineId(String value) {
+            engineId = Optional.of(value);
+            return this;
+        }
+
+        public Builder bufferDevice(String value) {
+            bufferDevice = value;
+            return this;
+        }
+
+        /** In bytes. */
+        public Builder bufferSize(long value) {
+            bufferSize = value;
+            return this;
+        }
+
+        public Builder rank(int value) {
+            rank = OptionalInt.of(value);
+            return this;
+        }
+
+        public Builder parallelSize(int value) {
+            parallelSize = value;
+            return this;
+        }
+
+        public Builder ip(String value) {
+            ip = value;
+            return this;
+        }
+
+        public Builder port(int value) {
+            port = value;
+            return this;
+        }
+
+        public Builder modulePath(String value) {
+            modulePath = Optional.of(value);
+            return this;
+        }
+
+        public Builder permuteLocalKv(boolean value) {
+            permuteLocalKv = value;
+            return this;
+        }
+
+        public Builder loadFailurePolicy(LoadFailurePolicy value) {
+            loadFailurePolicy = value;
+            return this;
+        }
+
+        /**
+         * One of the connector's own settings.
+         *
+         * @param value a string, number, boolean, path, Jackson tree, or a list or map (with text keys) of these
+         * @throws ConfigException if it is something else
+         */
+        public Builder extra(String name, Object value) {
+            extra.set(name, tree(EXTRA + "." + name, value));
+            return this;
+        }
+
+        /** @throws ConfigException if a value is out of range or values contradict each other */
+        public KvTransferConfig build() {
+            return new KvTransferConfig(
+                    connector,
+                    engineId.orElseGet(() -> UUID.randomUUID().toString()),
+                    bufferDevice,
+                    bufferSize,
+                    role,
+                    rank,
+                    parallelSize,
+                    ip,
+                    port,
+                    JsonFields.of(EXTRA, extra),
+                    modulePath,
+                    permuteLocalKv,
+                    loadFailurePolicy);
+        }
+
+        private static JsonNode tree(String field, Object value) {
+            JsonNodeFactory nodes = JsonNodeFactory.instance;
+            return switch (value) {
+                case JsonNode node -> node.deepCopy();
+                case String text -> nodes.stringNode(text);
+                case Path path -> nodes.stringNode(path.toString());
+                case Boolean bool -> nodes.booleanNode(bool);
+                case Integer number -> nodes.numberNode(number.intValue());
+                case Long number -> nodes.numberNode(number.longValue());
+                case Double number -> nodes.numberNode(number.doubleValue());
+                case List<?> list -> {
+                    ArrayNode array = nodes.arrayNode();
+                    list.forEach(element -> array.add(tree(field, element)));
+                    yield array;
+                }
+                case Map<?, ?> map -> {
+                    ObjectNode object = nodes.objectNode();
+                    map.forEach((key, element) -> object.set(String.valueOf(key), tree(field, element)));
+                    yield object;
+                }
+                default ->
+                    throw new ConfigException(
+                            field, "cannot hold a value of " + value.getClass().getName());
+            };
+        }
     }
 }

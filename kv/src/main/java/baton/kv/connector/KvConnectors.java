@@ -46,10 +46,6 @@ public final class KvConnectors {
     }
 
     private static KvConnector fromPath(String path, String name) {
-        if (path.isBlank()) {
-            throw new ConfigException(
-                    "kv_connector_module_path", "kv_connector_module_path cannot be an empty string.");
-        }
         String className = path + "." + name;
         try {
             Class<?> type =
