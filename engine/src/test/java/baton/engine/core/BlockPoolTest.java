@@ -41,7 +41,9 @@ class BlockPoolTest {
         pool.hold(block);
         assertThat(pool.free()).isEqualTo(1);
         assertThat(pool.allocate()).isNotEqualTo(block);
-        assertThatThrownBy(pool::allocate).isInstanceOf(IllegalStateException.class).hasMessageContaining("no free block");
+        assertThatThrownBy(pool::allocate)
+                .isInstanceOf(IllegalStateException.class)
+                .hasMessageContaining("no free block");
     }
 
     @Test

@@ -45,8 +45,7 @@ class ConnectorLifecycleTest {
             assertThat(harness.runner.computed.getFirst().tokens()).hasSize(3);
             assertThat(result.stats.orElseThrow().externalKvTransfer()).isEqualTo(16);
             assertThat(result.stats.orElseThrow().localCompute()).isEqualTo(3);
-            assertThat(connector.events)
-                    .containsExactly("new a", "match a 0", "allocated a 16", "finished a LENGTH");
+            assertThat(connector.events).containsExactly("new a", "match a 0", "allocated a 16", "finished a LENGTH");
         }
     }
 
@@ -79,13 +78,14 @@ class ConnectorLifecycleTest {
 
     @Test
     void anAsynchronousLoadParksTheRequestWithItsBlocks() {
-        connector.match = (request, computed) ->
-                request.id().equals("a") ? new KvMatch.Tokens(16, true) : new KvMatch.None();
+        connector.match =
+                (request, computed) -> request.id().equals("a") ? new KvMatch.Tokens(16, true) : new KvMatch.None();
         try (CoreHarness harness = core(LoadFailurePolicy.FAIL)) {
             Result parked = harness.add("a", prompt(1, 19), 3);
             Result other = harness.add("b", prompt(2, 6), 3);
             harness.step();
-            assertThat(harness.core.status(Optional.empty()).waitingForRemoteKv()).isEqualTo(1);
+            assertThat(harness.core.status(Optional.empty()).waitingForRemoteKv())
+                    .isEqualTo(1);
             assertThat(harness.runner.computed).hasSize(1);
             harness.step();
             harness.step();
@@ -96,7 +96,8 @@ class ConnectorLifecycleTest {
             harness.run();
             assertThat(parked.tokens).isEqualTo(expected(prompt(1, 19), 3));
             assertThat(connector.events).contains("allocated a 16", "allocated a 0");
-            assertThat(connector.events.stream().filter(event -> event.startsWith("match a"))).hasSize(1);
+            assertThat(connector.events.stream().filter(event -> event.startsWith("match a")))
+                    .hasSize(1);
         }
     }
 
@@ -115,8 +116,8 @@ class ConnectorLifecycleTest {
 
     @Test
     void blocksOfALoadAreNotSharedBeforeItIsOver() {
-        connector.match = (request, computed) ->
-                request.id().equals("a") ? new KvMatch.Tokens(16, true) : new KvMatch.None();
+        connector.match =
+                (request, computed) -> request.id().equals("a") ? new KvMatch.Tokens(16, true) : new KvMatch.None();
         try (CoreHarness harness = core(LoadFailurePolicy.FAIL)) {
             harness.add("a", prompt(1, 19), 1);
             harness.step();
@@ -147,7 +148,8 @@ class ConnectorLifecycleTest {
             assertThat(harness.measured).containsEntry("baton:kv_load_failed_requests", 1.0);
             assertThat(harness.measured).containsEntry("baton:kv_recomputed_tokens", async ? 8.0 : 8.0);
             // Asked once: a load that failed is not tried again.
-            assertThat(connector.events.stream().filter(event -> event.startsWith("match"))).hasSize(1);
+            assertThat(connector.events.stream().filter(event -> event.startsWith("match")))
+                    .hasSize(1);
         }
     }
 
@@ -171,8 +173,8 @@ class ConnectorLifecycleTest {
 
     @Test
     void aFailedLoadLeavesNothingForOthersToHit() {
-        connector.match = (request, computed) ->
-                request.id().equals("a") ? new KvMatch.Tokens(16, false) : new KvMatch.None();
+        connector.match =
+                (request, computed) -> request.id().equals("a") ? new KvMatch.Tokens(16, false) : new KvMatch.None();
         connector.fails = (load, index) -> index >= 1;
         try (CoreHarness harness = core(LoadFailurePolicy.FAIL)) {
             harness.add("a", prompt(1, 19), 4);
@@ -233,14 +235,16 @@ class ConnectorLifecycleTest {
     @ParameterizedTest
     @EnumSource(LoadFailurePolicy.class)
     void whenTheKvOfAPreemptedRequestIsAskedForAgainTheAnswerIsStillRight(LoadFailurePolicy policy) {
-        connector.match = (request, computed) -> computed >= 8 ? new KvMatch.None() : new KvMatch.Tokens(8 - computed, false);
+        connector.match =
+                (request, computed) -> computed >= 8 ? new KvMatch.None() : new KvMatch.Tokens(8 - computed, false);
         try (CoreHarness harness = core(12, policy)) {
             Result a = harness.add("a", prompt(1, 12), 28);
             Result b = harness.add("b", prompt(2, 12), 28);
             harness.run();
             assertThat(a.tokens).isEqualTo(expected(prompt(1, 12), 28));
             assertThat(b.tokens).isEqualTo(expected(prompt(2, 12), 28));
-            assertThat(harness.steps.stream().mapToInt(step -> step.preempted()).sum()).isPositive();
+            assertThat(harness.steps.stream().mapToInt(step -> step.preempted()).sum())
+                    .isPositive();
         }
     }
 

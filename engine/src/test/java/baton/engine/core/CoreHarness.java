@@ -45,7 +45,8 @@ final class CoreHarness implements AutoCloseable {
         this.runner = new OracleRunner(blocks, blockSize);
         this.maxLength = blocks * blockSize;
         this.hasher = new BlockHasher(runner.fingerprint(), blockSize);
-        EngineConfig config = settings.apply(EngineConfig.of(Path.of("oracle")).blockSize(blockSize)).build();
+        EngineConfig config = settings.apply(EngineConfig.of(Path.of("oracle")).blockSize(blockSize))
+                .build();
         EngineListener listener = new EngineListener() {
             @Override
             public void onMeasurements(List<Measurement> measurements) {
@@ -93,7 +94,15 @@ final class CoreHarness implements AutoCloseable {
     }
 
     Result add(String id, int[] prompt, int maxTokens) {
-        return add(id, prompt, SamplingParams.builder().temperature(0).maxTokens(maxTokens).ignoreEos(true).build(), 0);
+        return add(
+                id,
+                prompt,
+                SamplingParams.builder()
+                        .temperature(0)
+                        .maxTokens(maxTokens)
+                        .ignoreEos(true)
+                        .build(),
+                0);
     }
 
     Result add(String id, int[] prompt, SamplingParams sampling, int priority) {
@@ -141,7 +150,9 @@ final class CoreHarness implements AutoCloseable {
     }
 
     static int[] prompt(int seed, int length) {
-        return IntStream.range(0, length).map(i -> Math.floorMod((i + seed) * 7919 + seed * 31, OracleRunner.VOCABULARY)).toArray();
+        return IntStream.range(0, length)
+                .map(i -> Math.floorMod((i + seed) * 7919 + seed * 31, OracleRunner.VOCABULARY))
+                .toArray();
     }
 
     @Override

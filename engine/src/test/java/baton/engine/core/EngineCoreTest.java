@@ -115,14 +115,19 @@ class EngineCoreTest {
             for (int i = 0; i < 4; i++) {
                 assertThat(results.get(i).tokens).isEqualTo(expected(prompt(i, 9), 30));
             }
-            assertThat(harness.steps.stream().mapToInt(step -> step.preempted()).sum()).isPositive();
+            assertThat(harness.steps.stream().mapToInt(step -> step.preempted()).sum())
+                    .isPositive();
         }
     }
 
     @Test
     void smallerPriorityRunsEarlier() {
         try (CoreHarness harness = core(64, config -> config.maxNumSeqs(1).maxNumBatchedTokens(64))) {
-            SamplingParams one = SamplingParams.builder().temperature(0).maxTokens(1).ignoreEos(true).build();
+            SamplingParams one = SamplingParams.builder()
+                    .temperature(0)
+                    .maxTokens(1)
+                    .ignoreEos(true)
+                    .build();
             harness.add("a", prompt(1, 5), one, 5);
             harness.add("b", prompt(2, 5), one, 1);
             harness.step();
@@ -185,7 +190,8 @@ class EngineCoreTest {
             try (CoreHarness harness = new CoreHarness(
                     blocks,
                     blockSize,
-                    config -> config.maxNumSeqs(seqs).maxNumBatchedTokens(budget).enablePrefixCaching(caching),
+                    config ->
+                            config.maxNumSeqs(seqs).maxNumBatchedTokens(budget).enablePrefixCaching(caching),
                     Optional.empty())) {
                 List<Integer> limits = new ArrayList<>();
                 int capacity = blocks * blockSize;

@@ -31,7 +31,8 @@ final class OracleRunner implements ModelRunner {
 
     OracleRunner(int blocks, int blockSize) {
         KvLayout layout = new KvLayout(LAYERS, 1, 1, blockSize, DType.F32);
-        cache = new KvCache(arena.allocate(blocks * layout.blockBytes()), layout, blocks, List.of("layers.0", "layers.1"));
+        cache = new KvCache(
+                arena.allocate(blocks * layout.blockBytes()), layout, blocks, List.of("layers.0", "layers.1"));
         config = new ModelConfig(
                 "oracle", VOCABULARY, 1, 1, LAYERS, 1, 1, 1, 1 << 20, 1e-5, 1e4, Optional.empty(), true, DType.F32);
     }

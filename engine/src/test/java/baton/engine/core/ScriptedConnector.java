@@ -151,8 +151,8 @@ final class ScriptedConnector implements KvConnector {
 
             @Override
             public WorkerReport report(Set<String> finished) {
-                WorkerReport report =
-                        new WorkerReport(Set.copyOf(nextSent), Set.copyOf(nextReceived), Set.copyOf(invalid), List.of());
+                WorkerReport report = new WorkerReport(
+                        Set.copyOf(nextSent), Set.copyOf(nextReceived), Set.copyOf(invalid), List.of());
                 nextSent.clear();
                 nextReceived.clear();
                 invalid.clear();
