@@ -35,7 +35,7 @@ def add(name, template, **kw):
     vars_=dict(base if kw.pop("chat",False) else V); vars_.update(kw)
     c={"name":name,"template":template,"variables":vars_}
     try: c["expected"]=env.from_string(template).render(**vars_)
-    except Exception as ex: c["fails"]=True; print("FAILS", name, type(ex).__name__, ex, file=sys.stderr)
+    except Exception as ex: c["fails"]=True; print("fails:", name, type(ex).__name__, ex, file=sys.stderr)
     cases.append(c)
 exprs = r'''
 x|t|f|n|s|l|d|e|big
@@ -51,7 +51,7 @@ l[7] is defined|d['nope'] is defined|d.nope is defined|nope is defined|d.a.c[1]
 d.items()|list|d['items']|d.b|d.get('b')|d.get('zz')|d.get('zz', 5)|d.keys()|list|d.values()|list
 s.upper()|s.lower()|s.startswith('H')|s.endswith(('x', 's'))|s.split()|s.split(' ', 1)|s.replace('l', 'L', 1)|s.find('W')|s.title()|'a,b,,c'.split(',')|s.rsplit(' ', 1)|'abc'.capitalize()
 ws.strip()|ws.lstrip()|ws.rstrip()|'xxaxx'.strip('x')|'</think>ab'.split('</think>')[-1]|'abcabc'.count('bc')|ml.splitlines()|', '.join(['a', 'b'])|'a-b'.partition('-')|'x'.center(6, '*')|'-7'.zfill(4)|'abc'.removeprefix('a')|'12'.isdigit()
-'%s-%d' % ('a', 3)|'%05.1f' % 2.25|'%s' % 'q'|'%s and %s'|format('x', 2)
+'%s-%d' % ('a', 3)|'%05.1f' % 2.25|'%.2f' % 2.675|'%f' % 0.1|'%5s|' % 'a'|'%-5s|' % 'a'|'%x' % 255|'%s' % 'q'|'%s and %s'|format('x', 2)
 1 == 1.0|1 == true|'a' < 'b'|[1, 2] < [1, 3]|1 < 2 < 3|none == none|'b' in d|'zz' not in d|2 in l|'it' in s|nope == none|nope in l
 not t|t and ''|'' or 'z'|t and 5|none or 0|not none and t
 'y' if t else 'n'|'y' if x|('y' if x) is defined|'a' if x else 'b' if f else 'c'
@@ -60,17 +60,16 @@ ws|trim|s|length|l|length|d|count|l|join(', ')|l|join|people|join('/', attribute
 l|list|s|list|d|list|people|map(attribute='name')|list|l|map('string')|list|people|map(attribute='on', default='?')|list|l|map('default', 1)|join|l|select('gt', 1)|list|l|reject('odd')|list|e|select|list|people|selectattr('on')|list|people|selectattr('age', 'equalto', 3)|map(attribute='name')|list|people|rejectattr('on', 'defined')|list|people|selectattr('on', 'defined')|list|length
 l|sort|l|sort(reverse=true)|people|sort(attribute='name')|people|sort(attribute='age,name')|['b', 'A', 'c']|sort|['b', 'A', 'c']|sort(case_sensitive=true)|['a', 'A', 'b']|unique|list|l|reverse|list|s|reverse|d|dictsort|d|items|list|l|sum|l|max|l|min|people|map(attribute='age')|sum|l|batch(2)|list
 '42'|int|'4.7'|int|'x'|int|'x'|int(-1)|3.9|int|'0x1f'|int(base=16)|'1.5'|float|'x'|float|n|float|2.5|round|3.5|round|2.675|round(2)|2.1|round(method='ceil')|2.19|round(1, 'floor')|5|round|-3|abs|-2.5|abs|f|string|t|string|none|string|s|safe|'<a>'|e|none|int(5)|true|int
-d|tojson|d|tojson(indent=2)|[]|tojson(indent=4)|{}|tojson(indent=2)|s|tojson|'\u2028<\x7f\x01\b\f"\\/'|tojson|[1, 1.0, 1e22, true, none]|tojson|(1, 2)|tojson|d|tojson(separators=(',', ':'))|d|tojson(sort_keys=true)|{1: 2, true: 3, none: 4}|tojson|big|tojson|d|tojson(indent=1, separators=(', ', '='))
+d|tojson|d|tojson(indent=2)|[]|tojson(indent=4)|{}|tojson(indent=2)|s|tojson|'\u2028<\x7f\x01\b\f"\\/'|tojson|[1, 1.0, 1e22, true, none]|tojson|(1, 2)|tojson|d|tojson(separators=(',', ':'))|d|tojson(sort_keys=true)|{1: 2, 2.5: 3, none: 4, false: 5}|tojson|big|tojson|d|tojson(indent=1, separators=(', ', '='))
 ml|indent|ml|indent(2, true)|ml|indent(2, blank=true)|ml|indent('> ')|''|indent
 range(3)|list|range(1, 7, 2)|list|range(3, 0, -1)|list|dict(a=1, b='x')|namespace(a=1).a|strftime_now('%d %b %Y')|strftime_now('%A %-d %B %H:%M:%S %y %j %p')
 "a" is defined and s is string|n in [1, 7]|-n|+n|-n|abs|(n - 3)|abs|n|abs + 1|l | length == 3|'x' ~ n + 1|n // 2 ~ 'q'|l[n - 6]|l[1:][0]|(1, 2)[0]|{'a': {'b': 2}}['a'].b|{'a': {'b': 2}}.a['b']|[[1, 2], [3]][0][1]
 0x1F|1_000|0b11|0o17|1_0.5|.5 is defined
 people|selectattr('nope', 'undefined')|list|length|e|sum|e|join|'a'|join(',')|s|wordcount|d|length|nope|length|nope|list|nope|upper|nope ~ 'a'|nope|tojson|nope.a|nope + 1|nope[0]|l.nope|l.nope.x|l['a']|s.nope|x.a|x['a']|x.a.b|1/0|'a' + 1|l + (1,)|len(l)|l.append(4)|d.update({})|d.pop('a')|s.__class__|x()|l|nofilter|l is notest|x < 1|for|e|select and 'true'|e|select|length|(e|select)[0]|range(200000)|raise_exception('no')|x + 1
 '''
-# one expression a line; the separator between alternatives is ' ;; ' after expansion below
 import re
 def split(line):
-    # "|" separates alternatives only where marked: use a small scanner on top-level '|' followed by known filter names being part of the expression
+    # A | outside brackets separates expressions unless a filter's name follows.
     parts=[];cur='';depth=0;q=None
     filters=set(env.filters)|{'nofilter'}
     i=0

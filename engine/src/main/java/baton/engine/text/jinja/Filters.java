@@ -248,8 +248,18 @@ final class Filters {
     }
 
     private UnaryOperator<Value> sortKey(Bound bound) {
-        UnaryOperator<Value> key = attribute(bound.get("attribute"), null);
-        return python.truth(bound.get("case_sensitive").orElse(Value.FALSE)) ? key : item -> lower(key.apply(item));
+        UnaryOperator<Value> fold =
+                python.truth(bound.get("case_sensitive").orElse(Value.FALSE)) ? value -> value : Filters::lower;
+        Value attribute = bound.get("attribute").orElse(Value.NONE);
+        if (attribute instanceof Str(String names) && names.indexOf(',') >= 0) {
+            List<UnaryOperator<Value>> keys = Strings.split(names, ",", -1).stream()
+                    .map(name -> attribute(Optional.of(Value.of(name)), null))
+                    .toList();
+            return item -> new Seq(
+                    keys.stream().map(key -> fold.apply(key.apply(item))).toList(), true);
+        }
+        UnaryOperator<Value> key = attribute(Optional.of(attribute), null);
+        return item -> fold.apply(key.apply(item));
     }
 
     private static Value lower(Value value) {

@@ -14,7 +14,9 @@ import baton.engine.text.jinja.Value.Str;
 import baton.engine.text.jinja.Value.Undefined;
 import java.math.BigDecimal;
 import java.math.BigInteger;
+import java.math.RoundingMode;
 import java.util.ArrayList;
+import java.util.IllegalFormatException;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Locale;
@@ -616,7 +618,13 @@ final class Python {
                                                 ? BigInteger.valueOf((long) number)
                                                 : toInteger(value)));
                             case 'x' -> budget.text(String.format(Locale.ROOT, "%" + flags + "x", toInteger(value)));
-                            case 'f' -> budget.text(String.format(Locale.ROOT, "%" + flags + "f", toDouble(value)));
+                            case 'f' -> {
+                                int point = flags.indexOf('.');
+                                int digits = point < 0 ? 6 : Integer.parseInt("0" + flags.substring(point + 1));
+                                BigDecimal rounded =
+                                        new BigDecimal(toDouble(value)).setScale(digits, RoundingMode.HALF_EVEN);
+                                yield budget.text(String.format(Locale.ROOT, "%" + flags + "f", rounded));
+                            }
                             case 'r' -> {
                                 StringBuilder represented = new StringBuilder();
                                 represent(value, represented);
@@ -624,7 +632,7 @@ final class Python {
                             }
                             default -> throw budget.error("unsupported format character '" + kind + "'");
                         });
-            } catch (java.util.IllegalFormatException e) {
+            } catch (IllegalFormatException | NumberFormatException e) {
                 throw budget.error("unsupported format '%" + flags + kind + "'");
             }
         }
