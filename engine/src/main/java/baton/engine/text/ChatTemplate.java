@@ -33,6 +33,9 @@ public final class ChatTemplate {
     private static final List<String> SPECIAL_TOKENS =
             List.of("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token");
 
+    /** Text that no template holds. */
+    private static final String PROBE = "content-part-probe";
+
     private final Path modelDir;
     private final Map<String, Template> templates;
     private final Map<String, JsonNode> specialTokens;
@@ -82,15 +85,18 @@ public final class ChatTemplate {
 
     /**
      * The prompt for a conversation. As in vLLM, the {@code arguments} of a message's tool calls are given to the template as an
-     * object when they come as JSON text. With tools, a template named {@code tool_use} is preferred.
+     * object when they come as JSON text, and a {@code content} of text parts as one string, a line each, to a template that does
+     * not read parts. With tools, a template named {@code tool_use} is preferred.
      *
      * @throws ChatTemplateException if there is no template or it does not render this conversation
      */
     public String render(ChatRequest request) {
         Template template = choose(request.tools().isPresent());
+        boolean hasParts = request.messages().stream()
+                .anyMatch(message -> message.path("content").isArray());
         Map<String, JsonNode> variables = new HashMap<>(specialTokens);
         variables.put("documents", JsonNodeFactory.instance.nullNode());
-        variables.put("messages", messages(request.messages()));
+        variables.put("messages", messages(request.messages(), !hasParts || readsParts(template)));
         variables.put(
                 "tools",
                 request.tools().<JsonNode>map(ChatTemplate::array).orElse(JsonNodeFactory.instance.nullNode()));
@@ -126,10 +132,42 @@ public final class ChatTemplate {
         return JsonNodeFactory.instance.arrayNode().addAll(nodes);
     }
 
-    private static ArrayNode messages(List<JsonNode> messages) {
+    /** Whether a template shows the text of a content part, and not the part as Python or JSON prints it. */
+    private boolean readsParts(Template template) {
+        JsonNode probe =
+                JSON.readTree("[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"" + PROBE + "\"}]}]");
+        Map<String, JsonNode> variables = new HashMap<>(specialTokens);
+        variables.put("messages", probe);
+        variables.put("tools", JsonNodeFactory.instance.nullNode());
+        variables.put("add_generation_prompt", BooleanNode.FALSE);
+        try {
+            String shown = template.render(variables, clock);
+            return shown.contains(PROBE) && !shown.contains("'" + PROBE + "'") && !shown.contains('"' + PROBE + '"');
+        } catch (JinjaException e) {
+            return false;
+        }
+    }
+
+    /** The lines of a content made of text parts only; anything else is left to the template. */
+    private static Optional<String> joinedParts(JsonNode content) {
+        List<String> texts = new ArrayList<>();
+        for (JsonNode part : content) {
+            if (!part.path("type").asString("").equals("text")
+                    || !part.path("text").isString()) {
+                return Optional.empty();
+            }
+            texts.add(part.path("text").asString());
+        }
+        return content.isArray() ? Optional.of(String.join("\n", texts)) : Optional.empty();
+    }
+
+    private static ArrayNode messages(List<JsonNode> messages, boolean readsParts) {
         List<JsonNode> prepared = new ArrayList<>();
         for (JsonNode message : messages) {
             JsonNode copy = message.deepCopy();
+            if (!readsParts && copy instanceof ObjectNode object) {
+                joinedParts(object.path("content")).ifPresent(text -> object.put("content", text));
+            }
             for (JsonNode call : copy.path("tool_calls")) {
                 if (call.path("function") instanceof ObjectNode function
                         && function.path("arguments").isString()) {

@@ -124,6 +124,22 @@ class ChatTemplateTest {
     }
 
     @Test
+    void textPartsAreJoinedUnlessTheTemplateReadsThem() throws IOException {
+        String parts =
+                "[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}]}]";
+        assertThat(ChatTemplate.load(MODEL).render(ChatRequest.of(messages(parts))))
+                .isEqualTo("<|bos|><|user|>a\nb<|end|><|assistant|>");
+        write("chat_template.jinja", "{{ 'x' + messages[0].content }}");
+        assertThat(ChatTemplate.load(dir).render(ChatRequest.of(messages(parts))))
+                .isEqualTo("xa\nb");
+        write(
+                "chat_template.jinja",
+                "{% if messages[0].content is string %}{{ messages[0].content }}{% else %}{% for p in messages[0].content %}({{ p.text }}){% endfor %}{% endif %}");
+        assertThat(ChatTemplate.load(dir).render(ChatRequest.of(messages(parts))))
+                .isEqualTo("(a)(b)");
+    }
+
+    @Test
     void continuingTheFinalMessage() throws IOException {
         write("chat_template.jinja", "{% for m in messages %}[{{ m.content|trim }}]{% endfor %}");
         assertThat(continued("[{\"content\":\"a\"},{\"content\":\" The answer \"}]"))
