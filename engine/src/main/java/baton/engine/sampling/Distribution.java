@@ -133,16 +133,15 @@ final class Distribution {
             }
             sortMembers(bucket);
             cut = logits[id(members[topK - before - 1])];
-            double kept = 0;
             for (int i = 0; i < memberCount && logits[id(members[i])] >= cut; i++) {
-                kept += weights[id(members[i])];
+                mass += weights[id(members[i])];
             }
-            bucketMasses[bucket] = kept;
-            mass += kept;
             lastBucket = bucket;
         }
         if (topP < 1) {
             double wanted = topP * mass;
+            // Rounding may keep the sum below what is wanted: the last bucket with mass and the cut of top-k end the
+            // walk then.
             while (lastBucket > 0 && bucketMasses[lastBucket] == 0) {
                 lastBucket--;
             }
