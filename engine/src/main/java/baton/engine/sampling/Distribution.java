@@ -140,8 +140,9 @@ final class Distribution {
         }
         if (topP < 1) {
             double wanted = topP * mass;
-            // Rounding may keep the sum below what is wanted: the last bucket with mass and the cut of top-k end the
-            // walk then.
+            // Rounding may keep the sum below what is wanted; the walk ends with the members of its bucket then. It
+            // never
+            // passes the cut of top-k: up to there it adds the same numbers in the same order as above.
             while (lastBucket > 0 && bucketMasses[lastBucket] == 0) {
                 lastBucket--;
             }
@@ -153,7 +154,7 @@ final class Distribution {
             sortMembers(bucket);
             int i = 0;
             reached += weights[id(members[0])];
-            while (reached < wanted && i + 1 < memberCount && logits[id(members[i + 1])] >= cut) {
+            while (reached < wanted && i + 1 < memberCount) {
                 reached += weights[id(members[++i])];
             }
             lastId = id(members[i]);
