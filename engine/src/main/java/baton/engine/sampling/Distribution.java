@@ -133,16 +133,16 @@ final class Distribution {
             }
             sortMembers(bucket);
             cut = logits[id(members[topK - before - 1])];
-            double kept = 0;
             for (int i = 0; i < memberCount && logits[id(members[i])] >= cut; i++) {
-                kept += weights[id(members[i])];
+                mass += weights[id(members[i])];
             }
-            bucketMasses[bucket] = kept;
-            mass += kept;
             lastBucket = bucket;
         }
         if (topP < 1) {
             double wanted = topP * mass;
+            // Rounding may keep the sum below what is wanted; the walk ends with the members of its bucket then. It
+            // never
+            // passes the cut of top-k: up to there it adds the same numbers in the same order as above.
             while (lastBucket > 0 && bucketMasses[lastBucket] == 0) {
                 lastBucket--;
             }
@@ -154,7 +154,7 @@ final class Distribution {
             sortMembers(bucket);
             int i = 0;
             reached += weights[id(members[0])];
-            while (reached < wanted && i + 1 < memberCount && logits[id(members[i + 1])] >= cut) {
+            while (reached < wanted && i + 1 < memberCount) {
                 reached += weights[id(members[++i])];
             }
             lastId = id(members[i]);

@@ -162,6 +162,24 @@ class DistributionTest {
     }
 
     @Test
+    void topPJustBelowOneStaysWithinTopKDespiteRounding() {
+        for (int round = 0; round < ROUNDS; round++) {
+            int size = 2 + randomness.below(60);
+            float[] logits = new float[size];
+            for (int i = 0; i < size; i++) {
+                logits[i] = (float) (4 * randomness.random.nextGaussian());
+            }
+            int topK = 1 + randomness.below(size - 1);
+            Distribution distribution = distribution(logits);
+            distribution.soften(1);
+            distribution.keepTop(topK, Math.nextDown(1.0));
+            assertThat(Reference.bestFirst(logits).subList(0, topK))
+                    .as("%s round=%d topK=%d", randomness, round, topK)
+                    .containsAll(kept(distribution, size));
+        }
+    }
+
+    @Test
     void drawInvertsTheCumulativeDistribution() {
         for (int round = 0; round < ROUNDS; round++) {
             int size = 1 + randomness.below(round % 10 == 0 ? 5000 : 40);
