@@ -97,10 +97,10 @@ public final class FakeEngine implements AutoCloseable {
 
         /** The blocks that the connector loads. */
         public Set<Integer> externalBlocks(int blockSize) {
-            return Set.copyOf(Arrays.stream(
-                            blockTable, localTokens / blockSize, (localTokens + externalTokens) / blockSize)
-                    .boxed()
-                    .toList());
+            return Set.copyOf(
+                    Arrays.stream(blockTable, localTokens / blockSize, (localTokens + externalTokens) / blockSize)
+                            .boxed()
+                            .toList());
         }
 
         /** Takes back what was loaded, as a scheduler does after a failed load. */
@@ -124,13 +124,11 @@ public final class FakeEngine implements AutoCloseable {
 
     /** Allocates a request that was announced before, e.g. after a preemption. */
     public Running admitAgain(KvRequest request, int localTokens) {
-        int external =
-                switch (scheduler.match(request, localTokens)) {
-                    case KvMatch.None _ -> 0;
-                    case KvMatch.Tokens tokens when !tokens.async() -> tokens.count();
-                    case KvMatch.Tokens _, KvMatch.AskAgain _ ->
-                        throw new UnsupportedOperationException("asynchronous loads");
-                };
+        int external = switch (scheduler.match(request, localTokens)) {
+            case KvMatch.None _ -> 0;
+            case KvMatch.Tokens tokens when !tokens.async() -> tokens.count();
+            case KvMatch.Tokens _, KvMatch.AskAgain _ -> throw new UnsupportedOperationException("asynchronous loads");
+        };
         int[] blockTable = new int[layout.blocksFor(request.promptLength())];
         for (int i = 0; i < blockTable.length; i++) {
             blockTable[i] = freeBlocks.removeFirst();

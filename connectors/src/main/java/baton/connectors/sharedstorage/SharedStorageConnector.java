@@ -99,7 +99,8 @@ public final class SharedStorageConnector implements KvConnector {
         private static void requireOne(String field, int size) {
             if (size != 1) {
                 throw new ConfigException(
-                        field, "is " + size + "; SharedStorageConnector supports 1, as its files hold all heads and layers");
+                        field,
+                        "is " + size + "; SharedStorageConnector supports 1, as its files hold all heads and layers");
             }
         }
     }

@@ -87,8 +87,7 @@ final class SharedStorageScheduler implements SchedulerConnector {
                             "request %s: externalTokens=%d after computedTokens=%d were never matched"
                                     .formatted(request.id(), externalTokens, computedTokens)));
             int end = computedTokens + externalTokens;
-            int[] blocks =
-                    Arrays.copyOfRange(blockTable, computedTokens / blockSize, Math.ceilDiv(end, blockSize));
+            int[] blocks = Arrays.copyOfRange(blockTable, computedTokens / blockSize, Math.ceilDiv(end, blockSize));
             state.load = Optional.of(new StepPlan.Load(request.id(), entry, computedTokens, blocks));
             state.loadedTokens = end;
         }
@@ -168,8 +167,7 @@ final class SharedStorageScheduler implements SchedulerConnector {
 
     private Optional<SharedStorage.Entry> search(KvRequest request, int computedTokens, int aligned) {
         long start = context.ticker().nanos();
-        for (EntryNames.Candidate candidate :
-                EntryNames.candidates(request, computedTokens, aligned, blockSize)) {
+        for (EntryNames.Candidate candidate : EntryNames.candidates(request, computedTokens, aligned, blockSize)) {
             if (storage().exists(candidate.name())
                     && find(candidate.name(), candidate.tokens()) instanceof SharedStorage.Lookup.Found found) {
                 return Optional.of(found.entry());
@@ -184,9 +182,7 @@ final class SharedStorageScheduler implements SchedulerConnector {
     private Optional<StepPlan.Save> save(ScheduledRequest scheduled, RequestState state) {
         KvRequest request = scheduled.request();
         int aligned = EntryNames.aligned(request.promptLength(), blockSize);
-        if (aligned == 0
-                || state.saveDecided
-                || scheduled.computedTokens() + scheduled.scheduledTokens() < aligned) {
+        if (aligned == 0 || state.saveDecided || scheduled.computedTokens() + scheduled.scheduledTokens() < aligned) {
             return Optional.empty();
         }
         state.saveDecided = true;

@@ -74,8 +74,8 @@ final class SharedStorageWorker implements WorkerConnector {
 
     @Override
     public void register(KvCache cache) {
-        SharedStorage storage = new SharedStorage(
-                settings.root(), SharedStorageConnector.format(context, cache.layerNames()), ticker);
+        SharedStorage storage =
+                new SharedStorage(settings.root(), SharedStorageConnector.format(context, cache.layerNames()), ticker);
         registered = Optional.of(new Pool(cache, storage));
         if (context.config().isProducer()) {
             int removed = storage.removeAbandoned(Instant.now());

@@ -414,8 +414,7 @@ public final class SharedStorage {
                     ? new SafetensorsException(message)
                     : new StorageException(StorageException.Fault.INCOMPATIBLE, message);
         }
-        return new LayerFile(
-                header.dataStart() + tensor.begin(), packed, Optional.ofNullable(metadata.get(CHECKSUM)));
+        return new LayerFile(header.dataStart() + tensor.begin(), packed, Optional.ofNullable(metadata.get(CHECKSUM)));
     }
 
     private static void requireSame(Path file, String name, String found, String expected) throws StorageException {
@@ -499,8 +498,8 @@ public final class SharedStorage {
                 }
 
                 @Override
-                public FileVisitResult postVisitDirectory(
-                        Path directory, @Nullable IOException failure) throws IOException {
+                public FileVisitResult postVisitDirectory(Path directory, @Nullable IOException failure)
+                        throws IOException {
                     Files.deleteIfExists(directory);
                     return FileVisitResult.CONTINUE;
                 }

@@ -61,8 +61,8 @@ public final class StorageException extends IOException {
                 case NoSuchFileException _ -> MISSING;
                 case AccessDeniedException _ -> DENIED;
                 case IOException _ when text.contains("No space left") || text.contains("quota") -> NO_SPACE;
-                case IOException _ when text.contains("Read-only file system") || text.contains("not permitted") ->
-                    DENIED;
+                case IOException _
+                when text.contains("Read-only file system") || text.contains("not permitted") -> DENIED;
                 default -> IO;
             };
         }
