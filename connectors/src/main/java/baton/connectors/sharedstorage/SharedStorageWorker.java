@@ -14,7 +14,6 @@ import baton.store.safetensors.StorageException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.time.Duration;
-import java.time.Instant;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashSet;
@@ -77,12 +76,6 @@ final class SharedStorageWorker implements WorkerConnector {
         SharedStorage storage =
                 new SharedStorage(settings.root(), SharedStorageConnector.format(context, cache.layerNames()), ticker);
         registered = Optional.of(new Pool(cache, storage));
-        if (context.config().isProducer()) {
-            int removed = storage.removeAbandoned(Instant.now());
-            if (removed > 0) {
-                log.info("removed {} abandoned temporary directories from {}", removed, settings.root());
-            }
-        }
     }
 
     @Override

@@ -3,13 +3,13 @@ package baton.store.safetensors;
 import baton.kv.DType;
 import baton.kv.Ticker;
 import java.io.IOException;
-import java.io.UncheckedIOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.channels.ClosedByInterruptException;
 import java.nio.channels.FileChannel;
+import java.nio.file.DirectoryIteratorException;
 import java.nio.file.DirectoryStream;
 import java.nio.file.FileSystemException;
 import java.nio.file.FileVisitResult;
@@ -21,6 +21,7 @@ import java.nio.file.SimpleFileVisitor;
 import java.nio.file.StandardCopyOption;
 import java.nio.file.StandardOpenOption;
 import java.nio.file.attribute.BasicFileAttributes;
+import java.nio.file.attribute.FileTime;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.ArrayList;
@@ -33,6 +34,7 @@ import java.util.Objects;
 import java.util.Optional;
 import java.util.Set;
 import java.util.UUID;
+import java.util.concurrent.atomic.AtomicLong;
 import java.util.zip.CRC32C;
 import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
@@ -95,12 +97,14 @@ public final class SharedStorage {
             Collections.synchronizedSet(EnumSet.noneOf(StorageException.Fault.class));
     private final Map<String, String> loggedIncompatible = remembering();
     private final Map<String, Distrusted> distrusted = remembering();
+    private final AtomicLong sweepDue;
 
     /** @param root need not exist; the first write makes it */
     public SharedStorage(Path root, Format format, Ticker ticker) {
         this.root = root;
         this.format = format;
         this.ticker = ticker;
+        this.sweepDue = new AtomicLong(ticker.nanos());
     }
 
     /**
@@ -211,7 +215,7 @@ public final class SharedStorage {
     }
 
     /**
-     * Starts to write an entry.
+     * Starts to write an entry. The first call, and from time to time a later one, deletes what dead writers have left.
      *
      * @throws StorageException if the temporary directory cannot be made; logged once for each cause
      */
@@ -224,27 +228,12 @@ public final class SharedStorage {
         } catch (IOException e) {
             throw failed(temporary, e);
         }
+        long due = sweepDue.get();
+        long now = ticker.nanos();
+        if (now - due >= 0 && sweepDue.compareAndSet(due, now + ABANDONED_AFTER.toNanos())) {
+            removeAbandoned(Instant.now());
+        }
         return new Writer(name, tokens, temporary);
-    }
-
-    /** Deletes temporary directories whose writers have died. Returns how many. */
-    public int removeAbandoned(Instant now) {
-        if (!Files.isDirectory(root)) {
-            return 0;
-        }
-        int removed = 0;
-        try (DirectoryStream<Path> found = Files.newDirectoryStream(root, TEMPORARY_PREFIX + "*")) {
-            for (Path path : found) {
-                Instant modified = Files.getLastModifiedTime(path, LinkOption.NOFOLLOW_LINKS)
-                        .toInstant();
-                if (modified.isBefore(now.minus(ABANDONED_AFTER)) && delete(path)) {
-                    removed++;
-                }
-            }
-        } catch (IOException | UncheckedIOException e) {
-            log.warn("cannot look for abandoned temporary directories in {}: {}", root, e.toString());
-        }
-        return removed;
     }
 
     /** Writes one entry; used by one thread. Closing it without {@link #commit} leaves nothing behind. */
@@ -360,6 +349,21 @@ public final class SharedStorage {
 
     private Path temporary() {
         return root.resolve(TEMPORARY_PREFIX + UUID.randomUUID());
+    }
+
+    private void removeAbandoned(Instant now) {
+        try (DirectoryStream<Path> found = Files.newDirectoryStream(root, TEMPORARY_PREFIX + "*")) {
+            for (Path path : found) {
+                FileTime modified = Files.getLastModifiedTime(path, LinkOption.NOFOLLOW_LINKS);
+                if (modified.toInstant().isBefore(now.minus(ABANDONED_AFTER)) && delete(path)) {
+                    log.info("deleted {}, which its writer had abandoned", path);
+                }
+            }
+        } catch (NoSuchFileException e) {
+            log.debug("{} was finished meanwhile", e.getFile());
+        } catch (IOException | DirectoryIteratorException e) {
+            log.warn("cannot look for abandoned temporary directories in {}: {}", root, e.toString());
+        }
     }
 
     private static Object identity(Path directory) throws IOException {

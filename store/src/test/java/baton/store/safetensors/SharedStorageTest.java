@@ -367,11 +367,13 @@ class SharedStorageTest {
         Files.setLastModifiedTime(old, FileTime.from(now.minus(Duration.ofMinutes(61))));
         Files.setLastModifiedTime(root.resolve(NAME), FileTime.from(now.minus(Duration.ofDays(61))));
 
-        assertThat(storage.removeAbandoned(now)).isEqualTo(1);
+        assertThat(write(storage, 2)).isFalse();
+        assertThat(old).as("looked for once an hour").exists();
+        ticker.advance(Duration.ofHours(1));
+        assertThat(write(storage, 2)).isFalse();
+
         assertThat(names(root)).containsExactlyInAnyOrder(NAME, ".baton-tmp-young", "linked");
         assertThat(linked.resolve("precious")).exists();
-        assertThat(new SharedStorage(root.resolve("nowhere"), FORMAT, ticker).removeAbandoned(now))
-                .isZero();
         delete(young);
         delete(linked);
     }
