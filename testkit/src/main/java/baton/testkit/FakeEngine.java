@@ -90,6 +90,11 @@ public final class FakeEngine implements AutoCloseable {
             return blockTable.clone();
         }
 
+        /** Tokens that were in the prefix cache. */
+        public int localTokens() {
+            return localTokens;
+        }
+
         /** Tokens that the connector matched. */
         public int externalTokens() {
             return externalTokens;
@@ -101,6 +106,16 @@ public final class FakeEngine implements AutoCloseable {
                     Arrays.stream(blockTable, localTokens / blockSize, (localTokens + externalTokens) / blockSize)
                             .boxed()
                             .toList());
+        }
+
+        /** Tokens of the prompt whose KV is in the pool. */
+        public int computedTokens() {
+            return computedTokens;
+        }
+
+        /** Tokens of the prompt that are still to be computed. */
+        public int remainingTokens() {
+            return request.promptLength() - computedTokens;
         }
 
         /** Takes back what was loaded, as a scheduler does after a failed load. */

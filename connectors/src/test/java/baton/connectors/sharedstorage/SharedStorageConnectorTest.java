@@ -32,7 +32,9 @@ import java.nio.file.StandardOpenOption;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collections;
 import java.util.Comparator;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Random;
@@ -495,6 +497,80 @@ class SharedStorageConnectorTest {
             }
         } finally {
             assertThat(run("umount", small.toString())).isZero();
+        }
+    }
+
+    /** Two instances, prompts with common prefixes, any chunking, any cached prefix, and someone who damages files. */
+    @ParameterizedTest
+    @ValueSource(longs = {1, 2, 3, 4, 5, 6})
+    void whateverHappensTheKvIsRightOrReportedInvalid(long seed) throws IOException {
+        Random random = new Random(seed);
+        List<FakeEngine> instances = List.of(engine(KvRole.BOTH), engine(KvRole.BOTH));
+        int loaded = 0;
+        int failed = 0;
+        for (int round = 0; round < 120; round++) {
+            FakeEngine instance = instances.get(random.nextInt(2));
+            List<Running> batch = new ArrayList<>();
+            for (int i = random.nextInt(3); i >= 0; i--) {
+                FakeKvRequest request =
+                        request(FakeKvRequest.counting(1000 * random.nextInt(3), 1 + random.nextInt(90)));
+                int aligned = EntryNames.aligned(request.promptLength(), BLOCK);
+                int cached = random.nextBoolean() ? 0 : random.nextInt(aligned / BLOCK + 1) * BLOCK;
+                Running running = instance.admit(request, cached);
+                loaded += running.externalTokens() > 0 ? 1 : 0;
+                batch.add(running);
+            }
+            if (random.nextInt(3) == 0) {
+                damageAFile(random);
+            }
+            while (!batch.isEmpty()) {
+                Share[] shares = batch.stream()
+                        .map(running -> new Share(running, 1 + random.nextInt(running.remainingTokens())))
+                        .toArray(Share[]::new);
+                Set<Integer> invalid = instance.step(shares).invalidBlocks();
+                Set<Integer> accounted = new HashSet<>();
+                for (Running running : List.copyOf(batch)) {
+                    Set<Integer> external = running.externalBlocks(BLOCK);
+                    if (!external.isEmpty() && invalid.containsAll(external)) {
+                        accounted.addAll(external);
+                        running.truncate(running.localTokens());
+                        failed++;
+                    } else {
+                        assertThat(instance.holds(running, 0, running.computedTokens()))
+                                .as("seed %d, round %d", seed, round)
+                                .isTrue();
+                    }
+                    if (running.remainingTokens() == 0) {
+                        batch.remove(running);
+                        instance.finish(running);
+                    }
+                }
+                assertThat(accounted).as("seed %d, round %d", seed, round).isEqualTo(invalid);
+            }
+        }
+        assertThat(loaded).isGreaterThan(20);
+        assertThat(failed).isPositive();
+    }
+
+    private void damageAFile(Random random) throws IOException {
+        List<String> names = new ArrayList<>(entries());
+        if (names.isEmpty()) {
+            return;
+        }
+        Collections.sort(names);
+        Path file = file(names.get(random.nextInt(names.size())), random.nextInt(LAYOUT.layers()));
+        if (!Files.exists(file)) {
+            return;
+        }
+        byte[] bytes = Files.readAllBytes(file);
+        switch (random.nextInt(3)) {
+            case 0 -> Files.delete(file);
+            case 1 -> Files.write(file, Arrays.copyOf(bytes, random.nextInt(bytes.length)));
+            case 2 -> {
+                bytes[bytes.length - 1 - random.nextInt(512)] ^= 1;
+                Files.write(file, bytes);
+            }
+            default -> throw new AssertionError();
         }
     }
 
