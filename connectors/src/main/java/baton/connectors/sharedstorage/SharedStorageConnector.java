@@ -1,0 +1,107 @@
+package baton.connectors.sharedstorage;
+
+import baton.kv.ConfigException;
+import baton.kv.JsonFields;
+import baton.kv.connector.ConnectorContext;
+import baton.kv.connector.HandshakeMetadata;
+import baton.kv.connector.KvConnector;
+import baton.kv.connector.Rank;
+import baton.kv.connector.SchedulerConnector;
+import baton.kv.connector.WorkerConnector;
+import baton.store.safetensors.SharedStorage;
+import java.nio.file.Files;
+import java.nio.file.InvalidPathException;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.List;
+import java.util.Set;
+import java.util.TreeSet;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Hands KV caches over through a directory: {@code SharedStorageConnector}, which vLLM renamed to {@code ExampleConnector}.
+ * A producer stores the KV of a prompt's full blocks under a name made from the prompt's tokens; a consumer loads the longest
+ * stored prefix of a prompt within the step that schedules it. Directories are exchangeable with vLLM's
+ * ({@link SharedStorage}, {@link EntryNames}).
+ *
+ * <p>Settings in {@code kv_connector_extra_config}: {@code shared_storage_path}, default {@code /tmp};
+ * {@code shared_storage_timeout_seconds}, default 60, the longest that a step waits for a request's load or save.
+ */
+public final class SharedStorageConnector implements KvConnector {
+    private static final Logger log = LoggerFactory.getLogger(SharedStorageConnector.class);
+
+    @Override
+    public Set<String> names() {
+        return Set.of("SharedStorageConnector", "ExampleConnector");
+    }
+
+    @Override
+    public SchedulerConnector scheduler(ConnectorContext context) {
+        return new SharedStorageScheduler(context, Settings.of(context));
+    }
+
+    @Override
+    public WorkerConnector worker(ConnectorContext context, Rank rank) {
+        return new SharedStorageWorker(context, Settings.of(context));
+    }
+
+    /** What the scheduler side must know of the worker's cache. */
+    record LayerNames(List<String> names) implements HandshakeMetadata {}
+
+    static SharedStorage.Format format(ConnectorContext context, List<String> layerNames) {
+        return new SharedStorage.Format(
+                layerNames,
+                context.layout().kvHeads(),
+                context.layout().headDim(),
+                context.layout().dtype(),
+                context.model().digest());
+    }
+
+    record Settings(Path root, Duration timeout) {
+        private static final String PATH = "shared_storage_path";
+        private static final String TIMEOUT = "shared_storage_timeout_seconds";
+
+        static Settings of(ConnectorContext context) {
+            requireOne("tensor_parallel_size", context.tensorParallelSize());
+            requireOne("pipeline_parallel_size", context.pipelineParallelSize());
+            JsonFields extra = context.config().extra();
+            Set<String> unknown = new TreeSet<>(extra.names());
+            unknown.removeAll(Set.of(PATH, TIMEOUT));
+            if (!unknown.isEmpty()) {
+                log.warn("settings {} mean nothing to this connector; known are {}, {}", unknown, PATH, TIMEOUT);
+            }
+            double seconds = extra.number(TIMEOUT).orElse(60.0);
+            if (!(seconds > 0 && seconds <= 86_400)) {
+                throw new ConfigException(
+                        extra.field(TIMEOUT), "is " + seconds + ", must be more than 0 and at most 86400");
+            }
+            return new Settings(root(extra), Duration.ofNanos((long) (seconds * 1e9)));
+        }
+
+        private static Path root(JsonFields extra) {
+            String text = extra.string(PATH).orElse("/tmp");
+            if (text.isBlank()) {
+                throw new ConfigException(extra.field(PATH), "must not be empty");
+            }
+            Path root;
+            try {
+                root = Path.of(text);
+            } catch (InvalidPathException e) {
+                throw new ConfigException(extra.field(PATH), "is not a path: " + e.getMessage(), e);
+            }
+            if (Files.exists(root) && !Files.isDirectory(root)) {
+                throw new ConfigException(extra.field(PATH), "is " + root + ", which is not a directory");
+            }
+            return root;
+        }
+
+        private static void requireOne(String field, int size) {
+            if (size != 1) {
+                throw new ConfigException(
+                        field,
+                        "is " + size + "; SharedStorageConnector supports 1, as its files hold all heads and layers");
+            }
+        }
+    }
+}

@@ -1,0 +1,291 @@
+package baton.testkit;
+
+import baton.kv.KvCache;
+import baton.kv.KvLayout;
+import baton.kv.connector.ConnectorContext;
+import baton.kv.connector.ConnectorMetadata;
+import baton.kv.connector.KvConnector;
+import baton.kv.connector.KvMatch;
+import baton.kv.connector.KvRequest;
+import baton.kv.connector.Rank;
+import baton.kv.connector.SchedulerConnector;
+import baton.kv.connector.SchedulerConnector.RequestEnd;
+import baton.kv.connector.SchedulerConnector.ScheduledRequest;
+import baton.kv.connector.SchedulerConnector.ScheduledStep;
+import baton.kv.connector.WorkerConnector;
+import baton.kv.connector.WorkerReport;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.stream.IntStream;
+
+/**
+ * An engine's side of a connector, for one rank, without a model: it allocates blocks, runs steps with all calls in their
+ * order, and "computes" a key and value for each token that depend on that token and all tokens before it, as a model's do. So
+ * what a connector moved can be checked byte by byte.
+ */
+public final class FakeEngine implements AutoCloseable {
+    private final Arena arena = Arena.ofShared();
+    private final KvLayout layout;
+    private final KvCache cache;
+    private final SchedulerConnector scheduler;
+    private final WorkerConnector worker;
+    private final List<Integer> freeBlocks;
+
+    public FakeEngine(KvConnector connector, ConnectorContext context, int blocks) {
+        this.layout = context.layout();
+        this.cache = new KvCache(
+                arena.allocate(blocks * layout.blockBytes(), 64),
+                layout,
+                blocks,
+                IntStream.range(0, layout.layers())
+                        .mapToObj(i -> "model.layers." + i + ".self_attn.attn")
+                        .toList());
+        this.freeBlocks = new ArrayList<>(IntStream.range(0, blocks).boxed().toList());
+        this.worker = connector.worker(context, Rank.FIRST);
+        this.scheduler = connector.scheduler(context);
+        worker.register(cache);
+        worker.handshakeMetadata().ifPresent(own -> scheduler.onHandshakeMetadata(Map.of(Rank.FIRST, own)));
+    }
+
+    public KvCache cache() {
+        return cache;
+    }
+
+    public SchedulerConnector scheduler() {
+        return scheduler;
+    }
+
+    public WorkerConnector worker() {
+        return worker;
+    }
+
+    /** A request that has its blocks. */
+    public static final class Running {
+        private final KvRequest request;
+        private final int[] blockTable;
+        private final int localTokens;
+        private final int externalTokens;
+        private int computedTokens;
+
+        private Running(KvRequest request, int[] blockTable, int localTokens, int externalTokens) {
+            this.request = request;
+            this.blockTable = blockTable;
+            this.localTokens = localTokens;
+            this.externalTokens = externalTokens;
+            this.computedTokens = localTokens + externalTokens;
+        }
+
+        public KvRequest request() {
+            return request;
+        }
+
+        /** All blocks, from the prompt's first token on. */
+        public int[] blockTable() {
+            return blockTable.clone();
+        }
+
+        /** Tokens that were in the prefix cache. */
+        public int localTokens() {
+            return localTokens;
+        }
+
+        /** Tokens that the connector matched. */
+        public int externalTokens() {
+            return externalTokens;
+        }
+
+        /** The blocks that the connector loads. */
+        public Set<Integer> externalBlocks(int blockSize) {
+            return Set.copyOf(
+                    Arrays.stream(blockTable, localTokens / blockSize, (localTokens + externalTokens) / blockSize)
+                            .boxed()
+                            .toList());
+        }
+
+        /** Tokens of the prompt whose KV is in the pool. */
+        public int computedTokens() {
+            return computedTokens;
+        }
+
+        /** Tokens of the prompt that are still to be computed. */
+        public int remainingTokens() {
+            return request.promptLength() - computedTokens;
+        }
+
+        /** Takes back what was loaded, as a scheduler does after a failed load. */
+        public void truncate(int computed) {
+            computedTokens = computed;
+        }
+    }
+
+    /** A share of a step: {@code tokens} more tokens of a request. */
+    public record Share(Running running, int tokens) {}
+
+    /**
+     * Announces and allocates a request.
+     *
+     * @param localTokens the prompt's tokens found in the prefix cache, whole blocks; they are filled in
+     */
+    public Running admit(KvRequest request, int localTokens) {
+        scheduler.onNewRequest(request);
+        return admitAgain(request, localTokens);
+    }
+
+    /** Allocates a request that was announced before, e.g. after a preemption. */
+    public Running admitAgain(KvRequest request, int localTokens) {
+        int external = switch (scheduler.match(request, localTokens)) {
+            case KvMatch.None _ -> 0;
+            case KvMatch.Tokens tokens when !tokens.async() -> tokens.count();
+            case KvMatch.Tokens _, KvMatch.AskAgain _ -> throw new UnsupportedOperationException("asynchronous loads");
+        };
+        int[] blockTable = new int[layout.blocksFor(request.promptLength())];
+        for (int i = 0; i < blockTable.length; i++) {
+            blockTable[i] = freeBlocks.removeFirst();
+        }
+        Running running = new Running(request, blockTable, localTokens, external);
+        for (int layer = 0; layer < layout.layers(); layer++) {
+            compute(running, layer, 0, localTokens);
+        }
+        scheduler.onAllocated(request, blockTable.clone(), localTokens, external);
+        return running;
+    }
+
+    /** Runs one step with a forward pass. */
+    public WorkerReport step(Share... shares) {
+        return step(Set.of(), shares);
+    }
+
+    public WorkerReport step(Set<String> preempted, Share... shares) {
+        List<ScheduledRequest> scheduled = Arrays.stream(shares)
+                .map(share -> new ScheduledRequest(
+                        share.running.request,
+                        share.running.blockTable.clone(),
+                        share.running.computedTokens,
+                        share.tokens))
+                .toList();
+        ConnectorMetadata metadata = scheduler.buildMetadata(new ScheduledStep(scheduled, Set.of(), preempted));
+        worker.startLoad(metadata);
+        for (int layer = 0; layer < layout.layers(); layer++) {
+            worker.waitForLayerLoad(layer);
+            for (Share share : shares) {
+                compute(
+                        share.running,
+                        layer,
+                        share.running.computedTokens,
+                        share.running.computedTokens + share.tokens);
+            }
+            worker.saveLayer(layer);
+        }
+        worker.waitForSave();
+        WorkerReport report = worker.report(Set.of());
+        scheduler.onStepDone(report);
+        for (Share share : shares) {
+            share.running.computedTokens += share.tokens;
+        }
+        return report;
+    }
+
+    /** Admits a request, runs the rest of its prompt in one step, and finishes it. */
+    public WorkerReport prefill(KvRequest request) {
+        Running running = admit(request, 0);
+        WorkerReport report = step(new Share(running, request.promptLength() - running.computedTokens));
+        finish(running);
+        return report;
+    }
+
+    /** Ends a request and frees its blocks, which are overwritten with rubbish. */
+    public void finish(Running running) {
+        scheduler.onFinished(running.request, RequestEnd.LENGTH, running.blockTable.clone());
+        free(running);
+    }
+
+    /** Frees the blocks only, as a preemption does. */
+    public void free(Running running) {
+        for (int block : running.blockTable) {
+            cache.block(block).fill((byte) 0xEE);
+            freeBlocks.addLast(block);
+        }
+    }
+
+    /** True if the request's tokens {@code [from, to)} have the KV in the pool that this engine would compute. */
+    public boolean holds(Running running, int from, int to) {
+        byte[] expected = new byte[(int) layout.entryBytes()];
+        for (int layer = 0; layer < layout.layers(); layer++) {
+            for (int head = 0; head < layout.kvHeads(); head++) {
+                long state = 0;
+                for (int position = 0; position < to; position++) {
+                    state = mix(state, running.request.tokens(position, position + 1)[0]);
+                    entry(state, layer, head, expected);
+                    if (position >= from
+                            && MemorySegment.ofArray(expected).mismatch(slot(running, layer, head, position)) >= 0) {
+                        return false;
+                    }
+                }
+            }
+        }
+        return true;
+    }
+
+    /** The KV that this engine computes for a prompt's first tokens, one layer, as {@code [tokens, kv_heads, 2*head_dim]}. */
+    public static byte[] packedLayer(KvLayout layout, int[] prompt, int tokens, int layer) {
+        byte[] packed = new byte[(int) (layout.entryBytes() * layout.kvHeads() * tokens)];
+        byte[] entry = new byte[(int) layout.entryBytes()];
+        long state = 0;
+        for (int position = 0; position < tokens; position++) {
+            state = mix(state, prompt[position]);
+            for (int head = 0; head < layout.kvHeads(); head++) {
+                entry(state, layer, head, entry);
+                System.arraycopy(entry, 0, packed, (position * layout.kvHeads() + head) * entry.length, entry.length);
+            }
+        }
+        return packed;
+    }
+
+    @Override
+    public void close() {
+        worker.close();
+        scheduler.close();
+        arena.close();
+    }
+
+    private void compute(Running running, int layer, int from, int to) {
+        byte[] entry = new byte[(int) layout.entryBytes()];
+        for (int head = 0; head < layout.kvHeads(); head++) {
+            long state = 0;
+            for (int position = 0; position < to; position++) {
+                state = mix(state, running.request.tokens(position, position + 1)[0]);
+                if (position >= from) {
+                    entry(state, layer, head, entry);
+                    slot(running, layer, head, position).copyFrom(MemorySegment.ofArray(entry));
+                }
+            }
+        }
+    }
+
+    private MemorySegment slot(Running running, int layer, int head, int position) {
+        int block = running.blockTable[position / layout.blockSize()];
+        long at = block * layout.blockBytes() + layout.entryOffset(layer, head, position % layout.blockSize());
+        return cache.memory().asSlice(at, layout.entryBytes());
+    }
+
+    private static void entry(long state, int layer, int head, byte[] into) {
+        MemorySegment bytes = MemorySegment.ofArray(into);
+        for (int i = 0; i < into.length; i++) {
+            bytes.set(ValueLayout.JAVA_BYTE, i, (byte) mix(mix(mix(state, layer), head), i));
+        }
+    }
+
+    /** SplitMix64's finalizer over the state and one more number. */
+    private static long mix(long state, long next) {
+        long z = state + 0x9E3779B97F4A7C15L * (next + 1);
+        z = (z ^ (z >>> 30)) * 0xBF58476D1CE4E5B9L;
+        z = (z ^ (z >>> 27)) * 0x94D049BB133111EBL;
+        return z ^ (z >>> 31);
+    }
+}

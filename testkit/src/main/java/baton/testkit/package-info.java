@@ -1,0 +1,5 @@
+/** For tests: a virtual clock, requests made of tokens alone, and an engine's side of a connector. */
+@NullMarked
+package baton.testkit;
+
+import org.jspecify.annotations.NullMarked;
