@@ -58,6 +58,7 @@ final class Exchange {
     private @Nullable Instance decode;
     private @Nullable Leg prefillLeg;
     private @Nullable Leg decodeLeg;
+    private int attempts;
     private long prefillMillis = -1;
     private long firstByteMillis = -1;
     private long bytes;
@@ -138,6 +139,7 @@ final class Exchange {
             reject(ApiError.badRequest(e.field(), String.valueOf(e.getMessage())));
             return;
         }
+        int attempt = ++attempts;
         Plan last = plan;
         boolean sameTold = last != null
                 && last.prefill == prefill
@@ -153,7 +155,7 @@ final class Exchange {
                 sameTold && last != null ? last.prefilled : sendPrefill(prefill, handoff.prefillBody()));
         plan = current;
         current.prefilled.onFailure(cause -> {
-            if (plan == current) {
+            if (attempt == attempts) {
                 prefillFailed(current, cause);
             }
         });
@@ -161,7 +163,7 @@ final class Exchange {
                 .apply(current.prefilled)
                 .onComplete(
                         decodeBody -> {
-                            if (plan == current && !ended) {
+                            if (attempt == attempts && !ended) {
                                 if (triedDecodes.isEmpty()) {
                                     boolean carried = !decodeBody.equals(body);
                                     (carried ? services.metrics().carried : services.metrics().notCarried).increment();
@@ -170,7 +172,7 @@ final class Exchange {
                             }
                         },
                         cause -> {
-                            if (plan == current && !ended && !current.prefilled.failed()) {
+                            if (attempt == attempts && !ended && !current.prefilled.failed()) {
                                 answerError(502, prefill + ": " + cause.getMessage(), Outcome.PREFILL_FAILED);
                             }
                         });
@@ -236,7 +238,7 @@ final class Exchange {
         Leg leg = new Leg(
                 services.vertx(),
                 instance,
-                new Relay(instance, decodeBody),
+                new Relay(decodeBody),
                 services.config().limits().idle(),
                 Leg.Bounds.SILENCE);
         decodeLeg = leg;
@@ -422,14 +424,12 @@ final class Exchange {
 
     /** Passes the decode leg's answer to the client, no faster than the client takes it. */
     private final class Relay implements Leg.Receiver {
-        private final Instance instance;
         private final Buffer decodeBody;
         private final long sent = System.nanoTime();
         private @Nullable HttpClientResponse head;
         private @Nullable SseFramer framer;
 
-        Relay(Instance instance, Buffer decodeBody) {
-            this.instance = instance;
+        Relay(Buffer decodeBody) {
             this.decodeBody = decodeBody;
         }
 
