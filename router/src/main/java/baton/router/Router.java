@@ -59,12 +59,11 @@ public final class Router implements AutoCloseable {
         try {
             HealthProbe probe = new HealthProbe(vertx, config.limits(), prefills, decodes);
             await(probe.start(), config.limits().connect().plusSeconds(5));
-            int shared = config.port() == 0 ? -1 : config.port();
             await(
                     vertx.deployVerticle(
                             () -> {
-                                RouterVerticle verticle = new RouterVerticle(
-                                        config, shared, flow, prefills, decodes, probe, metrics, running);
+                                RouterVerticle verticle =
+                                        new RouterVerticle(config, flow, prefills, decodes, probe, metrics, running);
                                 verticles.add(verticle);
                                 return verticle;
                             },

@@ -11,6 +11,7 @@ import io.vertx.core.http.HttpServer;
 import io.vertx.core.http.HttpServerOptions;
 import io.vertx.core.http.HttpServerRequest;
 import io.vertx.core.http.PoolOptions;
+import io.vertx.core.net.SocketAddress;
 import java.time.Duration;
 import java.util.Map;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -35,7 +36,6 @@ final class RouterVerticle extends VerticleBase {
     private static final int INITIAL_BODY = 64 << 10;
 
     private final RouterConfig config;
-    private final int port;
     private final HandoffFlow flow;
     private final InstanceSet prefills;
     private final InstanceSet decodes;
@@ -56,15 +56,12 @@ final class RouterVerticle extends VerticleBase {
             Map.entry("/healthcheck", new Route(HttpMethod.GET, this::healthcheck)),
             Map.entry("/metrics", new Route(HttpMethod.GET, this::metrics)));
 
-    private @Nullable Services services;
     private @Nullable HttpServer server;
 
     private record Route(HttpMethod method, BiConsumer<Services, HttpServerRequest> handler) {}
 
-    /** @param port as Vert.x takes it: a negative one stands for a free port that all verticles share */
     RouterVerticle(
             RouterConfig config,
-            int port,
             HandoffFlow flow,
             InstanceSet prefills,
             InstanceSet decodes,
@@ -72,7 +69,6 @@ final class RouterVerticle extends VerticleBase {
             RouterMetrics metrics,
             AtomicInteger running) {
         this.config = config;
-        this.port = port;
         this.flow = flow;
         this.prefills = prefills;
         this.decodes = decodes;
@@ -105,18 +101,19 @@ final class RouterVerticle extends VerticleBase {
                 probe,
                 metrics,
                 running);
-        services = made;
+        // All verticles share one port, also when it is a free one.
+        SocketAddress address = config.port() == 0
+                ? SocketAddress.sharedRandomPort(1, config.host())
+                : SocketAddress.inetSocketAddress(config.port(), config.host());
         Duration longestSilence = limits.prefill().plus(limits.idle()).plusMinutes(1);
         HttpServer created = vertx.createHttpServer(new HttpServerOptions()
-                .setHost(config.host())
-                .setPort(port)
                 .setHandle100ContinueAutomatically(true)
                 .setMaxHeaderSize(64 << 10)
                 .setMaxInitialLineLength(16 << 10)
                 .setAcceptBacklog(4096)
                 .setIdleTimeout((int) longestSilence.toSeconds()));
         server = created;
-        return created.requestHandler(request -> route(made, request)).listen();
+        return created.requestHandler(request -> route(made, request)).listen(address);
     }
 
     int port() {
