@@ -211,8 +211,9 @@ final class Exchange {
             Headers.toClient(rejection.headers, client.headers());
             client.putHeader(Headers.REQUEST_ID, requestId);
             bytes = rejection.body.length();
-            client.setStatusCode(rejection.status).end(rejection.body);
+            client.setStatusCode(rejection.status);
             end(Outcome.REJECTED);
+            client.end(rejection.body);
             return;
         }
         if (cause instanceof UpstreamFailure failure) {
@@ -295,8 +296,9 @@ final class Exchange {
         if (!ended) {
             instanceHeaders();
             client.putHeader(Headers.REQUEST_ID, requestId);
-            error.send(client);
+            client.setStatusCode(error.status());
             end(outcome);
+            error.send(client);
         }
     }
 
@@ -313,7 +315,10 @@ final class Exchange {
         return MultiMap.caseInsensitiveMultiMap().addAll(headers).set(Headers.REQUEST_ID, requestId);
     }
 
-    /** The end of everything, whichever way it came. Whatever leg still runs is closed. */
+    /**
+     * The end of everything, whichever way it came. Whatever leg still runs is closed. Comes before the last bytes are sent, so
+     * that a client that has its answer is no longer counted.
+     */
     private void end(Outcome outcome) {
         if (ended) {
             return;
@@ -453,9 +458,9 @@ final class Exchange {
                 write(framer.rest());
             }
             writeHead();
-            client.end();
             Exchange.record(services.metrics().decode, sent);
             end(client.getStatusCode() < 500 ? Outcome.OK : Outcome.DECODE_FAILED);
+            client.end();
         }
 
         @Override
@@ -467,19 +472,19 @@ final class Exchange {
             note(failure);
             log.warn("{}: answer broken off after {} bytes: {}", requestId, bytes, failure.describe());
             if (failure.kind() == Kind.CLIENT_STALLED) {
-                services.metrics().disconnects.increment();
+                clientLeft();
                 client.reset();
-                end(Outcome.CLIENT_DISCONNECTED);
-            } else if (framer != null) {
+                return;
+            }
+            end(Outcome.DECODE_BROKEN);
+            if (framer == null) {
+                client.reset();
+            } else {
                 if (framer.insideEvent()) {
                     client.write("\n\n");
                 }
                 client.end(
                         ApiError.upstream(failure.status(), failure.describe()).toEvent());
-                end(Outcome.DECODE_BROKEN);
-            } else {
-                client.reset();
-                end(Outcome.DECODE_BROKEN);
             }
         }
 

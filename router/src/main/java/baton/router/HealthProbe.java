@@ -16,6 +16,7 @@ import java.util.Map;
 import java.util.function.Function;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Asks every instance for {@code /health}, again and again, each time over a new connection, and marks it up or down. An
@@ -30,6 +31,7 @@ final class HealthProbe {
     private final HttpClient client;
     private final RouterConfig.Limits limits;
     private final Map<Instance, Watch> watches;
+    private boolean stopped;
 
     HealthProbe(Vertx vertx, RouterConfig.Limits limits, InstanceSet prefills, InstanceSet decodes) {
         this.vertx = vertx;
@@ -54,6 +56,17 @@ final class HealthProbe {
         return Future.all(first).mapEmpty();
     }
 
+    /** Ends all probing; completes when nothing of it runs any more. */
+    Future<Void> stop() {
+        Promise<Void> done = Promise.promise();
+        context.runOnContext(asked -> {
+            stopped = true;
+            watches.values().forEach(Watch::cancel);
+            client.close().onComplete(done);
+        });
+        return done.future();
+    }
+
     /** Probes an instance now, for one that has just lost a connection. Any thread. */
     void soon(Instance instance) {
         Watch watch = watches.get(instance);
@@ -68,6 +81,7 @@ final class HealthProbe {
         private final Promise<Void> probed = Promise.promise();
         private boolean probing;
         private long timer = -1;
+        private @Nullable Leg leg;
         private int status;
         private int missed;
 
@@ -76,11 +90,18 @@ final class HealthProbe {
         }
 
         void probe() {
-            if (!probing) {
+            if (!probing && !stopped) {
                 probing = true;
                 vertx.cancelTimer(timer);
-                new Leg(vertx, instance, this, limits.connect(), Leg.Bounds.WHOLE)
-                        .send(client, HttpMethod.GET, "/health", MultiMap.caseInsensitiveMultiMap(), Buffer.buffer());
+                leg = new Leg(vertx, instance, this, limits.connect(), Leg.Bounds.WHOLE);
+                leg.send(client, HttpMethod.GET, "/health", MultiMap.caseInsensitiveMultiMap(), Buffer.buffer());
+            }
+        }
+
+        void cancel() {
+            vertx.cancelTimer(timer);
+            if (leg != null) {
+                leg.abort();
             }
         }
 

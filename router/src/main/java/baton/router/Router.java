@@ -25,13 +25,21 @@ public final class Router implements AutoCloseable {
 
     private final RouterConfig config;
     private final Vertx vertx;
+    private final HealthProbe probe;
     private final RouterMetrics metrics;
     private final List<RouterVerticle> verticles;
     private final int port;
 
-    private Router(RouterConfig config, Vertx vertx, RouterMetrics metrics, List<RouterVerticle> verticles, int port) {
+    private Router(
+            RouterConfig config,
+            Vertx vertx,
+            HealthProbe probe,
+            RouterMetrics metrics,
+            List<RouterVerticle> verticles,
+            int port) {
         this.config = config;
         this.vertx = vertx;
+        this.probe = probe;
         this.metrics = metrics;
         this.verticles = verticles;
         this.port = port;
@@ -55,9 +63,9 @@ public final class Router implements AutoCloseable {
         AtomicInteger running = new AtomicInteger();
         RouterMetrics metrics = new RouterMetrics(prefills, decodes, running);
         HandoffFlow flow = HandoffFlow.named(config.flow());
+        HealthProbe probe = new HealthProbe(vertx, config.limits(), prefills, decodes);
         List<RouterVerticle> verticles = new CopyOnWriteArrayList<>();
         try {
-            HealthProbe probe = new HealthProbe(vertx, config.limits(), prefills, decodes);
             await(probe.start(), config.limits().connect().plusSeconds(5));
             await(
                     vertx.deployVerticle(
@@ -70,12 +78,12 @@ public final class Router implements AutoCloseable {
                             new DeploymentOptions().setInstances(loops)),
                     Duration.ofSeconds(30));
         } catch (ExecutionException | TimeoutException e) {
-            close(vertx, metrics);
+            close(vertx, probe, metrics);
             throw new ConfigException(
                     "port", "cannot listen on " + config.host() + ":" + config.port() + ": " + e.getMessage(), e);
         }
         Router router = new Router(
-                config, vertx, metrics, verticles, verticles.getFirst().port());
+                config, vertx, probe, metrics, verticles, verticles.getFirst().port());
         log.info(
                 "listening on http://{}:{}, flow {}, prefill {}, decode {}",
                 config.host(),
@@ -102,12 +110,12 @@ public final class Router implements AutoCloseable {
         } catch (ExecutionException | TimeoutException e) {
             log.warn("requests did not drain: {}", e.toString());
         }
-        close(vertx, metrics);
+        close(vertx, probe, metrics);
     }
 
-    private static void close(Vertx vertx, RouterMetrics metrics) {
+    private static void close(Vertx vertx, HealthProbe probe, RouterMetrics metrics) {
         try {
-            await(vertx.close(), Duration.ofSeconds(10));
+            await(probe.stop().eventually(vertx::close), Duration.ofSeconds(10));
         } catch (ExecutionException | TimeoutException e) {
             log.warn("the event loops did not close: {}", e.toString());
         }
