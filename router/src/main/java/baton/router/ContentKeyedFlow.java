@@ -1,0 +1,27 @@
+package baton.router;
+
+import io.vertx.core.buffer.Buffer;
+
+/**
+ * For connectors that find blocks by their content: prefill is asked for one token, and once it has answered, decode gets the
+ * client's own body. Should prefill name blocks in {@code kv_transfer_params} all the same, decode is told.
+ */
+record ContentKeyedFlow() implements HandoffFlow {
+    static final String NAME = "content-keyed";
+
+    @Override
+    public String name() {
+        return NAME;
+    }
+
+    @Override
+    public Handoff begin(JsonObjectText body, String requestId, Instance prefill, Instance decode) {
+        Buffer prefillBody = HandoffFlow.prefillOnly(body).build();
+        // The answer to several prompts names the blocks of the first only.
+        boolean carries = KvTransferParamsFlow.prompts(body) == 1;
+        return new Handoff(
+                requestId,
+                prefillBody,
+                prefilled -> prefilled.map(answer -> carries ? KvTransferParamsFlow.carry(answer, body) : body.text()));
+    }
+}

@@ -1,0 +1,144 @@
+package baton.router;
+
+import baton.router.UpstreamFailure.Kind;
+import io.vertx.core.Context;
+import io.vertx.core.Future;
+import io.vertx.core.MultiMap;
+import io.vertx.core.Promise;
+import io.vertx.core.Vertx;
+import io.vertx.core.buffer.Buffer;
+import io.vertx.core.http.HttpClient;
+import io.vertx.core.http.HttpClientOptions;
+import io.vertx.core.http.HttpClientResponse;
+import io.vertx.core.http.HttpMethod;
+import java.util.List;
+import java.util.Map;
+import java.util.function.Function;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Asks every instance for {@code /health}, again and again, each time over a new connection, and marks it up or down. An
+ * instance that is slow to answer may only be busy, so it takes several answers missed in a row to mark it down for that.
+ * All state belongs to one event loop.
+ */
+final class HealthProbe {
+    private static final int MISSED_ANSWERS = 3;
+
+    private final Vertx vertx;
+    private final Context context;
+    private final HttpClient client;
+    private final RouterConfig.Limits limits;
+    private final Map<Instance, Watch> watches;
+    private boolean stopped;
+
+    HealthProbe(Vertx vertx, RouterConfig.Limits limits, InstanceSet prefills, InstanceSet decodes) {
+        this.vertx = vertx;
+        this.limits = limits;
+        this.context = vertx.getOrCreateContext();
+        this.client = vertx.createHttpClient(
+                new HttpClientOptions().setKeepAlive(false).setConnectTimeout((int)
+                        limits.connect().toMillis()));
+        this.watches = Stream.of(prefills, decodes)
+                .flatMap(set -> set.all().stream())
+                .collect(Collectors.toUnmodifiableMap(Function.identity(), Watch::new));
+    }
+
+    /** Starts probing; completes when every instance has been probed once. */
+    Future<Void> start() {
+        List<Future<Void>> first = watches.values().stream()
+                .map(watch -> {
+                    context.runOnContext(started -> watch.probe());
+                    return watch.probed.future();
+                })
+                .toList();
+        return Future.all(first).mapEmpty();
+    }
+
+    /** Ends all probing; completes when nothing of it runs any more. */
+    Future<Void> stop() {
+        Promise<Void> done = Promise.promise();
+        context.runOnContext(asked -> {
+            stopped = true;
+            watches.values().forEach(Watch::cancel);
+            client.close().onComplete(done);
+        });
+        return done.future();
+    }
+
+    /** Probes an instance now, for one that has just lost a connection. Any thread. */
+    void soon(Instance instance) {
+        Watch watch = watches.get(instance);
+        if (watch != null) {
+            context.runOnContext(asked -> watch.probe());
+        }
+    }
+
+    /** Probes one instance, at most once at a time. */
+    private final class Watch implements Leg.Receiver {
+        private final Instance instance;
+        private final Promise<Void> probed = Promise.promise();
+        private boolean probing;
+        private long timer = -1;
+        private @Nullable Leg leg;
+        private int status;
+        private int missed;
+
+        Watch(Instance instance) {
+            this.instance = instance;
+        }
+
+        void probe() {
+            if (!probing && !stopped) {
+                probing = true;
+                vertx.cancelTimer(timer);
+                leg = new Leg(vertx, instance, this, limits.connect(), Leg.Bounds.WHOLE);
+                leg.send(client, HttpMethod.GET, "/health", MultiMap.caseInsensitiveMultiMap(), Buffer.buffer());
+            }
+        }
+
+        void cancel() {
+            vertx.cancelTimer(timer);
+            if (leg != null) {
+                leg.abort();
+            }
+        }
+
+        @Override
+        public void onHead(HttpClientResponse head) {
+            status = head.statusCode();
+        }
+
+        @Override
+        public void onChunk(Buffer chunk) {
+            // Only the status counts.
+        }
+
+        @Override
+        public void onEnd() {
+            missed = 0;
+            if (status == 200) {
+                instance.markUp();
+            } else {
+                instance.markDown("GET /health answers " + status);
+            }
+            again();
+        }
+
+        @Override
+        public void onFailure(UpstreamFailure failure) {
+            missed++;
+            if (failure.kind() != Kind.TIMEOUT || missed >= MISSED_ANSWERS) {
+                instance.markDown("GET /health: " + failure.reason());
+            }
+            again();
+        }
+
+        private void again() {
+            probing = false;
+            timer = vertx.setTimer(limits.probeInterval().toMillis(), due -> probe());
+            probed.tryComplete();
+        }
+    }
+}

@@ -1,0 +1,165 @@
+package baton.router;
+
+import baton.kv.ConfigException;
+import io.vertx.core.buffer.Buffer;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import tools.jackson.core.JacksonException;
+import tools.jackson.core.JsonParser;
+import tools.jackson.core.JsonToken;
+import tools.jackson.core.ObjectReadContext;
+import tools.jackson.core.json.JsonFactory;
+
+/**
+ * A JSON object as it came over the wire, with the place of each top-level field. Fields are taken out, replaced and added as
+ * text, so that whatever is not edited stays byte for byte: long integers, floats, escapes and fields nobody here knows.
+ */
+final class JsonObjectText {
+    private static final JsonFactory FACTORY = new JsonFactory();
+    private static final byte[] NULL = "null".getBytes(StandardCharsets.US_ASCII);
+
+    /** Offsets into the text: of the name's opening quote, of the value, and behind the value. */
+    private record Field(String name, int start, int valueStart, int end) {}
+
+    private final byte[] text;
+    private final List<Field> fields;
+
+    private JsonObjectText(byte[] text, List<Field> fields) {
+        this.text = text;
+        this.fields = fields;
+    }
+
+    /**
+     * Checks the whole text, and keeps it without a copy.
+     *
+     * @param what the text's name in errors
+     * @throws ConfigException if it is not one JSON object in UTF-8
+     */
+    static JsonObjectText parse(String what, byte[] text) {
+        try (JsonParser parser = FACTORY.createParser(ObjectReadContext.empty(), text)) {
+            JsonToken token = parser.nextToken();
+            if (token != JsonToken.START_OBJECT) {
+                throw new ConfigException(what, token == null ? "is empty" : "must be a JSON object");
+            }
+            List<Field> fields = new ArrayList<>();
+            token = parser.nextToken();
+            while (token == JsonToken.PROPERTY_NAME) {
+                String name = parser.currentName();
+                int start = offset(what, parser);
+                parser.nextToken();
+                int valueStart = offset(what, parser);
+                parser.skipChildren();
+                token = parser.nextToken();
+                fields.add(new Field(name, start, valueStart, endBefore(text, offset(what, parser))));
+            }
+            if (parser.nextToken() != null) {
+                throw new ConfigException(what, "has text after the JSON object");
+            }
+            return new JsonObjectText(text, List.copyOf(fields));
+        } catch (JacksonException e) {
+            throw new ConfigException(what, "not valid JSON: " + e.getOriginalMessage(), e);
+        }
+    }
+
+    /** The text as it came. */
+    Buffer text() {
+        return Buffer.buffer(text);
+    }
+
+    /** The text of a field's value unless it is absent or null. The last one counts where a name occurs twice. */
+    Optional<byte[]> value(String name) {
+        byte[] value = null;
+        for (Field field : fields) {
+            if (field.name.equals(name)) {
+                value = Arrays.copyOfRange(text, field.valueStart, field.end);
+            }
+        }
+        return value == null || Arrays.equals(value, NULL) ? Optional.empty() : Optional.of(value);
+    }
+
+    boolean has(String name) {
+        return fields.stream().anyMatch(field -> field.name.equals(name));
+    }
+
+    Edit edit() {
+        return new Edit();
+    }
+
+    /** Changes to a copy of the text. */
+    final class Edit {
+        private final Map<String, byte[]> replaced = new LinkedHashMap<>();
+        private Set<String> dropped = Set.of();
+
+        /** Replaces a field's value, or adds the field at the end. */
+        Edit set(String name, byte[] json) {
+            replaced.put(name, json);
+            return this;
+        }
+
+        Edit set(String name, String json) {
+            return set(name, json.getBytes(StandardCharsets.UTF_8));
+        }
+
+        Edit setIfPresent(String name, String json) {
+            return has(name) ? set(name, json) : this;
+        }
+
+        Edit drop(String... names) {
+            dropped = Set.of(names);
+            return this;
+        }
+
+        Buffer build() {
+            Buffer out = Buffer.buffer(text.length + 256).appendByte((byte) '{');
+            Map<String, byte[]> toAdd = new LinkedHashMap<>(replaced);
+            for (Field field : fields) {
+                byte[] replacement = replaced.get(field.name);
+                if (dropped.contains(field.name)) {
+                    continue;
+                }
+                separate(out);
+                if (replacement == null) {
+                    out.appendBytes(text, field.start, field.end - field.start);
+                } else {
+                    out.appendBytes(text, field.start, field.valueStart - field.start)
+                            .appendBytes(replacement);
+                    toAdd.remove(field.name);
+                }
+            }
+            toAdd.forEach((name, json) -> {
+                separate(out);
+                out.appendString('"' + name + "\":").appendBytes(json);
+            });
+            return out.appendByte((byte) '}');
+        }
+
+        private static void separate(Buffer out) {
+            if (out.length() > 1) {
+                out.appendByte((byte) ',');
+            }
+        }
+    }
+
+    private static int offset(String what, JsonParser parser) {
+        long offset = parser.currentTokenLocation().getByteOffset();
+        if (offset < 0) {
+            throw new ConfigException(what, "must be UTF-8");
+        }
+        return (int) offset;
+    }
+
+    /** Where the value ends that stands before the token at {@code next}: only white space and a comma lie between. */
+    private static int endBefore(byte[] text, int next) {
+        int end = next;
+        while (text[end - 1] == ',' || text[end - 1] == ' ' || (text[end - 1] >= '\t' && text[end - 1] <= '\r')) {
+            end--;
+        }
+        return end;
+    }
+}

@@ -1,0 +1,133 @@
+package baton.router;
+
+import baton.kv.ConfigException;
+import io.vertx.core.DeploymentOptions;
+import io.vertx.core.Future;
+import io.vertx.core.Vertx;
+import io.vertx.core.VertxOptions;
+import io.vertx.core.file.FileSystemOptions;
+import java.time.Duration;
+import java.util.List;
+import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * A running router: an HTTP server that sends each completion's prompt to a prefill instance and then streams the answer of a
+ * decode instance. It speaks OpenAI's API to both sides, so the instances may be Baton's or vLLM's.
+ */
+public final class Router implements AutoCloseable {
+    private static final Logger log = LoggerFactory.getLogger(Router.class);
+
+    private final RouterConfig config;
+    private final Vertx vertx;
+    private final HealthProbe probe;
+    private final RouterMetrics metrics;
+    private final List<RouterVerticle> verticles;
+    private final int port;
+
+    private Router(
+            RouterConfig config,
+            Vertx vertx,
+            HealthProbe probe,
+            RouterMetrics metrics,
+            List<RouterVerticle> verticles,
+            int port) {
+        this.config = config;
+        this.vertx = vertx;
+        this.probe = probe;
+        this.metrics = metrics;
+        this.verticles = verticles;
+        this.port = port;
+    }
+
+    /**
+     * Probes every instance once, then listens. Instances that are not there yet are used as soon as they are healthy.
+     *
+     * @throws ConfigException if the address cannot be listened on
+     */
+    public static Router start(RouterConfig config) {
+        int loops = Runtime.getRuntime().availableProcessors();
+        Vertx vertx = Vertx.vertx(new VertxOptions()
+                .setEventLoopPoolSize(loops)
+                .setWorkerPoolSize(1)
+                .setInternalBlockingPoolSize(2)
+                .setFileSystemOptions(
+                        new FileSystemOptions().setFileCachingEnabled(false).setClassPathResolvingEnabled(false)));
+        InstanceSet prefills = new InstanceSet(Instance.Role.PREFILL, config.prefill());
+        InstanceSet decodes = new InstanceSet(Instance.Role.DECODE, config.decode());
+        AtomicInteger running = new AtomicInteger();
+        RouterMetrics metrics = new RouterMetrics(prefills, decodes, running);
+        HandoffFlow flow = HandoffFlow.named(config.flow());
+        HealthProbe probe = new HealthProbe(vertx, config.limits(), prefills, decodes);
+        List<RouterVerticle> verticles = new CopyOnWriteArrayList<>();
+        try {
+            await(probe.start(), config.limits().connect().plusSeconds(5));
+            await(
+                    vertx.deployVerticle(
+                            () -> {
+                                RouterVerticle verticle =
+                                        new RouterVerticle(config, flow, prefills, decodes, probe, metrics, running);
+                                verticles.add(verticle);
+                                return verticle;
+                            },
+                            new DeploymentOptions().setInstances(loops)),
+                    Duration.ofSeconds(30));
+        } catch (ExecutionException | TimeoutException e) {
+            close(vertx, probe, metrics);
+            throw new ConfigException(
+                    "port", "cannot listen on " + config.host() + ":" + config.port() + ": " + e.getMessage(), e);
+        }
+        Router router = new Router(
+                config, vertx, probe, metrics, verticles, verticles.getFirst().port());
+        log.info(
+                "listening on http://{}:{}, flow {}, prefill {}, decode {}",
+                config.host(),
+                router.port,
+                flow.name(),
+                config.prefill(),
+                config.decode());
+        return router;
+    }
+
+    /** The port listened on. */
+    public int port() {
+        return port;
+    }
+
+    /** Stops accepting, waits for running requests up to the drain deadline, then ends what is left. */
+    @Override
+    public void close() {
+        try {
+            Future<Void> drained = Future.join(
+                            verticles.stream().map(RouterVerticle::drain).toList())
+                    .mapEmpty();
+            await(drained, config.limits().drain().plusSeconds(5));
+        } catch (ExecutionException | TimeoutException e) {
+            log.warn("requests did not drain: {}", e.toString());
+        }
+        close(vertx, probe, metrics);
+    }
+
+    private static void close(Vertx vertx, HealthProbe probe, RouterMetrics metrics) {
+        try {
+            await(probe.stop().eventually(vertx::close), Duration.ofSeconds(10));
+        } catch (ExecutionException | TimeoutException e) {
+            log.warn("the event loops did not close: {}", e.toString());
+        }
+        metrics.close();
+    }
+
+    private static void await(Future<?> future, Duration deadline) throws ExecutionException, TimeoutException {
+        try {
+            future.toCompletionStage().toCompletableFuture().get(deadline.toNanos(), TimeUnit.NANOSECONDS);
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            throw new TimeoutException("interrupted");
+        }
+    }
+}

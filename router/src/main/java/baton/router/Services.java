@@ -1,0 +1,22 @@
+package baton.router;
+
+import io.vertx.core.Vertx;
+import io.vertx.core.http.HttpClient;
+import java.util.concurrent.atomic.AtomicInteger;
+
+/**
+ * What the exchanges of one event loop share.
+ *
+ * @param client this event loop's own, so that a leg never leaves its thread
+ * @param running requests in flight in the whole router
+ */
+record Services(
+        Vertx vertx,
+        HttpClient client,
+        RouterConfig config,
+        HandoffFlow flow,
+        InstanceSet prefills,
+        InstanceSet decodes,
+        HealthProbe probe,
+        RouterMetrics metrics,
+        AtomicInteger running) {}

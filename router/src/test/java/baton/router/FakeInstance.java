@@ -1,0 +1,126 @@
+package baton.router;
+
+import io.vertx.core.MultiMap;
+import io.vertx.core.Vertx;
+import io.vertx.core.buffer.Buffer;
+import io.vertx.core.http.HttpServer;
+import io.vertx.core.http.HttpServerOptions;
+import io.vertx.core.http.HttpServerRequest;
+import io.vertx.core.http.HttpServerResponse;
+import java.net.URI;
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.BiConsumer;
+
+/** An instance made for a test: an HTTP server that answers as it is told and remembers what it was asked. */
+final class FakeInstance implements AutoCloseable {
+
+    /** A request as it arrived, {@code /health} aside. */
+    record Received(String method, String uri, MultiMap headers, String body, long nanos) {}
+
+    private final Vertx vertx;
+    private HttpServer server;
+    private final int port;
+
+    final List<Received> received = new CopyOnWriteArrayList<>();
+
+    /** Requests whose connection was closed before their answer had ended. */
+    final AtomicInteger aborted = new AtomicInteger();
+
+    final AtomicInteger connections = new AtomicInteger();
+
+    volatile int health = 200;
+    volatile BiConsumer<Received, HttpServerResponse> behaviour;
+
+    FakeInstance(Vertx vertx, BiConsumer<Received, HttpServerResponse> behaviour) {
+        this.vertx = vertx;
+        this.behaviour = behaviour;
+        this.server = listen(0);
+        this.port = server.actualPort();
+    }
+
+    URI uri() {
+        return URI.create("http://127.0.0.1:" + port);
+    }
+
+    Received only() {
+        if (received.size() != 1) {
+            throw new AssertionError("expected one request, got " + received);
+        }
+        return received.getFirst();
+    }
+
+    /** Closes the server and its connections; its port then refuses. */
+    void stop() {
+        await(server.close());
+    }
+
+    /** Listens again on the same port. */
+    void restart() {
+        server = listen(port);
+    }
+
+    @Override
+    public void close() {
+        stop();
+    }
+
+    private HttpServer listen(int onPort) {
+        return await(vertx.createHttpServer(
+                        new HttpServerOptions().setHost("127.0.0.1").setPort(onPort))
+                .connectionHandler(connected -> connections.incrementAndGet())
+                .requestHandler(this::handle)
+                .listen());
+    }
+
+    private void handle(HttpServerRequest request) {
+        HttpServerResponse response = request.response();
+        if (request.path().equals("/health")) {
+            response.setStatusCode(health).end();
+            return;
+        }
+        response.closeHandler(closed -> {
+            if (!response.ended()) {
+                aborted.incrementAndGet();
+            }
+        });
+        request.body().onSuccess(body -> {
+            Received it = new Received(
+                    request.method().name(),
+                    request.uri(),
+                    request.headers(),
+                    body.toString(StandardCharsets.UTF_8),
+                    System.nanoTime());
+            received.add(it);
+            behaviour.accept(it, response);
+        });
+    }
+
+    private static <T> T await(io.vertx.core.Future<T> future) {
+        try {
+            return future.toCompletionStage().toCompletableFuture().get(10, TimeUnit.SECONDS);
+        } catch (InterruptedException | ExecutionException | TimeoutException e) {
+            throw new AssertionError(e);
+        }
+    }
+
+    static BiConsumer<Received, HttpServerResponse> json(int status, String body) {
+        return (request, response) -> response.setStatusCode(status)
+                .putHeader("Content-Type", "application/json")
+                .end(body);
+    }
+
+    /** Starts an event stream; the answer is left open. */
+    static HttpServerResponse events(HttpServerResponse response, String... events) {
+        response.putHeader("Content-Type", "text/event-stream; charset=utf-8").setChunked(true);
+        for (String event : events) {
+            response.write(Buffer.buffer(event));
+        }
+        return response;
+    }
+}

@@ -1,0 +1,92 @@
+package baton.router;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import baton.kv.ConfigException;
+import java.net.URI;
+import java.time.Duration;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Optional;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.ValueSource;
+
+class RouterConfigTest {
+    private static final List<URI> GOOD = List.of(URI.create("http://a:1"), URI.create("http://b/"));
+
+    private static RouterConfig config(String host, int port, List<URI> prefill, String flow, String apiKey) {
+        return new RouterConfig(host, port, prefill, GOOD, flow, Optional.of(apiKey), RouterConfig.Limits.DEFAULT);
+    }
+
+    private static List<URI> uris(String spaced) {
+        return Arrays.stream(spaced.split(" "))
+                .filter(s -> !s.isEmpty())
+                .map(URI::create)
+                .toList();
+    }
+
+    @Test
+    void defaults() {
+        RouterConfig.Limits limits = RouterConfig.Limits.DEFAULT;
+        assertThat(limits.connect()).hasSeconds(5);
+        assertThat(limits.prefill()).hasMinutes(10);
+        assertThat(limits.idle()).hasMinutes(5);
+        assertThat(limits.probeInterval()).hasSeconds(2);
+        assertThat(limits.drain()).hasSeconds(30);
+        assertThat(limits.maxBodyBytes()).isEqualTo(32 << 20);
+        assertThat(limits.maxInFlight()).isEqualTo(8192);
+        assertThat(RouterConfig.DEFAULT_FLOW).isEqualTo("content-keyed");
+        assertThat(config("127.0.0.1", 0, GOOD, "content-keyed", "k").prefill()).isEqualTo(GOOD);
+    }
+
+    @ParameterizedTest
+    @ValueSource(
+            strings = {
+                "https://a:1",
+                "a:1",
+                "http://a:1/v1",
+                "http://a:1?x=1",
+                "http://a:1#f",
+                "http://u@a:1",
+                "http:///x",
+                "http://a:0"
+            })
+    void addressesThatCannotBeUsedAreNamed(String address) {
+        assertThatThrownBy(() -> config("h", 1, uris(address), "content-keyed", "k"))
+                .isInstanceOf(ConfigException.class)
+                .hasMessage("prefill: unsupported value '" + address + "'; allowed: http://host:port");
+    }
+
+    @ParameterizedTest
+    @CsvSource(
+            delimiter = '|',
+            value = {
+                "' '|1|http://a:1|content-keyed|k|host: unsupported value ' '",
+                "h|-1|http://a:1|content-keyed|k|port: unsupported value '-1'; allowed: 0 to 65535",
+                "h|65536|http://a:1|content-keyed|k|port: unsupported value '65536'",
+                "h|1|''|content-keyed|k|prefill: needs at least one instance",
+                "h|1|http://a:1 http://a:1|content-keyed|k|prefill: 'http://a:1' is given twice",
+                "h|1|http://a:1|x|k|flow: unsupported value 'x'",
+                "h|1|http://a:1|content-keyed|' '|api key: must be printable"
+            })
+    void settingsThatCannotBeUsedAreNamed(
+            String host, int port, String prefill, String flow, String apiKey, String message) {
+        assertThatThrownBy(() -> config(host, port, uris(prefill), flow, apiKey))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageStartingWith(message);
+    }
+
+    @Test
+    void limitsThatCannotBeUsedAreNamed() {
+        Duration second = Duration.ofSeconds(1);
+        assertThatThrownBy(() -> new RouterConfig.Limits(second, Duration.ZERO, second, second, second, 1, 1))
+                .isInstanceOf(ConfigException.class)
+                .hasMessage("prefill deadline: unsupported value 'PT0S'; allowed: 1 ms to 7 days");
+        assertThatThrownBy(() -> new RouterConfig.Limits(second, second, second, second, second, 0, 1))
+                .isInstanceOf(ConfigException.class)
+                .hasMessage("max body bytes: unsupported value '0'; allowed: at least 1");
+    }
+}
