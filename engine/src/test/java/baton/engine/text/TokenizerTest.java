@@ -1,0 +1,418 @@
+package baton.engine.text;
+
+import static java.nio.charset.StandardCharsets.UTF_8;
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import baton.kv.ConfigException;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Random;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+import java.util.stream.IntStream;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.json.JsonMapper;
+import tools.jackson.databind.node.ArrayNode;
+import tools.jackson.databind.node.ObjectNode;
+
+class TokenizerTest {
+    private static final Path MODEL = Path.of(System.getProperty("baton.root"), "models/tiny-ledger");
+    private static final JsonMapper JSON = JsonMapper.builder().build();
+    private static final int BYTE_TOKENS = 3;
+
+    @TempDir
+    Path dir;
+
+    @Test
+    void promptsAndOutputsOfTheModelsGoldens() {
+        JsonNode golden = JSON.readTree(MODEL.resolve("golden.json"));
+        assertThat(golden.path("prompts").size()).isEqualTo(24);
+        try (Tokenizer tokenizer = Tokenizer.load(MODEL)) {
+            for (JsonNode entry : golden.path("prompts")) {
+                String name = entry.path("name").asString();
+                int[] promptIds = ints(entry.path("prompt_ids"));
+                assertThat(tokenizer.encode(entry.path("prompt").asString(), false))
+                        .as(name)
+                        .isEqualTo(promptIds);
+                assertThat(tokenizer.decode(promptIds, false))
+                        .as(name)
+                        .isEqualTo(entry.path("prompt").asString());
+                assertThat(tokenizer.decode(ints(entry.path("output_ids")), false))
+                        .as(name)
+                        .isEqualTo(entry.path("output_text").asString());
+                assertThat(streamed(tokenizer, promptIds, ints(entry.path("output_ids")), false))
+                        .as(name)
+                        .isEqualTo(entry.path("output_text").asString());
+                for (JsonNode top : entry.path("first_step_top5")) {
+                    assertThat(tokenizer.token(top.path("id").asInt()))
+                            .isEqualTo(top.path("token").asString());
+                }
+            }
+        }
+    }
+
+    @Test
+    void specialTokens() {
+        try (Tokenizer tokenizer = Tokenizer.load(MODEL)) {
+            assertThat(tokenizer.encode("a", true)).startsWith(0).hasSize(2);
+            assertThat(tokenizer.encode("a", false)).hasSize(1);
+            assertThat(tokenizer.encode("", false)).isEmpty();
+            assertThat(tokenizer.id("<|end|>")).hasValue(4);
+            assertThat(tokenizer.id("no such token")).isEmpty();
+            assertThat(tokenizer.isSpecial(4)).isTrue();
+            assertThat(tokenizer.isSpecial(1023)).isFalse();
+            assertThat(tokenizer.isSpecial(-1)).isFalse();
+            assertThat(tokenizer.vocabularySize()).isEqualTo(2048);
+            int[] ids = tokenizer.encode("<|user|>hello<|end|>", false);
+            assertThat(tokenizer.decode(ids, true)).isEqualTo("hello");
+            assertThat(tokenizer.decode(ids, false)).isEqualTo("<|user|>hello<|end|>");
+        }
+    }
+
+    @Test
+    void tokensAreKnownByTheirBytes() {
+        try (Tokenizer tokenizer = Tokenizer.load(MODEL)) {
+            int[] ids = tokenizer.encode("\uD83D\uDE00", false);
+            assertThat(ids).hasSizeGreaterThan(1);
+            List<Byte> bytes = new ArrayList<>();
+            for (int id : ids) {
+                for (byte value : tokenizer.tokenBytes(id)) {
+                    bytes.add(value);
+                }
+            }
+            assertThat(bytes).containsExactly((byte) 0xF0, (byte) 0x9F, (byte) 0x98, (byte) 0x80);
+            assertThat(tokenizer.token(ids[0])).isEqualTo("\uFFFD");
+            assertThat(tokenizer.tokenBytes(5000)).isEmpty();
+            assertThat(tokenizer.token(-1)).isEmpty();
+        }
+    }
+
+    @Test
+    void anyTextComesBack() {
+        try (Tokenizer tokenizer = Tokenizer.load(MODEL)) {
+            for (String text : List.of("", " ", "\u0000\u0001", "日本語 \uD83D\uDC69\u200D\uD83D\uDE80\n\n  x", "é\u0301ß\t.")) {
+                assertThat(tokenizer.decode(tokenizer.encode(text, false), false))
+                        .isEqualTo(text);
+            }
+            assertThat(tokenizer.decode(tokenizer.encode("a\uD83Db\uDE00", false), false))
+                    .isEqualTo("a\uFFFDb\uFFFD");
+        }
+    }
+
+    /** Ids at random tear characters apart in every way there is; the library is the oracle. */
+    @Test
+    void byteLevelDecodingEqualsTheLibrarysForAnyIds() {
+        long seed = seed();
+        Random random = new Random(seed);
+        try (Tokenizer tokenizer = Tokenizer.load(MODEL)) {
+            int[] torn = tokenizer.encode("\uD83D\uDE00\uD83C\uDF0A漢字é", false);
+            for (int round = 0; round < 2000; round++) {
+                boolean skip = random.nextBoolean();
+                int[] ids = random.ints(random.nextInt(40), 0, 100)
+                        .map(choice -> switch (choice % 4) {
+                            case 0 -> torn[random.nextInt(torn.length)];
+                            case 1 -> random.nextInt(5, 261);
+                            case 2 -> random.nextInt(2060);
+                            default -> random.nextInt(6);
+                        })
+                        .toArray();
+                assertThat(tokenizer.decode(ids, skip))
+                        .as("tests.seed=%d, round %d, ids %s", seed, round, Arrays.toString(ids))
+                        .isEqualTo(tokenizer.decodeByLibrary(ids, skip));
+                assertPiecesAreWhole(tokenizer, ids, skip, "tests.seed=" + seed + ", round " + round);
+            }
+        }
+    }
+
+    @Test
+    void sentencePieceDecoding() throws IOException {
+        long seed = seed();
+        Random random = new Random(seed);
+        try (Tokenizer tokenizer = Tokenizer.load(writeSentencePiece(dir, true))) {
+            int newline = BYTE_TOKENS + '\n';
+            int word = tokenizer.id("\u2581the").orElseThrow();
+            assertThat(tokenizer.decode(new int[] {1, word, newline, word}, true))
+                    .isEqualTo("the\n the");
+            Detokenizer afterPrompt = tokenizer.detokenizer(new int[] {1, word}, true);
+            assertThat(afterPrompt.append(word)).isEqualTo(" the");
+            assertThat(afterPrompt.append(newline)).isEqualTo("\n");
+            assertThat(tokenizer.detokenizer(new int[] {1}, true).append(word)).isEqualTo("the");
+            assertThat(tokenizer.tokenBytes(newline)).containsExactly('\n');
+
+            for (int round = 0; round < 1000; round++) {
+                List<Integer> ids = new ArrayList<>();
+                for (int piece = random.nextInt(12); piece > 0; piece--) {
+                    switch (random.nextInt(3)) {
+                        case 0 -> ids.add(random.nextInt(3));
+                        case 1 -> ids.add(random.nextInt(BYTE_TOKENS + 256, tokenizer.vocabularySize()));
+                        default -> {
+                            for (byte value : List.of("\uD83D\uDE00", "漢", "é", "\n")
+                                    .get(random.nextInt(4))
+                                    .getBytes(UTF_8)) {
+                                ids.add(BYTE_TOKENS + (value & 0xFF));
+                            }
+                        }
+                    }
+                }
+                int[] array = ids.stream().mapToInt(Integer::intValue).toArray();
+                boolean skip = random.nextBoolean();
+                assertThat(tokenizer.decode(array, skip))
+                        .as("tests.seed=%d, round %d, ids %s", seed, round, ids)
+                        .isEqualTo(tokenizer.decodeByLibrary(array, skip));
+                assertPiecesAreWhole(tokenizer, array, skip, "tests.seed=" + seed + ", round " + round);
+            }
+            int[] broken = {BYTE_TOKENS + 'a', BYTE_TOKENS + 0xF0, BYTE_TOKENS + 'b', BYTE_TOKENS + 0x9F};
+            assertThat(tokenizer.decode(broken, true)).isEqualTo("a\uFFFDb\uFFFD");
+        }
+    }
+
+    @Test
+    void sentencePieceWithoutStripKeepsTheFirstSpace() throws IOException {
+        try (Tokenizer tokenizer = Tokenizer.load(writeSentencePiece(dir, false))) {
+            int word = tokenizer.id("\u2581the").orElseThrow();
+            assertThat(tokenizer.decode(new int[] {word, word}, true))
+                    .isEqualTo(" the the")
+                    .isEqualTo(tokenizer.decodeByLibrary(new int[] {word, word}, true));
+        }
+    }
+
+    @Test
+    void otherDecodersGoThroughTheLibrary() throws IOException {
+        long seed = seed();
+        Random random = new Random(seed);
+        try (Tokenizer tokenizer = Tokenizer.load(writeWordPiece(dir))) {
+            assertThat(tokenizer.decode(tokenizer.encode("un able ##ing the", false), true))
+                    .isEqualTo("un ableing the");
+            for (int round = 0; round < 300; round++) {
+                int[] ids = random.ints(random.nextInt(20), 0, tokenizer.vocabularySize())
+                        .toArray();
+                boolean skip = random.nextBoolean();
+                assertThat(streamed(tokenizer, new int[0], ids, skip))
+                        .as("tests.seed=%d, round %d, ids %s", seed, round, Arrays.toString(ids))
+                        .isEqualTo(tokenizer.decode(ids, skip));
+            }
+            int able = tokenizer.id("able").orElseThrow();
+            assertThat(tokenizer.detokenizer(new int[] {able}, true).append(able))
+                    .isEqualTo(" able");
+        }
+    }
+
+    @Test
+    void promptsLeftoverBytesBelongToTheFirstCharacter() {
+        try (Tokenizer tokenizer = Tokenizer.load(MODEL)) {
+            int[] emoji = tokenizer.encode("\uD83D\uDE00", false);
+            int[] prompt = IntStream.concat(
+                            IntStream.of(tokenizer.encode("<|bos|>hello there", false)),
+                            IntStream.of(emoji).limit(emoji.length - 1))
+                    .toArray();
+            Detokenizer detokenizer = tokenizer.detokenizer(prompt, true);
+            assertThat(detokenizer.append(emoji[emoji.length - 1])).isEqualTo("\uD83D\uDE00");
+            assertThat(detokenizer.append(emoji[0])).isEmpty();
+            assertThat(detokenizer.finish()).isEqualTo("\uFFFD");
+        }
+    }
+
+    @Test
+    void encodingFromManyThreads() throws Exception {
+        try (Tokenizer tokenizer = Tokenizer.load(MODEL);
+                ExecutorService threads = Executors.newVirtualThreadPerTaskExecutor()) {
+            List<Future<Boolean>> done = new ArrayList<>();
+            for (int i = 0; i < 64; i++) {
+                String text = "Mira owns " + i + " spoons. ".repeat(i);
+                Callable<Boolean> roundTrip =
+                        () -> tokenizer.decode(tokenizer.encode(text, false), false).equals(text);
+                done.add(threads.submit(roundTrip));
+            }
+            for (Future<Boolean> future : done) {
+                assertThat(future.get(30, TimeUnit.SECONDS)).isTrue();
+            }
+        }
+    }
+
+    @Test
+    void closedTokenizerSaysSo() {
+        Tokenizer tokenizer = Tokenizer.load(MODEL);
+        tokenizer.close();
+        tokenizer.close();
+        assertThatThrownBy(() -> tokenizer.encode("a", false))
+                .isInstanceOf(IllegalStateException.class)
+                .hasMessage("tokenizer is closed");
+    }
+
+    @Test
+    void truncationAndPaddingOfTheFileAreIgnored() throws IOException {
+        ObjectNode root = (ObjectNode) JSON.readTree(MODEL.resolve("tokenizer.json"));
+        root.putObject("truncation")
+                .put("direction", "Right")
+                .put("max_length", 3)
+                .put("strategy", "LongestFirst")
+                .put("stride", 0);
+        root.set(
+                "padding",
+                JSON.readTree(
+                        """
+                {"strategy":{"Fixed":64},"direction":"Right","pad_to_multiple_of":null,"pad_id":1,"pad_type_id":0,"pad_token":"<|eos|>"}
+                """));
+        try (Tokenizer tokenizer = Tokenizer.load(write(dir, root.toString()))) {
+            assertThat(tokenizer.encode("1 2 3 4 5", false)).hasSize(9);
+        }
+    }
+
+    @Test
+    void unusableFilesAreNamed() throws IOException {
+        String file = dir.resolve("tokenizer.json").toString();
+        assertThatThrownBy(() -> Tokenizer.load(dir))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageStartingWith(file + ": no such file");
+        for (String content : List.of("", "{", "[]", "{\"model\":{\"vocab\":3}}", "{\"model\":{\"vocab\":{\"a\":-1}}}")) {
+            write(dir, content);
+            assertThatThrownBy(() -> Tokenizer.load(dir))
+                    .as(content)
+                    .isInstanceOf(ConfigException.class)
+                    .hasMessageStartingWith(file + ": ");
+        }
+        write(dir, "{\"model\":{\"type\":\"Strange\",\"vocab\":{\"a\":0}}}");
+        assertThatThrownBy(() -> Tokenizer.load(dir))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageContaining("refuses it");
+        Files.delete(dir.resolve("tokenizer.json"));
+        Files.createDirectory(dir.resolve("tokenizer.json"));
+        assertThatThrownBy(() -> Tokenizer.load(dir))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageStartingWith(file + ": cannot be read");
+    }
+
+    /** In a JVM of its own whose environment says nothing about tracking. */
+    @Test
+    void libraryIsKeptOffline() throws Exception {
+        ProcessBuilder builder = new ProcessBuilder(
+                Path.of(System.getProperty("java.home"), "bin/java").toString(),
+                "--enable-native-access=ALL-UNNAMED",
+                "-cp",
+                System.getProperty("java.class.path"),
+                OfflineProbe.class.getName(),
+                MODEL.toString());
+        builder.environment().remove("OPT_OUT_TRACKING");
+        builder.environment().remove("DJL_OFFLINE");
+        Path output = dir.resolve("output");
+        Process process = builder.redirectErrorStream(true)
+                .redirectOutput(output.toFile())
+                .start();
+        try {
+            assertThat(process.waitFor(60, TimeUnit.SECONDS)).isTrue();
+        } finally {
+            process.destroyForcibly();
+        }
+        assertThat(Files.readString(output)).contains("tokens=2 offline=true");
+    }
+
+    /** Loads a tokenizer and says whether its library holds itself for offline. */
+    static final class OfflineProbe {
+        public static void main(String[] arguments) {
+            try (Tokenizer tokenizer = Tokenizer.load(Path.of(arguments[0]))) {
+                System.out.println("tokens=" + tokenizer.encode("a", true).length + " offline="
+                        + ai.djl.util.Utils.isOfflineMode());
+            }
+        }
+    }
+
+    private static long seed() {
+        return Long.getLong("tests.seed", System.nanoTime());
+    }
+
+    private static void assertPiecesAreWhole(Tokenizer tokenizer, int[] ids, boolean skip, String description) {
+        Detokenizer detokenizer = tokenizer.detokenizer(new int[0], skip);
+        StringBuilder text = new StringBuilder();
+        for (int id : ids) {
+            String piece = detokenizer.append(id);
+            assertThat(UTF_8.newEncoder().canEncode(piece)).as(description).isTrue();
+            text.append(piece);
+        }
+        assertThat(text + detokenizer.finish()).as(description).isEqualTo(tokenizer.decode(ids, skip));
+    }
+
+    private static String streamed(Tokenizer tokenizer, int[] promptIds, int[] ids, boolean skip) {
+        Detokenizer detokenizer = tokenizer.detokenizer(promptIds, skip);
+        StringBuilder text = new StringBuilder();
+        for (int id : ids) {
+            text.append(detokenizer.append(id));
+        }
+        return text.append(detokenizer.finish()).toString();
+    }
+
+    private static int[] ints(JsonNode array) {
+        return array.valueStream().mapToInt(JsonNode::asInt).toArray();
+    }
+
+    private static Path write(Path dir, String tokenizerJson) throws IOException {
+        Files.writeString(dir.resolve("tokenizer.json"), tokenizerJson);
+        return dir;
+    }
+
+    /** Three special tokens, the 256 byte tokens, then pieces, as Llama 2 has them. */
+    private static Path writeSentencePiece(Path dir, boolean strip) throws IOException {
+        ObjectNode root = JSON.createObjectNode();
+        ArrayNode added = root.putArray("added_tokens");
+        ObjectNode vocabulary = root.putObject("model")
+                .put("type", "BPE")
+                .put("byte_fallback", true)
+                .put("unk_token", "<unk>")
+                .putObject("vocab");
+        for (String token : List.of("<unk>", "<s>", "</s>")) {
+            added.addObject()
+                    .put("id", vocabulary.size())
+                    .put("content", token)
+                    .put("special", true)
+                    .put("single_word", false)
+                    .put("lstrip", false)
+                    .put("rstrip", false)
+                    .put("normalized", false);
+            vocabulary.put(token, vocabulary.size());
+        }
+        for (int value = 0; value < 256; value++) {
+            vocabulary.put("<0x%02X>".formatted(value), BYTE_TOKENS + value);
+        }
+        for (String token : List.of("\u2581", "\u2581the", "the", "\u2581\u2581", "é", "漢", "a", "<0x4>")) {
+            vocabulary.put(token, vocabulary.size());
+        }
+        ((ObjectNode) root.path("model")).putArray("merges");
+        ArrayNode steps = root.putObject("decoder").put("type", "Sequence").putArray("decoders");
+        steps.addObject()
+                .put("type", "Replace")
+                .put("content", " ")
+                .putObject("pattern")
+                .put("String", "\u2581");
+        steps.addObject().put("type", "ByteFallback");
+        steps.addObject().put("type", "Fuse");
+        if (strip) {
+            steps.addObject()
+                    .put("type", "Strip")
+                    .put("content", " ")
+                    .put("start", 1)
+                    .put("stop", 0);
+        }
+        return write(dir, root.toString());
+    }
+
+    private static Path writeWordPiece(Path dir) throws IOException {
+        return write(
+                dir,
+                """
+                {"version":"1.0","added_tokens":[{"id":0,"content":"[UNK]","special":true,"single_word":false,"lstrip":false,
+                "rstrip":false,"normalized":false}],"pre_tokenizer":{"type":"WhitespaceSplit"},
+                "model":{"type":"WordPiece","unk_token":"[UNK]","continuing_subword_prefix":"##","max_input_chars_per_word":100,
+                "vocab":{"[UNK]":0,"un":1,"able":2,"##able":3,"##ing":4,"the":5,".":6,"漢":7}},
+                "decoder":{"type":"WordPiece","prefix":"##","cleanup":true}}
+                """);
+    }
+}
