@@ -13,16 +13,16 @@ import java.util.function.DoublePredicate;
 /**
  * How to continue a prompt: the fields, defaults and limits of vLLM's {@code SamplingParams}.
  *
- * @param n sequences to generate, 1 or more
- * @param temperature 0 means greedy
+ * @param n sequences to generate, 1 to 16384
+ * @param temperature in [0, 2]; 0 means greedy, and what lies between 0 and 0.01 becomes 0.01
  * @param topP probability mass to choose from, in (0, 1]
  * @param topK number of tokens to choose from; 0 or less means all
  * @param minP least probability relative to the best token's, in [0, 1]
- * @param seed makes the choices repeatable
+ * @param seed makes the choices repeatable; -1 means none
  * @param presencePenalty in [-2, 2]
  * @param frequencyPenalty in [-2, 2]
  * @param repetitionPenalty greater than 0; 1 means none
- * @param stop strings that end the output
+ * @param stop strings that end the output, none empty
  * @param stopTokenIds tokens that end the output, besides the model's own
  * @param includeStopInOutput whether a stop string stays in the text
  * @param ignoreEos whether the model's end tokens are ordinary
@@ -30,7 +30,7 @@ import java.util.function.DoublePredicate;
  * @param minTokens tokens before which no end token is chosen
  * @param logprobs number of most probable tokens to report for each output token
  * @param promptLogprobs the same for each prompt token
- * @param logitBias added to the logits of these tokens
+ * @param logitBias added to the logits of these tokens; values beyond -100 and 100 become these
  * @param skipSpecialTokens whether special tokens are left out of the text
  */
 public record SamplingParams(
@@ -57,17 +57,22 @@ public record SamplingParams(
     /** Most {@code logprobs} a request may ask for. */
     public static final int MAX_LOGPROBS = 20;
 
-    private static final double LEAST_TEMPERATURE = 1e-5;
+    private static final double LEAST_TEMPERATURE = 0.01;
+    private static final double MAX_LOGIT_BIAS = 100;
 
     public SamplingParams {
-        require("n", n, value -> value >= 1 && value <= 128, "between 1 and 128");
-        require("temperature", temperature, value -> value >= 0 && value <= 100, "between 0 and 100");
+        require("n", n, value -> value >= 1 && value <= 16384, "between 1 and 16384");
+        require("temperature", temperature, value -> value >= 0 && value <= 2, "in [0, 2]");
         require("top_p", topP, value -> value > 0 && value <= 1, "in (0, 1]");
         require("top_k", topK, value -> value >= -1, "-1 or 0 (all tokens) or positive");
         require("min_p", minP, value -> value >= 0 && value <= 1, "in [0, 1]");
         require("presence_penalty", presencePenalty, value -> Math.abs(value) <= 2, "in [-2, 2]");
         require("frequency_penalty", frequencyPenalty, value -> Math.abs(value) <= 2, "in [-2, 2]");
-        require("repetition_penalty", repetitionPenalty, value -> value > 0 && value <= 100, "in (0, 100]");
+        require(
+                "repetition_penalty",
+                repetitionPenalty,
+                value -> value > 0 && Double.isFinite(value),
+                "greater than 0 and finite");
         maxTokens.ifPresent(max -> require("max_tokens", max, value -> value >= 1, "at least 1"));
         require("min_tokens", minTokens, value -> value >= 0, "at least 0");
         if (maxTokens.isPresent() && minTokens > maxTokens.getAsInt()) {
@@ -84,14 +89,26 @@ public record SamplingParams(
         if (stop.stream().anyMatch(String::isEmpty)) {
             throw new ConfigException("stop", "cannot contain an empty string");
         }
+        if (stop.stream().flatMapToInt(String::codePoints).anyMatch(SamplingParams::unpairedSurrogate)) {
+            throw new ConfigException("stop", "cannot contain half of a surrogate pair");
+        }
+        logitBias.values().forEach(bias -> require("logit_bias", bias, value -> !Double.isNaN(value), "numbers"));
+        if (temperature > 0) {
+            temperature = Math.max(temperature, LEAST_TEMPERATURE);
+        }
+        if (seed.isPresent() && seed.getAsLong() == -1) {
+            seed = OptionalLong.empty();
+        }
         stop = List.copyOf(stop);
         stopTokenIds = Set.copyOf(stopTokenIds);
-        logitBias = Collections.unmodifiableMap(new TreeMap<>(logitBias));
+        logitBias = new TreeMap<>(logitBias);
+        logitBias.replaceAll((id, bias) -> Math.clamp(bias, -MAX_LOGIT_BIAS, MAX_LOGIT_BIAS));
+        logitBias = Collections.unmodifiableMap(logitBias);
     }
 
     /** True if the most probable token is always taken. */
     public boolean greedy() {
-        return temperature < LEAST_TEMPERATURE;
+        return temperature == 0;
     }
 
     public static Builder builder() {
@@ -103,9 +120,15 @@ public record SamplingParams(
         return builder().temperature(0).maxTokens(maxTokens).build();
     }
 
+    private static boolean unpairedSurrogate(int codePoint) {
+        return codePoint >= Character.MIN_SURROGATE && codePoint <= Character.MAX_SURROGATE;
+    }
+
     private static void require(String field, double value, DoublePredicate valid, String wanted) {
         if (!valid.test(value)) {
-            String shown = value == Math.rint(value) ? Long.toString((long) value) : Double.toString(value);
+            String shown = Double.isFinite(value) && value == Math.rint(value)
+                    ? Long.toString((long) value)
+                    : Double.toString(value);
             throw new ConfigException(field, "is " + shown + ", must be " + wanted);
         }
     }

@@ -1,0 +1,331 @@
+package baton.engine.sampling;
+
+import baton.engine.sampling.TokenLogprobs.Candidate;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+
+/**
+ * The categorical distribution of one row of logits, with the buffers to work on it; reused from row to row.
+ *
+ * <p><b>Weights.</b> {@code weights[i] = exp((logits[i] - max) / temperature)}: unnormalised probabilities, the greatest being
+ * exactly 1. A filter sets weights to 0; the sum of what is left normalises. Sums are kept by block of {@value #BLOCK}, so a draw
+ * looks into one block only.
+ *
+ * <p><b>Selection without sorting.</b> Top-k and top-p need the vocabulary ordered only around one place. Tokens are counted into
+ * buckets by {@code max - logit}; the buckets are as wide as 1/128 of that distance, so they are fine where the probabilities are
+ * whatever the scale of the logits, and a walk over the buckets finds the one in which the k-th token or the p-th part of the mass
+ * lies. Only its members are sorted. Equal logits share a bucket. The order is by logit, greatest first, then by id.
+ */
+final class Distribution {
+    private static final int BLOCK = 512;
+
+    /** Buckets span distances from 2^-8 to 2^12 by the exponent and 7 bits of mantissa of a float; the ends take the rest. */
+    private static final int BUCKET_SHIFT = 16;
+
+    private static final int FIRST_BUCKET = (127 - 8) << 7;
+    private static final int BUCKETS = 20 << 7;
+
+    /** {@link #exponential} computes exp(x) as exp(x / 2^11) squared 11 times. */
+    private static final double ARGUMENT_SCALE = 1.0 / 2048;
+
+    private final int size;
+    private final float[] logits;
+    private final float[] weights;
+    private final double[] blockSums;
+    private final int[] bucketCounts = new int[BUCKETS];
+    private final double[] bucketMasses = new double[BUCKETS];
+    private long[] members = new long[1024];
+    private int memberCount;
+    private float max;
+    private double total;
+
+    Distribution(int vocabularySize) {
+        size = vocabularySize;
+        logits = new float[vocabularySize];
+        weights = new float[vocabularySize];
+        blockSums = new double[(vocabularySize + BLOCK - 1) / BLOCK];
+    }
+
+    /** Takes {@code vocabularySize} floats from the segment. */
+    void load(MemorySegment row) {
+        MemorySegment.copy(row, ValueLayout.JAVA_FLOAT, 0, logits, 0, size);
+    }
+
+    float logit(int id) {
+        return logits[id];
+    }
+
+    /** Sets a logit; overflow to infinity becomes the greatest float. */
+    void set(int id, float logit) {
+        logits[id] = Math.min(logit, Float.MAX_VALUE);
+    }
+
+    void mask(int id) {
+        logits[id] = Float.NEGATIVE_INFINITY;
+    }
+
+    /**
+     * Finds the greatest logit; comes before all that follows, after each change of the logits.
+     *
+     * @return false if there is nothing to choose from: a logit is NaN or positive infinity, or all are negative infinity
+     */
+    boolean findMax() {
+        float greatest = Float.NEGATIVE_INFINITY;
+        for (int i = 0; i < size; i++) {
+            greatest = Math.max(greatest, logits[i]);
+        }
+        max = greatest;
+        return Float.isFinite(greatest);
+    }
+
+    /** The id of the greatest logit, the smallest among equals. */
+    int argmax() {
+        int id = 0;
+        while (logits[id] != max) {
+            id++;
+        }
+        return id;
+    }
+
+    /** Makes the weights for a temperature, of all tokens. */
+    void soften(double temperature) {
+        exponential(logits, max, 1 / temperature, weights, size);
+        sum();
+    }
+
+    /** Drops the tokens whose probability is below {@code minP} times that of the most probable. */
+    void keepMinP(float minP) {
+        for (int i = 0; i < size; i++) {
+            float weight = weights[i];
+            weights[i] = weight >= minP ? weight : 0;
+        }
+        sum();
+    }
+
+    /**
+     * Keeps the {@code topK} most probable tokens and all that equal the last of these; then, of what is left, the fewest most
+     * probable tokens whose probabilities add up to {@code topP} or more.
+     *
+     * @param topK 0 or less keeps all
+     * @param topP 1 keeps all
+     */
+    void keepTop(int topK, double topP) {
+        boolean byCount = topK > 0 && topK < size;
+        if (!byCount && topP >= 1) {
+            return;
+        }
+        fillBuckets();
+        int lastBucket = BUCKETS - 1;
+        float cut = Float.NEGATIVE_INFINITY;
+        int lastId = Integer.MAX_VALUE;
+        double mass = total;
+        if (byCount) {
+            int bucket = 0;
+            int before = 0;
+            mass = 0;
+            while (before + bucketCounts[bucket] < topK) {
+                before += bucketCounts[bucket];
+                mass += bucketMasses[bucket];
+                bucket++;
+            }
+            sortMembers(bucket);
+            cut = logits[id(members[topK - before - 1])];
+            for (int i = 0; i < memberCount && logits[id(members[i])] >= cut; i++) {
+                mass += weights[id(members[i])];
+            }
+            lastBucket = bucket;
+        }
+        if (topP < 1) {
+            double wanted = topP * mass;
+            // Rounding may keep the sum below what is wanted; the walk ends with the members of its bucket then. It
+            // never
+            // passes the cut of top-k: up to there it adds the same numbers in the same order as above.
+            while (lastBucket > 0 && bucketMasses[lastBucket] == 0) {
+                lastBucket--;
+            }
+            int bucket = 0;
+            double reached = 0;
+            while (bucket < lastBucket && reached + bucketMasses[bucket] < wanted) {
+                reached += bucketMasses[bucket++];
+            }
+            sortMembers(bucket);
+            int i = 0;
+            reached += weights[id(members[0])];
+            while (reached < wanted && i + 1 < memberCount) {
+                reached += weights[id(members[++i])];
+            }
+            lastId = id(members[i]);
+            cut = logits[lastId];
+        }
+        for (int i = 0; i < size; i++) {
+            float logit = logits[i];
+            if (!(logit > cut || (logit == cut && i <= lastId))) {
+                weights[i] = 0;
+            }
+        }
+        sum();
+    }
+
+    /** The token at a place of the cumulative distribution, in order of ids. {@code uniform} is in [0, 1). */
+    int draw(double uniform) {
+        double rest = uniform * total;
+        int lastBlock = blockSums.length - 1;
+        while (blockSums[lastBlock] == 0) {
+            lastBlock--;
+        }
+        int block = 0;
+        while (block < lastBlock && rest >= blockSums[block]) {
+            rest -= blockSums[block++];
+        }
+        int chosen = -1;
+        int end = Math.min(size, (block + 1) * BLOCK);
+        for (int i = block * BLOCK; i < end; i++) {
+            if (weights[i] > 0) {
+                chosen = i;
+                if (rest < weights[i]) {
+                    break;
+                }
+                rest -= weights[i];
+            }
+        }
+        return chosen;
+    }
+
+    /** The probability of a token among those kept. */
+    double probability(int id) {
+        return weights[id] / total;
+    }
+
+    /** Log probabilities by the logits alone: of one token, and of the {@code top} most probable. */
+    TokenLogprobs logprobs(int id, int top) {
+        soften(1);
+        double logOfSum = Math.log(total);
+        int count = Math.min(top, size);
+        int[] best = new int[count];
+        int found = 0;
+        float logit = logits[id];
+        int rank = 1;
+        for (int i = 0; i < size; i++) {
+            float value = logits[i];
+            if (value > logit || (value == logit && i < id)) {
+                rank++;
+            }
+            if (found < count || (count > 0 && value > logits[best[count - 1]])) {
+                int place = found < count ? found++ : count - 1;
+                while (place > 0 && value > logits[best[place - 1]]) {
+                    best[place] = best[place - 1];
+                    place--;
+                }
+                best[place] = i;
+            }
+        }
+        List<Candidate> candidates = new ArrayList<>(count);
+        for (int candidate : best) {
+            candidates.add(new Candidate(candidate, logprob(logits[candidate], logOfSum)));
+        }
+        return new TokenLogprobs(id, logprob(logit, logOfSum), rank, List.copyOf(candidates));
+    }
+
+    private float logprob(float logit, double logOfSum) {
+        return (float) ((double) logit - max - logOfSum);
+    }
+
+    private void fillBuckets() {
+        Arrays.fill(bucketCounts, 0);
+        Arrays.fill(bucketMasses, 0);
+        for (int i = 0; i < size; i++) {
+            int bucket = bucket(max - logits[i]);
+            bucketCounts[bucket]++;
+            bucketMasses[bucket] += weights[i];
+        }
+    }
+
+    private static int bucket(float distance) {
+        int bucket = (Float.floatToRawIntBits(distance) >>> BUCKET_SHIFT) - FIRST_BUCKET;
+        return Math.clamp(bucket, 0, BUCKETS - 1);
+    }
+
+    /** Puts the tokens of a bucket in order into {@link #members}. */
+    private void sortMembers(int bucket) {
+        if (members.length < bucketCounts[bucket]) {
+            members = new long[Math.max(bucketCounts[bucket], 2 * members.length)];
+        }
+        memberCount = 0;
+        for (int i = 0; i < size; i++) {
+            if (bucket(max - logits[i]) == bucket) {
+                members[memberCount++] = orderedKey(logits[i], i);
+            }
+        }
+        Arrays.sort(members, 0, memberCount);
+    }
+
+    /** Sorts greater logits first, then smaller ids. */
+    private static long orderedKey(float logit, int id) {
+        // Adding 0 makes -0 positive: the two are equal. Flipping the bits of negative floats orders all floats as
+        // integers.
+        int bits = Float.floatToRawIntBits(logit + 0f);
+        int ascending = bits ^ ((bits >> 31) & Integer.MAX_VALUE);
+        return ((long) ~ascending << 32) | id;
+    }
+
+    private static int id(long orderedKey) {
+        return (int) orderedKey;
+    }
+
+    private void sum() {
+        total = 0;
+        for (int block = 0; block < blockSums.length; block++) {
+            int end = Math.min(size, (block + 1) * BLOCK);
+            double sum = sum(weights, block * BLOCK, end);
+            blockSums[block] = sum;
+            total += sum;
+        }
+    }
+
+    /** Four chains, for one alone would wait for each addition. */
+    private static double sum(float[] values, int start, int end) {
+        double a = 0;
+        double b = 0;
+        double c = 0;
+        double d = 0;
+        int i = start;
+        for (; i + 3 < end; i += 4) {
+            a += values[i];
+            b += values[i + 1];
+            c += values[i + 2];
+            d += values[i + 3];
+        }
+        for (; i < end; i++) {
+            a += values[i];
+        }
+        return (a + b) + (c + d);
+    }
+
+    /**
+     * {@code out[i] = exp((values[i] - max) * scale)}, relatively wrong by less than 1e-7 where that is a normal float and 0 far below;
+     * no value may exceed {@code max}. Only multiplications, additions and conversions, which the compiler turns into vector instructions: a
+     * Taylor polynomial of degree 5 at x / 2048, then 11 squarings.
+     */
+    static void exponential(float[] values, float max, double scale, float[] out, int size) {
+        double argumentScale = scale * ARGUMENT_SCALE;
+        for (int i = 0; i < size; i++) {
+            double x = Math.max(((double) values[i] - max) * argumentScale, -0.1);
+            double y = 1 + x * (1 + x * (1.0 / 2 + x * (1.0 / 6 + x * (1.0 / 24 + x * (1.0 / 120)))));
+            y *= y;
+            y *= y;
+            y *= y;
+            y *= y;
+            y *= y;
+            y *= y;
+            y *= y;
+            y *= y;
+            y *= y;
+            y *= y;
+            y *= y;
+            out[i] = (float) y;
+        }
+    }
+}

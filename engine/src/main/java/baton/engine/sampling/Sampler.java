@@ -1,0 +1,76 @@
+package baton.engine.sampling;
+
+import baton.engine.SamplingParams;
+import baton.engine.model.Logits;
+import baton.kv.ConfigException;
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.List;
+import java.util.Set;
+
+/** Chooses tokens for all sequences of an engine. Holds the buffers that they share, so it is used by one thread. */
+public final class Sampler {
+    private final int vocabularySize;
+    private final Set<Integer> eosIds;
+    private final Distribution distribution;
+
+    /**
+     * @param vocabularySize logits in a row
+     * @param eosIds the model's end tokens
+     */
+    public Sampler(int vocabularySize, Set<Integer> eosIds) {
+        this.vocabularySize = vocabularySize;
+        this.eosIds = Set.copyOf(eosIds);
+        this.distribution = new Distribution(vocabularySize);
+    }
+
+    /**
+     * Begins a sequence.
+     *
+     * @param prompt its token ids
+     * @param seed decides its choices together with the position of the output token, and with nothing else; as in vLLM,
+     *     {@code params.seed() + i} for sequence {@code i} of a request
+     * @throws ConfigException if {@code logit_bias} or {@code stop_token_ids} has a token outside the vocabulary
+     */
+    public SequenceSampler sequence(SamplingParams params, int[] prompt, long seed) {
+        check(params, vocabularySize);
+        return new SequenceSampler(params, prompt, eosIds, vocabularySize, seed, distribution);
+    }
+
+    /**
+     * Checks what {@link SamplingParams} cannot know: that its tokens exist. May be called by any thread.
+     *
+     * @throws ConfigException if {@code logit_bias} or {@code stop_token_ids} has a token outside the vocabulary
+     */
+    public static void check(SamplingParams params, int vocabularySize) {
+        check("logit_bias", params.logitBias().keySet(), vocabularySize);
+        check("stop_token_ids", params.stopTokenIds(), vocabularySize);
+    }
+
+    private static void check(String field, Collection<Integer> ids, int vocabularySize) {
+        for (int id : ids) {
+            if (id < 0 || id >= vocabularySize) {
+                throw new ConfigException(
+                        field, "has token " + id + ", must be within the vocabulary, 0 to " + (vocabularySize - 1));
+            }
+        }
+    }
+
+    /**
+     * The log probabilities of tokens that are given, not chosen: {@code nextTokens[i]} by row {@code firstRow + i}.
+     *
+     * @param top number of most probable tokens to report for each
+     * @throws IllegalStateException if a row has NaN or positive infinity, or nothing but negative infinity
+     */
+    public List<TokenLogprobs> promptLogprobs(Logits logits, int firstRow, int[] nextTokens, int top) {
+        List<TokenLogprobs> result = new ArrayList<>(nextTokens.length);
+        for (int i = 0; i < nextTokens.length; i++) {
+            distribution.load(logits.row(firstRow + i));
+            if (!distribution.findMax()) {
+                throw SequenceSampler.unusable(firstRow + i);
+            }
+            result.add(distribution.logprobs(nextTokens[i], top));
+        }
+        return result;
+    }
+}

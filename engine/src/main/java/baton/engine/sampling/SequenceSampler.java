@@ -1,0 +1,174 @@
+package baton.engine.sampling;
+
+import baton.engine.SamplingParams;
+import baton.engine.model.Logits;
+import java.lang.foreign.ValueLayout;
+import java.util.BitSet;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+
+/**
+ * Chooses the tokens of one sequence and remembers them for the penalties. Outlives preemption; used by the thread of its
+ * {@link Sampler}.
+ *
+ * <p>The order is that of vLLM V1 ({@code vllm/v1/sample/sampler.py}, with its default {@code logprobs_mode} of
+ * {@code raw_logprobs}):
+ *
+ * <ol>
+ *   <li>{@code min_tokens} (no end token or stop token before) and {@code logit_bias};
+ *   <li>penalties: repetition over prompt and output, dividing positive logits and multiplying others; then, over the output alone,
+ *       frequency times count and presence, both subtracted;
+ *   <li>temperature 0: the greatest logit. Else
+ *   <li>temperature, {@code min_p}, {@code top_k}, {@code top_p}, each on what the one before left, and a draw.
+ * </ol>
+ *
+ * <p>Log probabilities are of the model's logits, before all of these. The smaller id comes first among equals everywhere; top-k
+ * keeps all tokens that equal the k-th.
+ *
+ * <p>The draw for output position k takes its random number from the seed and k alone, so neither the batch nor other requests nor
+ * preemption change what a seed yields.
+ */
+public final class SequenceSampler {
+    private final SamplingParams params;
+    private final int vocabularySize;
+    private final long stream;
+    private final Distribution distribution;
+    private final Set<Integer> endIds;
+    private final boolean repetition;
+    private final boolean counted;
+    /** Tokens of prompt and output, for the repetition penalty. */
+    private final BitSet seen = new BitSet();
+    /** How often each token is in the output, for the other two. */
+    private final Map<Integer, Integer> outputCounts = new HashMap<>();
+
+    private int position;
+
+    /**
+     * A chosen token.
+     *
+     * @param logprobs if the request asked for them
+     */
+    public record Sampled(int id, Optional<TokenLogprobs> logprobs) {}
+
+    SequenceSampler(
+            SamplingParams params,
+            int[] prompt,
+            Set<Integer> eosIds,
+            int vocabularySize,
+            long seed,
+            Distribution distribution) {
+        this.params = params;
+        this.vocabularySize = vocabularySize;
+        this.stream = mix(seed);
+        this.distribution = distribution;
+        this.endIds = new HashSet<>(eosIds);
+        endIds.addAll(params.stopTokenIds());
+        this.repetition = params.repetitionPenalty() != 1;
+        this.counted = params.frequencyPenalty() != 0 || params.presencePenalty() != 0;
+        if (repetition) {
+            for (int id : prompt) {
+                seen.set(id);
+            }
+        }
+    }
+
+    /**
+     * Chooses the next token by a row of logits, which stays as it is.
+     *
+     * @throws IllegalStateException if the row has NaN or positive infinity, or no token is left to choose; the sequence cannot go
+     *     on, others can
+     */
+    public Sampled next(Logits logits, int row) {
+        if (logits.vocabularySize() != vocabularySize) {
+            throw new IllegalArgumentException(
+                    "logits: vocabularySize=" + logits.vocabularySize() + ", expected " + vocabularySize);
+        }
+        boolean changed = changesLogits();
+        int id;
+        if (params.greedy() && !changed) {
+            id = logits.argmax(row);
+            // The greatest logit tells of NaN and infinity in the row, as both would be taken for the greatest.
+            if (!Float.isFinite(logits.row(row).getAtIndex(ValueLayout.JAVA_FLOAT, id))) {
+                throw unusable(row);
+            }
+        } else {
+            load(logits, row);
+            if (changed) {
+                changeLogits();
+                if (!distribution.findMax()) {
+                    throw unusable(row);
+                }
+            }
+            id = params.greedy() ? distribution.argmax() : draw();
+        }
+        Optional<TokenLogprobs> logprobs = Optional.empty();
+        if (params.logprobs().isPresent()) {
+            load(logits, row);
+            logprobs = Optional.of(distribution.logprobs(id, params.logprobs().getAsInt()));
+        }
+        if (repetition) {
+            seen.set(id);
+        }
+        if (counted) {
+            outputCounts.merge(id, 1, Integer::sum);
+        }
+        position++;
+        return new Sampled(id, logprobs);
+    }
+
+    static IllegalStateException unusable(int row) {
+        return new IllegalStateException("logits of row " + row
+                + " leave no token to choose: they have NaN or positive infinity, or are all negative infinity");
+    }
+
+    private void load(Logits logits, int row) {
+        distribution.load(logits.row(row));
+        if (!distribution.findMax()) {
+            throw unusable(row);
+        }
+    }
+
+    private boolean changesLogits() {
+        return position < params.minTokens() || !params.logitBias().isEmpty() || repetition || counted;
+    }
+
+    private void changeLogits() {
+        if (position < params.minTokens()) {
+            for (int id : endIds) {
+                if (id < vocabularySize) {
+                    distribution.mask(id);
+                }
+            }
+        }
+        params.logitBias().forEach((id, bias) -> distribution.set(id, distribution.logit(id) + bias.floatValue()));
+        float factor = (float) params.repetitionPenalty();
+        for (int id = seen.nextSetBit(0); id >= 0; id = seen.nextSetBit(id + 1)) {
+            float logit = distribution.logit(id);
+            distribution.set(id, logit > 0 ? logit / factor : logit * factor);
+        }
+        float frequency = (float) params.frequencyPenalty();
+        float presence = (float) params.presencePenalty();
+        outputCounts.forEach(
+                (id, count) -> distribution.set(id, distribution.logit(id) - frequency * count - presence));
+    }
+
+    private int draw() {
+        distribution.soften(params.temperature());
+        if (params.minP() > 0) {
+            distribution.keepMinP((float) params.minP());
+        }
+        distribution.keepTop(params.topK(), params.topP());
+        return distribution.draw((mix(stream + position) >>> 11) * 0x1p-53);
+    }
+
+    /** The output function of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators) one step from here. */
+    private static long mix(long state) {
+        long z = state + 0x9e3779b97f4a7c15L;
+        z = (z ^ (z >>> 30)) * 0xbf58476d1ce4e5b9L;
+        z = (z ^ (z >>> 27)) * 0x94d049bb133111ebL;
+        return z ^ (z >>> 31);
+    }
+}
