@@ -1,6 +1,7 @@
 package baton.server;
 
 import baton.engine.EngineUnavailableException;
+import baton.engine.text.ChatTemplateException;
 import baton.kv.ConfigException;
 import java.util.Optional;
 import java.util.OptionalInt;
@@ -81,6 +82,7 @@ final class ApiException extends RuntimeException {
                         String.valueOf(config.getMessage()),
                         Optional.of(config.field()),
                         OptionalInt.empty());
+            case ChatTemplateException template -> badRequest(String.valueOf(template.getMessage()));
             case EngineUnavailableException unavailable -> unavailable(String.valueOf(unavailable.getMessage()));
             default -> internal("internal error: " + failure);
         };

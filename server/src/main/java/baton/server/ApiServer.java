@@ -203,7 +203,8 @@ public final class ApiServer implements AutoCloseable {
         try {
             requestIdHeader(request).ifPresent(exchange::identify);
             route(exchange);
-        } catch (RuntimeException e) {
+        } catch (Exception | LinkageError e) {
+            // Whatever went wrong, the client gets an answer.
             exchange.fail(e);
         }
     }
@@ -481,7 +482,7 @@ public final class ApiServer implements AutoCloseable {
                 try {
                     T result = task.call();
                     continuation = () -> next.accept(result);
-                } catch (Exception | StackOverflowError e) {
+                } catch (Exception | StackOverflowError | LinkageError e) {
                     continuation = () -> exchange.fail(e);
                 }
                 onEventLoop(exchange, continuation);
@@ -499,7 +500,7 @@ public final class ApiServer implements AutoCloseable {
                 }
                 try {
                     continuation.run();
-                } catch (RuntimeException e) {
+                } catch (Exception | LinkageError e) {
                     exchange.fail(e);
                 }
             });

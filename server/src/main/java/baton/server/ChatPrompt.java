@@ -1,15 +1,15 @@
 package baton.server;
 
+import baton.engine.text.ChatRequest;
 import baton.engine.text.ChatTemplate;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.Optional;
-import tools.jackson.core.JacksonException;
 import tools.jackson.databind.JsonNode;
-import tools.jackson.databind.json.JsonMapper;
-import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
@@ -18,8 +18,6 @@ import tools.jackson.databind.node.ObjectNode;
  * @param responseRole role of the message that the model writes
  */
 record ChatPrompt(String text, String responseRole) {
-    private static final JsonMapper MAPPER = JsonMapper.builder().build();
-
     /**
      * Reads {@code messages}, {@code tools}, {@code chat_template_kwargs}, {@code add_generation_prompt} and {@code
      * continue_final_message}.
@@ -27,9 +25,10 @@ record ChatPrompt(String text, String responseRole) {
      * @throws ConfigException naming the field that is not as it should be
      */
     static ChatPrompt read(JsonFields fields, Optional<ChatTemplate> template, String assistant) {
-        ChatTemplate chat = template.orElseThrow(() -> ApiException.badRequest(
-                "the model has no chat template (tokenizer_config.json: chat_template); use /v1/completions"));
-        List<ObjectNode> messages = new ArrayList<>();
+        ChatTemplate chat = template.filter(ChatTemplate::isPresent)
+                .orElseThrow(() -> ApiException.badRequest(
+                        "the model has no chat template (tokenizer_config.json: chat_template); use /v1/completions"));
+        List<JsonNode> messages = new ArrayList<>();
         for (JsonFields message : fields.objects("messages")
                 .orElseThrow(() -> ApiException.badField("messages", "is missing, must be an array of messages"))) {
             messages.add(message(message));
@@ -44,28 +43,23 @@ record ChatPrompt(String text, String responseRole) {
         }
         String role =
                 addGenerationPrompt ? assistant : messages.getLast().get("role").asString();
-        return new ChatPrompt(
-                render(
-                        chat,
-                        messages,
-                        fields.objects("tools").orElse(List.of()),
-                        fields.object("chat_template_kwargs").orElse(JsonFields.empty("chat_template_kwargs")),
-                        addGenerationPrompt,
-                        continues),
-                role);
+        Map<String, JsonNode> variables = new HashMap<>();
+        fields.object("chat_template_kwargs")
+                .ifPresent(kwargs ->
+                        kwargs.toJson().properties().forEach(entry -> variables.put(entry.getKey(), entry.getValue())));
+        String text = chat.render(new ChatRequest(
+                messages,
+                fields.objects("tools")
+                        .filter(tools -> !tools.isEmpty())
+                        .map(tools ->
+                                tools.stream().<JsonNode>map(JsonFields::toJson).toList()),
+                addGenerationPrompt,
+                continues,
+                variables));
+        return new ChatPrompt(text, role);
     }
 
-    private static String render(
-            ChatTemplate template,
-            List<ObjectNode> messages,
-            List<JsonFields> tools,
-            JsonFields arguments,
-            boolean addGenerationPrompt,
-            boolean continues) {
-        return "";
-    }
-
-    /** A message whose content, if any, is one string, and whose tool calls have their arguments as objects. */
+    /** A message whose content, if any, is one string. */
     private static ObjectNode message(JsonFields fields) {
         if (fields.string("role").filter(role -> !role.isBlank()).isEmpty()) {
             throw ApiException.badField(fields.field("role"), "is missing, must be a string such as user");
@@ -78,12 +72,7 @@ record ChatPrompt(String text, String responseRole) {
             throw ApiException.badField(fields.field("content"), "is missing, must be a string or an array of parts");
         }
         fields.string("name");
-        for (JsonFields call : fields.objects("tool_calls").orElse(List.of())) {
-            call.object("function");
-        }
-        if (message.get("tool_calls") instanceof ArrayNode calls) {
-            calls.forEach(ChatPrompt::openArguments);
-        }
+        fields.objects("tool_calls").ifPresent(calls -> calls.forEach(call -> call.object("function")));
         return message;
     }
 
@@ -105,18 +94,5 @@ record ChatPrompt(String text, String responseRole) {
                     .orElseThrow(() -> ApiException.badField(part.field("text"), "is missing, must be a string")));
         }
         return String.join("\n", texts);
-    }
-
-    /** Clients send a call's arguments as a string of JSON; templates want them as what they say. */
-    private static void openArguments(JsonNode call) {
-        if (call.get("function") instanceof ObjectNode function
-                && function.get("arguments") instanceof JsonNode arguments
-                && arguments.isString()) {
-            try {
-                function.set("arguments", MAPPER.readTree(arguments.asString()));
-            } catch (JacksonException _) {
-                // The model wrote something else; the template gets it as it is.
-            }
-        }
     }
 }

@@ -53,7 +53,9 @@ public final class PrometheusMetrics implements EngineListener {
 
     private static final List<String> LABELS = List.of("model_name", "engine");
 
+    /** Its series have no exemplars: these would need a tracing library. */
     private final PrometheusRegistry registry = new PrometheusRegistry();
+
     private final PrometheusMeterRegistry text =
             new PrometheusMeterRegistry(PrometheusConfig.DEFAULT, registry, Clock.SYSTEM);
     private final String[] labels;
@@ -95,6 +97,7 @@ public final class PrometheusMetrics implements EngineListener {
                 .name("vllm:num_requests_waiting_by_reason")
                 .help("Waiting requests by what they wait for: capacity, or (deferred) KV from elsewhere")
                 .labelNames(with("reason"))
+                .withoutExemplars()
                 .register(registry);
         waitingForCapacity = byReason.labelValues(valuesWith("capacity"));
         waitingDeferred = byReason.labelValues(valuesWith("deferred"));
@@ -110,6 +113,7 @@ public final class PrometheusMetrics implements EngineListener {
                 .name("vllm:prompt_tokens_by_source")
                 .help("Prompt tokens by where their KV came from")
                 .labelNames(with("source"))
+                .withoutExemplars()
                 .register(registry);
         localCompute = bySource.labelValues(valuesWith("local_compute"));
         localCacheHit = bySource.labelValues(valuesWith("local_cache_hit"));
@@ -121,6 +125,7 @@ public final class PrometheusMetrics implements EngineListener {
                 .name("vllm:request_success")
                 .help("Requests that ended, by finish reason")
                 .labelNames(with("finished_reason"))
+                .withoutExemplars()
                 .register(registry);
         for (FinishReason reason : FinishReason.values()) {
             success.initLabelValues(valuesWith(reason.wireName()));
@@ -203,6 +208,7 @@ public final class PrometheusMetrics implements EngineListener {
                             Counter counter = Counter.builder()
                                     .name(first.name())
                                     .labelNames(names)
+                                    .withoutExemplars()
                                     .register(registry);
                             yield (values, measurement) -> counter.labelValues(
                                             valuesWith(values.toArray(String[]::new)))
@@ -214,6 +220,7 @@ public final class PrometheusMetrics implements EngineListener {
                                     .classicOnly()
                                     .classicUpperBounds(TRANSFER_SECONDS)
                                     .labelNames(names)
+                                    .withoutExemplars()
                                     .register(registry);
                             yield (values, measurement) -> histogram
                                     .labelValues(valuesWith(values.toArray(String[]::new)))
@@ -231,6 +238,7 @@ public final class PrometheusMetrics implements EngineListener {
                 .name(name)
                 .help(help)
                 .labelNames(with())
+                .withoutExemplars()
                 .register(registry)
                 .labelValues(labels);
     }
@@ -241,6 +249,7 @@ public final class PrometheusMetrics implements EngineListener {
                 .name(name)
                 .help(help)
                 .labelNames(with())
+                .withoutExemplars()
                 .register(registry)
                 .labelValues(labels);
     }
@@ -252,6 +261,7 @@ public final class PrometheusMetrics implements EngineListener {
                 .classicOnly()
                 .classicUpperBounds(buckets)
                 .labelNames(with())
+                .withoutExemplars()
                 .register(registry)
                 .labelValues(labels);
     }

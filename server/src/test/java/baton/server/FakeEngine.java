@@ -37,6 +37,7 @@ final class FakeEngine implements Engine {
             .normalize();
 
     private final Tokenizer tokenizer = Tokenizer.load(MODEL);
+    private final ChatTemplate chatTemplate = ChatTemplate.load(MODEL);
     private final ExecutorService thread = Executors.newSingleThreadExecutor(
             Thread.ofPlatform().name("fake-engine").factory());
     private final Map<String, Session> live = new ConcurrentHashMap<>();
@@ -122,7 +123,7 @@ final class FakeEngine implements Engine {
 
     @Override
     public Optional<ChatTemplate> chatTemplate() {
-        return Optional.empty();
+        return Optional.of(chatTemplate);
     }
 
     @Override

@@ -6,6 +6,7 @@ import java.io.IOException;
 import java.io.InputStream;
 import java.net.InetAddress;
 import java.net.Socket;
+import java.net.SocketException;
 import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
@@ -119,13 +120,23 @@ final class ServerFixture implements AutoCloseable {
             return new String(in.readNBytes(length), StandardCharsets.UTF_8);
         }
 
-        /** True once the server has closed the connection; waits for it. */
-        boolean closedByServer() throws IOException {
+        /** Reads until the server closes the connection; the number of bytes until then. */
+        long readUntilClosed() throws IOException {
+            byte[] buffer = new byte[1 << 16];
+            long total = 0;
             try {
-                return in.read() < 0;
-            } catch (java.net.SocketException _) {
-                return true;
+                for (int count = in.read(buffer); count >= 0; count = in.read(buffer)) {
+                    total += count;
+                }
+            } catch (SocketException _) {
+                // A reset is an end as well.
             }
+            return total;
+        }
+
+        /** Closes the connection at once. */
+        void leave() throws IOException {
+            socket.close();
         }
 
         private String line() throws IOException {
