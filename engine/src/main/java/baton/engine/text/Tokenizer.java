@@ -71,8 +71,8 @@ public final class Tokenizer implements AutoCloseable {
         lifetime.readLock().lock();
         try {
             requireOpen();
-            long[] ids =
-                    library.encode(withoutUnpairedSurrogates(text), addSpecialTokens, false).getIds();
+            long[] ids = library.encode(withoutUnpairedSurrogates(text), addSpecialTokens, false)
+                    .getIds();
             return Arrays.stream(ids).mapToInt(Math::toIntExact).toArray();
         } finally {
             lifetime.readLock().unlock();

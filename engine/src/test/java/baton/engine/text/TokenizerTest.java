@@ -100,7 +100,8 @@ class TokenizerTest {
     @Test
     void anyTextComesBack() {
         try (Tokenizer tokenizer = Tokenizer.load(MODEL)) {
-            for (String text : List.of("", " ", "\u0000\u0001", "日本語 \uD83D\uDC69\u200D\uD83D\uDE80\n\n  x", "é\u0301ß\t.")) {
+            for (String text :
+                    List.of("", " ", "\u0000\u0001", "日本語 \uD83D\uDC69\u200D\uD83D\uDE80\n\n  x", "é\u0301ß\t.")) {
                 assertThat(tokenizer.decode(tokenizer.encode(text, false), false))
                         .isEqualTo(text);
             }
@@ -229,8 +230,8 @@ class TokenizerTest {
             List<Future<Boolean>> done = new ArrayList<>();
             for (int i = 0; i < 64; i++) {
                 String text = "Mira owns " + i + " spoons. ".repeat(i);
-                Callable<Boolean> roundTrip =
-                        () -> tokenizer.decode(tokenizer.encode(text, false), false).equals(text);
+                Callable<Boolean> roundTrip = () ->
+                        tokenizer.decode(tokenizer.encode(text, false), false).equals(text);
                 done.add(threads.submit(roundTrip));
             }
             for (Future<Boolean> future : done) {
@@ -257,10 +258,7 @@ class TokenizerTest {
                 .put("max_length", 3)
                 .put("strategy", "LongestFirst")
                 .put("stride", 0);
-        root.set(
-                "padding",
-                JSON.readTree(
-                        """
+        root.set("padding", JSON.readTree("""
                 {"strategy":{"Fixed":64},"direction":"Right","pad_to_multiple_of":null,"pad_id":1,"pad_type_id":0,"pad_token":"<|eos|>"}
                 """));
         try (Tokenizer tokenizer = Tokenizer.load(write(dir, root.toString()))) {
@@ -274,7 +272,8 @@ class TokenizerTest {
         assertThatThrownBy(() -> Tokenizer.load(dir))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageStartingWith(file + ": no such file");
-        for (String content : List.of("", "{", "[]", "{\"model\":{\"vocab\":3}}", "{\"model\":{\"vocab\":{\"a\":-1}}}")) {
+        for (String content :
+                List.of("", "{", "[]", "{\"model\":{\"vocab\":3}}", "{\"model\":{\"vocab\":{\"a\":-1}}}")) {
             write(dir, content);
             assertThatThrownBy(() -> Tokenizer.load(dir))
                     .as(content)
@@ -405,9 +404,7 @@ class TokenizerTest {
     }
 
     private static Path writeWordPiece(Path dir) throws IOException {
-        return write(
-                dir,
-                """
+        return write(dir, """
                 {"version":"1.0","added_tokens":[{"id":0,"content":"[UNK]","special":true,"single_word":false,"lstrip":false,
                 "rstrip":false,"normalized":false}],"pre_tokenizer":{"type":"WhitespaceSplit"},
                 "model":{"type":"WordPiece","unk_token":"[UNK]","continuing_subword_prefix":"##","max_input_chars_per_word":100,
