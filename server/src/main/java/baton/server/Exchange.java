@@ -2,9 +2,11 @@ package baton.server;
 
 import io.vertx.core.Context;
 import io.vertx.core.buffer.Buffer;
+import io.vertx.core.http.HttpConnection;
 import io.vertx.core.http.HttpMethod;
 import io.vertx.core.http.HttpServerRequest;
 import io.vertx.core.http.HttpServerResponse;
+import io.vertx.core.http.impl.HttpServerConnection;
 import java.util.Optional;
 import java.util.OptionalDouble;
 import org.slf4j.Logger;
@@ -97,9 +99,15 @@ final class Exchange {
         json(error.status(), writer.error(error));
     }
 
-    /** Breaks the connection off. */
+    /** Breaks the connection off, whatever is still to be written. */
     void reset() {
-        request.connection().close();
+        HttpConnection connection = request.connection();
+        if (connection instanceof HttpServerConnection server) {
+            // Vert.x's own close waits until all is written, which a client that does not read can put off for ever.
+            Object _ = server.channelHandlerContext().close();
+        } else {
+            connection.close();
+        }
     }
 
     /** Writes the request's line to the log, unless it has one. Of requests that generate nothing, only at debug level. */

@@ -6,7 +6,6 @@ import java.io.IOException;
 import java.io.InputStream;
 import java.net.InetAddress;
 import java.net.Socket;
-import java.net.SocketException;
 import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
@@ -118,20 +117,6 @@ final class ServerFixture implements AutoCloseable {
 
         String body(int length) throws IOException {
             return new String(in.readNBytes(length), StandardCharsets.UTF_8);
-        }
-
-        /** Reads until the server closes the connection; the number of bytes until then. */
-        long readUntilClosed() throws IOException {
-            byte[] buffer = new byte[1 << 16];
-            long total = 0;
-            try {
-                for (int count = in.read(buffer); count >= 0; count = in.read(buffer)) {
-                    total += count;
-                }
-            } catch (SocketException _) {
-                // A reset is an end as well.
-            }
-            return total;
         }
 
         /** Closes the connection at once. */
