@@ -4,6 +4,7 @@ import baton.engine.Engine;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import io.vertx.core.Context;
+import io.vertx.core.Future;
 import io.vertx.core.Vertx;
 import io.vertx.core.VertxOptions;
 import io.vertx.core.buffer.Buffer;
@@ -37,6 +38,7 @@ import java.util.regex.Pattern;
 import java.util.stream.Collectors;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
+import tools.jackson.core.JsonGenerator;
 
 /**
  * The OpenAI HTTP API of one instance, as vLLM serves it.
@@ -119,6 +121,7 @@ public final class ApiServer implements AutoCloseable {
                 .setHost(config.host())
                 .setPort(config.port())
                 .setHttp2ClearTextEnabled(false)
+                .setTcpKeepAlive(true)
                 .setHandle100ContinueAutomatically(true));
         http.requestHandler(this::handle);
         http.exceptionHandler(failure -> LOG.debug("connection failed: {}", failure.toString()));
@@ -188,8 +191,7 @@ public final class ApiServer implements AutoCloseable {
         }
     }
 
-    private static <T> T await(io.vertx.core.Future<T> future, Duration deadline)
-            throws ExecutionException, TimeoutException {
+    private static <T> T await(Future<T> future, Duration deadline) throws ExecutionException, TimeoutException {
         try {
             return future.toCompletionStage().toCompletableFuture().get(deadline.toMillis(), TimeUnit.MILLISECONDS);
         } catch (InterruptedException e) {
@@ -332,7 +334,7 @@ public final class ApiServer implements AutoCloseable {
         exchange.json(200, writer.json().document(out -> writeModel(out, name)));
     }
 
-    private void writeModel(tools.jackson.core.JsonGenerator out, String name) {
+    private void writeModel(JsonGenerator out, String name) {
         out.writeStartObject();
         out.writeStringProperty("id", name);
         out.writeStringProperty("object", "model");

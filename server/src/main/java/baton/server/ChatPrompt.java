@@ -59,7 +59,7 @@ record ChatPrompt(String text, String responseRole) {
         return new ChatPrompt(text, role);
     }
 
-    /** A message whose content, if any, is one string. */
+    /** A message whose content, if any, is a string or an array of text parts; which of them it reads is the template's. */
     private static ObjectNode message(JsonFields fields) {
         if (fields.string("role").filter(role -> !role.isBlank()).isEmpty()) {
             throw ApiException.badField(fields.field("role"), "is missing, must be a string such as user");
@@ -67,7 +67,7 @@ record ChatPrompt(String text, String responseRole) {
         ObjectNode message = fields.toJson();
         Optional<JsonNode> content = fields.value("content");
         if (content.isPresent()) {
-            message.put("content", text(fields, content.get()));
+            requireText(fields, content.get());
         } else if (fields.value("tool_calls").isEmpty()) {
             throw ApiException.badField(fields.field("content"), "is missing, must be a string or an array of parts");
         }
@@ -76,23 +76,23 @@ record ChatPrompt(String text, String responseRole) {
         return message;
     }
 
-    private static String text(JsonFields message, JsonNode content) {
+    private static void requireText(JsonFields message, JsonNode content) {
         if (content.isString()) {
-            return content.asString();
+            return;
         }
         if (!content.isArray()) {
             throw ApiException.badField(
                     message.field("content"), "must be a string or an array of parts, is " + Json.shown(content));
         }
-        List<String> texts = new ArrayList<>();
         for (JsonFields part : message.objects("content").orElse(List.of())) {
-            String type = part.string("type").orElse("text");
+            String type = part.string("type")
+                    .orElseThrow(() -> ApiException.badField(part.field("type"), "is missing, must be text"));
             if (!type.equals("text")) {
                 throw ConfigException.unsupported(part.field("type"), type, "text");
             }
-            texts.add(part.string("text")
-                    .orElseThrow(() -> ApiException.badField(part.field("text"), "is missing, must be a string")));
+            if (part.string("text").isEmpty()) {
+                throw ApiException.badField(part.field("text"), "is missing, must be a string");
+            }
         }
-        return String.join("\n", texts);
     }
 }

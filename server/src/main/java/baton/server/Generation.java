@@ -258,7 +258,9 @@ final class Generation {
             end("error", error.status());
             exchange.fail(failure);
         }
-        LOG.warn("{}: {}", head.id(), error.message());
+        if (error.status() == 500) {
+            LOG.warn("{}: {}", head.id(), error.message());
+        }
     }
 
     private void end(int status) {

@@ -149,6 +149,7 @@ class ChatTest {
             {"messages":[{"role":"user"}]}                                                    | messages[0].content: is missing, must be a string or an array of parts
             {"messages":[{"role":"user","content":5}]}                                        | messages[0].content: must be a string or an array of parts, is 5
             {"messages":[{"role":"user","content":[{"type":"image_url"}]}]}                   | messages[0].content[0].type: unsupported value 'image_url'; allowed: text
+            {"messages":[{"role":"user","content":[{"text":"x"}]}]}                           | messages[0].content[0].type: is missing, must be text
             {"messages":[{"role":"user","content":[{"type":"text"}]}]}                        | messages[0].content[0].text: is missing, must be a string
             {"messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_object"}} | response_format.type: unsupported value 'json_object'; allowed: text
             {"messages":[{"role":"user","content":"x"}],"tool_choice":"required"}             | tool_choice: unsupported value '"required"'; allowed: none, auto

@@ -110,6 +110,40 @@ class DisconnectTest {
     }
 
     @Test
+    void aConnectionServesOneRequestAfterTheOther() throws Exception {
+        fixture.engine.answers("x");
+        try (RawClient client = fixture.raw()) {
+            for (String id : List.of("first", "second", "third")) {
+                client.post("/v1/completions", "{\"prompt\":\"a\",\"stream\":true,\"request_id\":\"" + id + "\"}");
+                assertThat(client.head()).startsWith("HTTP/1.1 200 ");
+                StringBuilder body = new StringBuilder();
+                for (String chunk = client.chunk(); !chunk.isEmpty(); chunk = client.chunk()) {
+                    body.append(chunk);
+                }
+                assertThat(body.toString()).contains("\"cmpl-" + id + "\"").endsWith("data: [DONE]\n\n");
+            }
+        }
+    }
+
+    @Test
+    void aClientMayAskBeforeItSendsItsBody() throws Exception {
+        fixture.engine.answers("x");
+        try (RawClient client = fixture.raw()) {
+            client.send(String.join(
+                    "\r\n",
+                    "POST /v1/completions HTTP/1.1",
+                    "Host: test",
+                    "Content-Length: 14",
+                    "Expect: 100-continue",
+                    "",
+                    ""));
+            assertThat(client.head()).startsWith("HTTP/1.1 100 ");
+            client.send("{\"prompt\":\"a\"}");
+            assertThat(client.head()).startsWith("HTTP/1.1 200 ");
+        }
+    }
+
+    @Test
     void closingLetsRunningRequestsFinishAndRefusesNewOnes() throws Exception {
         CompletableFuture<HttpResponse<String>> answer = ask("{\"prompt\":\"a\"}");
         Session session = fixture.engine.nextSubmitted();

@@ -195,7 +195,7 @@ final class FakeEngine implements Engine {
             finish(index, reason, Optional.empty(), Optional.empty());
         }
 
-        void finish(int index, FinishReason reason, Optional<Object> stopReason, Optional<String> error) {
+        synchronized void finish(int index, FinishReason reason, Optional<Object> stopReason, Optional<String> error) {
             if (!finished.add(index)) {
                 return;
             }

@@ -115,10 +115,6 @@ final class ServerFixture implements AutoCloseable {
             return new String(bytes, StandardCharsets.UTF_8);
         }
 
-        String body(int length) throws IOException {
-            return new String(in.readNBytes(length), StandardCharsets.UTF_8);
-        }
-
         /** Closes the connection at once. */
         void leave() throws IOException {
             socket.close();
