@@ -92,6 +92,10 @@ final class Exchange {
     /** Answers with an error; one that is nobody's fault is logged with its origin. */
     void fail(Throwable failure) {
         ApiException error = ApiException.of(failure);
+        if (clientLeft || response.headWritten()) {
+            LOG.debug("{} {}: nobody to tell: {}", request.method(), request.path(), error.message());
+            return;
+        }
         if (!(failure instanceof ApiException) && error.status() >= 500 && error.status() != 503) {
             LOG.error("{} {} failed", request.method(), request.path(), failure);
         }

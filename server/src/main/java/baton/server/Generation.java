@@ -106,16 +106,24 @@ final class Generation {
 
     private void hop(int prompt, GenerationEvent event) {
         try {
-            exchange.context().runOnContext(_ -> onEvent(prompt, event));
+            exchange.context().runOnContext(_ -> {
+                if (ended) {
+                    return;
+                }
+                try {
+                    onEvent(prompt, event);
+                } catch (RuntimeException e) {
+                    // Without this the client would wait for ever.
+                    LOG.error("{}: cannot handle {}", head.id(), event, e);
+                    fail(e, engineIds);
+                }
+            });
         } catch (RejectedExecutionException e) {
             LOG.debug("{}: the server has stopped, its event is dropped", head.id());
         }
     }
 
     private void onEvent(int prompt, GenerationEvent event) {
-        if (ended) {
-            return;
-        }
         switch (event) {
             case GenerationEvent.PromptLogprobs(int _, List<TokenLogprobs> logprobs) ->
                 promptLogprobs.set(prompt, Optional.of(logprobs));
@@ -258,7 +266,7 @@ final class Generation {
             end("error", error.status());
             exchange.fail(failure);
         }
-        if (error.status() == 500) {
+        if (failure == error && error.status() == 500) {
             LOG.warn("{}: {}", head.id(), error.message());
         }
     }

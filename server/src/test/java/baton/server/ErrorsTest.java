@@ -197,6 +197,29 @@ class ErrorsTest {
     }
 
     @Test
+    void anEventThatMakesNoSenseEndsItsRequest() throws Exception {
+        fixture.engine.script(session -> session.output(5, "x"));
+        assertThat(message(500, fixture.post("/v1/completions", "{\"prompt\":\"a\"}")))
+                .startsWith("internal error: ");
+        assertThat(fixture.engine.nextAborted()).startsWith("cmpl-");
+        fixture.engine.script(session -> {
+            session.output(0, "x");
+            session.output(5, "x");
+        });
+        HttpResponse<String> stream = fixture.post("/v1/completions", "{\"prompt\":\"a\",\"stream\":true}");
+        assertThat(StreamingTest.events(stream)).hasSize(2).last().asString().startsWith("{\"error\":");
+    }
+
+    @Test
+    void aRefusedPromptTakesTheOthersOfItsRequestWithIt() throws Exception {
+        fixture.engine.refusesAfter(1, new EngineUnavailableException("full"));
+        assertThat(message(503, fixture.post("/v1/completions", "{\"prompt\":[[5],[6],[7]]}")))
+                .isEqualTo("full");
+        assertThat(fixture.engine.nextAborted())
+                .isEqualTo(fixture.engine.nextSubmitted().request.id());
+    }
+
+    @Test
     void anUnpairedSurrogateDoesNoHarm() throws Exception {
         fixture.engine.answers("x");
         assertThat(fixture.post("/v1/completions", "{\"prompt\":\"a\\ud800b\"}").statusCode())

@@ -27,6 +27,7 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Consumer;
 
 /** Has tiny-ledger's real tokenizer and chat template, and one thread on which a test's script speaks for the model. */
@@ -47,6 +48,7 @@ final class FakeEngine implements Engine {
     private volatile Optional<String> failure = Optional.empty();
     private volatile Optional<RuntimeException> refusal = Optional.empty();
     private volatile boolean resets = true;
+    private final AtomicInteger accepted = new AtomicInteger();
 
     /** What is played, on the engine's thread, for each request from now on. */
     void script(Consumer<Session> value) {
@@ -66,6 +68,12 @@ final class FakeEngine implements Engine {
     }
 
     void refuses(RuntimeException value) {
+        refusesAfter(0, value);
+    }
+
+    /** Takes so many requests more and refuses the rest. */
+    void refusesAfter(int requests, RuntimeException value) {
+        accepted.set(requests);
         refusal = Optional.of(value);
     }
 
@@ -128,9 +136,9 @@ final class FakeEngine implements Engine {
 
     @Override
     public void submit(GenerationRequest request, Consumer<GenerationEvent> sink) {
-        refusal.ifPresent(refused -> {
-            throw refused;
-        });
+        if (refusal.isPresent() && accepted.getAndDecrement() <= 0) {
+            throw refusal.get();
+        }
         Session session = new Session(request, sink);
         if (live.putIfAbsent(request.id(), session) != null) {
             throw new EngineUnavailableException("id=" + request.id() + " is live already");
