@@ -1,0 +1,43 @@
+package baton.engine;
+
+import baton.engine.model.ModelConfig;
+import baton.engine.text.ChatTemplate;
+import baton.engine.text.Tokenizer;
+import java.util.Optional;
+import java.util.function.Consumer;
+
+/** A running engine: takes prompts from any thread, continues many of them at once. */
+public interface Engine extends AutoCloseable {
+    EngineConfig config();
+
+    ModelConfig model();
+
+    /** Tokens that prompt and output may have together. */
+    int maxModelLen();
+
+    Tokenizer tokenizer();
+
+    Optional<ChatTemplate> chatTemplate();
+
+    /**
+     * Queues a request. Its events go to {@code sink} in order, from the engine's thread; the sink must not block. Every request
+     * that was accepted ends with one {@link GenerationEvent.Finished} for each of its sequences, also when the engine fails.
+     *
+     * @throws baton.kv.ConfigException if the request cannot be served as it is, e.g. a prompt over the limit
+     * @throws EngineUnavailableException if the engine is stopping, has failed or has too many requests waiting
+     */
+    void submit(GenerationRequest request, Consumer<GenerationEvent> sink);
+
+    /** Ends a request, if it is still there, with {@link FinishReason#ABORT}. */
+    void abort(String id);
+
+    /** Forgets cached prefixes. False if that is not possible while requests run. */
+    boolean resetPrefixCache();
+
+    /** A recent view of the engine's load. */
+    EngineStatus status();
+
+    /** Stops at once; live requests end with {@link FinishReason#ABORT}. */
+    @Override
+    void close();
+}

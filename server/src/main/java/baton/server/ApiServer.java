@@ -1,0 +1,513 @@
+package baton.server;
+
+import baton.engine.Engine;
+import baton.kv.ConfigException;
+import baton.kv.JsonFields;
+import io.vertx.core.Context;
+import io.vertx.core.Future;
+import io.vertx.core.Vertx;
+import io.vertx.core.VertxOptions;
+import io.vertx.core.buffer.Buffer;
+import io.vertx.core.file.FileSystemOptions;
+import io.vertx.core.http.HttpMethod;
+import io.vertx.core.http.HttpServer;
+import io.vertx.core.http.HttpServerOptions;
+import io.vertx.core.http.HttpServerRequest;
+import java.net.URLDecoder;
+import java.nio.charset.StandardCharsets;
+import java.security.MessageDigest;
+import java.time.Duration;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import java.util.UUID;
+import java.util.concurrent.ArrayBlockingQueue;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.RejectedExecutionException;
+import java.util.concurrent.ThreadPoolExecutor;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.function.BiFunction;
+import java.util.function.Consumer;
+import java.util.regex.Pattern;
+import java.util.stream.Collectors;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+import tools.jackson.core.JsonGenerator;
+
+/**
+ * The OpenAI HTTP API of one instance, as vLLM serves it.
+ *
+ * <h2>Threads</h2>
+ *
+ * One event loop owns all connections and the state of all requests; nothing there waits. Bodies are parsed, templates
+ * rendered and prompts tokenised by a small pool. The engine reports from its own thread; its events are queued to the event
+ * loop. Whoever starts the server closes it, and closes the engine afterwards.
+ *
+ * <h2>Request ids</h2>
+ *
+ * {@code X-Request-Id}, else the body's {@code request_id}, else a random one, is the base of the ids that responses show
+ * ({@code cmpl-<id>}, {@code chatcmpl-<id>}), and is echoed in {@code X-Request-Id}. An id that is longer than 256
+ * characters or has others than {@code A-Z a-z 0-9 . _ : - / [ ] @ + = ~} is refused: it would end in logs and, with some
+ * connectors, carries addresses, so a silent replacement would lose something. The engine's ids are the responses' with the
+ * prompt's number (completions) and eight random hexadecimal digits added, as vLLM's are.
+ */
+public final class ApiServer implements AutoCloseable {
+    private static final Logger LOG = LoggerFactory.getLogger(ApiServer.class);
+    private static final Pattern REQUEST_ID = Pattern.compile("[A-Za-z0-9._:/\\[\\]@+=~-]{1,256}");
+    private static final Pattern JSON_TYPE = Pattern.compile("application/([a-z0-9.-]+\\+)?json *(;.*)?");
+    private static final String MODELS = "/v1/models";
+    private static final Duration START_DEADLINE = Duration.ofSeconds(30);
+    private static final Duration CLOSE_DEADLINE = Duration.ofSeconds(10);
+
+    /** How long aborted requests may take to say so. */
+    private static final Duration ABORT_GRACE = Duration.ofSeconds(1);
+
+    private static final int MAX_PREPARING = 4096;
+
+    private final ServerConfig config;
+    private final Engine engine;
+    private final PrometheusMetrics metrics;
+    private final RequestReader reader;
+    private final ReplyWriter writer;
+    private final Vertx vertx;
+    private final Context context;
+    private final ExecutorService preparers;
+    private final HttpServer http;
+    private final long created = System.currentTimeMillis() / 1000;
+    private final Set<Generation> live = new HashSet<>();
+    private final Map<String, Map<HttpMethod, Consumer<Exchange>>> routes = Map.ofEntries(
+            Map.entry(
+                    "/v1/completions",
+                    Map.of(HttpMethod.POST, exchange -> generate(exchange, RequestReader::completion))),
+            Map.entry(
+                    "/v1/chat/completions",
+                    Map.of(HttpMethod.POST, exchange -> generate(exchange, RequestReader::chat))),
+            Map.entry(MODELS, Map.of(HttpMethod.GET, this::models)),
+            Map.entry("/health", Map.of(HttpMethod.GET, this::health)),
+            Map.entry("/ping", Map.of(HttpMethod.GET, this::health, HttpMethod.POST, this::health)),
+            Map.entry("/metrics", Map.of(HttpMethod.GET, this::metrics)),
+            Map.entry("/version", Map.of(HttpMethod.GET, this::version)),
+            Map.entry("/tokenize", Map.of(HttpMethod.POST, this::tokenize)),
+            Map.entry("/detokenize", Map.of(HttpMethod.POST, this::detokenize)),
+            Map.entry("/reset_prefix_cache", Map.of(HttpMethod.POST, this::resetPrefixCache)));
+    private volatile boolean stopping;
+
+    private ApiServer(ServerConfig config, Engine engine, PrometheusMetrics metrics) {
+        this.config = config;
+        this.engine = engine;
+        this.metrics = metrics;
+        reader = new RequestReader(config, engine);
+        writer = new ReplyWriter(engine.tokenizer());
+        int threads = Math.max(2, Runtime.getRuntime().availableProcessors() / 2);
+        preparers = new ThreadPoolExecutor(
+                threads,
+                threads,
+                0,
+                TimeUnit.SECONDS,
+                new ArrayBlockingQueue<>(MAX_PREPARING),
+                Thread.ofPlatform().daemon().name("baton-prepare-", 0).factory());
+        vertx = Vertx.vertx(new VertxOptions()
+                .setEventLoopPoolSize(1)
+                .setFileSystemOptions(
+                        new FileSystemOptions().setFileCachingEnabled(false).setClassPathResolvingEnabled(false)));
+        context = vertx.getOrCreateContext();
+        http = vertx.createHttpServer(new HttpServerOptions()
+                .setHost(config.host())
+                .setPort(config.port())
+                .setHttp2ClearTextEnabled(false)
+                .setTcpKeepAlive(true)
+                .setHandle100ContinueAutomatically(true));
+        http.requestHandler(this::handle);
+        http.exceptionHandler(failure -> LOG.debug("connection failed: {}", failure.toString()));
+    }
+
+    /**
+     * Listens and serves until closed.
+     *
+     * @throws ConfigException if the address cannot be listened on
+     */
+    public static ApiServer start(ServerConfig config, Engine engine, PrometheusMetrics metrics) {
+        ApiServer server = new ApiServer(config, engine, metrics);
+        try {
+            await(server.http.listen(), START_DEADLINE);
+        } catch (ExecutionException | TimeoutException e) {
+            server.close(Duration.ZERO);
+            Throwable cause = e instanceof ExecutionException ? e.getCause() : e;
+            throw new ConfigException(
+                    "port", "cannot listen on " + config.host() + ":" + config.port() + ": " + cause, e);
+        }
+        LOG.info("serving {} on http://{}:{}", config.servedModelNames().getFirst(), config.host(), server.port());
+        return server;
+    }
+
+    /** The port it listens on. */
+    public int port() {
+        return http.actualPort();
+    }
+
+    /** Stops accepting and gives running requests ten seconds. */
+    @Override
+    public void close() {
+        close(CLOSE_DEADLINE);
+    }
+
+    /**
+     * Stops accepting; running requests may finish. Those that have not after {@code deadline} are aborted: their answers end
+     * with what there is and the finish reason {@code abort}.
+     */
+    public void close(Duration deadline) {
+        stopping = true;
+        try {
+            Duration patience = deadline.plus(ABORT_GRACE);
+            context.runOnContext(_ -> {
+                if (deadline.isZero()) {
+                    abortAll();
+                } else {
+                    vertx.setTimer(Math.max(1, deadline.toMillis()), _ -> abortAll());
+                }
+            });
+            await(http.shutdown(patience), patience.plus(ABORT_GRACE));
+        } catch (ExecutionException | TimeoutException | RejectedExecutionException e) {
+            LOG.warn("requests were cut off at shutdown: {}", e.toString());
+        }
+        try {
+            await(vertx.close(), CLOSE_DEADLINE);
+        } catch (ExecutionException | TimeoutException e) {
+            LOG.warn("the HTTP server did not stop cleanly: {}", e.toString());
+        }
+        preparers.shutdownNow();
+    }
+
+    private void abortAll() {
+        if (!live.isEmpty()) {
+            LOG.info("aborting {} requests at shutdown", live.size());
+            List.copyOf(live).forEach(Generation::abort);
+        }
+    }
+
+    private static <T> T await(Future<T> future, Duration deadline) throws ExecutionException, TimeoutException {
+        try {
+            return future.toCompletionStage().toCompletableFuture().get(deadline.toMillis(), TimeUnit.MILLISECONDS);
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            throw new ExecutionException(e);
+        }
+    }
+
+    private void handle(HttpServerRequest request) {
+        Exchange exchange = new Exchange(request, context, writer);
+        try {
+            requestIdHeader(request).ifPresent(exchange::identify);
+            route(exchange);
+        } catch (Exception | LinkageError e) {
+            // Whatever went wrong, the client gets an answer.
+            exchange.fail(e);
+        }
+    }
+
+    private void route(Exchange exchange) {
+        HttpServerRequest request = exchange.request();
+        String path = request.path();
+        Map<HttpMethod, Consumer<Exchange>> methods = routes.get(path);
+        if (methods == null && path.startsWith(MODELS + "/")) {
+            methods = Map.of(HttpMethod.GET, this::model);
+        }
+        if (path.startsWith("/v1/")) {
+            authorize(request);
+        }
+        if (methods == null) {
+            throw ApiException.notFound("no such path: " + Json.shortened(path), Optional.empty());
+        }
+        Consumer<Exchange> handler = methods.get(request.method());
+        if (handler == null) {
+            String allowed =
+                    methods.keySet().stream().map(HttpMethod::name).sorted().collect(Collectors.joining(", "));
+            exchange.response().putHeader("Allow", allowed);
+            throw ApiException.methodNotAllowed(path + " does not take " + request.method() + "; it takes " + allowed);
+        }
+        handler.accept(exchange);
+    }
+
+    private void authorize(HttpServerRequest request) {
+        if (config.apiKey().isEmpty()) {
+            return;
+        }
+        String header = Optional.ofNullable(request.getHeader("Authorization")).orElse("");
+        String scheme = "Bearer ";
+        String given =
+                header.regionMatches(true, 0, scheme, 0, scheme.length()) ? header.substring(scheme.length()) : "";
+        // Takes the same time however much of the key is right.
+        if (!MessageDigest.isEqual(
+                given.strip().getBytes(StandardCharsets.UTF_8),
+                config.apiKey().get().getBytes(StandardCharsets.UTF_8))) {
+            throw ApiException.unauthorized(
+                    given.isEmpty()
+                            ? "no API key; send the header 'Authorization: Bearer <key>'"
+                            : "the API key is not the right one");
+        }
+    }
+
+    private void generate(Exchange exchange, BiFunction<RequestReader, JsonFields, Call> read) {
+        refuseWhenStopping();
+        Optional<String> header = requestIdHeader(exchange.request());
+        readBody(
+                exchange,
+                body -> prepare(
+                        exchange,
+                        () -> {
+                            JsonFields fields = reader.parse(body);
+                            Optional<String> own = reader.requestId(fields).map(id -> requireId("request_id", id));
+                            Call call = read.apply(reader, fields);
+                            String id = header.or(() -> own)
+                                    .orElseGet(
+                                            () -> UUID.randomUUID().toString().replace("-", ""));
+                            return Map.entry(id, call);
+                        },
+                        identified -> start(exchange, identified.getKey(), identified.getValue())));
+    }
+
+    private void start(Exchange exchange, String requestId, Call call) {
+        refuseWhenStopping();
+        exchange.identify(requestId);
+        String suffix = UUID.randomUUID().toString().substring(0, 8);
+        Generation generation = new Generation(
+                new ReplyWriter.Head(call, call.api().idPrefix() + requestId, System.currentTimeMillis() / 1000),
+                suffix,
+                exchange,
+                engine,
+                writer,
+                config.maxPendingBytes(),
+                live::remove);
+        live.add(generation);
+        generation.start();
+    }
+
+    private void refuseWhenStopping() {
+        if (stopping) {
+            throw ApiException.unavailable("the server is stopping");
+        }
+    }
+
+    private static Optional<String> requestIdHeader(HttpServerRequest request) {
+        return Optional.ofNullable(request.getHeader("X-Request-Id")).map(id -> requireId("X-Request-Id", id));
+    }
+
+    private static String requireId(String field, String id) {
+        if (!REQUEST_ID.matcher(id).matches()) {
+            throw ApiException.badField(
+                    field,
+                    "must be 1 to 256 of A-Z a-z 0-9 . _ : - / [ ] @ + = ~, has " + id.length() + " characters: '"
+                            + Json.shortened(id) + "'");
+        }
+        return id;
+    }
+
+    private void models(Exchange exchange) {
+        exchange.json(200, writer.json().document(out -> {
+            out.writeStartObject();
+            out.writeStringProperty("object", "list");
+            out.writeArrayPropertyStart("data");
+            config.servedModelNames().forEach(name -> writeModel(out, name));
+            out.writeEndArray();
+            out.writeEndObject();
+        }));
+    }
+
+    private void model(Exchange exchange) {
+        String encoded = exchange.request().path().substring(MODELS.length() + 1);
+        String name;
+        try {
+            // The decoder is one for forms, where a plus is a space.
+            name = URLDecoder.decode(encoded.replace("+", "%2B"), StandardCharsets.UTF_8);
+        } catch (IllegalArgumentException _) {
+            throw ApiException.badRequest("model name is not well encoded: " + Json.shortened(encoded));
+        }
+        if (!config.servedModelNames().contains(name)) {
+            throw RequestReader.unknownModel(config, name);
+        }
+        exchange.json(200, writer.json().document(out -> writeModel(out, name)));
+    }
+
+    private void writeModel(JsonGenerator out, String name) {
+        out.writeStartObject();
+        out.writeStringProperty("id", name);
+        out.writeStringProperty("object", "model");
+        out.writeNumberProperty("created", created);
+        out.writeStringProperty("owned_by", "baton");
+        out.writeStringProperty("root", engine.config().model().toString());
+        out.writeNullProperty("parent");
+        out.writeNumberProperty("max_model_len", engine.maxModelLen());
+        out.writeArrayPropertyStart("permission");
+        out.writeEndArray();
+        out.writeEndObject();
+    }
+
+    private void health(Exchange exchange) {
+        refuseWhenStopping();
+        engine.status().failure().ifPresent(failure -> {
+            throw ApiException.unavailable("the engine has failed: " + failure);
+        });
+        exchange.reply(200, "text/plain", Buffer.buffer());
+    }
+
+    private void metrics(Exchange exchange) {
+        exchange.reply(200, PrometheusMetrics.CONTENT_TYPE, Buffer.buffer(metrics.scrape(engine.status())));
+    }
+
+    private void version(Exchange exchange) {
+        exchange.json(200, writer.json().document(out -> {
+            out.writeStartObject();
+            out.writeStringProperty("version", config.version());
+            out.writeEndObject();
+        }));
+    }
+
+    private void tokenize(Exchange exchange) {
+        readBody(
+                exchange,
+                body -> prepare(
+                        exchange,
+                        () -> {
+                            JsonFields fields = reader.parse(body);
+                            return Map.entry(
+                                    reader.tokenize(fields),
+                                    fields.bool("return_token_strs").orElse(false));
+                        },
+                        result -> {
+                            int[] ids = result.getKey();
+                            exchange.json(200, writer.json().document(out -> {
+                                out.writeStartObject();
+                                out.writeNumberProperty("count", ids.length);
+                                out.writeNumberProperty("max_model_len", engine.maxModelLen());
+                                out.writeName("tokens");
+                                out.writeArray(ids, 0, ids.length);
+                                if (result.getValue()) {
+                                    out.writeArrayPropertyStart("token_strs");
+                                    for (int id : ids) {
+                                        out.writeString(engine.tokenizer().token(id));
+                                    }
+                                    out.writeEndArray();
+                                } else {
+                                    out.writeNullProperty("token_strs");
+                                }
+                                out.writeEndObject();
+                            }));
+                        }));
+    }
+
+    private void detokenize(Exchange exchange) {
+        readBody(
+                exchange,
+                body -> prepare(
+                        exchange,
+                        () -> reader.detokenize(reader.parse(body)),
+                        text -> exchange.json(200, writer.json().document(out -> {
+                            out.writeStartObject();
+                            out.writeStringProperty("prompt", text);
+                            out.writeEndObject();
+                        }))));
+    }
+
+    private void resetPrefixCache(Exchange exchange) {
+        prepare(exchange, engine::resetPrefixCache, done -> {
+            if (!done) {
+                throw ApiException.conflict("the prefix cache cannot be reset while requests run; try again later");
+            }
+            exchange.reply(200, "text/plain", Buffer.buffer());
+        });
+    }
+
+    /** Collects a request's body, within its limits. */
+    private void readBody(Exchange exchange, Consumer<byte[]> next) {
+        HttpServerRequest request = exchange.request();
+        String type = request.getHeader("Content-Type");
+        if (type != null && !JSON_TYPE.matcher(type.toLowerCase(Locale.ROOT)).matches()) {
+            throw ApiException.unsupportedMediaType(
+                    "Content-Type is '" + Json.shortened(type) + "', must be application/json");
+        }
+        String length = request.getHeader("Content-Length");
+        boolean announcedTooLarge = length != null && isMoreThan(length, config.maxBodyBytes());
+        if (announcedTooLarge) {
+            exchange.fail(tooLarge("has " + length + " bytes"));
+        }
+        // Also ends the reading of a body that was refused.
+        long timer = vertx.setTimer(config.bodyTimeout().toMillis(), _ -> {
+            exchange.fail(ApiException.timeout("the body did not arrive within " + config.bodyTimeout()));
+            exchange.reset();
+        });
+        exchange.whenClientLeaves(() -> vertx.cancelTimer(timer));
+        Buffer body = Buffer.buffer();
+        request.handler(part -> {
+            if (exchange.response().ended()) {
+                return;
+            }
+            if (body.length() + part.length() > config.maxBodyBytes()) {
+                exchange.fail(tooLarge("has more"));
+            } else {
+                body.appendBuffer(part);
+            }
+        });
+        request.endHandler(_ -> {
+            vertx.cancelTimer(timer);
+            if (!exchange.response().ended()) {
+                next.accept(body.getBytes());
+            }
+        });
+    }
+
+    private ApiException tooLarge(String found) {
+        return ApiException.tooLarge("a request body may have " + config.maxBodyBytes() + " bytes, this one " + found);
+    }
+
+    private static boolean isMoreThan(String length, long limit) {
+        try {
+            return Long.parseLong(length) > limit;
+        } catch (NumberFormatException _) {
+            return true;
+        }
+    }
+
+    /** Does {@code task} beside the event loop and goes on with {@code next} on it. */
+    private <T> void prepare(Exchange exchange, Callable<T> task, Consumer<T> next) {
+        try {
+            preparers.execute(() -> {
+                if (exchange.clientLeft()) {
+                    return;
+                }
+                Runnable continuation;
+                try {
+                    T result = task.call();
+                    continuation = () -> next.accept(result);
+                } catch (Exception | StackOverflowError | LinkageError e) {
+                    continuation = () -> exchange.fail(e);
+                }
+                onEventLoop(exchange, continuation);
+            });
+        } catch (RejectedExecutionException _) {
+            throw ApiException.unavailable("too many requests are being prepared; try again later");
+        }
+    }
+
+    private void onEventLoop(Exchange exchange, Runnable continuation) {
+        try {
+            context.runOnContext(_ -> {
+                if (exchange.clientLeft()) {
+                    return;
+                }
+                try {
+                    continuation.run();
+                } catch (Exception | LinkageError e) {
+                    exchange.fail(e);
+                }
+            });
+        } catch (RejectedExecutionException _) {
+            LOG.debug("the server has stopped, a request is dropped");
+        }
+    }
+}

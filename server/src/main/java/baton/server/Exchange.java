@@ -1,0 +1,144 @@
+package baton.server;
+
+import io.vertx.core.Context;
+import io.vertx.core.buffer.Buffer;
+import io.vertx.core.http.HttpConnection;
+import io.vertx.core.http.HttpMethod;
+import io.vertx.core.http.HttpServerRequest;
+import io.vertx.core.http.HttpServerResponse;
+import io.vertx.core.http.impl.HttpServerConnection;
+import java.util.Optional;
+import java.util.OptionalDouble;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * One HTTP request and its answer. Confined to its event loop, save for {@link #clientLeft()}. Answers once: what comes
+ * after an answer or after the client has left is dropped.
+ */
+final class Exchange {
+    private static final Logger LOG = LoggerFactory.getLogger(ApiServer.class);
+
+    /** What the access log says when a client leaves before its answer is complete; nginx's convention. */
+    static final int CLIENT_LEFT = 499;
+
+    private final HttpServerRequest request;
+    private final HttpServerResponse response;
+    private final Context context;
+    private final ReplyWriter writer;
+    private final long startNanos = System.nanoTime();
+    private volatile boolean clientLeft;
+    private boolean logged;
+    private String id = "-";
+    private Optional<Runnable> whenClientLeaves = Optional.empty();
+
+    Exchange(HttpServerRequest request, Context context, ReplyWriter writer) {
+        this.request = request;
+        this.response = request.response();
+        this.context = context;
+        this.writer = writer;
+        response.closeHandler(_ -> left());
+        // Both sides report a broken connection; it is the close handler that acts.
+        response.exceptionHandler(
+                failure -> LOG.debug("{}: connection failed: {}", request.path(), failure.toString()));
+        request.exceptionHandler(failure -> LOG.debug("{}: connection failed: {}", request.path(), failure.toString()));
+    }
+
+    /** What the log calls the request, and what its client finds in {@code X-Request-Id}. */
+    void identify(String requestId) {
+        id = requestId;
+        response.putHeader("X-Request-Id", requestId);
+    }
+
+    HttpServerRequest request() {
+        return request;
+    }
+
+    HttpServerResponse response() {
+        return response;
+    }
+
+    Context context() {
+        return context;
+    }
+
+    /** True once the client's connection is gone; from any thread. */
+    boolean clientLeft() {
+        return clientLeft;
+    }
+
+    /** Runs {@code action} when the client goes before its answer is complete. */
+    void whenClientLeaves(Runnable action) {
+        whenClientLeaves = Optional.of(action);
+    }
+
+    double millis() {
+        return (System.nanoTime() - startNanos) / 1e6;
+    }
+
+    void reply(int status, String contentType, Buffer body) {
+        if (clientLeft || response.ended()) {
+            return;
+        }
+        response.setStatusCode(status).putHeader("Content-Type", contentType);
+        response.end(body);
+        log(status >= 400 ? "error" : "-", status);
+    }
+
+    void json(int status, Buffer body) {
+        reply(status, "application/json", body);
+    }
+
+    /** Answers with an error; one that is nobody's fault is logged with its origin. */
+    void fail(Throwable failure) {
+        ApiException error = ApiException.of(failure);
+        if (clientLeft || response.headWritten()) {
+            LOG.debug("{} {}: nobody to tell: {}", request.method(), request.path(), error.message());
+            return;
+        }
+        if (!(failure instanceof ApiException) && error.status() >= 500 && error.status() != 503) {
+            LOG.error("{} {} failed", request.method(), request.path(), failure);
+        }
+        error.retryAfterSeconds().ifPresent(seconds -> response.putHeader("Retry-After", Integer.toString(seconds)));
+        json(error.status(), writer.error(error));
+    }
+
+    /** Breaks the connection off, whatever is still to be written. */
+    void reset() {
+        HttpConnection connection = request.connection();
+        if (connection instanceof HttpServerConnection server) {
+            // Vert.x's own close waits until all is written, which a client that does not read can put off for ever.
+            Object _ = server.channelHandlerContext().close();
+        } else {
+            connection.close();
+        }
+    }
+
+    /** Writes the request's line to the log, unless it has one. Of requests that generate nothing, only at debug level. */
+    void log(AccessLine line) {
+        if (!logged) {
+            logged = true;
+            if (generates()) {
+                LOG.info("{}", line);
+            } else {
+                LOG.debug("{}", line);
+            }
+        }
+    }
+
+    private void log(String finish, int status) {
+        log(new AccessLine(id, request.path(), 0, 0, 0, OptionalDouble.empty(), millis(), finish, status));
+    }
+
+    private boolean generates() {
+        return request.method().equals(HttpMethod.POST) && request.path().startsWith("/v1/");
+    }
+
+    private void left() {
+        if (!clientLeft && !response.ended()) {
+            clientLeft = true;
+            whenClientLeaves.ifPresent(Runnable::run);
+            log("client left", CLIENT_LEFT);
+        }
+    }
+}

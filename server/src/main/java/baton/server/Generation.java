@@ -1,0 +1,351 @@
+package baton.server;
+
+import baton.engine.Engine;
+import baton.engine.FinishReason;
+import baton.engine.GenerationEvent;
+import baton.engine.GenerationEvent.Finished;
+import baton.engine.GenerationEvent.Usage;
+import baton.engine.GenerationRequest;
+import baton.engine.sampling.TokenLogprobs;
+import baton.kv.JsonFields;
+import io.vertx.core.buffer.Buffer;
+import io.vertx.core.http.HttpServerResponse;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Optional;
+import java.util.OptionalDouble;
+import java.util.concurrent.RejectedExecutionException;
+import java.util.function.Consumer;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * The answer to one {@link Call} while the engine works on it.
+ *
+ * <p>Confined to the exchange's event loop. The engine calls its sinks on a thread of its own; each event is handed to the
+ * event loop and the engine goes on. A call becomes one engine request for each prompt. It ends in one of four ways: all
+ * sequences finished; one failed, which ends the others too; the client left; the client reads so slowly that output piles
+ * up. The last three abort what is left in the engine at once.
+ *
+ * <p>A stream's status line is sent with its first event, so that a request that fails before it has output gets a proper status.
+ */
+final class Generation {
+    private static final Logger LOG = LoggerFactory.getLogger(Generation.class);
+
+    private final Exchange exchange;
+    private final Engine engine;
+    private final ReplyWriter writer;
+    private final ReplyWriter.Head head;
+    private final int maxPendingBytes;
+    private final Consumer<Generation> whenEnded;
+    private final List<String> engineIds = new ArrayList<>();
+    private final List<Choice> choices = new ArrayList<>();
+    private final List<Optional<List<TokenLogprobs>>> promptLogprobs = new ArrayList<>();
+    private OptionalDouble ttftMillis = OptionalDouble.empty();
+    private int unfinished;
+    private long pendingBytes;
+    private boolean ended;
+
+    /**
+     * @param idSuffix makes the engine's ids unique whatever the client's are
+     * @param whenEnded told once, on the event loop
+     */
+    Generation(
+            ReplyWriter.Head head,
+            String idSuffix,
+            Exchange exchange,
+            Engine engine,
+            ReplyWriter writer,
+            int maxPendingBytes,
+            Consumer<Generation> whenEnded) {
+        this.head = head;
+        this.exchange = exchange;
+        this.engine = engine;
+        this.writer = writer;
+        this.maxPendingBytes = maxPendingBytes;
+        this.whenEnded = whenEnded;
+        Call call = head.call();
+        for (int prompt = 0; prompt < call.prompts().size(); prompt++) {
+            String number = call.api() == Call.Api.COMPLETION ? "-" + prompt : "";
+            engineIds.add(head.id() + number + "-" + idSuffix);
+            promptLogprobs.add(Optional.empty());
+        }
+        for (int index = 0; index < call.choices(); index++) {
+            choices.add(new Choice(index));
+        }
+        unfinished = choices.size();
+    }
+
+    /** Hands the call to the engine. */
+    void start() {
+        exchange.whenClientLeaves(this::clientLeft);
+        Call call = head.call();
+        for (int i = 0; i < engineIds.size(); i++) {
+            int prompt = i;
+            GenerationRequest request = new GenerationRequest(
+                    engineIds.get(prompt),
+                    call.prompts().get(prompt).ids(),
+                    call.sampling(),
+                    call.kvTransferParams(),
+                    call.cacheSalt(),
+                    call.priority());
+            try {
+                engine.submit(request, event -> hop(prompt, event));
+            } catch (RuntimeException e) {
+                fail(e, engineIds.subList(0, prompt));
+                return;
+            }
+        }
+    }
+
+    /** Ends in the engine what still runs; what it then reports is the answer. */
+    void abort() {
+        engineIds.forEach(engine::abort);
+    }
+
+    private void hop(int prompt, GenerationEvent event) {
+        try {
+            exchange.context().runOnContext(_ -> {
+                if (ended) {
+                    return;
+                }
+                try {
+                    onEvent(prompt, event);
+                } catch (RuntimeException e) {
+                    // Without this the client would wait for ever.
+                    LOG.error("{}: cannot handle {}", head.id(), event, e);
+                    fail(e, engineIds);
+                }
+            });
+        } catch (RejectedExecutionException e) {
+            LOG.debug("{}: the server has stopped, its event is dropped", head.id());
+        }
+    }
+
+    private void onEvent(int prompt, GenerationEvent event) {
+        switch (event) {
+            case GenerationEvent.PromptLogprobs(int _, List<TokenLogprobs> logprobs) ->
+                promptLogprobs.set(prompt, Optional.of(logprobs));
+            case GenerationEvent.Output output -> onOutput(choice(prompt, event), output);
+            case Finished finished -> onFinished(choice(prompt, event), finished);
+        }
+    }
+
+    private Choice choice(int prompt, GenerationEvent event) {
+        return choices.get(prompt * head.call().sampling().n() + event.index());
+    }
+
+    private void onOutput(Choice choice, GenerationEvent.Output output) {
+        if (ttftMillis.isEmpty()) {
+            ttftMillis = OptionalDouble.of(exchange.millis());
+        }
+        choice.add(output);
+        if (head.call().stream()) {
+            Optional<Usage> usage = head.call().continuousUsage()
+                    ? Optional.of(new Usage(promptTokens(choice), 0, choice.tokens))
+                    : Optional.empty();
+            send(writer.chunk(head, Optional.of(choice.take()), usage, Optional.empty()));
+        }
+    }
+
+    private void onFinished(Choice choice, Finished finished) {
+        if (finished.reason() == FinishReason.ERROR) {
+            choice.finished = Optional.of(finished);
+            String reason = finished.error().orElse("the engine gave no reason");
+            fail(ApiException.internal("generation failed: " + reason), engineIds);
+            return;
+        }
+        choice.finished = Optional.of(finished);
+        unfinished--;
+        boolean last = unfinished == 0;
+        if (!head.call().stream()) {
+            if (last) {
+                List<ReplyWriter.Output> outputs =
+                        choices.stream().map(Choice::take).toList();
+                Buffer reply = writer.reply(head, outputs, usage(), kvTransferParams());
+                end(200);
+                exchange.json(200, reply);
+            }
+            return;
+        }
+        boolean usageFollows = head.call().includeUsage();
+        Optional<JsonFields> params = last ? kvTransferParams() : Optional.empty();
+        send(writer.chunk(
+                head,
+                Optional.of(choice.take()),
+                head.call().continuousUsage() ? Optional.of(usage(choice, finished)) : Optional.empty(),
+                usageFollows ? Optional.empty() : params));
+        if (last && !ended) {
+            if (usageFollows) {
+                send(writer.chunk(head, Optional.empty(), Optional.of(usage()), params));
+            }
+            if (!ended) {
+                end(200);
+                exchange.response().end(Json.DONE);
+            }
+        }
+    }
+
+    private Usage usage(Choice choice, Finished finished) {
+        return new Usage(promptTokens(choice), finished.usage().cachedTokens(), choice.tokens);
+    }
+
+    private int promptTokens(Choice choice) {
+        return head.call()
+                .prompts()
+                .get(choice.index / head.call().sampling().n())
+                .ids()
+                .length;
+    }
+
+    /** Of all choices; a prompt counts once, however many sequences continue it, and so do its cached tokens. */
+    private Usage usage() {
+        int prompt = 0;
+        int cached = 0;
+        int output = 0;
+        for (Choice choice : choices) {
+            output += choice.finished.map(end -> end.usage().outputTokens()).orElse(choice.tokens);
+            if (choice.index % head.call().sampling().n() == 0) {
+                prompt += promptTokens(choice);
+                cached += choice.finished.map(end -> end.usage().cachedTokens()).orElse(0);
+            }
+        }
+        return new Usage(prompt, cached, output);
+    }
+
+    private Optional<JsonFields> kvTransferParams() {
+        return choices.stream()
+                .flatMap(choice -> choice.finished.flatMap(Finished::kvTransferParams).stream())
+                .findFirst();
+    }
+
+    /** Writes an event at once; what the client has not taken is counted, and too much of it ends the request. */
+    private void send(Buffer event) {
+        if (ended || exchange.clientLeft()) {
+            return;
+        }
+        HttpServerResponse response = exchange.response();
+        if (!response.headWritten()) {
+            response.setChunked(true)
+                    .putHeader("Content-Type", "text/event-stream; charset=utf-8")
+                    .putHeader("Cache-Control", "no-cache");
+        }
+        int length = event.length();
+        pendingBytes += length;
+        response.write(event).onComplete(_ -> pendingBytes -= length);
+        if (pendingBytes > maxPendingBytes) {
+            LOG.warn(
+                    "{}: aborted, its client does not read: pending_bytes={} max_pending_bytes={}",
+                    head.id(),
+                    pendingBytes,
+                    maxPendingBytes);
+            engineIds.forEach(engine::abort);
+            end("client too slow", 200);
+            exchange.reset();
+        }
+    }
+
+    private void clientLeft() {
+        if (!ended) {
+            engineIds.forEach(engine::abort);
+            end("client left", Exchange.CLIENT_LEFT);
+        }
+    }
+
+    private void fail(Throwable failure, List<String> submitted) {
+        submitted.forEach(engine::abort);
+        HttpServerResponse response = exchange.response();
+        ApiException error = ApiException.of(failure);
+        if (response.headWritten()) {
+            // The status is long gone; a stream without [DONE] is the sign of an error.
+            response.write(writer.errorEvent(error));
+            end("error", 200);
+            response.end();
+        } else {
+            end("error", error.status());
+            exchange.fail(failure);
+        }
+        if (failure == error && error.status() == 500) {
+            LOG.warn("{}: {}", head.id(), error.message());
+        }
+    }
+
+    private void end(int status) {
+        end(
+                choices.stream()
+                        .flatMap(choice -> choice.finished.stream())
+                        .map(finished -> finished.reason().wireName())
+                        .distinct()
+                        .reduce((first, second) -> first + "," + second)
+                        .orElse("-"),
+                status);
+    }
+
+    private void end(String finish, int status) {
+        ended = true;
+        Usage usage = usage();
+        exchange.log(new AccessLine(
+                head.id(),
+                exchange.request().path(),
+                usage.promptTokens(),
+                usage.cachedTokens(),
+                usage.outputTokens(),
+                ttftMillis,
+                exchange.millis(),
+                finish,
+                status));
+        whenEnded.accept(this);
+    }
+
+    /** One sequence, and its output that was not yet sent. */
+    private final class Choice {
+        final int index;
+        Optional<Finished> finished = Optional.empty();
+        /** Tokens generated so far. */
+        int tokens;
+
+        private final StringBuilder text = new StringBuilder();
+        private final List<int[]> ids = new ArrayList<>();
+        private final List<TokenLogprobs> logprobs = new ArrayList<>();
+        private int textOffset;
+        private boolean taken;
+
+        Choice(int index) {
+            this.index = index;
+        }
+
+        void add(GenerationEvent.Output output) {
+            text.append(output.text());
+            ids.add(output.ids());
+            logprobs.addAll(output.logprobs());
+            tokens += output.ids().length;
+        }
+
+        /** What came since the last time. */
+        ReplyWriter.Output take() {
+            Call call = head.call();
+            int prompt = index / call.sampling().n();
+            boolean first = !taken;
+            String newText = text.toString();
+            ReplyWriter.Output output = new ReplyWriter.Output(
+                    index,
+                    first,
+                    textOffset,
+                    newText,
+                    ids.stream().flatMapToInt(Arrays::stream).toArray(),
+                    List.copyOf(logprobs),
+                    first && (call.echo() || call.showPromptLogprobs()) ? promptLogprobs.get(prompt) : Optional.empty(),
+                    finished);
+            textOffset += ReplyWriter.characters(newText)
+                    + (first && call.echo()
+                            ? ReplyWriter.characters(call.prompts().get(prompt).text())
+                            : 0);
+            text.setLength(0);
+            ids.clear();
+            logprobs.clear();
+            taken = true;
+            return output;
+        }
+    }
+}

@@ -1,0 +1,278 @@
+package baton.server;
+
+import baton.engine.EngineListener;
+import baton.engine.EngineStatus;
+import baton.engine.FinishReason;
+import baton.kv.connector.Measurement;
+import io.micrometer.core.instrument.Clock;
+import io.micrometer.prometheusmetrics.PrometheusConfig;
+import io.micrometer.prometheusmetrics.PrometheusMeterRegistry;
+import io.prometheus.metrics.core.datapoints.CounterDataPoint;
+import io.prometheus.metrics.core.datapoints.DistributionDataPoint;
+import io.prometheus.metrics.core.datapoints.GaugeDataPoint;
+import io.prometheus.metrics.core.metrics.Counter;
+import io.prometheus.metrics.core.metrics.Gauge;
+import io.prometheus.metrics.core.metrics.Histogram;
+import io.prometheus.metrics.model.registry.PrometheusRegistry;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.TreeMap;
+import java.util.function.BiConsumer;
+import java.util.stream.Stream;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * What an engine does, in Prometheus' text format under vLLM's names (vllm/v1/metrics/loggers.py), each series labelled
+ * {@code model_name} and {@code engine="0"}. Connectors' measurements appear under their own names once there are any.
+ *
+ * <p>The engine's thread writes, any thread may read.
+ */
+public final class PrometheusMetrics implements EngineListener {
+    static final String CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8";
+
+    private static final Logger LOG = LoggerFactory.getLogger(PrometheusMetrics.class);
+
+    private static final double[] TTFT_SECONDS = {
+        0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560
+    };
+    private static final double[] TOKEN_SECONDS = {
+        0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80
+    };
+    private static final double[] REQUEST_SECONDS = {
+        0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680
+    };
+    /** For connectors; finer than vLLM's, which begin at 5 ms. */
+    private static final double[] TRANSFER_SECONDS = {
+        0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10
+    };
+
+    private static final List<String> LABELS = List.of("model_name", "engine");
+
+    /** Its series have no exemplars: these would need a tracing library. */
+    private final PrometheusRegistry registry = new PrometheusRegistry();
+
+    private final PrometheusMeterRegistry text =
+            new PrometheusMeterRegistry(PrometheusConfig.DEFAULT, registry, Clock.SYSTEM);
+    private final String[] labels;
+
+    private final GaugeDataPoint running;
+    private final GaugeDataPoint waiting;
+    private final GaugeDataPoint waitingForCapacity;
+    private final GaugeDataPoint waitingDeferred;
+    private final GaugeDataPoint cacheUsage;
+    private final GaugeDataPoint blocksUsed;
+    private final GaugeDataPoint blocksTotal;
+    private final CounterDataPoint prefixQueries;
+    private final CounterDataPoint prefixHits;
+    private final CounterDataPoint externalQueries;
+    private final CounterDataPoint externalHits;
+    private final CounterDataPoint promptTokens;
+    private final CounterDataPoint localCompute;
+    private final CounterDataPoint localCacheHit;
+    private final CounterDataPoint externalKvTransfer;
+    private final CounterDataPoint promptTokensCached;
+    private final CounterDataPoint generationTokens;
+    private final CounterDataPoint preemptions;
+    private final Counter success;
+    private final DistributionDataPoint ttft;
+    private final DistributionDataPoint interToken;
+    private final DistributionDataPoint endToEnd;
+    private final DistributionDataPoint queue;
+    private final DistributionDataPoint prefill;
+    private final DistributionDataPoint decode;
+
+    /** Connectors' metrics by name; only the engine's thread touches it. Empty: refused once, and said so. */
+    private final Map<String, Optional<BiConsumer<List<String>, Measurement>>> measured = new HashMap<>();
+
+    public PrometheusMetrics(String modelName) {
+        labels = new String[] {modelName, "0"};
+        running = gauge("vllm:num_requests_running", "Requests that are being computed");
+        waiting = gauge("vllm:num_requests_waiting", "Requests that are not");
+        Gauge byReason = Gauge.builder()
+                .name("vllm:num_requests_waiting_by_reason")
+                .help("Waiting requests by what they wait for: capacity, or (deferred) KV from elsewhere")
+                .labelNames(with("reason"))
+                .withoutExemplars()
+                .register(registry);
+        waitingForCapacity = byReason.labelValues(valuesWith("capacity"));
+        waitingDeferred = byReason.labelValues(valuesWith("deferred"));
+        cacheUsage = gauge("vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1");
+        blocksUsed = gauge("baton:kv_blocks_used", "KV blocks held by requests");
+        blocksTotal = gauge("baton:kv_blocks_total", "KV blocks of the cache");
+        prefixQueries = counter("vllm:prefix_cache_queries", "Tokens looked up in the prefix cache");
+        prefixHits = counter("vllm:prefix_cache_hits", "Tokens found in the prefix cache");
+        externalQueries = counter("vllm:external_prefix_cache_queries", "Tokens asked of the KV connector");
+        externalHits = counter("vllm:external_prefix_cache_hits", "Tokens that the KV connector had");
+        promptTokens = counter("vllm:prompt_tokens", "Prompt tokens read");
+        Counter bySource = Counter.builder()
+                .name("vllm:prompt_tokens_by_source")
+                .help("Prompt tokens by where their KV came from")
+                .labelNames(with("source"))
+                .withoutExemplars()
+                .register(registry);
+        localCompute = bySource.labelValues(valuesWith("local_compute"));
+        localCacheHit = bySource.labelValues(valuesWith("local_cache_hit"));
+        externalKvTransfer = bySource.labelValues(valuesWith("external_kv_transfer"));
+        promptTokensCached = counter("vllm:prompt_tokens_cached", "Prompt tokens that were not computed here");
+        generationTokens = counter("vllm:generation_tokens", "Tokens generated");
+        preemptions = counter("vllm:num_preemptions", "Times that a request lost its blocks to others");
+        success = Counter.builder()
+                .name("vllm:request_success")
+                .help("Requests that ended, by finish reason")
+                .labelNames(with("finished_reason"))
+                .withoutExemplars()
+                .register(registry);
+        for (FinishReason reason : FinishReason.values()) {
+            success.initLabelValues(valuesWith(reason.wireName()));
+        }
+        ttft = histogram(
+                "vllm:time_to_first_token_seconds", "From a request's arrival to its first token", TTFT_SECONDS);
+        interToken = histogram("vllm:inter_token_latency_seconds", "From one token to the next", TOKEN_SECONDS);
+        endToEnd =
+                histogram("vllm:e2e_request_latency_seconds", "From a request's arrival to its end", REQUEST_SECONDS);
+        queue = histogram("vllm:request_queue_time_seconds", "Waiting to be scheduled", REQUEST_SECONDS);
+        prefill = histogram("vllm:request_prefill_time_seconds", "From scheduling to the first token", REQUEST_SECONDS);
+        decode = histogram("vllm:request_decode_time_seconds", "From the first token to the last", REQUEST_SECONDS);
+    }
+
+    /** All series in Prometheus' text format, UTF-8; the gauges say {@code now}. */
+    public byte[] scrape(EngineStatus now) {
+        running.set(now.running());
+        waiting.set(now.waiting());
+        waitingDeferred.set(now.waitingForRemoteKv());
+        waitingForCapacity.set(now.waiting() - now.waitingForRemoteKv());
+        cacheUsage.set(now.totalBlocks() == 0 ? 0 : (double) now.usedBlocks() / now.totalBlocks());
+        blocksUsed.set(now.usedBlocks());
+        blocksTotal.set(now.totalBlocks());
+        return text.scrape(CONTENT_TYPE).getBytes(StandardCharsets.UTF_8);
+    }
+
+    @Override
+    public void onStep(StepStats stats) {
+        prefixQueries.inc(stats.prefixCacheQueries());
+        prefixHits.inc(stats.prefixCacheHits());
+        externalQueries.inc(stats.externalQueries());
+        externalHits.inc(stats.externalHits());
+        generationTokens.inc(stats.generatedTokens());
+        preemptions.inc(stats.preempted());
+    }
+
+    @Override
+    public void onFirstToken(double seconds) {
+        ttft.observe(seconds);
+    }
+
+    @Override
+    public void onNextToken(double seconds) {
+        interToken.observe(seconds);
+    }
+
+    @Override
+    public void onFinished(RequestStats stats) {
+        int cached = stats.localCacheHit() + stats.externalKvTransfer();
+        promptTokens.inc(stats.localCompute() + cached);
+        localCompute.inc(stats.localCompute());
+        localCacheHit.inc(stats.localCacheHit());
+        externalKvTransfer.inc(stats.externalKvTransfer());
+        promptTokensCached.inc(cached);
+        success.labelValues(valuesWith(stats.reason().wireName())).inc();
+        endToEnd.observe(stats.totalSeconds());
+        queue.observe(stats.queueSeconds());
+        prefill.observe(stats.prefillSeconds());
+        decode.observe(stats.decodeSeconds());
+    }
+
+    @Override
+    public void onMeasurements(List<Measurement> measurements) {
+        for (Measurement measurement : measurements) {
+            TreeMap<String, String> own = new TreeMap<>(measurement.labels());
+            List<String> names = List.copyOf(own.keySet());
+            String key = measurement.kind() + " " + measurement.name() + " " + names;
+            measured.computeIfAbsent(key, _ -> register(measurement, names))
+                    .ifPresent(sink -> sink.accept(List.copyOf(own.values()), measurement));
+        }
+    }
+
+    /** Empty if Prometheus refuses it, as it does when one name comes with two kinds or with a letter it does not allow. */
+    private Optional<BiConsumer<List<String>, Measurement>> register(Measurement first, List<String> ownLabels) {
+        String[] names = with(ownLabels.toArray(String[]::new));
+        try {
+            return Optional.of(
+                    switch (first.kind()) {
+                        case COUNTER -> {
+                            Counter counter = Counter.builder()
+                                    .name(first.name())
+                                    .labelNames(names)
+                                    .withoutExemplars()
+                                    .register(registry);
+                            yield (values, measurement) -> counter.labelValues(
+                                            valuesWith(values.toArray(String[]::new)))
+                                    .inc(Math.max(0, measurement.value()));
+                        }
+                        case SECONDS -> {
+                            Histogram histogram = Histogram.builder()
+                                    .name(first.name().endsWith("_seconds") ? first.name() : first.name() + "_seconds")
+                                    .classicOnly()
+                                    .classicUpperBounds(TRANSFER_SECONDS)
+                                    .labelNames(names)
+                                    .withoutExemplars()
+                                    .register(registry);
+                            yield (values, measurement) -> histogram
+                                    .labelValues(valuesWith(values.toArray(String[]::new)))
+                                    .observe(measurement.value());
+                        }
+                    });
+        } catch (IllegalArgumentException e) {
+            LOG.warn("measurement {} with labels {} is not shown: {}", first.name(), ownLabels, e.getMessage());
+            return Optional.empty();
+        }
+    }
+
+    private GaugeDataPoint gauge(String name, String help) {
+        return Gauge.builder()
+                .name(name)
+                .help(help)
+                .labelNames(with())
+                .withoutExemplars()
+                .register(registry)
+                .labelValues(labels);
+    }
+
+    /** {@code _total} is added to the name. */
+    private CounterDataPoint counter(String name, String help) {
+        return Counter.builder()
+                .name(name)
+                .help(help)
+                .labelNames(with())
+                .withoutExemplars()
+                .register(registry)
+                .labelValues(labels);
+    }
+
+    private DistributionDataPoint histogram(String name, String help, double[] buckets) {
+        return Histogram.builder()
+                .name(name)
+                .help(help)
+                .classicOnly()
+                .classicUpperBounds(buckets)
+                .labelNames(with())
+                .withoutExemplars()
+                .register(registry)
+                .labelValues(labels);
+    }
+
+    private static String[] with(String... more) {
+        return Stream.concat(LABELS.stream(), Stream.of(more)).toArray(String[]::new);
+    }
+
+    private String[] valuesWith(String... more) {
+        List<String> all = new ArrayList<>(List.of(labels));
+        all.addAll(List.of(more));
+        return all.toArray(String[]::new);
+    }
+}

@@ -1,0 +1,475 @@
+package baton.server;
+
+import baton.engine.Engine;
+import baton.engine.SamplingParams;
+import baton.kv.ConfigException;
+import baton.kv.JsonFields;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.OptionalInt;
+import java.util.Set;
+import java.util.stream.Collectors;
+import tools.jackson.core.JacksonException;
+import tools.jackson.core.StreamReadConstraints;
+import tools.jackson.core.TokenStreamLocation;
+import tools.jackson.core.json.JsonFactory;
+import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.json.JsonMapper;
+import tools.jackson.databind.node.ObjectNode;
+
+/**
+ * Turns request bodies into {@link Call}s: JSON, checks, chat template, tokenizer. Long prompts take a while, so this runs
+ * beside the event loop. Instances have no state and may be used by several threads.
+ *
+ * <p>Fields that nobody knows are ignored. Fields that vLLM knows and this server does not are refused, since leaving them out
+ * would answer another question than the one asked.
+ */
+final class RequestReader {
+    private static final int MAX_JSON_DEPTH = 128;
+    private static final int COMPLETION_MAX_TOKENS = 16;
+
+    /** Fields whose presence, other than {@code null}, {@code false} or empty, means something that is not done here. */
+    private static final List<String> UNSUPPORTED = List.of(
+            "suffix",
+            "use_beam_search",
+            "guided_json",
+            "guided_regex",
+            "guided_choice",
+            "guided_grammar",
+            "structured_outputs",
+            "bad_words",
+            "allowed_token_ids",
+            "truncate_prompt_tokens",
+            "prompt_embeds",
+            "logits_processors",
+            "functions",
+            "audio",
+            "chat_template");
+
+    private final ServerConfig config;
+    private final Engine engine;
+    private final JsonMapper mapper;
+
+    RequestReader(ServerConfig config, Engine engine) {
+        this.config = config;
+        this.engine = engine;
+        mapper = JsonMapper.builder(JsonFactory.builder()
+                        .streamReadConstraints(StreamReadConstraints.builder()
+                                .maxNestingDepth(MAX_JSON_DEPTH)
+                                .maxStringLength(config.maxBodyBytes())
+                                .build())
+                        .build())
+                .build();
+    }
+
+    /** @throws ApiException if the body is not a JSON object; the message says where it goes wrong */
+    JsonFields parse(byte[] body) {
+        JsonNode parsed;
+        try {
+            parsed = mapper.readTree(body);
+        } catch (JacksonException e) {
+            TokenStreamLocation location = e.getLocation();
+            String where =
+                    location == null ? "" : " at line " + location.getLineNr() + ", column " + location.getColumnNr();
+            throw ApiException.badRequest("request body is not valid JSON" + where + ": " + e.getOriginalMessage());
+        }
+        if (parsed instanceof ObjectNode object) {
+            return JsonFields.of("", object);
+        }
+        throw ApiException.badRequest(
+                "request body must be a JSON object, is " + (body.length == 0 ? "empty" : Json.shown(parsed)));
+    }
+
+    /** The body's own {@code request_id}. */
+    Optional<String> requestId(JsonFields fields) {
+        return fields.string("request_id");
+    }
+
+    Call completion(JsonFields fields) {
+        String model = model(fields);
+        refuseUnsupported(fields);
+        SamplingParams.Builder builder = sampling(fields);
+        Optional<Integer> maxTokens = integer(fields, "max_tokens");
+        builder.maxTokens(maxTokens.orElse(COMPLETION_MAX_TOKENS));
+        OptionalInt logprobs = toOptionalInt(integer(fields, "logprobs"));
+        logprobs.ifPresent(builder::logprobs);
+        boolean echo = fields.bool("echo").orElse(false);
+        boolean stream = fields.bool("stream").orElse(false);
+        readPromptLogprobs(fields, builder, stream);
+        if (echo) {
+            logprobs.ifPresent(builder::promptLogprobs);
+        }
+        SamplingParams sampling = builder.build();
+        integer(fields, "best_of").filter(best -> best != sampling.n()).ifPresent(best -> {
+            throw new ConfigException("best_of", "is " + best + ", must equal n, which is " + sampling.n());
+        });
+
+        Optional<JsonFields> kvTransferParams = fields.object("kv_transfer_params");
+        boolean addSpecialTokens = fields.bool("add_special_tokens").orElse(true);
+        List<Call.Prompt> prompts = new ArrayList<>();
+        for (int[] ids : prompts(fields, kvTransferParams, addSpecialTokens)) {
+            requireFits(ids, maxTokens, "max_tokens");
+            prompts.add(new Call.Prompt(ids, echo ? engine.tokenizer().decode(ids, true) : ""));
+        }
+        return call(fields, Call.Api.COMPLETION, model, prompts, sampling, logprobs, echo, config.responseRole());
+    }
+
+    Call chat(JsonFields fields) {
+        String model = model(fields);
+        refuseUnsupported(fields);
+        refuseResponseFormat(fields);
+        if (fields.bool("echo").orElse(false)) {
+            throw new ConfigException("echo", "is not supported for chat");
+        }
+        SamplingParams.Builder builder = sampling(fields);
+        String maxTokensField =
+                fields.value("max_completion_tokens").isPresent() ? "max_completion_tokens" : "max_tokens";
+        Optional<Integer> maxTokens = integer(fields, maxTokensField);
+        maxTokens.ifPresent(builder::maxTokens);
+        OptionalInt logprobs = chatLogprobs(fields);
+        logprobs.ifPresent(builder::logprobs);
+        readPromptLogprobs(fields, builder, fields.bool("stream").orElse(false));
+        SamplingParams sampling = builder.build();
+
+        ChatPrompt chat = ChatPrompt.read(fields, engine.chatTemplate(), config.responseRole());
+        Optional<JsonFields> kvTransferParams = fields.object("kv_transfer_params");
+        int[] ids = handedOverPrompt(kvTransferParams)
+                .orElseGet(() -> encode(
+                        "messages",
+                        chat.text(),
+                        fields.bool("add_special_tokens").orElse(false)));
+        requireFits(ids, maxTokens, maxTokensField);
+        return call(
+                fields,
+                Call.Api.CHAT,
+                model,
+                List.of(new Call.Prompt(ids, "")),
+                sampling,
+                logprobs,
+                false,
+                chat.responseRole());
+    }
+
+    /** The ids of {@code prompt} or {@code messages} of a {@code /tokenize} request. */
+    int[] tokenize(JsonFields fields) {
+        model(fields);
+        Optional<JsonNode> prompt = fields.value("prompt");
+        if (prompt.isPresent() == fields.value("messages").isPresent()) {
+            throw ApiException.badRequest("one of prompt and messages must be given");
+        }
+        if (prompt.isPresent()) {
+            String text = string("prompt", prompt.get());
+            return engine.tokenizer()
+                    .encode(text, fields.bool("add_special_tokens").orElse(true));
+        }
+        String text = ChatPrompt.read(fields, engine.chatTemplate(), config.responseRole())
+                .text();
+        return engine.tokenizer().encode(text, fields.bool("add_special_tokens").orElse(false));
+    }
+
+    /** The text of {@code tokens} of a {@code /detokenize} request. */
+    String detokenize(JsonFields fields) {
+        model(fields);
+        JsonNode tokens = fields.value("tokens")
+                .orElseThrow(() -> ApiException.badField("tokens", "is missing, must be an array of token ids"));
+        return engine.tokenizer().decode(tokenIds("tokens", tokens), false);
+    }
+
+    private Call call(
+            JsonFields fields,
+            Call.Api api,
+            String model,
+            List<Call.Prompt> prompts,
+            SamplingParams sampling,
+            OptionalInt logprobs,
+            boolean echo,
+            String role) {
+        boolean stream = fields.bool("stream").orElse(false);
+        Optional<JsonFields> options = fields.object("stream_options");
+        if (options.isPresent() && !stream) {
+            throw ApiException.badField("stream_options", "is only allowed when stream is true");
+        }
+        Optional<String> cacheSalt = fields.string("cache_salt");
+        if (cacheSalt.filter(String::isEmpty).isPresent()) {
+            throw ApiException.badField("cache_salt", "is empty, must be a non-empty string");
+        }
+        boolean includeUsage = options.flatMap(o -> o.bool("include_usage")).orElse(false);
+        return new Call(
+                api,
+                model,
+                prompts,
+                sampling,
+                logprobs,
+                stream,
+                includeUsage,
+                includeUsage
+                        && options.flatMap(o -> o.bool("continuous_usage_stats"))
+                                .orElse(false),
+                echo,
+                fields.value("prompt_logprobs").isPresent(),
+                fields.bool("return_token_ids").orElse(false),
+                role,
+                fields.object("kv_transfer_params"),
+                cacheSalt,
+                integer(fields, "priority").orElse(0));
+    }
+
+    private String model(JsonFields fields) {
+        String model = fields.string("model").orElse(config.servedModelNames().getFirst());
+        if (!config.servedModelNames().contains(model)) {
+            throw unknownModel(config, model);
+        }
+        return model;
+    }
+
+    static ApiException unknownModel(ServerConfig config, String model) {
+        return ApiException.notFound(
+                "model '" + Json.shortened(model) + "' does not exist; this server has "
+                        + config.servedModelNames().stream()
+                                .map(name -> "'" + name + "'")
+                                .collect(Collectors.joining(", ")),
+                Optional.of("model"));
+    }
+
+    private static void refuseUnsupported(JsonFields fields) {
+        for (String name : UNSUPPORTED) {
+            fields.value(name).filter(RequestReader::saysSomething).ifPresent(value -> {
+                throw ApiException.badField(name, "is not supported by this server, is " + Json.shown(value));
+            });
+        }
+    }
+
+    private static boolean saysSomething(JsonNode value) {
+        return switch (value.getNodeType()) {
+            case BOOLEAN -> value.asBoolean();
+            case STRING -> !value.asString().isEmpty();
+            case ARRAY, OBJECT -> !value.isEmpty();
+            case NUMBER, BINARY, POJO -> true;
+            case NULL, MISSING -> false;
+        };
+    }
+
+    private static void refuseResponseFormat(JsonFields fields) {
+        fields.object("response_format").ifPresent(format -> {
+            String type = format.string("type").orElse("text");
+            if (!type.equals("text")) {
+                throw ConfigException.unsupported(format.field("type"), type, "text");
+            }
+        });
+        fields.value("tool_choice").ifPresent(choice -> {
+            boolean allowed = choice.isString()
+                    && (choice.asString().equals("none") || choice.asString().equals("auto"));
+            if (!allowed) {
+                throw ConfigException.unsupported("tool_choice", Json.shown(choice), "none, auto");
+            }
+        });
+    }
+
+    private SamplingParams.Builder sampling(JsonFields fields) {
+        SamplingParams.Builder builder = SamplingParams.builder().unlimitedTokens();
+        config.samplingDefaults().accept(builder);
+        integer(fields, "n").ifPresent(builder::n);
+        fields.number("temperature").ifPresent(builder::temperature);
+        fields.number("top_p").ifPresent(builder::topP);
+        integer(fields, "top_k").ifPresent(builder::topK);
+        fields.number("min_p").ifPresent(builder::minP);
+        fields.value("seed").ifPresent(value -> {
+            if (!value.isIntegralNumber() || !value.canConvertToLong()) {
+                throw ApiException.badField("seed", "must be a whole number of 64 bits, is " + Json.shown(value));
+            }
+            builder.seed(value.asLong());
+        });
+        fields.number("presence_penalty").ifPresent(builder::presencePenalty);
+        fields.number("frequency_penalty").ifPresent(builder::frequencyPenalty);
+        fields.number("repetition_penalty").ifPresent(builder::repetitionPenalty);
+        fields.value("stop").ifPresent(value -> builder.stop(stringOrStrings("stop", value)));
+        fields.value("stop_token_ids").ifPresent(value -> {
+            Set<Integer> ids = new HashSet<>();
+            for (int id : tokenIds("stop_token_ids", value)) {
+                ids.add(id);
+            }
+            builder.stopTokenIds(ids);
+        });
+        fields.bool("include_stop_str_in_output").ifPresent(builder::includeStopInOutput);
+        fields.bool("ignore_eos").ifPresent(builder::ignoreEos);
+        integer(fields, "min_tokens").ifPresent(builder::minTokens);
+        fields.object("logit_bias").ifPresent(bias -> builder.logitBias(logitBias(bias)));
+        fields.bool("skip_special_tokens").ifPresent(builder::skipSpecialTokens);
+        return builder;
+    }
+
+    private Map<Integer, Double> logitBias(JsonFields fields) {
+        Map<Integer, Double> bias = new HashMap<>();
+        for (String name : fields.names()) {
+            int id;
+            try {
+                id = Integer.parseInt(name);
+            } catch (NumberFormatException e) {
+                throw ApiException.badField(fields.field(name), "must have a token id as its name");
+            }
+            requireInVocabulary(fields.field(name), id);
+            fields.number(name).ifPresent(value -> {
+                if (!(Math.abs(value) <= 100)) {
+                    throw ApiException.badField(fields.field(name), "is " + value + ", must be in [-100, 100]");
+                }
+                bias.put(id, value);
+            });
+        }
+        return bias;
+    }
+
+    private static void readPromptLogprobs(JsonFields fields, SamplingParams.Builder builder, boolean stream) {
+        integer(fields, "prompt_logprobs").ifPresent(count -> {
+            if (stream) {
+                throw ApiException.badField("prompt_logprobs", "is not available when stream is true");
+            }
+            builder.promptLogprobs(count);
+        });
+    }
+
+    private static OptionalInt chatLogprobs(JsonFields fields) {
+        Optional<Integer> top = integer(fields, "top_logprobs");
+        if (!fields.bool("logprobs").orElse(false)) {
+            if (top.filter(count -> count != 0).isPresent()) {
+                throw ApiException.badField("top_logprobs", "is " + top.get() + ", which needs logprobs to be true");
+            }
+            return OptionalInt.empty();
+        }
+        int count = top.orElse(0);
+        if (count < 0 || count > SamplingParams.MAX_LOGPROBS) {
+            throw ApiException.badField(
+                    "top_logprobs", "is " + count + ", must be between 0 and " + SamplingParams.MAX_LOGPROBS);
+        }
+        return OptionalInt.of(count);
+    }
+
+    private List<int[]> prompts(JsonFields fields, Optional<JsonFields> kvTransferParams, boolean addSpecialTokens) {
+        Optional<int[]> handedOver = handedOverPrompt(kvTransferParams);
+        if (handedOver.isPresent()) {
+            return List.of(handedOver.get());
+        }
+        String wanted = "must be a string, an array of strings, an array of token ids or an array of such arrays";
+        JsonNode prompt =
+                fields.value("prompt").orElseThrow(() -> ApiException.badField("prompt", "is missing, " + wanted));
+        if (prompt.isString()) {
+            return List.of(encode("prompt", string("prompt", prompt), addSpecialTokens));
+        }
+        if (!prompt.isArray() || prompt.isEmpty()) {
+            throw ApiException.badField("prompt", wanted + ", is " + Json.shown(prompt));
+        }
+        if (prompt.get(0).isIntegralNumber()) {
+            return List.of(requireNotEmpty("prompt", tokenIds("prompt", prompt)));
+        }
+        List<int[]> prompts = new ArrayList<>();
+        for (JsonNode element : prompt) {
+            String name = "prompt[" + prompts.size() + "]";
+            if (element.isString() && prompt.get(0).isString()) {
+                prompts.add(encode(name, string(name, element), addSpecialTokens));
+            } else if (element.isArray() && prompt.get(0).isArray()) {
+                prompts.add(requireNotEmpty(name, tokenIds(name, element)));
+            } else {
+                throw ApiException.badField(
+                        name,
+                        "must be " + (prompt.get(0).isString() ? "a string" : "an array of token ids") + ", is "
+                                + Json.shown(element));
+            }
+        }
+        return prompts;
+    }
+
+    /** A prefill instance that was asked for its prompt's ids lets the decode instance do without tokenising. */
+    private Optional<int[]> handedOverPrompt(Optional<JsonFields> kvTransferParams) {
+        return kvTransferParams.flatMap(params -> params.value("prompt_token_ids")
+                .map(value -> requireNotEmpty(
+                        params.field("prompt_token_ids"), tokenIds(params.field("prompt_token_ids"), value))));
+    }
+
+    private int[] encode(String field, String text, boolean addSpecialTokens) {
+        return requireNotEmpty(field, engine.tokenizer().encode(text, addSpecialTokens));
+    }
+
+    private static int[] requireNotEmpty(String field, int[] ids) {
+        if (ids.length == 0) {
+            throw ApiException.badField(field, "is empty, must be at least one token");
+        }
+        return ids;
+    }
+
+    private void requireFits(int[] ids, Optional<Integer> maxTokens, String maxTokensField) {
+        int limit = engine.maxModelLen();
+        if (ids.length >= limit) {
+            throw ApiException.badRequest(
+                    "the prompt has " + ids.length + " tokens; prompt and output together may have " + limit
+                            + ", so a prompt must have at most " + (limit - 1));
+        }
+        if (maxTokens.isPresent() && maxTokens.get() > limit - ids.length) {
+            throw ApiException.badField(
+                    maxTokensField,
+                    "is " + maxTokens.get() + ", must be at most " + (limit - ids.length)
+                            + ": prompt and output together may have " + limit + " tokens and the prompt has "
+                            + ids.length);
+        }
+    }
+
+    private int[] tokenIds(String field, JsonNode array) {
+        if (!array.isArray()) {
+            throw ApiException.badField(field, "must be an array of token ids, is " + Json.shown(array));
+        }
+        int[] ids = new int[array.size()];
+        for (int i = 0; i < ids.length; i++) {
+            JsonNode element = array.get(i);
+            if (!element.isIntegralNumber() || !element.canConvertToInt()) {
+                throw ApiException.badField(field + "[" + i + "]", "must be a token id, is " + Json.shown(element));
+            }
+            ids[i] = element.asInt();
+            requireInVocabulary(field + "[" + i + "]", ids[i]);
+        }
+        return ids;
+    }
+
+    private void requireInVocabulary(String field, int id) {
+        int size = engine.model().vocabularySize();
+        if (id < 0 || id >= size) {
+            throw ApiException.badField(
+                    field, "token id " + id + " is not in the vocabulary, must be between 0 and " + (size - 1));
+        }
+    }
+
+    private static List<String> stringOrStrings(String field, JsonNode value) {
+        if (value.isString()) {
+            return List.of(value.asString());
+        }
+        if (!value.isArray()) {
+            throw ApiException.badField(field, "must be a string or an array of strings, is " + Json.shown(value));
+        }
+        List<String> strings = new ArrayList<>();
+        for (JsonNode element : value) {
+            strings.add(string(field + "[" + strings.size() + "]", element));
+        }
+        return strings;
+    }
+
+    private static String string(String field, JsonNode value) {
+        if (!value.isString()) {
+            throw ApiException.badField(field, "must be a string, is " + Json.shown(value));
+        }
+        return value.asString();
+    }
+
+    private static Optional<Integer> integer(JsonFields fields, String name) {
+        return fields.integer(name).map(value -> {
+            if (value != value.intValue()) {
+                throw ApiException.badField(fields.field(name), "is " + value + ", must fit 32 bits");
+            }
+            return value.intValue();
+        });
+    }
+
+    private static OptionalInt toOptionalInt(Optional<Integer> value) {
+        return value.isPresent() ? OptionalInt.of(value.get()) : OptionalInt.empty();
+    }
+}

@@ -1,0 +1,146 @@
+package baton.server;
+
+import baton.engine.SamplingParams;
+import baton.kv.ConfigException;
+import java.time.Duration;
+import java.util.List;
+import java.util.Optional;
+import java.util.function.Consumer;
+
+/**
+ * How an {@link ApiServer} answers.
+ *
+ * @param host address to listen on
+ * @param port port to listen on; 0 takes a free one
+ * @param servedModelNames names that requests may use for the model; the first is the one it calls itself
+ * @param apiKey if present, {@code /v1/*} wants it as a bearer token
+ * @param maxBodyBytes largest request body
+ * @param maxPendingBytes output that may wait for a client that reads slowly; beyond it the request is aborted
+ * @param bodyTimeout how long a client may take to send a body
+ * @param responseRole role of chat answers
+ * @param version what {@code /version} says
+ * @param samplingDefaults applied to a request's parameters before its own fields are, e.g. to put the model's
+ *     generation_config.json in force; a {@code maxTokens} set here counts for chat only
+ */
+public record ServerConfig(
+        String host,
+        int port,
+        List<String> servedModelNames,
+        Optional<String> apiKey,
+        int maxBodyBytes,
+        int maxPendingBytes,
+        Duration bodyTimeout,
+        String responseRole,
+        String version,
+        Consumer<SamplingParams.Builder> samplingDefaults) {
+
+    public ServerConfig {
+        servedModelNames = List.copyOf(servedModelNames);
+        if (servedModelNames.isEmpty() || servedModelNames.stream().anyMatch(String::isBlank)) {
+            throw new ConfigException("served_model_name", "is " + servedModelNames + ", must be one name or more");
+        }
+        if (port < 0 || port > 65535) {
+            throw new ConfigException("port", "is " + port + ", must be between 0 and 65535");
+        }
+        if (apiKey.isPresent() && apiKey.get().isBlank()) {
+            throw new ConfigException("api_key", "is blank; leave it out to serve everyone");
+        }
+        if (maxBodyBytes <= 0) {
+            throw new ConfigException("max_body_bytes", "is " + maxBodyBytes + ", must be positive");
+        }
+        if (maxPendingBytes <= 0) {
+            throw new ConfigException("max_pending_bytes", "is " + maxPendingBytes + ", must be positive");
+        }
+        if (!bodyTimeout.isPositive()) {
+            throw new ConfigException("body_timeout", "is " + bodyTimeout + ", must be positive");
+        }
+    }
+
+    /** The defaults: vLLM's port, all addresses, no key. */
+    public static Builder of(String servedModelName) {
+        return new Builder(List.of(servedModelName));
+    }
+
+    /** Starts from the defaults. */
+    public static final class Builder {
+        private String host = "0.0.0.0";
+        private int port = 8000;
+        private List<String> servedModelNames;
+        private Optional<String> apiKey = Optional.empty();
+        private int maxBodyBytes = 32 << 20;
+        private int maxPendingBytes = 1 << 20;
+        private Duration bodyTimeout = Duration.ofSeconds(60);
+        private String responseRole = "assistant";
+        private String version = "unknown";
+        private Consumer<SamplingParams.Builder> samplingDefaults = builder -> {};
+
+        private Builder(List<String> servedModelNames) {
+            this.servedModelNames = servedModelNames;
+        }
+
+        public Builder host(String value) {
+            host = value;
+            return this;
+        }
+
+        public Builder port(int value) {
+            port = value;
+            return this;
+        }
+
+        public Builder servedModelNames(List<String> value) {
+            servedModelNames = value;
+            return this;
+        }
+
+        public Builder apiKey(String value) {
+            apiKey = Optional.of(value);
+            return this;
+        }
+
+        public Builder maxBodyBytes(int value) {
+            maxBodyBytes = value;
+            return this;
+        }
+
+        public Builder maxPendingBytes(int value) {
+            maxPendingBytes = value;
+            return this;
+        }
+
+        public Builder bodyTimeout(Duration value) {
+            bodyTimeout = value;
+            return this;
+        }
+
+        public Builder responseRole(String value) {
+            responseRole = value;
+            return this;
+        }
+
+        public Builder version(String value) {
+            version = value;
+            return this;
+        }
+
+        public Builder samplingDefaults(Consumer<SamplingParams.Builder> value) {
+            samplingDefaults = value;
+            return this;
+        }
+
+        /** @throws ConfigException if a value cannot be used */
+        public ServerConfig build() {
+            return new ServerConfig(
+                    host,
+                    port,
+                    servedModelNames,
+                    apiKey,
+                    maxBodyBytes,
+                    maxPendingBytes,
+                    bodyTimeout,
+                    responseRole,
+                    version,
+                    samplingDefaults);
+        }
+    }
+}

@@ -1,0 +1,256 @@
+package baton.server;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.engine.FinishReason;
+import baton.engine.GenerationRequest;
+import baton.engine.SamplingParams;
+import baton.engine.sampling.TokenLogprobs;
+import baton.engine.sampling.TokenLogprobs.Candidate;
+import baton.kv.JsonFields;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+import tools.jackson.databind.JsonNode;
+
+class CompletionsTest {
+    private final ServerFixture fixture = new ServerFixture();
+
+    @AfterEach
+    void close() {
+        fixture.close();
+    }
+
+    @Test
+    void answersWithTheShapeOfOpenAiAndVllm() throws Exception {
+        fixture.engine.answers("Hello", " world");
+        HttpResponse<String> response = fixture.send(HttpRequest.newBuilder(fixture.uri("/v1/completions"))
+                .header("Content-Type", "application/json")
+                .header("X-Request-Id", "abc-1")
+                .POST(HttpRequest.BodyPublishers.ofString("{\"model\":\"tiny-ledger\",\"prompt\":[5,6,7,8]}")));
+        assertThat(response.statusCode()).isEqualTo(200);
+        assertThat(response.headers().firstValue("X-Request-Id")).contains("abc-1");
+        assertThat(response.headers().firstValue("Content-Type")).contains("application/json");
+        assertThat(response.body().replaceFirst("\"created\":\\d+", "\"created\":0"))
+                .isEqualTo(
+                        "{\"id\":\"cmpl-abc-1\",\"object\":\"text_completion\",\"created\":0,\"model\":\"tiny-ledger\","
+                                + "\"choices\":[{\"index\":0,\"text\":\"Hello world\",\"logprobs\":null,\"finish_reason\":\"stop\","
+                                + "\"stop_reason\":null}],\"service_tier\":null,\"system_fingerprint\":null,"
+                                + "\"usage\":{\"prompt_tokens\":4,\"total_tokens\":6,\"completion_tokens\":2,"
+                                + "\"prompt_tokens_details\":{\"cached_tokens\":3}},\"kv_transfer_params\":null}");
+        GenerationRequest request = fixture.engine.nextSubmitted().request;
+        assertThat(request.id()).matches("cmpl-abc-1-0-[0-9a-f]{8}");
+        assertThat(request.prompt()).containsExactly(5, 6, 7, 8);
+    }
+
+    @Test
+    void everySamplingFieldReachesTheEngine() throws Exception {
+        fixture.engine.answers("x");
+        assertThat(fixture.post("/v1/completions", """
+                        {"model":"tiny-ledger","prompt":"a","n":2,"best_of":2,"temperature":0.5,"top_p":0.9,"top_k":7,
+                        "min_p":0.1,"seed":9007199254740993,"presence_penalty":0.2,"frequency_penalty":-0.3,
+                        "repetition_penalty":1.2,"stop":["END","STOP"],"stop_token_ids":[9,10],
+                        "include_stop_str_in_output":true,"ignore_eos":true,"max_tokens":12,"min_tokens":3,"logprobs":2,
+                        "logit_bias":{"5":1.5,"6":-2},"skip_special_tokens":false,"cache_salt":"pepper","priority":-4,
+                        "prompt_logprobs":1,"kv_transfer_params":{"do_remote_decode":true},"nobody_knows_this":{}}
+                        """).statusCode()).isEqualTo(200);
+        GenerationRequest request = fixture.engine.nextSubmitted().request;
+        assertThat(request.sampling())
+                .isEqualTo(SamplingParams.builder()
+                        .n(2)
+                        .temperature(0.5)
+                        .topP(0.9)
+                        .topK(7)
+                        .minP(0.1)
+                        .seed(9007199254740993L)
+                        .presencePenalty(0.2)
+                        .frequencyPenalty(-0.3)
+                        .repetitionPenalty(1.2)
+                        .stop(List.of("END", "STOP"))
+                        .stopTokenIds(Set.of(9, 10))
+                        .includeStopInOutput(true)
+                        .ignoreEos(true)
+                        .maxTokens(12)
+                        .minTokens(3)
+                        .logprobs(2)
+                        .promptLogprobs(1)
+                        .logitBias(Map.of(5, 1.5, 6, -2.0))
+                        .skipSpecialTokens(false)
+                        .build());
+        assertThat(request.cacheSalt()).contains("pepper");
+        assertThat(request.priority()).isEqualTo(-4);
+        assertThat(request.kvTransferParams().flatMap(params -> params.bool("do_remote_decode")))
+                .contains(true);
+    }
+
+    @Test
+    void defaultsAreSixteenTokensAndTheModelsOwn() throws Exception {
+        try (ServerFixture tuned = new ServerFixture(config -> config.samplingDefaults(
+                sampling -> sampling.temperature(0.6).topK(40).maxTokens(99)))) {
+            tuned.engine.answers("x");
+            tuned.post("/v1/completions", "{\"prompt\":\"a\",\"top_k\":3}");
+            assertThat(tuned.engine.nextSubmitted().request.sampling())
+                    .isEqualTo(SamplingParams.builder()
+                            .temperature(0.6)
+                            .topK(3)
+                            .maxTokens(16)
+                            .build());
+        }
+    }
+
+    @Test
+    void promptsAreStringsOrIdsOneOrMany() throws Exception {
+        fixture.engine.answers("x");
+        int[] encoded = fixture.engine.tokenizer().encode("Item 7", true);
+        assertThat(promptsOf("\"Item 7\"", 1)).containsExactly(ints(encoded));
+        assertThat(promptsOf("[\"Item 7\",\"b\"]", 2))
+                .containsExactly(ints(encoded), ints(fixture.engine.tokenizer().encode("b", true)));
+        assertThat(promptsOf("[1,2,3]", 1)).containsExactly(List.of(1, 2, 3));
+        assertThat(promptsOf("[[1,2],[3]]", 2)).containsExactly(List.of(1, 2), List.of(3));
+        assertThat(promptsOf("\"Item 7\",\"add_special_tokens\":false", 1))
+                .containsExactly(ints(fixture.engine.tokenizer().encode("Item 7", false)));
+        assertThat(promptsOf("\"ignored\",\"kv_transfer_params\":{\"prompt_token_ids\":[4,5]}", 1))
+                .containsExactly(List.of(4, 5));
+    }
+
+    @Test
+    void choicesOfManyPromptsAreNumberedPromptByPrompt() throws Exception {
+        fixture.engine.script(session -> {
+            for (int index = 1; index >= 0; index--) {
+                session.output(index, session.request.prompt()[0] + ":" + index);
+                session.finish(index, FinishReason.LENGTH);
+            }
+        });
+        JsonNode json = ServerFixture.json(
+                fixture.post("/v1/completions", "{\"prompt\":[[20],[30,31,32]],\"n\":2,\"temperature\":1}"));
+        List<String> texts = new ArrayList<>();
+        json.get("choices")
+                .forEach(choice -> texts.add(
+                        choice.get("index").asInt() + "=" + choice.get("text").asString()));
+        assertThat(texts).containsExactly("0=20:0", "1=20:1", "2=30:0", "3=30:1");
+        assertThat(json.at("/usage/prompt_tokens").asInt()).isEqualTo(4);
+        assertThat(json.at("/usage/completion_tokens").asInt()).isEqualTo(4);
+        assertThat(json.at("/usage/prompt_tokens_details/cached_tokens").asInt())
+                .isEqualTo(2 * FakeEngine.CACHED_TOKENS);
+    }
+
+    @Test
+    void logprobsInTheOldForm() throws Exception {
+        int a = id("a");
+        int b = id("b");
+        fixture.engine.script(session -> {
+            session.output(
+                    0,
+                    new int[] {a},
+                    "a",
+                    List.of(new TokenLogprobs(a, -0.5f, 1, List.of(new Candidate(a, -0.5f), new Candidate(b, -1.5f)))));
+            session.output(
+                    0,
+                    new int[] {b},
+                    "b",
+                    List.of(new TokenLogprobs(
+                            b,
+                            Float.NEGATIVE_INFINITY,
+                            9,
+                            List.of(new Candidate(a, -0.25f), new Candidate(id(" "), -3f)))));
+            session.finish(0, FinishReason.STOP, Optional.of("END"), Optional.empty());
+        });
+        JsonNode choice = ServerFixture.json(fixture.post("/v1/completions", "{\"prompt\":\"x\",\"logprobs\":2}"))
+                .at("/choices/0");
+        assertThat(choice.get("logprobs").toString())
+                .isEqualTo("{\"text_offset\":[0,1],\"token_logprobs\":[-0.5,-9999.0],\"tokens\":[\"a\",\"b\"],"
+                        + "\"top_logprobs\":[{\"a\":-0.5,\"b\":-1.5},{\"a\":-0.25,\" \":-3.0,\"b\":-9999.0}]}");
+        assertThat(choice.get("stop_reason").asString()).isEqualTo("END");
+    }
+
+    @Test
+    void echoPutsThePromptAndItsLogprobsInFront() throws Exception {
+        int[] prompt = fixture.engine.tokenizer().encode("ab", false);
+        int a = id("a");
+        fixture.engine.script(session -> {
+            List<TokenLogprobs> ofPrompt = new ArrayList<>();
+            for (int i = 1; i < session.request.prompt().length; i++) {
+                ofPrompt.add(new TokenLogprobs(session.request.prompt()[i], -2f, 3, List.of()));
+            }
+            session.promptLogprobs(ofPrompt);
+            session.output(0, new int[] {a}, "a", List.of(new TokenLogprobs(a, -0.5f, 1, List.of())));
+            session.finish(0, FinishReason.STOP, Optional.of(4), Optional.empty());
+        });
+        JsonNode choice = ServerFixture.json(
+                        fixture.post(
+                                "/v1/completions",
+                                "{\"prompt\":\"ab\",\"add_special_tokens\":false,\"echo\":true,\"logprobs\":0,\"return_token_ids\":true}"))
+                .at("/choices/0");
+        assertThat(choice.get("text").asString()).isEqualTo("aba");
+        assertThat(choice.get("stop_reason").asInt()).isEqualTo(4);
+        assertThat(choice.at("/logprobs/tokens").size()).isEqualTo(prompt.length + 1);
+        assertThat(choice.at("/logprobs/token_logprobs/0").isNull()).isTrue();
+        assertThat(choice.at("/logprobs/text_offset/" + prompt.length).asInt()).isEqualTo(2);
+        assertThat(choice.get("prompt_token_ids").size()).isEqualTo(prompt.length);
+        assertThat(choice.get("token_ids").toString()).isEqualTo("[" + a + "]");
+    }
+
+    @Test
+    void promptLogprobsInVllmsForm() throws Exception {
+        int a = id("a");
+        int b = id("b");
+        fixture.engine.script(session -> {
+            session.promptLogprobs(List.of(new TokenLogprobs(b, -2f, 5, List.of(new Candidate(a, -0.5f)))));
+            session.output(0, "x");
+            session.finish(0, FinishReason.STOP);
+        });
+        JsonNode json = ServerFixture.json(
+                fixture.post("/v1/completions", "{\"prompt\":[" + a + "," + b + "],\"prompt_logprobs\":1}"));
+        assertThat(json.at("/choices/0/prompt_logprobs").toString())
+                .isEqualTo("[null,{\"" + b + "\":{\"logprob\":-2.0,\"rank\":5,\"decoded_token\":\"b\"},\"" + a
+                        + "\":{\"logprob\":-0.5,\"rank\":1,\"decoded_token\":\"a\"}}]");
+    }
+
+    @Test
+    void kvTransferParamsComeBack() throws Exception {
+        fixture.engine.script(session -> {
+            session.handsOver(JsonFields.parse("kv_transfer_params", "{\"remote_block_ids\":[[1,2]]}"));
+            session.output(0, "x");
+            session.finish(0, FinishReason.LENGTH);
+        });
+        JsonNode json = ServerFixture.json(fixture.post(
+                "/v1/completions", "{\"prompt\":\"a\",\"kv_transfer_params\":{\"do_remote_decode\":true}}"));
+        assertThat(json.get("kv_transfer_params").toString()).isEqualTo("{\"remote_block_ids\":[[1,2]]}");
+    }
+
+    @Test
+    void theBodysRequestIdIsUsedWhenThereIsNoHeader() throws Exception {
+        fixture.engine.answers("x");
+        HttpResponse<String> response =
+                fixture.post("/v1/completions", "{\"prompt\":\"a\",\"request_id\":\"___prefill_addr_10.0.0.1:1___x\"}");
+        assertThat(ServerFixture.json(response).get("id").asString()).isEqualTo("cmpl-___prefill_addr_10.0.0.1:1___x");
+        assertThat(response.headers().firstValue("X-Request-Id")).contains("___prefill_addr_10.0.0.1:1___x");
+    }
+
+    private List<List<Integer>> promptsOf(String prompt, int count) throws Exception {
+        HttpResponse<String> response = fixture.post("/v1/completions", "{\"prompt\":" + prompt + "}");
+        assertThat(response.statusCode()).as(response.body()).isEqualTo(200);
+        List<List<Integer>> prompts = new ArrayList<>();
+        for (int i = 0; i < count; i++) {
+            prompts.add(ints(fixture.engine.nextSubmitted().request.prompt()));
+        }
+        return prompts;
+    }
+
+    private int id(String text) {
+        int[] ids = fixture.engine.tokenizer().encode(text, false);
+        assertThat(ids).hasSize(1);
+        return ids[0];
+    }
+
+    private static List<Integer> ints(int[] ids) {
+        return Arrays.stream(ids).boxed().toList();
+    }
+}

@@ -1,0 +1,190 @@
+package baton.server;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.engine.FinishReason;
+import baton.server.FakeEngine.Session;
+import baton.server.ServerFixture.RawClient;
+import java.net.SocketException;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.time.Duration;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+
+/** Clients that leave, clients that do not read, and a server that leaves. */
+class DisconnectTest {
+    private final ServerFixture fixture = new ServerFixture(config -> config.maxPendingBytes(200_000));
+
+    @AfterEach
+    void close() {
+        fixture.close();
+    }
+
+    @Test
+    void leavingWhileTheRequestWaitsAbortsIt() throws Exception {
+        for (boolean stream : new boolean[] {false, true}) {
+            try (RawClient client = fixture.raw()) {
+                client.post("/v1/completions", "{\"prompt\":\"a\",\"stream\":" + stream + "}");
+                Session session = fixture.engine.nextSubmitted();
+                client.leave();
+                assertThat(fixture.engine.nextAborted()).isEqualTo(session.request.id());
+            }
+        }
+    }
+
+    @Test
+    void leavingInTheMiddleOfAStreamAbortsIt() throws Exception {
+        try (RawClient client = fixture.raw()) {
+            client.post("/v1/completions", "{\"prompt\":\"a\",\"stream\":true}");
+            Session session = fixture.engine.nextSubmitted();
+            session.output(0, "x");
+            client.head();
+            assertThat(client.chunk()).contains("\"text\":\"x\"");
+            client.leave();
+            assertThat(fixture.engine.nextAborted()).isEqualTo(session.request.id());
+        }
+    }
+
+    @Test
+    void leavingByResetAbortsToo() throws Exception {
+        try (RawClient client = fixture.raw()) {
+            client.post("/v1/completions", "{\"prompt\":\"a\"}");
+            Session session = fixture.engine.nextSubmitted();
+            client.socket().setSoLinger(true, 0);
+            client.leave();
+            assertThat(fixture.engine.nextAborted()).isEqualTo(session.request.id());
+        }
+    }
+
+    @Test
+    void everyPromptOfTheRequestIsAborted() throws Exception {
+        try (RawClient client = fixture.raw()) {
+            client.post("/v1/completions", "{\"prompt\":[[5],[6]]}");
+            List<String> submitted = List.of(
+                    fixture.engine.nextSubmitted().request.id(),
+                    fixture.engine.nextSubmitted().request.id());
+            client.leave();
+            assertThat(List.of(fixture.engine.nextAborted(), fixture.engine.nextAborted()))
+                    .hasSameElementsAs(submitted)
+                    .doesNotHaveDuplicates();
+        }
+    }
+
+    @Test
+    void aClientThatDoesNotReadIsAbortedBeforeItsOutputPilesUp() throws Exception {
+        try (RawClient client = fixture.raw()) {
+            client.post("/v1/completions", "{\"prompt\":\"a\",\"stream\":true}");
+            Session session = fixture.engine.nextSubmitted();
+            String text = "x".repeat(50_000);
+            CompletableFuture<String> aborted = CompletableFuture.supplyAsync(() -> {
+                try {
+                    return fixture.engine.nextAborted();
+                } catch (InterruptedException e) {
+                    throw new IllegalStateException(e);
+                }
+            });
+            // Socket buffers take some megabytes; the server must not take the rest.
+            for (int i = 0; i < 2000 && !aborted.isDone(); i++) {
+                session.output(0, text);
+            }
+            assertThat(aborted.get(6, TimeUnit.SECONDS)).isEqualTo(session.request.id());
+            // Without a byte of it read, the server lets go of the connection: what is sent to it is answered by a
+            // reset.
+            long deadline = System.nanoTime() + Duration.ofSeconds(5).toNanos();
+            boolean open = true;
+            while (open) {
+                assertThat(System.nanoTime()).as("still connected").isLessThan(deadline);
+                try {
+                    client.send("x");
+                    LockSupport.parkNanos(1_000_000);
+                } catch (SocketException _) {
+                    open = false;
+                }
+            }
+        }
+    }
+
+    @Test
+    void aConnectionServesOneRequestAfterTheOther() throws Exception {
+        fixture.engine.answers("x");
+        try (RawClient client = fixture.raw()) {
+            for (String id : List.of("first", "second", "third")) {
+                client.post("/v1/completions", "{\"prompt\":\"a\",\"stream\":true,\"request_id\":\"" + id + "\"}");
+                assertThat(client.head()).startsWith("HTTP/1.1 200 ");
+                StringBuilder body = new StringBuilder();
+                for (String chunk = client.chunk(); !chunk.isEmpty(); chunk = client.chunk()) {
+                    body.append(chunk);
+                }
+                assertThat(body.toString()).contains("\"cmpl-" + id + "\"").endsWith("data: [DONE]\n\n");
+            }
+        }
+    }
+
+    @Test
+    void aClientMayAskBeforeItSendsItsBody() throws Exception {
+        fixture.engine.answers("x");
+        try (RawClient client = fixture.raw()) {
+            client.send(String.join(
+                    "\r\n",
+                    "POST /v1/completions HTTP/1.1",
+                    "Host: test",
+                    "Content-Length: 14",
+                    "Expect: 100-continue",
+                    "",
+                    ""));
+            assertThat(client.head()).startsWith("HTTP/1.1 100 ");
+            client.send("{\"prompt\":\"a\"}");
+            assertThat(client.head()).startsWith("HTTP/1.1 200 ");
+        }
+    }
+
+    @Test
+    void closingLetsRunningRequestsFinishAndRefusesNewOnes() throws Exception {
+        CompletableFuture<HttpResponse<String>> answer = ask("{\"prompt\":\"a\"}");
+        Session session = fixture.engine.nextSubmitted();
+        CompletableFuture<Void> closed = CompletableFuture.runAsync(() -> fixture.server.close(Duration.ofSeconds(5)));
+        long deadline = System.nanoTime() + Duration.ofSeconds(5).toNanos();
+        while (accepts()) {
+            assertThat(System.nanoTime()).as("still accepting").isLessThan(deadline);
+        }
+        session.output(0, "done");
+        session.finish(0, FinishReason.STOP);
+        assertThat(answer.get(5, TimeUnit.SECONDS).body()).contains("\"text\":\"done\"");
+        closed.get(5, TimeUnit.SECONDS);
+    }
+
+    @Test
+    void closingAbortsWhatDoesNotFinishInTime() throws Exception {
+        CompletableFuture<HttpResponse<String>> answer = ask("{\"prompt\":\"a\",\"stream\":true}");
+        Session session = fixture.engine.nextSubmitted();
+        session.output(0, "so far");
+        fixture.server.close(Duration.ofMillis(50));
+        assertThat(fixture.engine.nextAborted()).isEqualTo(session.request.id());
+        assertThat(answer.get(5, TimeUnit.SECONDS).body())
+                .contains("so far", "\"finish_reason\":\"abort\"")
+                .endsWith("data: [DONE]\n\n");
+    }
+
+    private CompletableFuture<HttpResponse<String>> ask(String body) {
+        return fixture.client.sendAsync(
+                HttpRequest.newBuilder(fixture.uri("/v1/completions"))
+                        .header("Content-Type", "application/json")
+                        .POST(HttpRequest.BodyPublishers.ofString(body))
+                        .build(),
+                HttpResponse.BodyHandlers.ofString());
+    }
+
+    private boolean accepts() throws Exception {
+        try (RawClient client = fixture.raw()) {
+            client.send("GET /health HTTP/1.1\r\nHost: test\r\n\r\n");
+            return client.head().startsWith("HTTP/1.1 200");
+        } catch (java.io.IOException _) {
+            return false;
+        }
+    }
+}

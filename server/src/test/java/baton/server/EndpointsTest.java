@@ -1,0 +1,120 @@
+package baton.server;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import baton.kv.ConfigException;
+import java.net.http.HttpResponse;
+import java.util.List;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+import tools.jackson.databind.JsonNode;
+
+class EndpointsTest {
+    private final ServerFixture fixture =
+            new ServerFixture(config -> config.servedModelNames(List.of("tiny-ledger", "org/other name")));
+
+    @AfterEach
+    void close() {
+        fixture.close();
+    }
+
+    @Test
+    void models() throws Exception {
+        JsonNode json = ServerFixture.json(fixture.get("/v1/models"));
+        assertThat(json.get("object").asString()).isEqualTo("list");
+        assertThat(json.at("/data/0/id").asString()).isEqualTo("tiny-ledger");
+        assertThat(json.at("/data/0/object").asString()).isEqualTo("model");
+        assertThat(json.at("/data/0/max_model_len").asInt()).isEqualTo(2048);
+        assertThat(json.at("/data/1/id").asString()).isEqualTo("org/other name");
+        assertThat(ServerFixture.json(fixture.get("/v1/models/org/other%20name")))
+                .isEqualTo(json.at("/data/1"));
+        assertThat(ServerFixture.json(fixture.get("/v1/models/org%2Fother%20name")))
+                .isEqualTo(json.at("/data/1"));
+    }
+
+    @Test
+    void healthFollowsTheEngine() throws Exception {
+        for (String path : List.of("/health", "/ping")) {
+            HttpResponse<String> well = fixture.get(path);
+            assertThat(well.statusCode()).isEqualTo(200);
+            assertThat(well.body()).isEmpty();
+        }
+        fixture.engine.fails("out of memory");
+        HttpResponse<String> ill = fixture.get("/health");
+        assertThat(ill.statusCode()).isEqualTo(503);
+        assertThat(ServerFixture.json(ill).at("/error/message").asString())
+                .isEqualTo("the engine has failed: out of memory");
+    }
+
+    @Test
+    void version() throws Exception {
+        assertThat(fixture.get("/version").body()).isEqualTo("{\"version\":\"1.2.3\"}");
+    }
+
+    @Test
+    void tokenizeAndBack() throws Exception {
+        int[] ids = fixture.engine.tokenizer().encode("Item 7: é", true);
+        JsonNode json =
+                ServerFixture.json(fixture.post("/tokenize", "{\"prompt\":\"Item 7: é\",\"return_token_strs\":true}"));
+        assertThat(json.get("count").asInt()).isEqualTo(ids.length);
+        assertThat(json.get("max_model_len").asInt()).isEqualTo(2048);
+        assertThat(json.get("tokens")).isEqualTo(ServerFixture.MAPPER.valueToTree(ids));
+        assertThat(json.get("token_strs").size()).isEqualTo(ids.length);
+        assertThat(json.at("/token_strs/0").asString())
+                .isEqualTo(fixture.engine.tokenizer().token(ids[0]));
+
+        JsonNode plain = ServerFixture.json(
+                fixture.post("/tokenize", "{\"prompt\":\"Item 7: é\",\"add_special_tokens\":false}"));
+        assertThat(plain.get("token_strs").isNull()).isTrue();
+        HttpResponse<String> text = fixture.post("/detokenize", "{\"tokens\":" + plain.get("tokens") + "}");
+        assertThat(text.body()).isEqualTo("{\"prompt\":\"Item 7: é\"}");
+
+        assertThat(fixture.post("/tokenize", "{}").body()).contains("one of prompt and messages must be given");
+        assertThat(fixture.post("/detokenize", "{\"tokens\":[\"x\"]}").body())
+                .contains("tokens[0]: must be a token id");
+    }
+
+    @Test
+    void resetOfThePrefixCache() throws Exception {
+        assertThat(fixture.post("/reset_prefix_cache", "").statusCode()).isEqualTo(200);
+        fixture.engine.resets(false);
+        assertThat(fixture.post("/reset_prefix_cache", "").statusCode()).isEqualTo(409);
+    }
+
+    @Test
+    void metricsHaveTheGaugesOfNow() throws Exception {
+        HttpResponse<String> response = fixture.get("/metrics");
+        assertThat(response.headers().firstValue("Content-Type")).contains("text/plain; version=0.0.4; charset=utf-8");
+        assertThat(response.body())
+                .contains("vllm:num_requests_waiting{engine=\"0\",model_name=\"tiny-ledger\"} 2.0\n")
+                .contains("vllm:kv_cache_usage_perc{engine=\"0\",model_name=\"tiny-ledger\"} 0.25\n");
+    }
+
+    @Test
+    void aTakenPortIsNamed() {
+        ServerConfig config = ServerConfig.of("m")
+                .host("127.0.0.1")
+                .port(fixture.server.port())
+                .build();
+        assertThatThrownBy(() -> ApiServer.start(config, fixture.engine, new PrometheusMetrics("m")))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageStartingWith("port: cannot listen on 127.0.0.1:" + fixture.server.port());
+    }
+
+    @Test
+    void theAccessLineIsReadable() {
+        assertThat(new AccessLine(
+                        "cmpl-1",
+                        "/v1/completions",
+                        100,
+                        96,
+                        16,
+                        java.util.OptionalDouble.of(12.34),
+                        56.78,
+                        "stop",
+                        200))
+                .hasToString("cmpl-1 /v1/completions prompt=100 cached=96 output=16 ttft=12.3ms total=56.8ms"
+                        + " finish=stop status=200");
+    }
+}

@@ -1,0 +1,235 @@
+package baton.server;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.engine.EngineUnavailableException;
+import baton.server.ServerFixture.RawClient;
+import java.io.ByteArrayInputStream;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.time.Duration;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+import tools.jackson.databind.JsonNode;
+
+class ErrorsTest {
+    private final ServerFixture fixture = new ServerFixture(config -> config.maxBodyBytes(100_000));
+
+    @AfterEach
+    void close() {
+        fixture.close();
+    }
+
+    @ParameterizedTest
+    @CsvSource(delimiter = '|', quoteCharacter = '`', textBlock = """
+            {"prompt":"a","temperature":"hot"}               | temperature          | temperature: must be a number, is "hot"
+            {"prompt":"a","temperature":-1}                  | temperature          | temperature: is -1, must be in [0, 2]
+            {"prompt":"a","top_p":[1]}                       | top_p                | top_p: must be a number, is [1]
+            {"prompt":"a","n":0}                             | n                    | n: is 0, must be between 1 and 16384
+            {"prompt":"a","n":1.5}                           | n                    | n: must be a whole number, is 1.5
+            {"prompt":"a","n":2,"best_of":3}                 | best_of              | best_of: is 3, must equal n, which is 2
+            {"prompt":"a","max_tokens":0}                    | max_tokens           | max_tokens: is 0, must be at least 1
+            {"prompt":"a","max_tokens":99999999999}          | max_tokens           | max_tokens: is 99999999999, must fit 32 bits
+            {"prompt":"a","stream":"yes"}                    | stream               | stream: must be true or false, is "yes"
+            {"prompt":"a","stream_options":{}}               | stream_options       | stream_options: is only allowed when stream is true
+            {"prompt":"a","stop":[1]}                        | stop[0]              | stop[0]: must be a string, is 1
+            {"prompt":"a","stop":7}                          | stop                 | stop: must be a string or an array of strings, is 7
+            {"prompt":"a","stop":["x",""]}                   | stop                 | stop: cannot contain an empty string
+            {"prompt":"a","seed":1.5}                        | seed                 | seed: must be a whole number of 64 bits, is 1.5
+            {"prompt":"a","logprobs":true}                   | logprobs             | logprobs: must be a whole number, is true
+            {"prompt":"a","logprobs":21}                     | logprobs             | logprobs: is 21, must be between 0 and 20
+            {"prompt":"a","logit_bias":{"x":1}}              | logit_bias.x         | logit_bias.x: must have a token id as its name
+            {"prompt":"a","logit_bias":{"5":101}}            | logit_bias.5         | logit_bias.5: is 101.0, must be in [-100, 100]
+            {"prompt":"a","logit_bias":{"2048":1}}           | logit_bias.2048      | logit_bias.2048: token id 2048 is not in the vocabulary, must be between 0 and 2047
+            {"prompt":"a","stop_token_ids":[1,"2"]}          | stop_token_ids[1]    | stop_token_ids[1]: must be a token id, is "2"
+            {"prompt":"a","suffix":"b"}                      | suffix               | suffix: is not supported by this server, is "b"
+            {"prompt":"a","guided_json":{"type":"object"}}   | guided_json          | guided_json: is not supported by this server, is {"type":"object"}
+            {"prompt":"a","kv_transfer_params":[]}           | kv_transfer_params   | kv_transfer_params: must be an object, is []
+            {"prompt":"a","cache_salt":""}                   | cache_salt           | cache_salt: is empty, must be a non-empty string
+            {"prompt":"a","model":5}                         | model                | model: must be a string, is 5
+            {"prompt":"a","prompt_logprobs":1,"stream":true} | prompt_logprobs      | prompt_logprobs: is not available when stream is true
+            {"prompt":"a","request_id":"a b"}                | request_id           | request_id: must be 1 to 256 of A-Z a-z 0-9 . _ : - / [ ] @ + = ~, has 3 characters: 'a b'
+            {"prompt":[]}                                    | prompt               | prompt: must be a string, an array of strings, an array of token ids or an array of such arrays, is []
+            {"prompt":[5,"a"]}                               | prompt[1]            | prompt[1]: must be a token id, is "a"
+            {"prompt":["a",5]}                               | prompt[1]            | prompt[1]: must be a string, is 5
+            {"prompt":[[5],[6,2048]]}                        | prompt[1][1]         | prompt[1][1]: token id 2048 is not in the vocabulary, must be between 0 and 2047
+            {"prompt":[[5],[]]}                              | prompt[1]            | prompt[1]: is empty, must be at least one token
+            {"prompt":"","add_special_tokens":false}         | prompt               | prompt: is empty, must be at least one token
+            {}                                               | prompt               | prompt: is missing, must be a string, an array of strings, an array of token ids or an array of such arrays
+            """)
+    void aBadFieldIsNamedWithWhatWasFound(String body, String param, String message) throws Exception {
+        HttpResponse<String> response = fixture.post("/v1/completions", body);
+        JsonNode error = ServerFixture.json(response).get("error");
+        assertThat(error.get("message").asString()).isEqualTo(message);
+        assertThat(error.get("param").asString()).isEqualTo(param);
+        assertThat(error.get("type").asString()).isEqualTo("BadRequestError");
+        assertThat(error.get("code").asInt()).isEqualTo(400);
+        assertThat(response.statusCode()).isEqualTo(400);
+        assertThat(fixture.engine.submittedCount()).isZero();
+    }
+
+    @Test
+    void malformedJsonIsPlaced() throws Exception {
+        assertThat(message(400, fixture.post("/v1/completions", "{\"prompt\":\n  oops}")))
+                .startsWith("request body is not valid JSON at line 2, column ");
+        assertThat(message(400, fixture.post("/v1/completions", "{\"prompt\":\"a\"")))
+                .startsWith("request body is not valid JSON at line 1, column 14: ");
+        assertThat(message(400, fixture.post("/v1/completions", "[1]")))
+                .isEqualTo("request body must be a JSON object, is [1]");
+        assertThat(message(400, fixture.post("/v1/completions", ""))).contains("empty");
+        assertThat(message(400, fixture.post("/v1/completions", "{\"prompt\":\"a\"} x")))
+                .startsWith("request body is not valid JSON at line 1");
+    }
+
+    @Test
+    void deepNestingIsRefused() throws Exception {
+        assertThat(message(400, fixture.post("/v1/completions", "{\"prompt\":" + "[".repeat(40_000))))
+                .contains("nesting depth (129) exceeds the maximum allowed (128");
+    }
+
+    @Test
+    void aPromptOverTheLimitSaysBothNumbers() throws Exception {
+        String tokens = "5,".repeat(2047) + "5";
+        assertThat(message(400, fixture.post("/v1/completions", "{\"prompt\":[" + tokens + "]}")))
+                .isEqualTo("the prompt has 2048 tokens; prompt and output together may have 2048, so a prompt must have"
+                        + " at most 2047");
+        assertThat(message(400, fixture.post("/v1/completions", "{\"prompt\":[5,6],\"max_tokens\":2047}")))
+                .isEqualTo("max_tokens: is 2047, must be at most 2046: prompt and output together may have 2048 tokens"
+                        + " and the prompt has 2");
+    }
+
+    @Test
+    void anUnknownModelNamesTheServedOnes() throws Exception {
+        HttpResponse<String> response = fixture.post("/v1/completions", "{\"model\":\"gpt-9\",\"prompt\":\"a\"}");
+        assertThat(message(404, response)).isEqualTo("model 'gpt-9' does not exist; this server has 'tiny-ledger'");
+        assertThat(ServerFixture.json(response).at("/error/type").asString()).isEqualTo("NotFoundError");
+        assertThat(message(404, fixture.get("/v1/models/gpt-9"))).contains("'tiny-ledger'");
+    }
+
+    @Test
+    void unknownPathsAndMethods() throws Exception {
+        assertThat(message(404, fixture.get("/v2/nothing"))).isEqualTo("no such path: /v2/nothing");
+        HttpResponse<String> response = fixture.get("/v1/completions");
+        assertThat(message(405, response)).isEqualTo("/v1/completions does not take GET; it takes POST");
+        assertThat(response.headers().firstValue("Allow")).contains("POST");
+    }
+
+    @Test
+    void anotherContentTypeIsRefused() throws Exception {
+        HttpResponse<String> response = fixture.send(HttpRequest.newBuilder(fixture.uri("/v1/completions"))
+                .header("Content-Type", "application/x-www-form-urlencoded")
+                .POST(HttpRequest.BodyPublishers.ofString("{\"prompt\":\"a\"}")));
+        assertThat(message(415, response)).contains("application/x-www-form-urlencoded", "application/json");
+    }
+
+    @Test
+    void aBodyOverTheLimitIsRefusedAnnouncedOrNot() throws Exception {
+        String large = "{\"prompt\":\"" + "a".repeat(200_000) + "\"}";
+        assertThat(message(413, fixture.post("/v1/completions", large)))
+                .startsWith("a request body may have 100000 bytes, this one has 2000");
+        HttpResponse<String> chunked = fixture.send(HttpRequest.newBuilder(fixture.uri("/v1/completions"))
+                .header("Content-Type", "application/json")
+                .POST(HttpRequest.BodyPublishers.ofInputStream(
+                        () -> new ByteArrayInputStream(large.getBytes(java.nio.charset.StandardCharsets.UTF_8)))));
+        assertThat(message(413, chunked)).isEqualTo("a request body may have 100000 bytes, this one has more");
+        // The connection and the server live on.
+        fixture.engine.answers("x");
+        assertThat(fixture.post("/v1/completions", "{\"prompt\":\"a\"}").statusCode())
+                .isEqualTo(200);
+    }
+
+    @Test
+    void aBodyThatDoesNotComeEndsInTime() throws Exception {
+        try (ServerFixture impatient = new ServerFixture(config -> config.bodyTimeout(Duration.ofMillis(100)));
+                RawClient client = impatient.raw()) {
+            client.send("POST /v1/completions HTTP/1.1\r\nHost: test\r\nContent-Length: 50\r\n\r\n{\"pro");
+            assertThat(client.head()).startsWith("HTTP/1.1 408 ");
+        }
+    }
+
+    @Test
+    void aRequestIdThatIsNotOneIsRefused() throws Exception {
+        for (String id : new String[] {"a b", "x".repeat(257), "é"}) {
+            try (RawClient client = fixture.raw()) {
+                client.send("GET /health HTTP/1.1\r\nHost: test\r\nX-Request-Id: " + id + "\r\n\r\n");
+                assertThat(client.head()).startsWith("HTTP/1.1 400 ");
+            }
+        }
+    }
+
+    @Test
+    void anApiKeyIsWantedForV1Only() throws Exception {
+        try (ServerFixture locked = new ServerFixture(config -> config.apiKey("s3cret"))) {
+            locked.engine.answers("x");
+            assertThat(message(401, locked.get("/v1/models"))).startsWith("no API key");
+            assertThat(message(401, locked.post("/v1/completions", "{\"prompt\":\"a\"}")))
+                    .startsWith("no API key");
+            assertThat(message(
+                            401,
+                            locked.send(HttpRequest.newBuilder(locked.uri("/v1/models"))
+                                    .header("Authorization", "Bearer wrong"))))
+                    .isEqualTo("the API key is not the right one");
+            assertThat(locked.send(HttpRequest.newBuilder(locked.uri("/v1/models"))
+                                    .header("Authorization", "Bearer s3cret"))
+                            .statusCode())
+                    .isEqualTo(200);
+            assertThat(locked.get("/health").statusCode()).isEqualTo(200);
+            assertThat(locked.get("/metrics").statusCode()).isEqualTo(200);
+        }
+    }
+
+    @Test
+    void anEngineThatIsFullSaysWhenToComeBack() throws Exception {
+        fixture.engine.refuses(new EngineUnavailableException("4096 requests wait already"));
+        HttpResponse<String> response = fixture.post("/v1/completions", "{\"prompt\":\"a\",\"stream\":true}");
+        assertThat(message(503, response)).isEqualTo("4096 requests wait already");
+        assertThat(response.headers().firstValue("Retry-After")).contains("1");
+    }
+
+    @Test
+    void aBugInTheEngineIsA500AndTheServerLivesOn() throws Exception {
+        fixture.engine.refuses(new IllegalStateException("surprise"));
+        assertThat(message(500, fixture.post("/v1/completions", "{\"prompt\":\"a\"}")))
+                .contains("surprise");
+        assertThat(fixture.get("/health").statusCode()).isEqualTo(200);
+    }
+
+    @Test
+    void anEventThatMakesNoSenseEndsItsRequest() throws Exception {
+        fixture.engine.script(session -> session.output(5, "x"));
+        assertThat(message(500, fixture.post("/v1/completions", "{\"prompt\":\"a\"}")))
+                .startsWith("internal error: ");
+        assertThat(fixture.engine.nextAborted()).startsWith("cmpl-");
+        fixture.engine.script(session -> {
+            session.output(0, "x");
+            session.output(5, "x");
+        });
+        HttpResponse<String> stream = fixture.post("/v1/completions", "{\"prompt\":\"a\",\"stream\":true}");
+        assertThat(StreamingTest.events(stream)).hasSize(2).last().asString().startsWith("{\"error\":");
+    }
+
+    @Test
+    void aRefusedPromptTakesTheOthersOfItsRequestWithIt() throws Exception {
+        fixture.engine.refusesAfter(1, new EngineUnavailableException("full"));
+        assertThat(message(503, fixture.post("/v1/completions", "{\"prompt\":[[5],[6],[7]]}")))
+                .isEqualTo("full");
+        assertThat(fixture.engine.nextAborted())
+                .isEqualTo(fixture.engine.nextSubmitted().request.id());
+    }
+
+    @Test
+    void anUnpairedSurrogateDoesNoHarm() throws Exception {
+        fixture.engine.answers("x");
+        assertThat(fixture.post("/v1/completions", "{\"prompt\":\"a\\ud800b\"}").statusCode())
+                .isEqualTo(200);
+    }
+
+    private static String message(int status, HttpResponse<String> response) {
+        assertThat(response.statusCode()).as(response.body()).isEqualTo(status);
+        JsonNode error = ServerFixture.json(response).get("error");
+        assertThat(error.get("code").asInt()).isEqualTo(status);
+        return error.get("message").asString();
+    }
+}

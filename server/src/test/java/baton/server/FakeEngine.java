@@ -1,0 +1,228 @@
+package baton.server;
+
+import baton.engine.Engine;
+import baton.engine.EngineConfig;
+import baton.engine.EngineStatus;
+import baton.engine.EngineUnavailableException;
+import baton.engine.FinishReason;
+import baton.engine.GenerationEvent;
+import baton.engine.GenerationEvent.Finished;
+import baton.engine.GenerationEvent.Usage;
+import baton.engine.GenerationRequest;
+import baton.engine.model.ModelConfig;
+import baton.engine.sampling.TokenLogprobs;
+import baton.engine.text.ChatTemplate;
+import baton.engine.text.Tokenizer;
+import baton.kv.DType;
+import baton.kv.JsonFields;
+import java.nio.file.Path;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.Consumer;
+
+/** Has tiny-ledger's real tokenizer and chat template, and one thread on which a test's script speaks for the model. */
+final class FakeEngine implements Engine {
+    static final int MAX_MODEL_LEN = 2048;
+    static final int CACHED_TOKENS = 3;
+    static final Path MODEL = Path.of(System.getProperty("baton.root", "."), "models", "tiny-ledger")
+            .normalize();
+
+    private final Tokenizer tokenizer = Tokenizer.load(MODEL);
+    private final ChatTemplate chatTemplate = ChatTemplate.load(MODEL);
+    private final ExecutorService thread = Executors.newSingleThreadExecutor(
+            Thread.ofPlatform().name("fake-engine").factory());
+    private final Map<String, Session> live = new ConcurrentHashMap<>();
+    private final BlockingQueue<Session> submitted = new LinkedBlockingQueue<>();
+    private final BlockingQueue<String> aborted = new LinkedBlockingQueue<>();
+    private volatile Consumer<Session> script = session -> {};
+    private volatile Optional<String> failure = Optional.empty();
+    private volatile Optional<RuntimeException> refusal = Optional.empty();
+    private volatile boolean resets = true;
+    private final AtomicInteger accepted = new AtomicInteger();
+
+    /** What is played, on the engine's thread, for each request from now on. */
+    void script(Consumer<Session> value) {
+        script = value;
+    }
+
+    /** Plays the given pieces of text, each as one token, for every sequence. */
+    void answers(String... pieces) {
+        script(session -> {
+            for (int index = 0; index < session.request.sampling().n(); index++) {
+                for (String piece : pieces) {
+                    session.output(index, piece);
+                }
+                session.finish(index, FinishReason.STOP);
+            }
+        });
+    }
+
+    void refuses(RuntimeException value) {
+        refusesAfter(0, value);
+    }
+
+    /** Takes so many requests more and refuses the rest. */
+    void refusesAfter(int requests, RuntimeException value) {
+        accepted.set(requests);
+        refusal = Optional.of(value);
+    }
+
+    void fails(String why) {
+        failure = Optional.of(why);
+    }
+
+    void resets(boolean value) {
+        resets = value;
+    }
+
+    Session nextSubmitted() throws InterruptedException {
+        Session session = submitted.poll(5, TimeUnit.SECONDS);
+        if (session == null) {
+            throw new AssertionError("no request came within 5 s");
+        }
+        return session;
+    }
+
+    String nextAborted() throws InterruptedException {
+        String id = aborted.poll(5, TimeUnit.SECONDS);
+        if (id == null) {
+            throw new AssertionError("no abort came within 5 s");
+        }
+        return id;
+    }
+
+    int submittedCount() {
+        return submitted.size();
+    }
+
+    int liveCount() {
+        return live.size();
+    }
+
+    @Override
+    public EngineConfig config() {
+        return EngineConfig.of(MODEL).build();
+    }
+
+    @Override
+    public ModelConfig model() {
+        return new ModelConfig("tiny-ledger", 2048, 256, 704, 6, 8, 4, 32, 2048, 1e-5, 1e4, true, DType.BF16);
+    }
+
+    @Override
+    public int maxModelLen() {
+        return MAX_MODEL_LEN;
+    }
+
+    @Override
+    public Tokenizer tokenizer() {
+        return tokenizer;
+    }
+
+    @Override
+    public Optional<ChatTemplate> chatTemplate() {
+        return Optional.of(chatTemplate);
+    }
+
+    @Override
+    public void submit(GenerationRequest request, Consumer<GenerationEvent> sink) {
+        if (refusal.isPresent() && accepted.getAndDecrement() <= 0) {
+            throw refusal.get();
+        }
+        Session session = new Session(request, sink);
+        if (live.putIfAbsent(request.id(), session) != null) {
+            throw new EngineUnavailableException("id=" + request.id() + " is live already");
+        }
+        submitted.add(session);
+        thread.execute(() -> script.accept(session));
+    }
+
+    @Override
+    public void abort(String id) {
+        aborted.add(id);
+        Optional.ofNullable(live.get(id)).ifPresent(session -> thread.execute(session::finishAllAborted));
+    }
+
+    @Override
+    public boolean resetPrefixCache() {
+        return resets;
+    }
+
+    @Override
+    public EngineStatus status() {
+        return new EngineStatus(live.size(), 2, 1, 64, 16, failure);
+    }
+
+    @Override
+    public void close() {
+        thread.shutdownNow();
+        tokenizer.close();
+    }
+
+    /** One request. Its methods may be called from any thread; events go out from the engine's. */
+    final class Session {
+        final GenerationRequest request;
+        private final Consumer<GenerationEvent> sink;
+        private final Set<Integer> finished = new HashSet<>();
+        private final Map<Integer, Integer> outputs = new ConcurrentHashMap<>();
+        private Optional<JsonFields> kvTransferParams = Optional.empty();
+
+        Session(GenerationRequest request, Consumer<GenerationEvent> sink) {
+            this.request = request;
+            this.sink = sink;
+        }
+
+        void output(int index, String text) {
+            output(index, new int[] {100 + outputs.getOrDefault(index, 0)}, text, List.of());
+        }
+
+        void output(int index, int[] ids, String text, List<TokenLogprobs> logprobs) {
+            outputs.merge(index, ids.length, Integer::sum);
+            sink.accept(new GenerationEvent.Output(index, ids, text, logprobs));
+        }
+
+        void promptLogprobs(List<TokenLogprobs> logprobs) {
+            sink.accept(new GenerationEvent.PromptLogprobs(0, logprobs));
+        }
+
+        void handsOver(JsonFields params) {
+            kvTransferParams = Optional.of(params);
+        }
+
+        void finish(int index, FinishReason reason) {
+            finish(index, reason, Optional.empty(), Optional.empty());
+        }
+
+        synchronized void finish(int index, FinishReason reason, Optional<Object> stopReason, Optional<String> error) {
+            if (!finished.add(index)) {
+                return;
+            }
+            if (finished.size() == request.sampling().n()) {
+                live.remove(request.id());
+            }
+            sink.accept(new Finished(
+                    index,
+                    reason,
+                    stopReason,
+                    new Usage(request.prompt().length, CACHED_TOKENS, outputs.getOrDefault(index, 0)),
+                    kvTransferParams,
+                    error));
+        }
+
+        private void finishAllAborted() {
+            for (int index = 0; index < request.sampling().n(); index++) {
+                finish(index, FinishReason.ABORT);
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+package baton.server;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.engine.EngineListener.RequestStats;
+import baton.engine.EngineListener.StepStats;
+import baton.engine.EngineStatus;
+import baton.engine.FinishReason;
+import baton.kv.connector.Measurement;
+import baton.kv.connector.Measurement.Kind;
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import org.junit.jupiter.api.Test;
+
+class PrometheusMetricsTest {
+    private static final EngineStatus STATUS = new EngineStatus(3, 5, 2, 200, 50, Optional.empty());
+    private static final String LABELS = "engine=\"0\",model_name=\"m\"";
+
+    private final PrometheusMetrics metrics = new PrometheusMetrics("m");
+
+    @Test
+    void everySeriesHasVllmsName() {
+        metrics.onStep(new StepStats(40, 3, 1, 100, 64, 36, 32, 0.01, STATUS));
+        metrics.onFirstToken(0.004);
+        metrics.onNextToken(0.03);
+        metrics.onFinished(new RequestStats(FinishReason.STOP, 100, 3, 4, 64, 32, 0.1, 0.2, 0.6, 0.9));
+        assertThat(lines())
+                .contains(
+                        "# TYPE vllm:num_requests_running gauge",
+                        "vllm:num_requests_running{" + LABELS + "} 3.0",
+                        "vllm:num_requests_waiting{" + LABELS + "} 5.0",
+                        "vllm:num_requests_waiting_by_reason{" + LABELS + ",reason=\"capacity\"} 3.0",
+                        "vllm:num_requests_waiting_by_reason{" + LABELS + ",reason=\"deferred\"} 2.0",
+                        "vllm:kv_cache_usage_perc{" + LABELS + "} 0.25",
+                        "baton:kv_blocks_used{" + LABELS + "} 50.0",
+                        "baton:kv_blocks_total{" + LABELS + "} 200.0",
+                        "# TYPE vllm:prefix_cache_queries_total counter",
+                        "vllm:prefix_cache_queries_total{" + LABELS + "} 100.0",
+                        "vllm:prefix_cache_hits_total{" + LABELS + "} 64.0",
+                        "vllm:external_prefix_cache_queries_total{" + LABELS + "} 36.0",
+                        "vllm:external_prefix_cache_hits_total{" + LABELS + "} 32.0",
+                        "vllm:prompt_tokens_total{" + LABELS + "} 100.0",
+                        "vllm:generation_tokens_total{" + LABELS + "} 3.0",
+                        "vllm:prompt_tokens_by_source_total{" + LABELS + ",source=\"local_compute\"} 4.0",
+                        "vllm:prompt_tokens_by_source_total{" + LABELS + ",source=\"local_cache_hit\"} 64.0",
+                        "vllm:prompt_tokens_by_source_total{" + LABELS + ",source=\"external_kv_transfer\"} 32.0",
+                        "vllm:prompt_tokens_cached_total{" + LABELS + "} 96.0",
+                        "vllm:num_preemptions_total{" + LABELS + "} 1.0",
+                        "vllm:request_success_total{"
+                                + LABELS.replace("engine=\"0\"", "engine=\"0\",finished_reason=\"stop\"") + "} 1.0",
+                        "vllm:request_success_total{"
+                                + LABELS.replace("engine=\"0\"", "engine=\"0\",finished_reason=\"error\"") + "} 0.0",
+                        "# TYPE vllm:time_to_first_token_seconds histogram",
+                        "vllm:time_to_first_token_seconds_bucket{" + LABELS + ",le=\"0.001\"} 0",
+                        "vllm:time_to_first_token_seconds_bucket{" + LABELS + ",le=\"0.005\"} 1",
+                        "vllm:time_to_first_token_seconds_bucket{" + LABELS + ",le=\"+Inf\"} 1",
+                        "vllm:time_to_first_token_seconds_sum{" + LABELS + "} 0.004",
+                        "vllm:time_to_first_token_seconds_count{" + LABELS + "} 1",
+                        "vllm:inter_token_latency_seconds_bucket{" + LABELS + ",le=\"0.025\"} 0",
+                        "vllm:inter_token_latency_seconds_bucket{" + LABELS + ",le=\"0.05\"} 1",
+                        "vllm:e2e_request_latency_seconds_bucket{" + LABELS + ",le=\"0.8\"} 0",
+                        "vllm:e2e_request_latency_seconds_bucket{" + LABELS + ",le=\"1.0\"} 1",
+                        "vllm:request_queue_time_seconds_sum{" + LABELS + "} 0.1",
+                        "vllm:request_prefill_time_seconds_sum{" + LABELS + "} 0.2",
+                        "vllm:request_decode_time_seconds_sum{" + LABELS + "} 0.6");
+        assertThat(lines()).noneMatch(line -> line.contains("_max") || line.contains("_created"));
+    }
+
+    @Test
+    void measurementsOfConnectorsAppearWhenTheyCome() {
+        assertThat(lines()).noneMatch(line -> line.startsWith("baton:kv_load"));
+        metrics.onMeasurements(List.of(
+                Measurement.count("baton:kv_load_bytes", 1024, "connector", "ExampleConnector"),
+                Measurement.seconds("baton:kv_load", 0.002)));
+        metrics.onMeasurements(
+                List.of(Measurement.count("baton:kv_load_bytes", 1024, "connector", "ExampleConnector")));
+        assertThat(lines())
+                .contains(
+                        "baton:kv_load_bytes_total{connector=\"ExampleConnector\"," + LABELS + "} 2048.0",
+                        "baton:kv_load_seconds_bucket{" + LABELS + ",le=\"0.001\"} 0",
+                        "baton:kv_load_seconds_bucket{" + LABELS + ",le=\"0.0025\"} 1",
+                        "baton:kv_load_seconds_sum{" + LABELS + "} 0.002");
+    }
+
+    @Test
+    void aMeasurementThatCannotBeShownHarmsNothing() {
+        metrics.onMeasurements(List.of(
+                new Measurement("", Kind.COUNTER, 1, Map.of()),
+                Measurement.count("baton:x", 1),
+                Measurement.count("baton:x", 1, "a", "b"),
+                Measurement.count("baton:y", -1),
+                Measurement.count("baton:z", 3, "a", "quote\"new\nline")));
+        assertThat(lines())
+                .contains(
+                        "baton:x_total{" + LABELS + "} 1.0",
+                        "baton:y_total{" + LABELS + "} 0.0",
+                        "baton:z_total{a=\"quote\\\"new\\nline\"," + LABELS + "} 3.0");
+    }
+
+    private List<String> lines() {
+        return new String(metrics.scrape(STATUS), StandardCharsets.UTF_8)
+                .lines()
+                .toList();
+    }
+}
