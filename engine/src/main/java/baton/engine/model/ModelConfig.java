@@ -1,6 +1,8 @@
 package baton.engine.model;
 
 import baton.kv.DType;
+import baton.kv.KvLayout;
+import java.util.Optional;
 
 /**
  * The shape of a decoder, as a Hugging Face config.json gives it.
@@ -16,6 +18,7 @@ import baton.kv.DType;
  * @param maxPositions positions the model was made for
  * @param rmsNormEps epsilon of the norms
  * @param ropeTheta base of the rotary embedding
+ * @param ropeScaling how the rotary frequencies are stretched for long contexts; empty: not at all
  * @param tiedEmbeddings true: the output projection is the embedding
  * @param dtype type of the weights in the checkpoint
  */
@@ -31,5 +34,27 @@ public record ModelConfig(
         int maxPositions,
         double rmsNormEps,
         double ropeTheta,
+        Optional<Llama3RopeScaling> ropeScaling,
         boolean tiedEmbeddings,
-        DType dtype) {}
+        DType dtype) {
+    /**
+     * Llama 3.1's stretching ({@code rope_type: llama3}): wavelengths longer than {@code originalMaxPositions / lowFreqFactor}
+     * are multiplied by {@code factor}, those shorter than {@code originalMaxPositions / highFreqFactor} stay, and between the
+     * two the frequency is interpolated.
+     */
+    public record Llama3RopeScaling(
+            double factor, double lowFreqFactor, double highFreqFactor, int originalMaxPositions) {}
+
+    /** The layout of a cache of all layers and heads of this model. */
+    public KvLayout kvLayout(int blockSize, DType cacheType) {
+        return new KvLayout(layers, kvHeads, headDim, blockSize, cacheType);
+    }
+
+    /** Weights of the model, the shared embedding counted once. */
+    public long parameters() {
+        long attention = (long) hiddenSize * headDim * (2L * heads + 2L * kvHeads);
+        long feedForward = 3L * hiddenSize * intermediateSize;
+        long embeddings = (tiedEmbeddings ? 1L : 2L) * vocabularySize * hiddenSize;
+        return embeddings + layers * (attention + feedForward + 2L * hiddenSize) + hiddenSize;
+    }
+}
