@@ -28,7 +28,7 @@ public final class SafetensorsWriter {
      *
      * @param dtype safetensors' name of the element type, e.g. {@code BF16}
      * @param shape its dimensions, outermost first
-     * @param source its bytes in native memory, dense and little-endian
+     * @param source its bytes, dense and little-endian, in memory that a {@code ByteBuffer} can view
      */
     public record Tensor(String name, String dtype, List<Long> shape, Source source) {
         public Tensor {
