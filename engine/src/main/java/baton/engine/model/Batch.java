@@ -55,8 +55,8 @@ final class Batch {
         if (tokens == 0) {
             throw new IllegalArgumentException("slices: nothing to compute");
         }
-        ids = new long[tokens];
-        positions = new int[tokens];
+        ids = new long[padded(tokens)];
+        positions = new int[ids.length];
         blocks = new int[tokens];
         int[] offsets = new int[slices.size()];
         placeSingles(slices, offsets);
@@ -79,6 +79,11 @@ final class Batch {
     }
 
     int tokens() {
+        return blocks.length;
+    }
+
+    /** Rows to compute: the tokens', and some for nothing behind them, since each new number of rows costs kernels of its own. */
+    int rows() {
         return ids.length;
     }
 
@@ -111,6 +116,11 @@ final class Batch {
     /** The rows whose logits are wanted, in the order of the slices. */
     long[] logitRows() {
         return logitRows;
+    }
+
+    private static int padded(int tokens) {
+        int step = tokens <= 8 ? 1 : tokens <= 256 ? 16 : 64;
+        return Math.ceilDiv(tokens, step) * step;
     }
 
     private void placeSingles(List<SequenceSlice> slices, int[] offsets) {
@@ -172,8 +182,7 @@ final class Batch {
                     .formatted(where, slice.start(), length, maxPositions));
         }
         if (slice.logits() < 0 || slice.logits() > length) {
-            throw new IllegalArgumentException(
-                    "%s: logits=%d of tokens=%d".formatted(where, slice.logits(), length));
+            throw new IllegalArgumentException("%s: logits=%d of tokens=%d".formatted(where, slice.logits(), length));
         }
         int needed = Math.toIntExact(Math.ceilDiv(end, blockSize));
         if (slice.blockTable().length < needed) {

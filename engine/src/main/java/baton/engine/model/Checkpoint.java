@@ -49,9 +49,8 @@ public final class Checkpoint implements AutoCloseable {
         JsonFields json = readJson(configFile);
         config = CheckpointConfig.parse(name == null ? "" : name.toString(), json);
         Path generationFile = directory.resolve("generation_config.json");
-        JsonFields generation = Files.exists(generationFile)
-                ? readJson(generationFile)
-                : JsonFields.empty("generation_config.json");
+        JsonFields generation =
+                Files.exists(generationFile) ? readJson(generationFile) : JsonFields.empty("generation_config.json");
         eosTokenIds = CheckpointConfig.eosTokenIds(generation)
                 .or(() -> CheckpointConfig.eosTokenIds(json))
                 .orElse(List.of());
@@ -118,7 +117,8 @@ public final class Checkpoint implements AutoCloseable {
         digest.update(architecture.getBytes(StandardCharsets.UTF_8));
         for (String name : tensorShapes(config).keySet()) {
             TensorInfo info = info(name);
-            digest.update("%s %s %s\n".formatted(name, info.dtype(), info.shape()).getBytes(StandardCharsets.UTF_8));
+            digest.update(
+                    "%s %s %s\n".formatted(name, info.dtype(), info.shape()).getBytes(StandardCharsets.UTF_8));
             MemorySegment data = data(name);
             long sample = Math.min(FINGERPRINT_SAMPLE_BYTES, data.byteSize());
             long last = data.byteSize() - sample;
@@ -192,8 +192,7 @@ public final class Checkpoint implements AutoCloseable {
             }
         } else {
             throw new ConfigException(
-                    "model",
-                    "'" + directory + "' has neither model.safetensors nor model.safetensors.index.json");
+                    "model", "'" + directory + "' has neither model.safetensors nor model.safetensors.index.json");
         }
     }
 

@@ -27,12 +27,14 @@ final class CheckpointConfig {
         int kvHeads = json.integerAtLeast("num_key_value_heads", 1).orElse(heads);
         if (heads % kvHeads != 0) {
             throw new ConfigException(
-                    json.field("num_key_value_heads"), "is %d, must divide num_attention_heads %d".formatted(kvHeads, heads));
+                    json.field("num_key_value_heads"),
+                    "is %d, must divide num_attention_heads %d".formatted(kvHeads, heads));
         }
         int headDim = json.integerAtLeast("head_dim", 2).orElseGet(() -> {
             if (hidden % heads != 0) {
                 throw new ConfigException(
-                        json.field("head_dim"), "is missing, and hidden_size %d is no multiple of num_attention_heads %d"
+                        json.field("head_dim"),
+                        "is missing, and hidden_size %d is no multiple of num_attention_heads %d"
                                 .formatted(hidden, heads));
             }
             return hidden / heads;
@@ -99,7 +101,9 @@ final class CheckpointConfig {
     static Optional<List<Integer>> eosTokenIds(JsonFields json) {
         return json.value("eos_token_id").map(value -> {
             List<Integer> ids = new ArrayList<>();
-            for (JsonNode id : value.isArray() ? value : JsonNodeFactory.instance.arrayNode().add(value)) {
+            for (JsonNode id : value.isArray()
+                    ? value
+                    : JsonNodeFactory.instance.arrayNode().add(value)) {
                 if (!id.isIntegralNumber() || !id.canConvertToInt() || id.asInt() < 0) {
                     throw new ConfigException(
                             json.field("eos_token_id"), "must be a token id or a list of them, is " + value);
@@ -122,16 +126,18 @@ final class CheckpointConfig {
 
     private static void requireLlama(JsonFields json) {
         JsonNode architectures = json.value("architectures")
-                .orElseThrow(() -> new ConfigException(
-                        json.field("architectures"), "is missing; supported: " + ARCHITECTURE));
+                .orElseThrow(() ->
+                        new ConfigException(json.field("architectures"), "is missing; supported: " + ARCHITECTURE));
         if (!architectures.isArray()
                 || architectures.size() != 1
                 || !ARCHITECTURE.equals(architectures.get(0).asString(""))) {
             throw ConfigException.unsupported(json.field("architectures"), architectures, "[\"" + ARCHITECTURE + "\"]");
         }
-        json.string("hidden_act").filter(activation -> !activation.equals("silu")).ifPresent(activation -> {
-            throw ConfigException.unsupported(json.field("hidden_act"), activation, "silu");
-        });
+        json.string("hidden_act")
+                .filter(activation -> !activation.equals("silu"))
+                .ifPresent(activation -> {
+                    throw ConfigException.unsupported(json.field("hidden_act"), activation, "silu");
+                });
         for (String bias : List.of("attention_bias", "mlp_bias")) {
             if (json.bool(bias).orElse(false)) {
                 throw ConfigException.unsupported(json.field(bias), true, "false");
@@ -139,7 +145,8 @@ final class CheckpointConfig {
         }
         json.object("quantization_config").ifPresent(quantization -> {
             throw new ConfigException(
-                    json.field("quantization_config"), "quantized checkpoints are not supported; use the bf16 original");
+                    json.field("quantization_config"),
+                    "quantized checkpoints are not supported; use the bf16 original");
         });
     }
 

@@ -22,7 +22,8 @@ final class LibTorch {
      * @throws IllegalStateException if it cannot be loaded here, saying what it needs
      */
     static int load(OptionalInt threads) {
-        // Without these JavaCPP reads /proc and may collect garbage in the middle of an allocation. Memory is freed by scope.
+        // Without these JavaCPP reads /proc and may collect garbage in the middle of an allocation. Memory is freed by
+        // scope.
         setUnlessSet("org.bytedeco.javacpp.nopointergc", "true");
         setUnlessSet("org.bytedeco.javacpp.maxbytes", "0");
         setUnlessSet("org.bytedeco.javacpp.maxphysicalbytes", "0");

@@ -16,7 +16,6 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.stream.IntStream;
 import org.bytedeco.javacpp.PointerScope;
-import org.bytedeco.pytorch.DoubleOptional;
 import org.bytedeco.pytorch.InferenceMode;
 import org.bytedeco.pytorch.LongOptional;
 import org.bytedeco.pytorch.Scalar;
@@ -43,6 +42,9 @@ import org.bytedeco.pytorch.global.torch.ScalarType;
 final class LlamaRunner implements ModelRunner {
     /** Queries of a later chunk that share one mask, so that masks stay small whatever the context. */
     private static final int MASKED_ROWS = 512;
+
+    /** Contexts of single tokens are computed as multiples of this many positions. */
+    private static final int CONTEXT_STEP = 64;
 
     private final ModelConfig config;
     private final ModelFingerprint fingerprint;
@@ -183,7 +185,7 @@ final class LlamaRunner implements ModelRunner {
 
         Step(Batch batch, Arena scratch) {
             this.batch = batch;
-            long[] positions = new long[batch.tokens()];
+            long[] positions = new long[batch.rows()];
             Arrays.setAll(positions, batch::position);
             Tensor rows = longs(scratch, positions);
             int half = config.headDim() / 2;
@@ -199,13 +201,14 @@ final class LlamaRunner implements ModelRunner {
                             ? new ChunkStep(chunk, new TensorOptional(), List.of())
                             : new ChunkStep(
                                     chunk,
-                                    new TensorOptional(longs(scratch, firstBlocks(chunk.blockTable(), chunk.context()))),
+                                    new TensorOptional(
+                                            longs(scratch, firstBlocks(chunk.blockTable(), chunk.context()))),
                                     masks(chunk)))
                     .toList();
         }
 
         private Tensor blocks(Group group, Arena scratch) {
-            int each = layout.blocksFor(group.longest());
+            int each = paddedContext(group) / layout.blockSize();
             long[] ids = new long[group.size() * each];
             for (int i = 0; i < group.size(); i++) {
                 // Blocks beyond the sequence's own are there for the shape only; any will do.
@@ -216,21 +219,18 @@ final class LlamaRunner implements ModelRunner {
             return longs(scratch, ids);
         }
 
-        /** Zero where a sequence has a position, minus infinity beyond, as [1, sequences, 1, longest]. */
+        /** Zero where a sequence has a position, minus infinity beyond, as [1, sequences, 1, padded context]. */
         private TensorOptional mask(Group group, Arena scratch) {
-            if (Arrays.stream(group.contexts()).allMatch(context -> context == group.longest())) {
+            int padded = paddedContext(group);
+            if (Arrays.stream(group.contexts()).allMatch(context -> context == padded)) {
                 return new TensorOptional();
             }
-            float[] values = new float[group.size() * group.longest()];
+            float[] values = new float[group.size() * padded];
             for (int i = 0; i < group.size(); i++) {
-                Arrays.fill(
-                        values,
-                        i * group.longest() + group.contexts()[i],
-                        (i + 1) * group.longest(),
-                        Float.NEGATIVE_INFINITY);
+                Arrays.fill(values, i * padded + group.contexts()[i], (i + 1) * padded, Float.NEGATIVE_INFINITY);
             }
             MemorySegment memory = scratch.allocateFrom(ValueLayout.JAVA_FLOAT, values);
-            Tensor floats = LibTorch.over(memory, ScalarType.Float, 1, group.size(), 1, group.longest());
+            Tensor floats = LibTorch.over(memory, ScalarType.Float, 1, group.size(), 1, padded);
             return new TensorOptional(floats.to(type));
         }
 
@@ -258,11 +258,12 @@ final class LlamaRunner implements ModelRunner {
         Tensor projected = torch.linear(norm(x, layerWeights.attentionNorm()), layerWeights.projection());
         Tensor queries = rotate(projected, step, 0, config.heads(), config.headDim());
         Tensor keys = rotate(projected, step, queryElements, config.kvHeads(), 2L * config.headDim());
-        int tokens = step.batch.tokens();
+        int rows = step.batch.rows();
         long head = config.headDim();
-        view(projected, queryElements, tokens, rowElements, config.kvHeads(), 2 * head, head).copy_(keys);
+        view(projected, queryElements, rows, rowElements, config.kvHeads(), 2 * head, head)
+                .copy_(keys);
         save(layer, projected, step.batch);
-        Tensor attended = LibTorch.empty(type, tokens, queryElements);
+        Tensor attended = LibTorch.empty(type, rows, queryElements);
         for (GroupStep group : step.groups) {
             attend(layer, group, queries, attended);
         }
@@ -289,9 +290,9 @@ final class LlamaRunner implements ModelRunner {
 
     /** Heads of a row turned by their position: [T, heads, D], the halves of a head being the pairs. */
     private Tensor rotate(Tensor projected, Step step, long offset, long heads, long headStride) {
-        long tokens = step.batch.tokens();
+        long rows = step.batch.rows();
         long half = config.headDim() / 2;
-        Tensor all = view(projected, offset, tokens, rowElements, heads, headStride, 2 * half);
+        Tensor all = view(projected, offset, rows, rowElements, heads, headStride, 2 * half);
         Tensor first = all.narrow(2, 0, half);
         Tensor second = all.narrow(2, half, half);
         Tensor turned = all.mul(step.cos);
@@ -319,18 +320,17 @@ final class LlamaRunner implements ModelRunner {
         Group group = step.group;
         long head = config.headDim();
         long shared = config.heads() / config.kvHeads();
-        long padded = (long) layout.blocksFor(group.longest()) * layout.blockSize();
+        long padded = paddedContext(group);
         Tensor gathered = layerPools.get(layer).index_select(1, step.blocks);
         clearBeyond(gathered, group, padded);
-        long[] shape = {config.kvHeads(), group.size(), group.longest(), head};
+        long[] shape = {config.kvHeads(), group.size(), padded, head};
         long[] strides = {group.size() * padded * 2 * head, padded * 2 * head, 2 * head, 1};
         Tensor keys = gathered.as_strided(shape, strides, new LongOptional(0));
         Tensor values = gathered.as_strided(shape, strides, new LongOptional(head));
         long[] rowsShape = {config.kvHeads(), group.size(), shared, head};
         long[] rowsStrides = {shared * head, queryElements, head, 1};
         LongOptional offset = new LongOptional((long) group.offset() * queryElements);
-        Tensor result = attention(
-                queries.as_strided(rowsShape, rowsStrides, offset), keys, values, step.mask, false);
+        Tensor result = attention(queries.as_strided(rowsShape, rowsStrides, offset), keys, values, step.mask, false);
         attended.as_strided(rowsShape, rowsStrides, offset).copy_(result);
     }
 
@@ -341,10 +341,8 @@ final class LlamaRunner implements ModelRunner {
         MemorySegment memory = LibTorch.memory(gathered, runs * padded * entry);
         for (int run = 0; run < runs; run++) {
             int context = group.contexts()[run % group.size()];
-            if (context < group.longest()) {
-                memory.asSlice((run * padded + context) * entry, (group.longest() - context) * entry)
-                        .fill((byte) 0);
-            }
+            memory.asSlice((run * padded + context) * entry, (padded - context) * entry)
+                    .fill((byte) 0);
         }
     }
 
@@ -358,8 +356,7 @@ final class LlamaRunner implements ModelRunner {
         Tensor values = projected.as_strided(shape, strides, new LongOptional(keyOffset + head));
         long[] rowsStrides = {shared * head, head, queryElements, 1};
         LongOptional offset = new LongOptional((long) chunk.offset() * queryElements);
-        Tensor result = attention(
-                queries.as_strided(shape, rowsStrides, offset), keys, values, weights.none, true);
+        Tensor result = attention(queries.as_strided(shape, rowsStrides, offset), keys, values, weights.none, true);
         attended.as_strided(shape, rowsStrides, offset).copy_(result);
     }
 
@@ -414,8 +411,16 @@ final class LlamaRunner implements ModelRunner {
         return logitsMemory.asSlice(0, bytes);
     }
 
+    /** The group's longest context, rounded up: attention too has kernels by length, and a mask is cheaper. */
+    private int paddedContext(Group group) {
+        int unit = Math.max(1, CONTEXT_STEP / layout.blockSize()) * layout.blockSize();
+        return Math.ceilDiv(group.longest(), unit) * unit;
+    }
+
     private long[] firstBlocks(int[] blockTable, int positions) {
-        return Arrays.stream(blockTable, 0, layout.blocksFor(positions)).asLongStream().toArray();
+        return Arrays.stream(blockTable, 0, layout.blocksFor(positions))
+                .asLongStream()
+                .toArray();
     }
 
     /** A layer of the pool as [G, blocks, slots, 2D]. */
@@ -426,9 +431,7 @@ final class LlamaRunner implements ModelRunner {
                 start,
                 type,
                 new long[] {config.kvHeads(), cache.blocks(), layout.blockSize(), 2L * config.headDim()},
-                new long[] {
-                    layout.headBytes() / bytes, layout.blockBytes() / bytes, layout.entryBytes() / bytes, 1
-                });
+                new long[] {layout.headBytes() / bytes, layout.blockBytes() / bytes, layout.entryBytes() / bytes, 1});
     }
 
     private static Tensor view(

@@ -53,10 +53,7 @@ public record MachineLimits(int threads, double gemmFlops, double linearBytesPer
             double linear = bestSeconds(() -> matrices.forEach(matrix -> torch.linear(one, matrix)));
             double read = bestSeconds(all::sum);
             return new MachineLimits(
-                    threadCount,
-                    2.0 * ROWS * IN * OUT / gemm,
-                    memory.byteSize() / linear,
-                    memory.byteSize() / read);
+                    threadCount, 2.0 * ROWS * IN * OUT / gemm, memory.byteSize() / linear, memory.byteSize() / read);
         }
     }
 

@@ -29,8 +29,8 @@ final class Pages {
                     ValueLayout.JAVA_INT,
                     ValueLayout.JAVA_INT,
                     ValueLayout.JAVA_LONG));
-    private static final MethodHandle MUNMAP = handle(
-            "munmap", FunctionDescriptor.of(ValueLayout.JAVA_INT, ValueLayout.ADDRESS, ValueLayout.JAVA_LONG));
+    private static final MethodHandle MUNMAP =
+            handle("munmap", FunctionDescriptor.of(ValueLayout.JAVA_INT, ValueLayout.ADDRESS, ValueLayout.JAVA_LONG));
     private static final MethodHandle MADVISE = handle(
             "madvise",
             FunctionDescriptor.of(

@@ -133,8 +133,8 @@ final class Weights {
             Tensor matrix = allocate(queries + 2L * config.kvHeads() * head, hidden);
             try (PointerScope _ = new PointerScope()) {
                 matrix.narrow(0, 0, queries).copy_(source(prefix + "q_proj.weight"));
-                Tensor pairs = matrix.narrow(0, queries, 2L * config.kvHeads() * head)
-                        .view(config.kvHeads(), 2, head, hidden);
+                Tensor pairs =
+                        matrix.narrow(0, queries, 2L * config.kvHeads() * head).view(config.kvHeads(), 2, head, hidden);
                 pairs.select(1, 0).copy_(source(prefix + "k_proj.weight").view(config.kvHeads(), head, hidden));
                 pairs.select(1, 1).copy_(source(prefix + "v_proj.weight").view(config.kvHeads(), head, hidden));
             }
@@ -206,8 +206,7 @@ final class Weights {
         if (turns > scaling.highFreqFactor()) {
             return frequency;
         }
-        double share =
-                (turns - scaling.lowFreqFactor()) / (scaling.highFreqFactor() - scaling.lowFreqFactor());
+        double share = (turns - scaling.lowFreqFactor()) / (scaling.highFreqFactor() - scaling.lowFreqFactor());
         return (1 - share) * frequency / scaling.factor() + share * frequency;
     }
 }

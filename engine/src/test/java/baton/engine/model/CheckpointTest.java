@@ -25,8 +25,8 @@ import org.junit.jupiter.params.provider.CsvSource;
 
 /** Checkpoint directories: what is read, and how each kind of broken one is refused. */
 class CheckpointTest {
-    private static final ModelConfig CONFIG = new ModelConfig(
-            "small", 50, 16, 24, 2, 4, 2, 4, 128, 1e-5, 10000, Optional.empty(), false, DType.BF16);
+    private static final ModelConfig CONFIG =
+            new ModelConfig("small", 50, 16, 24, 2, 4, 2, 4, 128, 1e-5, 10000, Optional.empty(), false, DType.BF16);
 
     @TempDir
     Path root;
@@ -86,7 +86,8 @@ class CheckpointTest {
         editConfig("\"num_key_value_heads\" : 2,", "");
         editConfig("\"head_dim\" : 4,", "");
         editConfig("\"torch_dtype\"", "\"dtype\"");
-        editConfig("\"rope_theta\" : 10000.0,", "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e5},");
+        editConfig(
+                "\"rope_theta\" : 10000.0,", "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e5},");
         // Four key/value heads make the tensors of two misshapen, which comes after parsing.
         assertThatThrownBy(() -> Checkpoint.open(directory))
                 .isInstanceOf(SafetensorsException.class)

@@ -32,9 +32,13 @@ record Golden(String name, int[] prompt, int[] output, double[] margins, int[] t
                     node.get("name").asString(),
                     ints(node.get("prompt_ids")),
                     java.util.Arrays.copyOf(ids, steps),
-                    node.get("margins").values().stream().mapToDouble(JsonNode::asDouble).toArray(),
+                    node.get("margins").values().stream()
+                            .mapToDouble(JsonNode::asDouble)
+                            .toArray(),
                     top.stream().mapToInt(entry -> entry.get("id").asInt()).toArray(),
-                    top.stream().mapToDouble(entry -> entry.get("logit").asDouble()).toArray()));
+                    top.stream()
+                            .mapToDouble(entry -> entry.get("logit").asDouble())
+                            .toArray()));
         }
         return all;
     }

@@ -20,34 +20,38 @@ class GoldenTest {
 
     private static List<Golden> goldens = List.of();
 
+    /** All prompts whole and at once in fp32. */
+    private static List<Replay.Sequence> exact = List.of();
+
     @BeforeAll
     static void read() throws IOException {
         goldens = Golden.all();
         assertThat(goldens).hasSize(24);
-    }
-
-    @Test
-    void firstLogitsInFp32() throws IOException {
         try (ModelRunner runner = load(DType.F32, 16, 3000)) {
-            List<Replay.Sequence> replayed = replay(runner, WHOLE, WHOLE);
-            double worst = 0;
-            for (int i = 0; i < goldens.size(); i++) {
-                Golden golden = goldens.get(i);
-                float[] first = replayed.get(i).logits.getFirst();
-                for (int rank = 0; rank < golden.topIds().length; rank++) {
-                    double difference = Math.abs(first[golden.topIds()[rank]] - golden.topLogits()[rank]);
-                    worst = Math.max(worst, difference);
-                    assertThat((double) first[golden.topIds()[rank]])
-                            .as("%s rank %d", golden.name(), rank)
-                            .isCloseTo(golden.topLogits()[rank], within(FP32_LOGIT_TOLERANCE));
-                }
-            }
-            System.out.printf("fp32: first-step top-5 logits differ by at most %.2g%n", worst);
+            exact = replay(runner, WHOLE, WHOLE);
         }
     }
 
+    @Test
+    void firstLogitsInFp32() {
+        double worst = 0;
+        for (int i = 0; i < goldens.size(); i++) {
+            Golden golden = goldens.get(i);
+            float[] first = exact.get(i).logits.getFirst();
+            for (int rank = 0; rank < golden.topIds().length; rank++) {
+                double difference = Math.abs(first[golden.topIds()[rank]] - golden.topLogits()[rank]);
+                worst = Math.max(worst, difference);
+                assertThat((double) first[golden.topIds()[rank]])
+                        .as("%s rank %d", golden.name(), rank)
+                        .isCloseTo(golden.topLogits()[rank], within(FP32_LOGIT_TOLERANCE));
+            }
+        }
+        System.out.printf("fp32: first-step top-5 logits differ by at most %.2g%n", worst);
+        assertTokens("fp32", exact, 1e-3);
+    }
+
     @ParameterizedTest(name = "chunks of {0}, {1} tokens a step, blocks of {2}")
-    @CsvSource({"2147483647, 2147483647, 16", "2147483647, 512, 32", "257, 1024, 16", "64, 300, 32", "7, 100, 16"})
+    @CsvSource({"257, 512, 32", "64, 300, 16", "7, 100, 16"})
     void greedyTokensInFp32(int chunk, int budget, int blockSize) throws IOException {
         try (ModelRunner runner = load(DType.F32, blockSize, 3000)) {
             List<Replay.Sequence> replayed = replay(runner, chunk, budget);
@@ -69,12 +73,8 @@ class GoldenTest {
     }
 
     @ParameterizedTest(name = "chunks of {0}, {1} tokens a step, blocks of {2}")
-    @CsvSource({"2147483647, 2147483647, 16", "257, 512, 32", "64, 300, 16"})
+    @CsvSource({"2147483647, 2147483647, 16", "257, 512, 32"})
     void greedyTokensInBf16(int chunk, int budget, int blockSize) throws IOException {
-        List<Replay.Sequence> exact;
-        try (ModelRunner runner = load(DType.F32, 16, 3000)) {
-            exact = replay(runner, WHOLE, WHOLE);
-        }
         try (ModelRunner runner = load(DType.BF16, blockSize, 3000)) {
             List<Replay.Sequence> replayed = replay(runner, chunk, budget);
             double sum = 0;
@@ -94,7 +94,8 @@ class GoldenTest {
             }
             double rms = Math.sqrt(sum / count);
             System.out.printf("bf16: logits differ from fp32 by %.3f rms, %.3f at most%n", rms, worst);
-            assertTokens("bf16", replayed, 1.0);
+            // A margin is a difference of two logits, each off by its own error: six standard deviations of that.
+            assertTokens("bf16", replayed, 6 * Math.sqrt(2) * rms);
         }
     }
 

@@ -61,7 +61,10 @@ class LlamaRunnerTest {
         try (Checkpoint checkpoint = Checkpoint.open(directory);
                 ModelRunner runner = TorchModels.load(
                         checkpoint, DType.F32, config.kvLayout(4, DType.F32), 80, OptionalInt.of(1), 256)) {
-            assertThat(checkpoint.config()).usingRecursiveComparison().ignoringFields("name").isEqualTo(config);
+            assertThat(checkpoint.config())
+                    .usingRecursiveComparison()
+                    .ignoringFields("name")
+                    .isEqualTo(config);
             double[][] expected = new PlainLlama(checkpoint).logits(tokens);
             // Slots never written may hold anything.
             runner.cache().memory().fill((byte) 0xff);
@@ -70,15 +73,12 @@ class LlamaRunnerTest {
             List<double[]> computed = new ArrayList<>();
             int at = 0;
             for (int length : new int[] {1, 1, 50, 1, 13, 60, 1, 1, 2}) {
-                SequenceSlice slice =
-                        new SequenceSlice(Arrays.copyOfRange(tokens, at, at + length), at, table, length);
+                SequenceSlice slice = new SequenceSlice(Arrays.copyOfRange(tokens, at, at + length), at, table, length);
                 // A second sequence, a few tokens behind, shares each batch.
                 int behind = Math.max(0, at - 5);
                 List<SequenceSlice> slices = behind == 0
                         ? List.of(slice)
-                        : List.of(
-                                new SequenceSlice(Arrays.copyOf(tokens, behind), 0, other, 0),
-                                slice);
+                        : List.of(new SequenceSlice(Arrays.copyOf(tokens, behind), 0, other, 0), slice);
                 try (Logits logits = runner.forward(slices, LayerHooks.NONE)) {
                     assertThat(logits.rows()).isEqualTo(length);
                     for (int row = 0; row < length; row++) {
@@ -93,7 +93,9 @@ class LlamaRunnerTest {
             assertThat(computed).hasSize(tokens.length);
             for (int t = 0; t < tokens.length; t++) {
                 for (int id = 0; id < 97; id++) {
-                    assertThat(computed.get(t)[id]).as("position %d id %d", t, id).isCloseTo(expected[t][id], within(2e-5));
+                    assertThat(computed.get(t)[id])
+                            .as("position %d id %d", t, id)
+                            .isCloseTo(expected[t][id], within(2e-5));
                 }
             }
         }
@@ -136,7 +138,10 @@ class LlamaRunnerTest {
                 }
 
                 private boolean written(int layer) {
-                    return runner.cache().layer(2, layer).mismatch(runner.cache().layer(3, layer)) >= 0;
+                    return runner.cache()
+                                    .layer(2, layer)
+                                    .mismatch(runner.cache().layer(3, layer))
+                            >= 0;
                 }
             };
             runner.forward(List.of(new SequenceSlice(new int[] {0, 7}, 0, new int[] {2}, 0)), hooks)

@@ -56,7 +56,11 @@ final class SpeedMain {
 
     private static SequenceSlice slice(int sequence, int start, int length) {
         int[] tokens = IntStream.range(0, length).map(i -> 5 + i % 1000).toArray();
-        return new SequenceSlice(tokens, start, IntStream.range(128 * sequence, 128 * sequence + 128).toArray(), 1);
+        return new SequenceSlice(
+                tokens,
+                start,
+                IntStream.range(128 * sequence, 128 * sequence + 128).toArray(),
+                1);
     }
 
     private static void forward(ModelRunner runner, List<SequenceSlice> slices) {

@@ -24,8 +24,10 @@ class SafetensorsFileTest {
         SafetensorsWriter.write(
                 file,
                 Map.of("model", "m"),
-                List.of(tensor("floats", "F32", List.of(2L, 3L), 24), tensor("none", "BF16", List.of(0L, 4L), 0), tensor(
-                        "bytes", "U8", List.of(5L), 5)));
+                List.of(
+                        tensor("floats", "F32", List.of(2L, 3L), 24),
+                        tensor("none", "BF16", List.of(0L, 4L), 0),
+                        tensor("bytes", "U8", List.of(5L), 5)));
         try (SafetensorsFile read = SafetensorsFile.open(file)) {
             assertThat(read.metadata()).containsExactly(Map.entry("model", "m"));
             assertThat(read.names()).containsExactly("floats", "none", "bytes");
@@ -48,7 +50,8 @@ class SafetensorsFileTest {
         String padded = json + " ".repeat(-json.length() & 7);
         byte[] bytes = Files.readAllBytes(file);
         assertThat(bytes[0]).isEqualTo((byte) padded.length());
-        assertThat(new String(bytes, 8, padded.length(), StandardCharsets.UTF_8)).isEqualTo(padded);
+        assertThat(new String(bytes, 8, padded.length(), StandardCharsets.UTF_8))
+                .isEqualTo(padded);
         assertThat(bytes).hasSize(8 + padded.length() + 2).endsWith(0, 1);
     }
 
