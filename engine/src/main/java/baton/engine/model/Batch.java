@@ -1,0 +1,205 @@
+package baton.engine.model;
+
+import baton.engine.model.ModelRunner.SequenceSlice;
+import baton.kv.KvLayout;
+import java.util.ArrayList;
+import java.util.Comparator;
+import java.util.List;
+
+/**
+ * How the tokens of a step lie in the batch: sequences with one token first, by context length and in groups of similar lengths,
+ * then the longer slices.
+ */
+final class Batch {
+    /** Slots that a group may read for nothing before it is worth another round of operator calls. */
+    private static final int FREE_PADDING = 256;
+
+    private final List<Group> groups = new ArrayList<>();
+    private final List<Chunk> chunks = new ArrayList<>();
+    private final long[] ids;
+    private final int[] positions;
+    private final int[] blocks;
+    private final long[] logitRows;
+    private final int blockSize;
+    private int filled;
+
+    /**
+     * Sequences with one token each, at rows {@code offset} and on.
+     *
+     * @param contexts how many positions each attends to, its own included
+     * @param longest the greatest of them
+     */
+    record Group(int offset, int[] contexts, int longest, List<int[]> blockTables) {
+        int size() {
+            return contexts.length;
+        }
+    }
+
+    /** {@code length} tokens of one sequence at rows {@code offset} and on, the first at position {@code start}. */
+    record Chunk(int offset, int length, int start, int[] blockTable) {
+        int context() {
+            return start + length;
+        }
+    }
+
+    /** @throws IllegalArgumentException naming the slice if it does not fit the model or its blocks */
+    Batch(List<SequenceSlice> slices, ModelConfig config, KvLayout layout, int poolBlocks, int maxPositions) {
+        blockSize = layout.blockSize();
+        int tokens = 0;
+        int logits = 0;
+        for (int i = 0; i < slices.size(); i++) {
+            check(i, slices.get(i), config, poolBlocks, maxPositions);
+            tokens += slices.get(i).tokens().length;
+            logits += slices.get(i).logits();
+        }
+        if (tokens == 0) {
+            throw new IllegalArgumentException("slices: nothing to compute");
+        }
+        ids = new long[padded(tokens)];
+        positions = new int[ids.length];
+        blocks = new int[tokens];
+        int[] offsets = new int[slices.size()];
+        placeSingles(slices, offsets);
+        for (int i = 0; i < slices.size(); i++) {
+            SequenceSlice slice = slices.get(i);
+            if (slice.tokens().length > 1) {
+                offsets[i] = filled;
+                chunks.add(new Chunk(filled, slice.tokens().length, slice.start(), slice.blockTable()));
+                place(slice);
+            }
+        }
+        logitRows = new long[logits];
+        int row = 0;
+        for (int i = 0; i < slices.size(); i++) {
+            SequenceSlice slice = slices.get(i);
+            for (int back = slice.logits(); back > 0; back--) {
+                logitRows[row++] = (long) offsets[i] + slice.tokens().length - back;
+            }
+        }
+    }
+
+    int tokens() {
+        return blocks.length;
+    }
+
+    /** Rows to compute: the tokens', and some for nothing behind them, since each new number of rows costs kernels of its own. */
+    int rows() {
+        return ids.length;
+    }
+
+    /** Token ids by row. */
+    long[] ids() {
+        return ids;
+    }
+
+    int position(int row) {
+        return positions[row];
+    }
+
+    /** The block that keeps the row's keys and values. */
+    int block(int row) {
+        return blocks[row];
+    }
+
+    int slot(int row) {
+        return positions[row] % blockSize;
+    }
+
+    List<Group> groups() {
+        return groups;
+    }
+
+    List<Chunk> chunks() {
+        return chunks;
+    }
+
+    /** The rows whose logits are wanted, in the order of the slices. */
+    long[] logitRows() {
+        return logitRows;
+    }
+
+    private static int padded(int tokens) {
+        int step = tokens <= 8 ? 1 : tokens <= 256 ? 16 : 64;
+        return Math.ceilDiv(tokens, step) * step;
+    }
+
+    private void placeSingles(List<SequenceSlice> slices, int[] offsets) {
+        List<Integer> singles = new ArrayList<>();
+        for (int i = 0; i < slices.size(); i++) {
+            if (slices.get(i).tokens().length == 1) {
+                singles.add(i);
+            }
+        }
+        singles.sort(Comparator.comparingInt(i -> slices.get(i).start()));
+        int first = 0;
+        while (first < singles.size()) {
+            int end = first + 1;
+            long used = slices.get(singles.get(first)).start() + 1L;
+            while (end < singles.size()) {
+                long context = slices.get(singles.get(end)).start() + 1L;
+                long read = context * (end - first + 1);
+                used += context;
+                if (read - used > Math.max(FREE_PADDING, used / 4)) {
+                    break;
+                }
+                end++;
+            }
+            group(slices, singles.subList(first, end), offsets);
+            first = end;
+        }
+    }
+
+    private void group(List<SequenceSlice> slices, List<Integer> members, int[] offsets) {
+        int offset = filled;
+        int[] contexts = new int[members.size()];
+        List<int[]> tables = new ArrayList<>();
+        for (int i = 0; i < contexts.length; i++) {
+            SequenceSlice slice = slices.get(members.get(i));
+            offsets[members.get(i)] = filled;
+            contexts[i] = slice.start() + 1;
+            tables.add(slice.blockTable());
+            place(slice);
+        }
+        groups.add(new Group(offset, contexts, contexts[contexts.length - 1], tables));
+    }
+
+    private void place(SequenceSlice slice) {
+        for (int i = 0; i < slice.tokens().length; i++) {
+            int position = slice.start() + i;
+            ids[filled] = slice.tokens()[i];
+            positions[filled] = position;
+            blocks[filled] = slice.blockTable()[position / blockSize];
+            filled++;
+        }
+    }
+
+    private void check(int index, SequenceSlice slice, ModelConfig config, int poolBlocks, int maxPositions) {
+        String where = "slices[" + index + "]";
+        int length = slice.tokens().length;
+        long end = (long) slice.start() + length;
+        if (length == 0 || slice.start() < 0 || end > maxPositions) {
+            throw new IllegalArgumentException("%s: start=%d tokens=%d must be positions below %d"
+                    .formatted(where, slice.start(), length, maxPositions));
+        }
+        if (slice.logits() < 0 || slice.logits() > length) {
+            throw new IllegalArgumentException("%s: logits=%d of tokens=%d".formatted(where, slice.logits(), length));
+        }
+        int needed = Math.toIntExact(Math.ceilDiv(end, blockSize));
+        if (slice.blockTable().length < needed) {
+            throw new IllegalArgumentException("%s: blockTable has %d blocks, %d positions need %d"
+                    .formatted(where, slice.blockTable().length, end, needed));
+        }
+        for (int i = 0; i < needed; i++) {
+            if (slice.blockTable()[i] < 0 || slice.blockTable()[i] >= poolBlocks) {
+                throw new IllegalArgumentException("%s: blockTable[%d]=%d, the pool has blocks=%d"
+                        .formatted(where, i, slice.blockTable()[i], poolBlocks));
+            }
+        }
+        for (int id : slice.tokens()) {
+            if (id < 0 || id >= config.vocabularySize()) {
+                throw new IllegalArgumentException(
+                        "%s: token id %d, the vocabulary has %d".formatted(where, id, config.vocabularySize()));
+            }
+        }
+    }
+}

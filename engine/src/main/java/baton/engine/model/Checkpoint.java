@@ -1,0 +1,245 @@
+package baton.engine.model;
+
+import baton.kv.ConfigException;
+import baton.kv.DType;
+import baton.kv.JsonFields;
+import baton.kv.ModelFingerprint;
+import baton.store.safetensors.SafetensorsException;
+import baton.store.safetensors.SafetensorsFile;
+import baton.store.safetensors.TensorInfo;
+import java.io.IOException;
+import java.lang.foreign.MemorySegment;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.security.MessageDigest;
+import java.security.NoSuchAlgorithmException;
+import java.util.HashMap;
+import java.util.HexFormat;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.Optional;
+import java.util.SequencedMap;
+import java.util.TreeMap;
+
+/**
+ * A Hugging Face checkpoint directory of a Llama model: config.json, the weights in model.safetensors or in the shards of
+ * model.safetensors.index.json, mapped into memory, and generation_config.json if there is one. Opening checks that every tensor
+ * of the model is there in the right shape.
+ */
+public final class Checkpoint implements AutoCloseable {
+    private static final int FINGERPRINT_SAMPLE_BYTES = 4096;
+
+    private final ModelConfig config;
+    private final List<Integer> eosTokenIds;
+    private final GenerationDefaults generationDefaults;
+    private final Map<Path, SafetensorsFile> files = new HashMap<>();
+    private final SequencedMap<String, SafetensorsFile> fileOfTensor = new TreeMap<>();
+
+    private Checkpoint(Path directory) throws IOException {
+        Path configFile = directory.resolve("config.json");
+        if (!Files.isDirectory(directory)) {
+            throw new ConfigException("model", "no directory '" + directory + "'");
+        }
+        if (!Files.isRegularFile(configFile)) {
+            throw new ConfigException("model", "'" + directory + "' is no checkpoint: config.json is missing");
+        }
+        Path name = directory.toRealPath().getFileName();
+        JsonFields json = readJson(configFile);
+        config = CheckpointConfig.parse(name == null ? "" : name.toString(), json);
+        Path generationFile = directory.resolve("generation_config.json");
+        JsonFields generation =
+                Files.exists(generationFile) ? readJson(generationFile) : JsonFields.empty("generation_config.json");
+        eosTokenIds = CheckpointConfig.eosTokenIds(generation)
+                .or(() -> CheckpointConfig.eosTokenIds(json))
+                .orElse(List.of());
+        generationDefaults = CheckpointConfig.generationDefaults(generation);
+        try {
+            openWeights(directory);
+            checkTensors(directory);
+        } catch (IOException | RuntimeException e) {
+            close();
+            throw e;
+        }
+    }
+
+    /**
+     * Opens a checkpoint directory.
+     *
+     * @throws ConfigException naming the file and field if the directory is no checkpoint or of a kind that is not supported
+     * @throws SafetensorsException naming the file and tensor if a weight is missing, misshapen or cut off
+     * @throws IOException if a file cannot be read
+     */
+    public static Checkpoint open(Path directory) throws IOException {
+        return new Checkpoint(directory);
+    }
+
+    public ModelConfig config() {
+        return config;
+    }
+
+    /** Tokens that end a generation: generation_config.json's, or else config.json's; may be empty. */
+    public List<Integer> eosTokenIds() {
+        return eosTokenIds;
+    }
+
+    public GenerationDefaults generationDefaults() {
+        return generationDefaults;
+    }
+
+    /**
+     * A digest over the shape of the model and over each of its tensors' name, type, shape and some of its bytes. It does not
+     * depend on the directory's name, on how the weights are cut into files, or on anything that does not change what the model
+     * computes; a fine-tune, which touches weights everywhere, changes it.
+     */
+    public ModelFingerprint fingerprint() throws IOException {
+        MessageDigest digest;
+        try {
+            digest = MessageDigest.getInstance("SHA-256");
+        } catch (NoSuchAlgorithmException e) {
+            throw new AssertionError("every Java has SHA-256", e);
+        }
+        String architecture =
+                "llama vocab=%d hidden=%d intermediate=%d layers=%d heads=%d kv_heads=%d head_dim=%d eps=%s theta=%s rope=%s tied=%s\n"
+                        .formatted(
+                                config.vocabularySize(),
+                                config.hiddenSize(),
+                                config.intermediateSize(),
+                                config.layers(),
+                                config.heads(),
+                                config.kvHeads(),
+                                config.headDim(),
+                                config.rmsNormEps(),
+                                config.ropeTheta(),
+                                config.ropeScaling().map(Record::toString).orElse("default"),
+                                config.tiedEmbeddings());
+        digest.update(architecture.getBytes(StandardCharsets.UTF_8));
+        for (String name : tensorShapes(config).keySet()) {
+            TensorInfo info = info(name);
+            digest.update(
+                    "%s %s %s\n".formatted(name, info.dtype(), info.shape()).getBytes(StandardCharsets.UTF_8));
+            MemorySegment data = data(name);
+            long sample = Math.min(FINGERPRINT_SAMPLE_BYTES, data.byteSize());
+            long last = data.byteSize() - sample;
+            for (long at : new long[] {0, last / 2, last}) {
+                digest.update(data.asSlice(at, sample).asByteBuffer());
+            }
+        }
+        return new ModelFingerprint(config.name(), HexFormat.of().formatHex(digest.digest()));
+    }
+
+    /** Unmaps the weights. A loaded model does not need them any more. */
+    @Override
+    public void close() {
+        files.values().forEach(SafetensorsFile::close);
+        files.clear();
+        fileOfTensor.clear();
+    }
+
+    TensorInfo info(String tensor) throws SafetensorsException {
+        return file(tensor).info(tensor);
+    }
+
+    MemorySegment data(String tensor) throws SafetensorsException {
+        return file(tensor).data(tensor);
+    }
+
+    /** The tensors of a model of that shape by name, in name order. */
+    static SequencedMap<String, List<Long>> tensorShapes(ModelConfig config) {
+        long hidden = config.hiddenSize();
+        long queries = (long) config.heads() * config.headDim();
+        long keys = (long) config.kvHeads() * config.headDim();
+        long intermediate = config.intermediateSize();
+        SequencedMap<String, List<Long>> shapes = new TreeMap<>();
+        shapes.put("model.embed_tokens.weight", List.of((long) config.vocabularySize(), hidden));
+        for (int layer = 0; layer < config.layers(); layer++) {
+            String prefix = "model.layers." + layer + ".";
+            shapes.put(prefix + "input_layernorm.weight", List.of(hidden));
+            shapes.put(prefix + "self_attn.q_proj.weight", List.of(queries, hidden));
+            shapes.put(prefix + "self_attn.k_proj.weight", List.of(keys, hidden));
+            shapes.put(prefix + "self_attn.v_proj.weight", List.of(keys, hidden));
+            shapes.put(prefix + "self_attn.o_proj.weight", List.of(hidden, queries));
+            shapes.put(prefix + "post_attention_layernorm.weight", List.of(hidden));
+            shapes.put(prefix + "mlp.gate_proj.weight", List.of(intermediate, hidden));
+            shapes.put(prefix + "mlp.up_proj.weight", List.of(intermediate, hidden));
+            shapes.put(prefix + "mlp.down_proj.weight", List.of(hidden, intermediate));
+        }
+        shapes.put("model.norm.weight", List.of(hidden));
+        if (!config.tiedEmbeddings()) {
+            shapes.put("lm_head.weight", List.of((long) config.vocabularySize(), hidden));
+        }
+        return shapes;
+    }
+
+    private void openWeights(Path directory) throws IOException {
+        Path index = directory.resolve("model.safetensors.index.json");
+        Path single = directory.resolve("model.safetensors");
+        if (Files.exists(single)) {
+            SafetensorsFile file = openFile(single);
+            file.names().forEach(name -> fileOfTensor.put(name, file));
+        } else if (Files.exists(index)) {
+            JsonFields json = readJson(index);
+            JsonFields weights = json.object("weight_map")
+                    .orElseThrow(() -> new ConfigException(json.field("weight_map"), "is missing"));
+            for (String tensor : weights.names()) {
+                String shard = weights.string(tensor).orElse("");
+                if (shard.isEmpty() || shard.contains("/")) {
+                    throw new ConfigException(
+                            weights.field(tensor), "is '" + shard + "', must be a file beside the index");
+                }
+                fileOfTensor.put(tensor, openFile(directory.resolve(shard)));
+            }
+        } else {
+            throw new ConfigException(
+                    "model", "'" + directory + "' has neither model.safetensors nor model.safetensors.index.json");
+        }
+    }
+
+    private SafetensorsFile openFile(Path path) throws IOException {
+        SafetensorsFile file = files.get(path);
+        if (file == null) {
+            if (!Files.isRegularFile(path)) {
+                throw new ConfigException("model", "'" + path + "' is named by the index but missing");
+            }
+            file = SafetensorsFile.open(path);
+            files.put(path, file);
+        }
+        return file;
+    }
+
+    private void checkTensors(Path directory) throws IOException {
+        for (Map.Entry<String, List<Long>> wanted : tensorShapes(config).entrySet()) {
+            String name = wanted.getKey();
+            if (!fileOfTensor.containsKey(name)) {
+                throw new SafetensorsException("%s: weight '%s' is missing".formatted(directory, name));
+            }
+            TensorInfo info = info(name);
+            if (!info.shape().equals(wanted.getValue())) {
+                throw new SafetensorsException("%s: weight '%s' has shape %s, config.json wants %s"
+                        .formatted(file(name).path(), name, info.shape(), wanted.getValue()));
+            }
+            if (dtypeOf(info).isEmpty()) {
+                throw new SafetensorsException("%s: weight '%s' has dtype %s, supported: BF16, F16, F32"
+                        .formatted(file(name).path(), name, info.dtype()));
+            }
+        }
+    }
+
+    static Optional<DType> dtypeOf(TensorInfo info) {
+        for (DType type : DType.values()) {
+            if (type.safetensorsName().equals(info.dtype())) {
+                return Optional.of(type);
+            }
+        }
+        return Optional.empty();
+    }
+
+    private SafetensorsFile file(String tensor) {
+        return Objects.requireNonNull(fileOfTensor.get(tensor), tensor);
+    }
+
+    private static JsonFields readJson(Path file) throws IOException {
+        return JsonFields.parse(Objects.requireNonNull(file.getFileName()).toString(), Files.readString(file));
+    }
+}

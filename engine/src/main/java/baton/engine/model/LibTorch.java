@@ -1,0 +1,94 @@
+package baton.engine.model;
+
+import baton.kv.DType;
+import java.lang.foreign.MemorySegment;
+import java.util.OptionalInt;
+import org.bytedeco.javacpp.Loader;
+import org.bytedeco.javacpp.Pointer;
+import org.bytedeco.pytorch.MemoryFormatOptional;
+import org.bytedeco.pytorch.Tensor;
+import org.bytedeco.pytorch.TensorOptions;
+import org.bytedeco.pytorch.global.torch;
+import org.bytedeco.pytorch.global.torch.ScalarType;
+
+/** Loading LibTorch, and tensors over memory of our own. */
+final class LibTorch {
+    private LibTorch() {}
+
+    /**
+     * Loads the native library and sets the number of threads it computes with, which is the process's, not the caller's.
+     *
+     * @return that number
+     * @throws IllegalStateException if it cannot be loaded here, saying what it needs
+     */
+    static int load(OptionalInt threads) {
+        // Without these JavaCPP reads /proc and may collect garbage in the middle of an allocation. Memory is freed by
+        // scope.
+        setUnlessSet("org.bytedeco.javacpp.nopointergc", "true");
+        setUnlessSet("org.bytedeco.javacpp.maxbytes", "0");
+        setUnlessSet("org.bytedeco.javacpp.maxphysicalbytes", "0");
+        try {
+            Loader.load(torch.class);
+            torch.set_num_threads(threads.orElse(Runtime.getRuntime().availableProcessors()));
+            return torch.get_num_threads();
+        } catch (LinkageError e) {
+            throw new IllegalStateException(
+                    "LibTorch cannot be loaded: it needs Linux on x86_64 with glibc 2.35 and libstdc++ 12 or newer"
+                            + " (Debian 12, Ubuntu 22.04), its jar for linux-x86_64 on the class path, and room for 450 MB in"
+                            + " ~/.javacpp/cache or -Dorg.bytedeco.javacpp.cachedir: "
+                            + e.getMessage(),
+                    e);
+        }
+    }
+
+    static ScalarType scalarType(DType dtype) {
+        return switch (dtype) {
+            case BF16 -> ScalarType.BFloat16;
+            case F16 -> ScalarType.Half;
+            case F32 -> ScalarType.Float;
+        };
+    }
+
+    /** A dense tensor that is the segment's memory, which must outlive it. */
+    static Tensor over(MemorySegment memory, ScalarType type, long... shape) {
+        try (TensorOptions options = new TensorOptions(type);
+                Address address = new Address(memory.address())) {
+            return torch.from_blob(address, shape, options);
+        }
+    }
+
+    /** As {@link #over(MemorySegment, ScalarType, long...)} with the elements of each dimension {@code strides} apart. */
+    static Tensor over(MemorySegment memory, ScalarType type, long[] shape, long[] strides) {
+        try (TensorOptions options = new TensorOptions(type);
+                Address address = new Address(memory.address())) {
+            return torch.from_blob(address, shape, strides, options);
+        }
+    }
+
+    static Tensor empty(ScalarType type, long... shape) {
+        try (TensorOptions options = new TensorOptions(type);
+                MemoryFormatOptional dense = new MemoryFormatOptional()) {
+            return torch.empty(shape, options, dense);
+        }
+    }
+
+    /** The memory of a dense tensor of that many bytes. Valid as long as the tensor. */
+    static MemorySegment memory(Tensor tensor, long bytes) {
+        try (Pointer data = tensor.data_ptr()) {
+            return MemorySegment.ofAddress(data.address()).reinterpret(bytes);
+        }
+    }
+
+    private static void setUnlessSet(String property, String value) {
+        if (System.getProperty(property) == null) {
+            System.setProperty(property, value);
+        }
+    }
+
+    private static final class Address extends Pointer {
+        Address(long address) {
+            super((Pointer) null);
+            this.address = address;
+        }
+    }
+}

@@ -1,0 +1,84 @@
+package baton.engine.model;
+
+import java.lang.foreign.Arena;
+import java.lang.foreign.FunctionDescriptor;
+import java.lang.foreign.Linker;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.lang.invoke.MethodHandle;
+
+/**
+ * Large memory straight from the kernel (mmap): zero without being touched, and in huge pages where the kernel grants them on
+ * advice, which reading weights at full speed needs. Linux only, as LibTorch is here.
+ */
+final class Pages {
+    private static final long HUGE_PAGE = 2L << 20;
+    private static final long CACHE_LINE = 64;
+    private static final int PROT_READ_WRITE = 0x1 | 0x2;
+    private static final int MAP_PRIVATE_ANONYMOUS = 0x02 | 0x20;
+    private static final int MADV_HUGEPAGE = 14;
+    private static final long MAP_FAILED = -1;
+
+    private static final MethodHandle MMAP = handle(
+            "mmap",
+            FunctionDescriptor.of(
+                    ValueLayout.ADDRESS,
+                    ValueLayout.ADDRESS,
+                    ValueLayout.JAVA_LONG,
+                    ValueLayout.JAVA_INT,
+                    ValueLayout.JAVA_INT,
+                    ValueLayout.JAVA_INT,
+                    ValueLayout.JAVA_LONG));
+    private static final MethodHandle MUNMAP =
+            handle("munmap", FunctionDescriptor.of(ValueLayout.JAVA_INT, ValueLayout.ADDRESS, ValueLayout.JAVA_LONG));
+    private static final MethodHandle MADVISE = handle(
+            "madvise",
+            FunctionDescriptor.of(
+                    ValueLayout.JAVA_INT, ValueLayout.ADDRESS, ValueLayout.JAVA_LONG, ValueLayout.JAVA_INT));
+
+    private Pages() {}
+
+    /**
+     * Maps {@code bytes} of zeros, aligned to a huge page if they fill one; they are unmapped when the arena closes.
+     *
+     * @param purpose what they are for, for the error
+     * @throws IllegalStateException if the kernel refuses
+     */
+    static MemorySegment allocate(Arena arena, long bytes, String purpose) {
+        if (bytes < HUGE_PAGE) {
+            return arena.allocate(bytes, CACHE_LINE);
+        }
+        long mapped = bytes + HUGE_PAGE;
+        try {
+            MemorySegment start = (MemorySegment)
+                    MMAP.invokeExact(MemorySegment.NULL, mapped, PROT_READ_WRITE, MAP_PRIVATE_ANONYMOUS, -1, 0L);
+            if (start.address() == MAP_FAILED) {
+                throw new IllegalStateException(
+                        "no memory: the kernel refused %d bytes for %s".formatted(bytes, purpose));
+            }
+            MemorySegment whole = start.reinterpret(mapped, arena, Pages::unmap);
+            long aligned = Math.ceilDiv(start.address(), HUGE_PAGE) * HUGE_PAGE;
+            MemorySegment pages = whole.asSlice(aligned - start.address(), bytes, HUGE_PAGE);
+            // Refusal costs speed only, and there are kernels without huge pages.
+            int _ = (int) MADVISE.invokeExact(pages, bytes, MADV_HUGEPAGE);
+            return pages;
+        } catch (RuntimeException | Error e) {
+            throw e;
+        } catch (Throwable e) {
+            throw new AssertionError("mmap throws nothing", e);
+        }
+    }
+
+    private static void unmap(MemorySegment mapping) {
+        try {
+            int _ = (int) MUNMAP.invokeExact(mapping, mapping.byteSize());
+        } catch (Throwable e) {
+            throw new AssertionError("munmap throws nothing", e);
+        }
+    }
+
+    private static MethodHandle handle(String name, FunctionDescriptor descriptor) {
+        Linker linker = Linker.nativeLinker();
+        return linker.downcallHandle(linker.defaultLookup().findOrThrow(name), descriptor);
+    }
+}

@@ -1,0 +1,211 @@
+package baton.engine.model;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import baton.kv.ConfigException;
+import baton.kv.DType;
+import baton.store.safetensors.SafetensorsException;
+import baton.store.safetensors.SafetensorsFile;
+import baton.store.safetensors.SafetensorsWriter;
+import java.io.IOException;
+import java.nio.channels.FileChannel;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+/** Checkpoint directories: what is read, and how each kind of broken one is refused. */
+class CheckpointTest {
+    private static final ModelConfig CONFIG =
+            new ModelConfig("small", 50, 16, 24, 2, 4, 2, 4, 128, 1e-5, 10000, Optional.empty(), false, DType.BF16);
+
+    @TempDir
+    Path root;
+
+    private Path directory = Path.of("");
+
+    @BeforeEach
+    void write() throws IOException {
+        directory = root.resolve("small");
+        RandomCheckpoint.write(directory, CONFIG, 1);
+    }
+
+    @Test
+    void readsTinyLedger() throws IOException {
+        try (Checkpoint checkpoint = Checkpoint.open(Golden.TINY_LEDGER)) {
+            assertThat(checkpoint.config())
+                    .isEqualTo(new ModelConfig(
+                            "tiny-ledger",
+                            2048,
+                            256,
+                            704,
+                            6,
+                            8,
+                            4,
+                            32,
+                            2048,
+                            1e-5,
+                            10000,
+                            Optional.empty(),
+                            true,
+                            DType.BF16));
+            assertThat(checkpoint.config().parameters()).isEqualTo(4_951_296);
+            assertThat(checkpoint.eosTokenIds()).containsExactly(1, 4);
+            assertThat(checkpoint.generationDefaults()).isEqualTo(GenerationDefaults.NONE);
+        }
+    }
+
+    @Test
+    void llama1bHasItsParameters() {
+        assertThat(RandomCheckpoint.llama1b().parameters()).isEqualTo(1_235_814_400L);
+    }
+
+    @Test
+    void fingerprintIsOfTheWeightsNotTheFiles() throws IOException {
+        String digest = digest(directory);
+        Path sharded = root.resolve("other-name");
+        shard(directory, sharded);
+        assertThat(digest(sharded)).isEqualTo(digest);
+        RandomCheckpoint.write(root.resolve("tuned"), CONFIG, 2);
+        assertThat(digest(root.resolve("tuned"))).isNotEqualTo(digest);
+        editConfig("\"rope_theta\" : 10000.0", "\"rope_theta\" : 20000.0");
+        assertThat(digest(directory)).isNotEqualTo(digest);
+    }
+
+    @Test
+    void defaultsAreThoseOfTheFormat() throws IOException {
+        editConfig("\"num_key_value_heads\" : 2,", "");
+        editConfig("\"head_dim\" : 4,", "");
+        editConfig("\"torch_dtype\"", "\"dtype\"");
+        editConfig(
+                "\"rope_theta\" : 10000.0,", "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e5},");
+        // Four key/value heads make the tensors of two misshapen, which comes after parsing.
+        assertThatThrownBy(() -> Checkpoint.open(directory))
+                .isInstanceOf(SafetensorsException.class)
+                .hasMessageContaining("k_proj.weight' has shape [8, 16], config.json wants [16, 16]");
+    }
+
+    @Test
+    void generationConfig() throws IOException {
+        Files.writeString(
+                directory.resolve("generation_config.json"),
+                "{\"do_sample\": true, \"temperature\": 0.6, \"top_p\": 0.9, \"eos_token_id\": 7}");
+        try (Checkpoint checkpoint = Checkpoint.open(directory)) {
+            assertThat(checkpoint.eosTokenIds()).containsExactly(7);
+            assertThat(checkpoint.generationDefaults().temperature()).hasValue(0.6);
+            assertThat(checkpoint.generationDefaults().topP()).hasValue(0.9);
+            assertThat(checkpoint.generationDefaults().topK()).isEmpty();
+        }
+    }
+
+    @ParameterizedTest
+    @CsvSource(
+            delimiter = '|',
+            quoteCharacter = '`',
+            value = {
+                "LlamaForCausalLM | MixtralForCausalLM | config.json.architectures: unsupported value '[\"MixtralForCausalLM\"]'; allowed: [\"LlamaForCausalLM\"]",
+                "\"rope_scaling\" : null | \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2} | config.json.rope_scaling.rope_type: unsupported value 'yarn'; allowed: default, llama3",
+                "\"rope_scaling\" : null | \"rope_scaling\": {\"rope_type\": \"llama3\"} | config.json.rope_scaling.factor: is missing",
+                "\"rope_scaling\" : null | \"attention_bias\": true | config.json.attention_bias: unsupported value 'true'; allowed: false",
+                "\"hidden_size\" : 16 | \"hidden_size\" : 0 | config.json.hidden_size: is 0, must be at least 1",
+                "\"hidden_size\" : 16, | `` | config.json.hidden_size: is missing",
+                "\"num_key_value_heads\" : 2 | \"num_key_value_heads\" : 3 | config.json.num_key_value_heads: is 3, must divide num_attention_heads 4",
+                "bfloat16 | int4 | config.json.torch_dtype: unsupported value 'int4'; allowed: bfloat16, float16, float32",
+            })
+    void refusesWhatItCannotRun(String from, String to, String message) throws IOException {
+        editConfig(from, to);
+        assertThatThrownBy(() -> Checkpoint.open(directory))
+                .isInstanceOf(ConfigException.class)
+                .hasMessage(message);
+    }
+
+    @Test
+    void missingFilesAreNamed() throws IOException {
+        Path nowhere = root.resolve("nowhere");
+        assertThatThrownBy(() -> Checkpoint.open(nowhere))
+                .isInstanceOf(ConfigException.class)
+                .hasMessage("model: no directory '" + nowhere + "'");
+        Files.delete(directory.resolve("model.safetensors"));
+        assertThatThrownBy(() -> Checkpoint.open(directory))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageContaining("has neither model.safetensors nor model.safetensors.index.json");
+        Files.delete(directory.resolve("config.json"));
+        assertThatThrownBy(() -> Checkpoint.open(directory))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageContaining("config.json is missing");
+    }
+
+    @Test
+    void missingShardAndMissingTensorAreNamed() throws IOException {
+        Path sharded = root.resolve("sharded");
+        shard(directory, sharded);
+        Files.writeString(
+                sharded.resolve("model.safetensors.index.json"),
+                Files.readString(sharded.resolve("model.safetensors.index.json"))
+                        .replace("\"lm_head.weight\"", "\"lm_tail.weight\""));
+        assertThatThrownBy(() -> Checkpoint.open(sharded))
+                .isInstanceOf(SafetensorsException.class)
+                .hasMessageContaining("weight 'lm_head.weight' is missing");
+        Files.delete(sharded.resolve("b.safetensors"));
+        assertThatThrownBy(() -> Checkpoint.open(sharded))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageContaining("b.safetensors' is named by the index but missing");
+    }
+
+    @Test
+    void truncatedWeightsAreNamed() throws IOException {
+        Path weights = directory.resolve("model.safetensors");
+        try (FileChannel channel = FileChannel.open(weights, StandardOpenOption.WRITE)) {
+            channel.truncate(channel.size() - 100);
+        }
+        assertThatThrownBy(() -> Checkpoint.open(directory))
+                .isInstanceOf(SafetensorsException.class)
+                .hasMessageStartingWith(weights.toString())
+                .hasMessageContaining("the file may be truncated");
+    }
+
+    private void editConfig(String from, String to) throws IOException {
+        Path file = directory.resolve("config.json");
+        String text = Files.readString(file);
+        assertThat(text).contains(from);
+        Files.writeString(file, text.replace(from, to));
+    }
+
+    private static String digest(Path directory) throws IOException {
+        try (Checkpoint checkpoint = Checkpoint.open(directory)) {
+            return checkpoint.fingerprint().digest();
+        }
+    }
+
+    /** Writes the same checkpoint again in two files and an index. */
+    private static void shard(Path from, Path to) throws IOException {
+        Files.createDirectories(to);
+        Files.copy(from.resolve("config.json"), to.resolve("config.json"));
+        List<String> map = new ArrayList<>();
+        try (SafetensorsFile file = SafetensorsFile.open(from.resolve("model.safetensors"))) {
+            for (String shard : List.of("a", "b")) {
+                List<SafetensorsWriter.Tensor> tensors = new ArrayList<>();
+                for (String name : file.names()) {
+                    if (name.contains("layers.1.") == shard.equals("b")) {
+                        tensors.add(new SafetensorsWriter.Tensor(
+                                name, file.info(name).dtype(), file.info(name).shape(), () -> file.data(name)));
+                        map.add("\"%s\": \"%s.safetensors\"".formatted(name, shard));
+                    }
+                }
+                SafetensorsWriter.write(to.resolve(shard + ".safetensors"), Map.of(), tensors);
+            }
+        }
+        Files.writeString(
+                to.resolve("model.safetensors.index.json"),
+                "{\"metadata\": {}, \"weight_map\": {" + String.join(", ", map) + "}}");
+    }
+}

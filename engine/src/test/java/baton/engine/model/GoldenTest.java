@@ -1,0 +1,138 @@
+package baton.engine.model;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.within;
+
+import baton.kv.DType;
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.OptionalInt;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+/** Tiny-ledger gives its recorded answers, however its tokens are cut into steps. */
+class GoldenTest {
+    private static final int WHOLE = Integer.MAX_VALUE;
+    private static final double FP32_LOGIT_TOLERANCE = 1e-3;
+
+    private static List<Golden> goldens = List.of();
+
+    /** All prompts whole and at once in fp32. */
+    private static List<Replay.Sequence> exact = List.of();
+
+    @BeforeAll
+    static void read() throws IOException {
+        goldens = Golden.all();
+        assertThat(goldens).hasSize(24);
+        try (ModelRunner runner = load(DType.F32, 16, 3000)) {
+            exact = replay(runner, WHOLE, WHOLE);
+        }
+    }
+
+    @Test
+    void firstLogitsInFp32() {
+        double worst = 0;
+        for (int i = 0; i < goldens.size(); i++) {
+            Golden golden = goldens.get(i);
+            float[] first = exact.get(i).logits.getFirst();
+            for (int rank = 0; rank < golden.topIds().length; rank++) {
+                double difference = Math.abs(first[golden.topIds()[rank]] - golden.topLogits()[rank]);
+                worst = Math.max(worst, difference);
+                assertThat((double) first[golden.topIds()[rank]])
+                        .as("%s rank %d", golden.name(), rank)
+                        .isCloseTo(golden.topLogits()[rank], within(FP32_LOGIT_TOLERANCE));
+            }
+        }
+        System.out.printf("fp32: first-step top-5 logits differ by at most %.2g%n", worst);
+        assertTokens("fp32", exact, 1e-3);
+    }
+
+    @ParameterizedTest(name = "chunks of {0}, {1} tokens a step, blocks of {2}")
+    @CsvSource({"257, 512, 32", "64, 300, 16", "7, 100, 16"})
+    void greedyTokensInFp32(int chunk, int budget, int blockSize) throws IOException {
+        try (ModelRunner runner = load(DType.F32, blockSize, 3000)) {
+            List<Replay.Sequence> replayed = replay(runner, chunk, budget);
+            assertTokens("fp32", replayed, 1e-3);
+        }
+    }
+
+    @Test
+    void oneSequenceAtATimeInFp32() throws IOException {
+        try (ModelRunner runner = load(DType.F32, 16, 3000)) {
+            List<Replay.Sequence> replayed = new ArrayList<>();
+            for (Golden golden : goldens) {
+                Replay replay = new Replay(runner, false);
+                replayed.addAll(replay.add(List.of(golden)));
+                replay.run(WHOLE, WHOLE);
+            }
+            assertTokens("fp32", replayed, 1e-3);
+        }
+    }
+
+    @ParameterizedTest(name = "chunks of {0}, {1} tokens a step, blocks of {2}")
+    @CsvSource({"2147483647, 2147483647, 16", "257, 512, 32"})
+    void greedyTokensInBf16(int chunk, int budget, int blockSize) throws IOException {
+        try (ModelRunner runner = load(DType.BF16, blockSize, 3000)) {
+            List<Replay.Sequence> replayed = replay(runner, chunk, budget);
+            double sum = 0;
+            double worst = 0;
+            long count = 0;
+            for (int i = 0; i < goldens.size(); i++) {
+                for (int step = 0; step < goldens.get(i).output().length; step++) {
+                    float[] expected = exact.get(i).logits.get(step);
+                    float[] actual = replayed.get(i).logits.get(step);
+                    for (int id = 0; id < expected.length; id++) {
+                        double difference = actual[id] - expected[id];
+                        sum += difference * difference;
+                        worst = Math.max(worst, Math.abs(difference));
+                        count++;
+                    }
+                }
+            }
+            double rms = Math.sqrt(sum / count);
+            System.out.printf("bf16: logits differ from fp32 by %.3f rms, %.3f at most%n", rms, worst);
+            // A margin is a difference of two logits, each off by its own error: six standard deviations of that.
+            assertTokens("bf16", replayed, 6 * Math.sqrt(2) * rms);
+        }
+    }
+
+    private static void assertTokens(String what, List<Replay.Sequence> replayed, double resolution) {
+        List<String> excepted = new ArrayList<>();
+        List<String> wrong = new ArrayList<>();
+        for (int i = 0; i < goldens.size(); i++) {
+            Golden golden = goldens.get(i);
+            assertThat(replayed.get(i).chosen).as(golden.name()).hasSameSizeAs(golden.output());
+            for (int step = 0; step < golden.output().length; step++) {
+                int chosen = replayed.get(i).chosen.get(step);
+                if (chosen != golden.output()[step]) {
+                    String where = "%s[%d] margin %.4f".formatted(golden.name(), step, golden.margins()[step]);
+                    (golden.margins()[step] < resolution ? excepted : wrong).add(where);
+                }
+            }
+        }
+        System.out.printf("%s: another token within the arithmetic's resolution: %s%n", what, excepted);
+        assertThat(wrong).isEmpty();
+    }
+
+    private static List<Replay.Sequence> replay(ModelRunner runner, int chunk, int budget) {
+        Replay replay = new Replay(runner, true);
+        List<Replay.Sequence> sequences = replay.add(goldens);
+        replay.run(chunk, budget);
+        return sequences;
+    }
+
+    private static ModelRunner load(DType dtype, int blockSize, int blocks) throws IOException {
+        try (Checkpoint checkpoint = Checkpoint.open(Golden.TINY_LEDGER)) {
+            return TorchModels.load(
+                    checkpoint,
+                    dtype,
+                    checkpoint.config().kvLayout(blockSize, dtype),
+                    blocks,
+                    OptionalInt.of(1),
+                    checkpoint.config().maxPositions());
+        }
+    }
+}

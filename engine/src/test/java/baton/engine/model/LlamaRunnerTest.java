@@ -1,0 +1,212 @@
+package baton.engine.model;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+import static org.assertj.core.api.Assertions.within;
+
+import baton.engine.model.ModelConfig.Llama3RopeScaling;
+import baton.engine.model.ModelRunner.LayerHooks;
+import baton.engine.model.ModelRunner.SequenceSlice;
+import baton.kv.ConfigException;
+import baton.kv.DType;
+import java.io.IOException;
+import java.lang.foreign.ValueLayout;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Optional;
+import java.util.OptionalInt;
+import java.util.Random;
+import java.util.stream.IntStream;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+/** The runner against a plain forward pass on random models, and its conduct: memory, hooks, bad input. */
+class LlamaRunnerTest {
+    @TempDir
+    Path directory;
+
+    @ParameterizedTest(name = "{0} heads, {1} key/value heads of {2}, tied {3}, llama3 rope {4}")
+    @CsvSource({
+        "4, 1, 16, true, false",
+        "6, 6, 8, false, false",
+        "9, 3, 10, false, true",
+        "5, 5, 16, true, true",
+        "8, 2, 64, true, true"
+    })
+    void agreesWithAPlainForwardPass(int heads, int kvHeads, int headDim, boolean tied, boolean scaled)
+            throws IOException {
+        ModelConfig config = new ModelConfig(
+                "random",
+                97,
+                60,
+                88,
+                3,
+                heads,
+                kvHeads,
+                headDim,
+                512,
+                1e-5,
+                10000,
+                scaled ? Optional.of(new Llama3RopeScaling(8, 1, 4, 64)) : Optional.empty(),
+                tied,
+                DType.F32);
+        RandomCheckpoint.write(directory, config, 3);
+        Random random = new Random(5);
+        int[] tokens = random.ints(130, 0, 97).toArray();
+        try (Checkpoint checkpoint = Checkpoint.open(directory);
+                ModelRunner runner = TorchModels.load(
+                        checkpoint, DType.F32, config.kvLayout(4, DType.F32), 80, OptionalInt.of(1), 256)) {
+            assertThat(checkpoint.config())
+                    .usingRecursiveComparison()
+                    .ignoringFields("name")
+                    .isEqualTo(config);
+            double[][] expected = new PlainLlama(checkpoint).logits(tokens);
+            // Slots never written may hold anything.
+            runner.cache().memory().fill((byte) 0xff);
+            int[] table = IntStream.range(0, 40).map(i -> 79 - 2 * i).toArray();
+            int[] other = IntStream.range(0, 40).map(i -> 2 * i).toArray();
+            List<double[]> computed = new ArrayList<>();
+            int at = 0;
+            for (int length : new int[] {1, 1, 50, 1, 13, 60, 1, 1, 2}) {
+                SequenceSlice slice = new SequenceSlice(Arrays.copyOfRange(tokens, at, at + length), at, table, length);
+                // A second sequence, a few tokens behind, shares each batch.
+                int behind = Math.max(0, at - 5);
+                List<SequenceSlice> slices = behind == 0
+                        ? List.of(slice)
+                        : List.of(new SequenceSlice(Arrays.copyOf(tokens, behind), 0, other, 0), slice);
+                try (Logits logits = runner.forward(slices, LayerHooks.NONE)) {
+                    assertThat(logits.rows()).isEqualTo(length);
+                    for (int row = 0; row < length; row++) {
+                        float[] values = logits.row(row).toArray(ValueLayout.JAVA_FLOAT);
+                        computed.add(IntStream.range(0, values.length)
+                                .mapToDouble(i -> values[i])
+                                .toArray());
+                    }
+                }
+                at += length;
+            }
+            assertThat(computed).hasSize(tokens.length);
+            for (int t = 0; t < tokens.length; t++) {
+                for (int id = 0; id < 97; id++) {
+                    assertThat(computed.get(t)[id])
+                            .as("position %d id %d", t, id)
+                            .isCloseTo(expected[t][id], within(2e-5));
+                }
+            }
+        }
+    }
+
+    @Test
+    void manyForwardsLeaveNoMemoryBehind() throws IOException {
+        try (ModelRunner runner = tiny(DType.BF16, 400)) {
+            Random random = new Random(11);
+            for (int i = 0; i < 300; i++) {
+                randomForward(runner, random);
+            }
+            long before = residentBytes();
+            int forwards = 2000;
+            for (int i = 0; i < forwards; i++) {
+                randomForward(runner, random);
+            }
+            long grown = residentBytes() - before;
+            System.out.printf(
+                    "resident memory: %d MiB after warming up, %+d KiB after %d more forwards%n",
+                    before >> 20, grown >> 10, forwards);
+            // Leaking one [T, hidden] tensor in each forward would be 30 MiB; the Java heap is the noise.
+            assertThat(grown).isLessThan(24L << 20);
+        }
+    }
+
+    @Test
+    void hooksAreCalledAroundEachLayerAndSeeItsKeys() throws IOException {
+        try (ModelRunner runner = tiny(DType.BF16, 4)) {
+            List<String> calls = new ArrayList<>();
+            LayerHooks hooks = new LayerHooks() {
+                @Override
+                public void beforeLayer(int layer) {
+                    calls.add("before " + layer + " " + written(layer));
+                }
+
+                @Override
+                public void afterLayer(int layer) {
+                    calls.add("after " + layer + " " + written(layer));
+                }
+
+                private boolean written(int layer) {
+                    return runner.cache()
+                                    .layer(2, layer)
+                                    .mismatch(runner.cache().layer(3, layer))
+                            >= 0;
+                }
+            };
+            runner.forward(List.of(new SequenceSlice(new int[] {0, 7}, 0, new int[] {2}, 0)), hooks)
+                    .close();
+            assertThat(calls)
+                    .containsExactlyElementsOf(IntStream.range(0, 6)
+                            .boxed()
+                            .flatMap(layer -> java.util.stream.Stream.of(
+                                    "before " + layer + " false", "after " + layer + " true"))
+                            .toList());
+        }
+    }
+
+    @Test
+    void slicesThatDoNotFitAreNamed() throws IOException {
+        try (ModelRunner runner = tiny(DType.F32, 4)) {
+            assertRefused(runner, new SequenceSlice(new int[] {2048}, 0, new int[] {0}, 1), "slices[0]: token id 2048");
+            assertRefused(runner, new SequenceSlice(new int[] {1}, 16, new int[] {0}, 1), "blockTable has 1 blocks");
+            assertRefused(runner, new SequenceSlice(new int[] {1}, 0, new int[] {4}, 1), "blockTable[0]=4");
+            assertRefused(runner, new SequenceSlice(new int[] {1}, 2048, new int[200], 1), "start=2048");
+            assertRefused(runner, new SequenceSlice(new int[] {1}, 0, new int[] {0}, 2), "logits=2 of tokens=1");
+        }
+    }
+
+    @Test
+    void settingsThatDoNotFitAreNamed() throws IOException {
+        try (Checkpoint checkpoint = Checkpoint.open(Golden.TINY_LEDGER)) {
+            ModelConfig config = checkpoint.config();
+            assertThatThrownBy(() -> TorchModels.load(
+                            checkpoint, DType.F16, config.kvLayout(16, DType.F16), 4, OptionalInt.of(1), 64))
+                    .isInstanceOf(ConfigException.class)
+                    .hasMessage("dtype: unsupported value 'float16'; allowed: bfloat16, float32");
+            assertThatThrownBy(() -> TorchModels.load(
+                            checkpoint, DType.BF16, config.kvLayout(16, DType.F32), 4, OptionalInt.of(1), 64))
+                    .isInstanceOf(ConfigException.class)
+                    .hasMessageContaining("dtype=float32, the model needs");
+        }
+    }
+
+    private static void assertRefused(ModelRunner runner, SequenceSlice slice, String message) {
+        assertThatThrownBy(() -> runner.forward(List.of(slice), LayerHooks.NONE))
+                .isInstanceOf(IllegalArgumentException.class)
+                .hasMessageContaining(message);
+    }
+
+    private static void randomForward(ModelRunner runner, Random random) {
+        List<SequenceSlice> slices = new ArrayList<>();
+        for (int i = random.nextInt(1, 4); i > 0; i--) {
+            int length = random.nextBoolean() ? 1 : random.nextInt(1, 40);
+            int start = random.nextBoolean() ? 0 : random.nextInt(200);
+            int[] table = random.ints(16, 0, 400).toArray();
+            slices.add(new SequenceSlice(random.ints(length, 0, 2048).toArray(), start, table, 1));
+        }
+        runner.forward(slices, LayerHooks.NONE).close();
+    }
+
+    private static long residentBytes() throws IOException {
+        String statm = Files.readString(Path.of("/proc/self/statm"));
+        return Long.parseLong(statm.split(" ")[1]) * 4096;
+    }
+
+    private static ModelRunner tiny(DType dtype, int blocks) throws IOException {
+        try (Checkpoint checkpoint = Checkpoint.open(Golden.TINY_LEDGER)) {
+            return TorchModels.load(
+                    checkpoint, dtype, checkpoint.config().kvLayout(16, dtype), blocks, OptionalInt.of(1), 2048);
+        }
+    }
+}

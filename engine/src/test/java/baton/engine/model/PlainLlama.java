@@ -1,0 +1,152 @@
+package baton.engine.model;
+
+import baton.kv.DType;
+import java.io.IOException;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.Arrays;
+
+/** A Llama forward pass written for plainness: one sequence, whole, in double precision, from the checkpoint's own tensors. */
+final class PlainLlama {
+    private final Checkpoint checkpoint;
+    private final ModelConfig config;
+
+    PlainLlama(Checkpoint checkpoint) {
+        this.checkpoint = checkpoint;
+        this.config = checkpoint.config();
+    }
+
+    /** Logits of every position. */
+    double[][] logits(int[] tokens) throws IOException {
+        int hidden = config.hiddenSize();
+        double[] embedding = tensor("model.embed_tokens.weight");
+        double[][] x = new double[tokens.length][];
+        for (int t = 0; t < tokens.length; t++) {
+            x[t] = Arrays.copyOfRange(embedding, tokens[t] * hidden, (tokens[t] + 1) * hidden);
+        }
+        for (int layer = 0; layer < config.layers(); layer++) {
+            String prefix = "model.layers." + layer + ".";
+            double[][] normed = norm(x, tensor(prefix + "input_layernorm.weight"));
+            double[][] q = multiply(normed, tensor(prefix + "self_attn.q_proj.weight"));
+            double[][] k = multiply(normed, tensor(prefix + "self_attn.k_proj.weight"));
+            double[][] v = multiply(normed, tensor(prefix + "self_attn.v_proj.weight"));
+            for (int t = 0; t < tokens.length; t++) {
+                rotate(q[t], t);
+                rotate(k[t], t);
+            }
+            add(x, multiply(attend(q, k, v), tensor(prefix + "self_attn.o_proj.weight")));
+            normed = norm(x, tensor(prefix + "post_attention_layernorm.weight"));
+            double[][] gate = multiply(normed, tensor(prefix + "mlp.gate_proj.weight"));
+            double[][] up = multiply(normed, tensor(prefix + "mlp.up_proj.weight"));
+            for (int t = 0; t < tokens.length; t++) {
+                for (int i = 0; i < gate[t].length; i++) {
+                    gate[t][i] *= up[t][i] / (1 + Math.exp(-gate[t][i]));
+                }
+            }
+            add(x, multiply(gate, tensor(prefix + "mlp.down_proj.weight")));
+        }
+        double[][] last = norm(x, tensor("model.norm.weight"));
+        return multiply(last, config.tiedEmbeddings() ? embedding : tensor("lm_head.weight"));
+    }
+
+    private double[][] attend(double[][] q, double[][] k, double[][] v) {
+        int size = config.headDim();
+        double[][] out = new double[q.length][q[0].length];
+        for (int head = 0; head < config.heads(); head++) {
+            int shared = head / (config.heads() / config.kvHeads());
+            for (int t = 0; t < q.length; t++) {
+                double[] weights = new double[t + 1];
+                double sum = 0;
+                for (int s = 0; s <= t; s++) {
+                    double score = 0;
+                    for (int i = 0; i < size; i++) {
+                        score += q[t][head * size + i] * k[s][shared * size + i];
+                    }
+                    weights[s] = Math.exp(score / Math.sqrt(size));
+                    sum += weights[s];
+                }
+                for (int s = 0; s <= t; s++) {
+                    for (int i = 0; i < size; i++) {
+                        out[t][head * size + i] += weights[s] / sum * v[s][shared * size + i];
+                    }
+                }
+            }
+        }
+        return out;
+    }
+
+    private void rotate(double[] heads, int position) {
+        int size = config.headDim();
+        for (int pair = 0; pair < size / 2; pair++) {
+            double angle = position * frequency(pair);
+            for (int at = pair; at < heads.length; at += size) {
+                double first = heads[at];
+                double second = heads[at + size / 2];
+                heads[at] = first * Math.cos(angle) - second * Math.sin(angle);
+                heads[at + size / 2] = second * Math.cos(angle) + first * Math.sin(angle);
+            }
+        }
+    }
+
+    private double frequency(int pair) {
+        double frequency = 1 / Math.pow(config.ropeTheta(), 2.0 * pair / config.headDim());
+        return config.ropeScaling()
+                .map(scaling -> {
+                    double wavelength = 2 * Math.PI / frequency;
+                    double longest = scaling.originalMaxPositions() / scaling.lowFreqFactor();
+                    double shortest = scaling.originalMaxPositions() / scaling.highFreqFactor();
+                    double smooth = (scaling.originalMaxPositions() / wavelength - scaling.lowFreqFactor())
+                            / (scaling.highFreqFactor() - scaling.lowFreqFactor());
+                    double kept = wavelength > longest ? 0 : wavelength < shortest ? 1 : smooth;
+                    return frequency * (kept + (1 - kept) / scaling.factor());
+                })
+                .orElse(frequency);
+    }
+
+    private double[][] norm(double[][] x, double[] weight) {
+        double[][] out = new double[x.length][weight.length];
+        for (int t = 0; t < x.length; t++) {
+            double squares = Arrays.stream(x[t]).map(value -> value * value).sum();
+            double scale = 1 / Math.sqrt(squares / weight.length + config.rmsNormEps());
+            for (int i = 0; i < weight.length; i++) {
+                out[t][i] = x[t][i] * scale * weight[i];
+            }
+        }
+        return out;
+    }
+
+    private static double[][] multiply(double[][] x, double[] matrix) {
+        int in = x[0].length;
+        double[][] out = new double[x.length][matrix.length / in];
+        for (int t = 0; t < x.length; t++) {
+            for (int row = 0; row < out[t].length; row++) {
+                double sum = 0;
+                for (int i = 0; i < in; i++) {
+                    sum += x[t][i] * matrix[row * in + i];
+                }
+                out[t][row] = sum;
+            }
+        }
+        return out;
+    }
+
+    private static void add(double[][] x, double[][] y) {
+        for (int t = 0; t < x.length; t++) {
+            for (int i = 0; i < x[t].length; i++) {
+                x[t][i] += y[t][i];
+            }
+        }
+    }
+
+    private double[] tensor(String name) throws IOException {
+        MemorySegment data = checkpoint.data(name);
+        double[] values = new double[Math.toIntExact(checkpoint.info(name).elements())];
+        boolean wide = Checkpoint.dtypeOf(checkpoint.info(name)).orElseThrow() == DType.F32;
+        for (int i = 0; i < values.length; i++) {
+            values[i] = wide
+                    ? data.getAtIndex(ValueLayout.JAVA_FLOAT_UNALIGNED, i)
+                    : Float.intBitsToFloat(data.getAtIndex(ValueLayout.JAVA_SHORT_UNALIGNED, i) << 16);
+        }
+        return values;
+    }
+}
