@@ -1,5 +1,6 @@
 package baton.engine;
 
+import baton.engine.model.GenerationDefaults;
 import baton.kv.ConfigException;
 import java.util.Collections;
 import java.util.List;
@@ -156,6 +157,14 @@ public record SamplingParams(
         private boolean skipSpecialTokens = true;
 
         private Builder() {}
+
+        /** Puts the model's own suggestions in place. */
+        public Builder defaults(GenerationDefaults defaults) {
+            defaults.temperature().ifPresent(this::temperature);
+            defaults.topP().ifPresent(this::topP);
+            defaults.topK().ifPresent(this::topK);
+            return this;
+        }
 
         public Builder n(int value) {
             n = value;

@@ -335,10 +335,14 @@ public final class EngineCore implements AutoCloseable {
                 computed,
                 request.localHit,
                 request.externalHit,
-                (scheduled - request.arrivalNanos()) / 1e9,
-                (first - scheduled) / 1e9,
-                (now - first) / 1e9,
-                (now - request.arrivalNanos()) / 1e9);
+                seconds(request.arrivalNanos(), scheduled),
+                seconds(scheduled, first),
+                seconds(first, now),
+                seconds(request.arrivalNanos(), now));
+    }
+
+    private static double seconds(long from, long to) {
+        return (to - from) / 1e9;
     }
 
     private static void countScheduler(
@@ -348,9 +352,9 @@ public final class EngineCore implements AutoCloseable {
         count("baton:kv_recomputed_tokens", after.recomputedTokens - before.recomputedTokens, measurements);
     }
 
-    private static void count(String name, double value, List<Measurement> measurements) {
+    private static void count(String name, long value, List<Measurement> measurements) {
         if (value > 0) {
-            measurements.add(Measurement.count(name, value));
+            measurements.add(Measurement.count(name, (double) value));
         }
     }
 }

@@ -19,6 +19,7 @@ import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.Set;
 import java.util.function.UnaryOperator;
@@ -31,7 +32,6 @@ final class CoreHarness implements AutoCloseable {
     final OracleRunner runner;
     final EngineCore core;
     final Map<String, Result> results = new LinkedHashMap<>();
-    final Map<String, int[]> prompts = new HashMap<>();
     final Map<String, Double> measured = new HashMap<>();
     final List<EngineListener.StepStats> steps = new ArrayList<>();
     private final BlockHasher hasher;
@@ -63,12 +63,17 @@ final class CoreHarness implements AutoCloseable {
 
     /** What became of a request. */
     static final class Result implements RequestListener {
+        final int[] prompt;
         final List<Integer> tokens = new ArrayList<>();
         Optional<FinishReason> reason = Optional.empty();
         Optional<RequestStats> stats = Optional.empty();
         Optional<String> error = Optional.empty();
         Optional<JsonFields> params = Optional.empty();
         Optional<Object> stopReason = Optional.empty();
+
+        Result(int[] prompt) {
+            this.prompt = prompt;
+        }
 
         @Override
         public Optional<String> onToken(Sampled token, boolean ends) {
@@ -106,12 +111,15 @@ final class CoreHarness implements AutoCloseable {
     }
 
     Result add(String id, int[] prompt, SamplingParams sampling, int priority) {
-        Result result = new Result();
+        Result result = new Result(prompt);
         results.put(id, result);
-        prompts.put(id, prompt);
         core.add(new Request(
                 id, prompt, sampling, maxLength, Optional.empty(), Optional.empty(), priority, 0, hasher, result, now));
         return result;
+    }
+
+    Result result(String id) {
+        return Objects.requireNonNull(results.get(id), id);
     }
 
     boolean step() {

@@ -57,7 +57,7 @@ final class OracleRunner implements ModelRunner {
     static void write(KvCache cache, int layer, int[] blockTable, int position, int token) {
         KvLayout layout = cache.layout();
         long at = cache.layerStart(blockTable[position / layout.blockSize()], layer)
-                + position % layout.blockSize() * layout.entryBytes();
+                + (position % layout.blockSize()) * layout.entryBytes();
         cache.memory().set(ValueLayout.JAVA_FLOAT, at, token);
         cache.memory().set(ValueLayout.JAVA_FLOAT, at + 4, position);
     }
@@ -112,7 +112,7 @@ final class OracleRunner implements ModelRunner {
         KvLayout layout = cache.layout();
         long state = 17;
         for (int position = 0; position <= lastPosition; position++) {
-            long inBlock = position % layout.blockSize() * layout.entryBytes();
+            long inBlock = (position % layout.blockSize()) * layout.entryBytes();
             int block = blockTable[position / layout.blockSize()];
             for (int layer = 0; layer < LAYERS; layer++) {
                 long at = cache.layerStart(block, layer) + inBlock;
@@ -134,13 +134,15 @@ final class OracleRunner implements ModelRunner {
     }
 
     private static final class OneHot implements Logits {
+        private static final long ROW_BYTES = 4L * VOCABULARY;
+
         private final Arena arena = Arena.ofConfined();
         private final MemorySegment values;
         private final List<Integer> best;
 
         private OneHot(List<Integer> best) {
             this.best = best;
-            values = arena.allocate(Math.max(1, best.size()) * VOCABULARY * 4L);
+            values = arena.allocate(ROW_BYTES * Math.max(1, best.size()));
             for (int row = 0; row < best.size(); row++) {
                 row(row).setAtIndex(ValueLayout.JAVA_FLOAT, best.get(row), 10f);
             }
@@ -158,7 +160,7 @@ final class OracleRunner implements ModelRunner {
 
         @Override
         public MemorySegment row(int row) {
-            return values.asSlice(row * VOCABULARY * 4L, VOCABULARY * 4L);
+            return values.asSlice(ROW_BYTES * row, ROW_BYTES);
         }
 
         @Override

@@ -16,9 +16,11 @@ import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.Set;
 import java.util.function.BiFunction;
+import org.jspecify.annotations.Nullable;
 
 /**
  * A connector that does as a test says. What it loads is right, unless told to fail. The test reports asynchronous loads and sends
@@ -43,18 +45,19 @@ final class ScriptedConnector implements KvConnector {
     final List<Load> started = new ArrayList<>();
     final List<String> events = new ArrayList<>();
 
-    private KvCache cache;
+    private @Nullable KvCache registered;
     private final Set<Integer> invalid = new HashSet<>();
     private final Map<String, Load> pendingAsync = new HashMap<>();
 
     /** Fills the blocks of a load that is under way, as the transfer would; the next report says that it is over. */
     void complete(String request) {
-        Load load = pendingAsync.remove(request);
+        Load load = Objects.requireNonNull(pendingAsync.remove(request), request);
         fill(load);
         nextReceived.add(request);
     }
 
     private void fill(Load load) {
+        KvCache cache = Objects.requireNonNull(registered, "no cache");
         int blockSize = cache.layout().blockSize();
         for (int position = load.from(); position < load.tokens().length; position++) {
             int index = position / blockSize;
@@ -133,8 +136,8 @@ final class ScriptedConnector implements KvConnector {
     public WorkerConnector worker(ConnectorContext context, Rank rank) {
         return new WorkerConnector() {
             @Override
-            public void register(KvCache registered) {
-                cache = registered;
+            public void register(KvCache cache) {
+                registered = cache;
             }
 
             @Override

@@ -1,0 +1,107 @@
+package baton.cli;
+
+import baton.kv.ConfigException;
+import baton.kv.KvTransferConfigArgs;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.util.Arrays;
+import java.util.List;
+import picocli.CommandLine;
+import picocli.CommandLine.Command;
+import picocli.CommandLine.IVersionProvider;
+
+/** {@code baton}: the program. */
+@Command(
+        name = "baton",
+        description = "Disaggregated prefill/decode serving of language models on the JVM.",
+        mixinStandardHelpOptions = true,
+        versionProvider = Baton.Version.class,
+        subcommands = {ServeCommand.class, RouteCommand.class, DemoCommand.class, UpCommand.class})
+public final class Baton {
+    private Baton() {}
+
+    /** Ends the process with 0, with 1 if the command failed, or with 2 if it was called wrongly. */
+    public static void main(String[] args) {
+        int status = run(args);
+        // A server's threads must not keep a failed or finished command alive.
+        System.exit(status);
+    }
+
+    static int run(String... args) {
+        CommandLine command = commandLine();
+        String[] rest = withHyphens(args);
+        if (rest.length > 0 && rest[0].equals("serve")) {
+            try {
+                KvTransferConfigArgs kvTransfer = KvTransferConfigArgs.parse(List.of(rest));
+                ServeCommand serve = command.getSubcommands().get("serve").getCommand();
+                serve.kvTransfer(kvTransfer.config());
+                rest = kvTransfer.rest().toArray(String[]::new);
+            } catch (ConfigException e) {
+                command.getErr().println("baton: " + e.getMessage());
+                return command.getCommandSpec().exitCodeOnInvalidInput();
+            }
+        }
+        return command.execute(rest);
+    }
+
+    static CommandLine commandLine() {
+        return new CommandLine(new Baton())
+                .setExecutionExceptionHandler((exception, command, parsed) -> {
+                    String message = switch (exception) {
+                        case ConfigException e -> e.getMessage();
+                        case IOException e -> describe(e);
+                        case UncheckedIOException e -> describe(e.getCause());
+                        case CommandFailedException e -> e.getMessage();
+                        default -> throw exception;
+                    };
+                    command.getErr().println("baton: " + message);
+                    return exception instanceof ConfigException
+                            ? command.getCommandSpec().exitCodeOnInvalidInput()
+                            : command.getCommandSpec().exitCodeOnExecutionException();
+                })
+                .setParameterExceptionHandler((exception, wrong) -> {
+                    CommandLine command = exception.getCommandLine();
+                    command.getErr().println("baton: " + exception.getMessage());
+                    if (!CommandLine.UnmatchedArgumentException.printSuggestions(exception, command.getErr())) {
+                        command.getErr()
+                                .println("Try '" + command.getCommandSpec().qualifiedName() + " --help'.");
+                    }
+                    return command.getCommandSpec().exitCodeOnInvalidInput();
+                });
+    }
+
+    /** vLLM takes {@code --max_model_len} for {@code --max-model-len}; so does this. Values stay as they are. */
+    private static String[] withHyphens(String[] args) {
+        return Arrays.stream(args)
+                .map(arg -> {
+                    if (!arg.startsWith("--")
+                            || arg.startsWith("--kv-transfer-config")
+                            || arg.startsWith("--kv_transfer_config")) {
+                        return arg;
+                    }
+                    int end = arg.indexOf('=');
+                    String name = end < 0 ? arg : arg.substring(0, end);
+                    return name.replace('_', '-') + arg.substring(name.length());
+                })
+                .toArray(String[]::new);
+    }
+
+    private static String describe(IOException e) {
+        return e.getClass() == IOException.class
+                ? e.getMessage()
+                : e.getClass().getSimpleName() + ": " + e.getMessage();
+    }
+
+    /** The version that the build wrote into the jar. */
+    static final class Version implements IVersionProvider {
+        @Override
+        public String[] getVersion() {
+            return new String[] {"baton " + current()};
+        }
+
+        static String current() {
+            String version = Baton.class.getPackage().getImplementationVersion();
+            return version == null ? "unpackaged" : version;
+        }
+    }
+}

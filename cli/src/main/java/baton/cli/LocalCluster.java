@@ -1,0 +1,217 @@
+package baton.cli;
+
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.net.URI;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Comparator;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.stream.Stream;
+
+/**
+ * A prefill instance, a decode instance and a router on this host, each a process of its own, handing KV caches over through a
+ * directory. They end with this process, however it ends.
+ */
+final class LocalCluster implements AutoCloseable {
+    private static final Duration START_DEADLINE = Duration.ofSeconds(120);
+    private static final Duration STOP_DEADLINE = Duration.ofSeconds(10);
+
+    private final Path directory;
+    private final List<Member> members = new ArrayList<>();
+    private final AtomicBoolean closed = new AtomicBoolean();
+    private URI prefill = URI.create("http://127.0.0.1");
+    private URI decode = URI.create("http://127.0.0.1");
+    private URI router = URI.create("http://127.0.0.1");
+
+    private LocalCluster(Path directory) {
+        this.directory = directory;
+    }
+
+    /**
+     * Starts all three and waits until they are ready.
+     *
+     * @param routerPort port of the router, 0 for any free one
+     */
+    static LocalCluster start(Path model, int routerPort) throws IOException, InterruptedException {
+        LocalCluster cluster = new LocalCluster(Files.createTempDirectory("baton-"));
+        try {
+            Path shared = Files.createDirectory(cluster.directory.resolve("kv"));
+            Member prefill = cluster.serve("prefill", model, "kv_producer", shared);
+            Member decode = cluster.serve("decode", model, "kv_consumer", shared);
+            cluster.prefill = prefill.awaitReady();
+            cluster.decode = decode.awaitReady();
+            cluster.router = cluster.spawn(
+                            "router",
+                            List.of(
+                                    "route",
+                                    "--port",
+                                    Integer.toString(routerPort),
+                                    "--prefill",
+                                    cluster.prefill.toString(),
+                                    "--decode",
+                                    cluster.decode.toString()))
+                    .awaitReady();
+            return cluster;
+        } catch (IOException | InterruptedException | RuntimeException e) {
+            cluster.close();
+            throw e;
+        }
+    }
+
+    URI prefill() {
+        return prefill;
+    }
+
+    URI decode() {
+        return decode;
+    }
+
+    URI router() {
+        return router;
+    }
+
+    /** Where the processes write their logs. */
+    Path directory() {
+        return directory;
+    }
+
+    /** Completes with a description when one of the processes ends. */
+    CompletableFuture<String> anyExit() {
+        CompletableFuture<String> exit = new CompletableFuture<>();
+        members.forEach(member -> member.process.onExit().thenAccept(ended -> exit.complete(member.describeExit())));
+        return exit;
+    }
+
+    private Member serve(String name, Path model, String role, Path shared) throws IOException {
+        return spawn(
+                name,
+                List.of(
+                        "serve",
+                        model.toString(),
+                        "--port",
+                        "0",
+                        "--kv-transfer-config.kv_connector",
+                        "SharedStorageConnector",
+                        "--kv-transfer-config.kv_role",
+                        role,
+                        "--kv-transfer-config.kv_load_failure_policy",
+                        "recompute",
+                        "--kv-transfer-config.kv_connector_extra_config.shared_storage_path",
+                        shared.toString()));
+    }
+
+    private Member spawn(String name, List<String> arguments) throws IOException {
+        List<String> command =
+                new ArrayList<>(List.of(ProcessHandle.current().info().command().orElse("java")));
+        command.addAll(List.of(
+                "--enable-native-access=ALL-UNNAMED",
+                "--sun-misc-unsafe-memory-access=allow",
+                "-XX:+UseSerialGC",
+                "-Xshare:auto",
+                "-Dbaton.home=" + System.getProperty("baton.home", "."),
+                "-cp",
+                System.getProperty("java.class.path"),
+                Baton.class.getName()));
+        command.addAll(arguments);
+        command.add("--exit-with-parent");
+        Path log = directory.resolve(name + ".log");
+        Process process =
+                new ProcessBuilder(command).redirectError(log.toFile()).start();
+        Member member = new Member(name, process, log);
+        members.add(member);
+        return member;
+    }
+
+    @Override
+    public void close() {
+        if (closed.getAndSet(true)) {
+            return;
+        }
+        // The end of its standard input tells each process to stop.
+        for (Member member : members.reversed()) {
+            try {
+                member.process.getOutputStream().close();
+            } catch (IOException e) {
+                member.process.destroy();
+            }
+        }
+        for (Member member : members) {
+            try {
+                if (!member.process.waitFor(STOP_DEADLINE)) {
+                    member.process.destroyForcibly();
+                }
+            } catch (InterruptedException e) {
+                member.process.destroyForcibly();
+                Thread.currentThread().interrupt();
+            }
+        }
+        try (Stream<Path> files = Files.walk(directory)) {
+            files.sorted(Comparator.reverseOrder())
+                    .forEach(file -> file.toFile().delete());
+        } catch (IOException | UncheckedIOException e) {
+            System.err.println("baton: could not remove " + directory + ": " + e.getMessage());
+        }
+    }
+
+    /** One process. */
+    private static final class Member {
+        private final String name;
+        private final Process process;
+        private final Path log;
+        private final CompletableFuture<URI> ready = new CompletableFuture<>();
+
+        private Member(String name, Process process, Path log) {
+            this.name = name;
+            this.process = process;
+            this.log = log;
+            Thread.ofVirtual().name(name + "-output").start(this::readOutput);
+        }
+
+        private void readOutput() {
+            try (BufferedReader output = process.inputReader(StandardCharsets.UTF_8)) {
+                for (String line = output.readLine(); line != null; line = output.readLine()) {
+                    if (line.startsWith(Service.READY)) {
+                        ready.complete(URI.create(line.substring(Service.READY.length())));
+                    }
+                }
+                ready.completeExceptionally(new IOException("its output ended"));
+            } catch (IOException | IllegalArgumentException e) {
+                ready.completeExceptionally(e);
+            }
+        }
+
+        private URI awaitReady() throws InterruptedException {
+            try {
+                return ready.get(START_DEADLINE.toSeconds(), TimeUnit.SECONDS);
+            } catch (TimeoutException e) {
+                throw new CommandFailedException("the " + name + " process was not ready within "
+                        + START_DEADLINE.toSeconds() + " s; its log ends:\n" + logTail());
+            } catch (ExecutionException e) {
+                throw new CommandFailedException(describeExit());
+            }
+        }
+
+        private String describeExit() {
+            return "the " + name + " process ended; its log ends:\n" + logTail();
+        }
+
+        private String logTail() {
+            try {
+                List<String> lines = Files.readAllLines(log);
+                return "  " + String.join("\n  ", lines.subList(Math.max(0, lines.size() - 15), lines.size()));
+            } catch (IOException e) {
+                return "  (" + log + " cannot be read: " + e.getMessage() + ")";
+            }
+        }
+    }
+}

@@ -1,0 +1,5 @@
+/** The commands of {@code ./baton}. */
+@NullMarked
+package baton.cli;
+
+import org.jspecify.annotations.NullMarked;

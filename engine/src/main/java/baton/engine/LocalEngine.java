@@ -1,0 +1,471 @@
+package baton.engine;
+
+import baton.engine.core.EngineCore;
+import baton.engine.core.Request;
+import baton.engine.model.Checkpoint;
+import baton.engine.model.GenerationDefaults;
+import baton.engine.model.ModelConfig;
+import baton.engine.model.ModelRunner;
+import baton.engine.model.TorchModels;
+import baton.engine.sampling.Sampler;
+import baton.engine.text.ChatTemplate;
+import baton.engine.text.Tokenizer;
+import baton.kv.BlockHasher;
+import baton.kv.ConfigException;
+import baton.kv.DType;
+import baton.kv.KvLayout;
+import baton.kv.Ticker;
+import baton.kv.connector.KvConnectors;
+import baton.kv.connector.Measurement;
+import java.io.IOException;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.function.Consumer;
+import java.util.stream.IntStream;
+import org.jspecify.annotations.Nullable;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * An engine in this process. One thread owns the {@link EngineCore}: it takes commands from a queue, does step after step while
+ * there is work, and waits on the queue while there is none.
+ */
+public final class LocalEngine implements Engine {
+    private static final Logger LOG = LoggerFactory.getLogger(LocalEngine.class);
+    private static final long STOP_SECONDS = 60;
+
+    private sealed interface Command {
+        record Submit(String id, List<Request> sequences) implements Command {}
+
+        record Abort(String id) implements Command {}
+
+        record ResetPrefixCache(CompletableFuture<Boolean> done) implements Command {}
+
+        record Stop() implements Command {}
+    }
+
+    private final EngineConfig config;
+    private final ModelConfig model;
+    private final int maxModelLen;
+    private final Tokenizer tokenizer;
+    private final Optional<ChatTemplate> chatTemplate;
+    private final GenerationDefaults generationDefaults;
+    private final ModelRunner runner;
+    private final EngineCore core;
+    private final Ticker ticker;
+
+    private final LinkedBlockingQueue<Command> commands = new LinkedBlockingQueue<>();
+    private final AtomicInteger pending = new AtomicInteger();
+    private final AtomicLong seeds = new AtomicLong();
+    private final Thread thread;
+
+    private volatile EngineStatus status;
+    private volatile boolean closed;
+    private volatile @Nullable String failure;
+
+    /** Sequence ids of each request that has some left; the engine thread's. */
+    private final Map<String, List<String>> sequencesById = new HashMap<>();
+
+    private LocalEngine(
+            EngineConfig config,
+            int maxModelLen,
+            Checkpoint checkpoint,
+            Tokenizer tokenizer,
+            Optional<ChatTemplate> chatTemplate,
+            ModelRunner runner,
+            EngineListener listener,
+            Ticker ticker) {
+        this.config = config;
+        this.model = runner.config();
+        this.maxModelLen = maxModelLen;
+        this.tokenizer = tokenizer;
+        this.chatTemplate = chatTemplate;
+        this.generationDefaults = checkpoint.generationDefaults();
+        this.runner = runner;
+        this.ticker = ticker;
+        EngineListener withStatus = new StatusListener(listener);
+        this.core = new EngineCore(
+                config,
+                runner,
+                Set.copyOf(checkpoint.eosTokenIds()),
+                KvConnectors.find(config.kvTransfer()),
+                withStatus,
+                ticker);
+        this.status = core.status(Optional.empty());
+        this.thread = Thread.ofPlatform().name("engine").unstarted(this::run);
+    }
+
+    /**
+     * Loads the checkpoint and starts.
+     *
+     * @throws ConfigException if the configuration or the checkpoint cannot work
+     * @throws IOException if the checkpoint cannot be read
+     */
+    public static LocalEngine start(EngineConfig config, EngineListener listener) throws IOException {
+        long start = System.nanoTime();
+        // An unknown connector is told before minutes are spent on loading.
+        KvConnectors.find(config.kvTransfer());
+        try (Checkpoint checkpoint = Checkpoint.open(config.model())) {
+            return start(config, listener, checkpoint, start);
+        }
+    }
+
+    private static LocalEngine start(EngineConfig config, EngineListener listener, Checkpoint checkpoint, long start)
+            throws IOException {
+        ModelConfig model = checkpoint.config();
+        int maxModelLen = config.maxModelLen().orElse(model.maxPositions());
+        if (maxModelLen > model.maxPositions()) {
+            throw new ConfigException(
+                    "max_model_len",
+                    "is " + maxModelLen + ", must be at most the model's max_position_embeddings, which is "
+                            + model.maxPositions());
+        }
+        DType dtype = config.dtype().orElse(model.dtype());
+        KvLayout layout = new KvLayout(model.layers(), model.kvHeads(), model.headDim(), config.blockSize(), dtype);
+        int blocks = numBlocks(config, layout, maxModelLen);
+        Tokenizer tokenizer = Tokenizer.load(config.model());
+        try {
+            Optional<ChatTemplate> chatTemplate =
+                    Optional.of(ChatTemplate.load(config.model())).filter(ChatTemplate::isPresent);
+            ModelRunner runner = TorchModels.load(checkpoint, dtype, layout, blocks, config.threads(), maxModelLen);
+            try {
+                LocalEngine engine = new LocalEngine(
+                        config, maxModelLen, checkpoint, tokenizer, chatTemplate, runner, listener, Ticker.system());
+                engine.thread.start();
+                LOG.info(
+                        "Serving {} ({}, {} layers) in {}: {} KV blocks of {} tokens, {} MiB, max_model_len={}; ready in {} ms",
+                        model.name(),
+                        runner.fingerprint().digest().substring(0, 12),
+                        model.layers(),
+                        dtype.torchName(),
+                        blocks,
+                        layout.blockSize(),
+                        (blocks * layout.blockBytes()) >> 20,
+                        maxModelLen,
+                        (System.nanoTime() - start) / 1_000_000);
+                return engine;
+            } catch (RuntimeException e) {
+                runner.close();
+                throw e;
+            }
+        } catch (RuntimeException | IOException e) {
+            tokenizer.close();
+            throw e;
+        }
+    }
+
+    private static int numBlocks(EngineConfig config, KvLayout layout, int maxModelLen) {
+        int blocks = config.numBlocks()
+                .orElseGet(() -> (int) Math.min(Integer.MAX_VALUE / 2, config.kvCacheBytes() / layout.blockBytes()));
+        int least = layout.blocksFor(maxModelLen);
+        if (blocks < least) {
+            throw new ConfigException(
+                    config.numBlocks().isPresent() ? "num_gpu_blocks_override" : "kv_cache_memory_bytes",
+                    "gives %d KV blocks of %d bytes, but one request of max_model_len=%d needs %d; give at least %d bytes or lower max_model_len"
+                            .formatted(blocks, layout.blockBytes(), maxModelLen, least, least * layout.blockBytes()));
+        }
+        return blocks;
+    }
+
+    @Override
+    public EngineConfig config() {
+        return config;
+    }
+
+    @Override
+    public ModelConfig model() {
+        return model;
+    }
+
+    @Override
+    public int maxModelLen() {
+        return maxModelLen;
+    }
+
+    @Override
+    public Tokenizer tokenizer() {
+        return tokenizer;
+    }
+
+    @Override
+    public Optional<ChatTemplate> chatTemplate() {
+        return chatTemplate;
+    }
+
+    /** What the model itself suggests for sampling. */
+    public GenerationDefaults generationDefaults() {
+        return generationDefaults;
+    }
+
+    @Override
+    public EngineStatus status() {
+        EngineStatus latest = status;
+        return new EngineStatus(
+                latest.running(),
+                latest.waiting(),
+                latest.waitingForRemoteKv(),
+                latest.totalBlocks(),
+                latest.usedBlocks(),
+                Optional.ofNullable(failure));
+    }
+
+    @Override
+    public void submit(GenerationRequest request, Consumer<GenerationEvent> sink) {
+        validate(request);
+        SamplingParams sampling = request.sampling();
+        if (pending.addAndGet(sampling.n()) > config.maxNumSeqs() + config.maxWaiting()) {
+            pending.addAndGet(-sampling.n());
+            throw new EngineUnavailableException(
+                    "Too many requests: max_waiting=" + config.maxWaiting() + " are waiting already; try again later");
+        }
+        long seed = sampling.seed().orElseGet(() -> mix(config.seed(), seeds.getAndIncrement()));
+        List<Request> sequences = IntStream.range(0, sampling.n())
+                .mapToObj(index -> sequence(request, index, seed, sink))
+                .toList();
+        Command.Submit command = new Command.Submit(request.id(), sequences);
+        commands.add(command);
+        if (closed && commands.remove(command)) {
+            pending.addAndGet(-sampling.n());
+            throw new EngineUnavailableException("The engine is stopping");
+        }
+    }
+
+    private void validate(GenerationRequest request) {
+        int[] prompt = request.prompt();
+        if (closed) {
+            throw new EngineUnavailableException("The engine is stopping");
+        }
+        String failed = failure;
+        if (failed != null) {
+            throw new EngineUnavailableException("The engine has failed: " + failed);
+        }
+        if (prompt.length == 0) {
+            throw new ConfigException("prompt", "is empty, must have at least one token");
+        }
+        if (prompt.length >= maxModelLen) {
+            throw new ConfigException(
+                    "prompt",
+                    "has %d tokens, but this model's maximum context length is %d tokens, output included"
+                            .formatted(prompt.length, maxModelLen));
+        }
+        for (int i = 0; i < prompt.length; i++) {
+            checkToken("prompt[" + i + "]", prompt[i]);
+        }
+        Sampler.check(request.sampling(), model.vocabularySize());
+    }
+
+    private void checkToken(String field, int id) {
+        if (id < 0 || id >= model.vocabularySize()) {
+            throw new ConfigException(
+                    field, "is token id " + id + ", must be between 0 and " + (model.vocabularySize() - 1));
+        }
+    }
+
+    private Request sequence(GenerationRequest request, int index, long seed, Consumer<GenerationEvent> sink) {
+        SamplingParams sampling = request.sampling();
+        String id = sampling.n() == 1 ? request.id() : request.id() + "-" + index;
+        SequenceOutput output = new SequenceOutput(
+                index,
+                sampling,
+                tokenizer.detokenizer(request.prompt(), sampling.skipSpecialTokens()),
+                sink,
+                () -> ended(request.id(), id));
+        return new Request(
+                id,
+                request.prompt(),
+                sampling,
+                maxModelLen,
+                request.kvTransferParams(),
+                request.cacheSalt(),
+                request.priority(),
+                seed + index,
+                new BlockHasher(runner.fingerprint(), config.blockSize()),
+                output,
+                ticker.nanos());
+    }
+
+    @Override
+    public void abort(String id) {
+        commands.add(new Command.Abort(id));
+    }
+
+    @Override
+    public boolean resetPrefixCache() {
+        CompletableFuture<Boolean> done = new CompletableFuture<>();
+        commands.add(new Command.ResetPrefixCache(done));
+        try {
+            return !closed && done.get(STOP_SECONDS, TimeUnit.SECONDS);
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            return false;
+        } catch (ExecutionException | TimeoutException e) {
+            LOG.warn("The prefix cache was not reset", e);
+            return false;
+        }
+    }
+
+    @Override
+    public void close() {
+        if (closed) {
+            return;
+        }
+        closed = true;
+        commands.add(new Command.Stop());
+        try {
+            if (!thread.join(Duration.ofSeconds(STOP_SECONDS))) {
+                LOG.error("The engine did not stop within {} s; its memory is not released", STOP_SECONDS);
+                return;
+            }
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            return;
+        }
+        tokenizer.close();
+    }
+
+    private void run() {
+        try {
+            boolean running = true;
+            while (running) {
+                Command command = nextCommand();
+                while (command != null && running) {
+                    running = obey(command);
+                    command = commands.poll();
+                }
+            }
+        } catch (InterruptedException e) {
+            failure = "interrupted";
+        } catch (RuntimeException | Error e) {
+            failure = String.valueOf(e.getMessage());
+            LOG.error("The engine failed and takes no more requests", e);
+        } finally {
+            endEverything();
+        }
+    }
+
+    /** The next command, or null after a step. Waits only while there is nothing to compute. */
+    private @Nullable Command nextCommand() throws InterruptedException {
+        Command command = commands.poll();
+        if (command != null) {
+            return command;
+        }
+        if (!core.hasWork()) {
+            return commands.take();
+        }
+        // Without anything to compute only transfers are awaited: look again soon.
+        return core.step() ? null : commands.poll(500, TimeUnit.MICROSECONDS);
+    }
+
+    private boolean obey(Command command) {
+        switch (command) {
+            case Command.Submit(String id, List<Request> sequences) -> {
+                if (sequencesById.containsKey(id)) {
+                    for (Request sequence : sequences) {
+                        sequence.refuse("request id '" + id + "' is in use");
+                    }
+                } else {
+                    sequencesById.put(
+                            id,
+                            new ArrayList<>(sequences.stream().map(Request::id).toList()));
+                    sequences.forEach(core::add);
+                }
+            }
+            case Command.Abort(String id) -> {
+                List<String> sequences = sequencesById.get(id);
+                if (sequences != null) {
+                    List.copyOf(sequences).forEach(core::abort);
+                }
+            }
+            case Command.ResetPrefixCache(CompletableFuture<Boolean> done) -> done.complete(core.resetPrefixCache());
+            case Command.Stop() -> {
+                return false;
+            }
+        }
+        status = core.status(Optional.empty());
+        return true;
+    }
+
+    private void endEverything() {
+        String why = failure;
+        closed = true;
+        try {
+            core.endAll(why == null ? FinishReason.ABORT : FinishReason.ERROR, String.valueOf(why));
+            for (Command command = commands.poll(); command != null; command = commands.poll()) {
+                switch (command) {
+                    case Command.Submit(String id, List<Request> sequences) ->
+                        sequences.forEach(sequence -> sequence.refuse("the engine is stopping"));
+                    case Command.ResetPrefixCache(CompletableFuture<Boolean> done) -> done.complete(false);
+                    case Command.Abort abort -> {}
+                    case Command.Stop stop -> {}
+                }
+            }
+        } catch (RuntimeException e) {
+            LOG.error("Ending the engine's requests failed", e);
+        } finally {
+            core.close();
+        }
+    }
+
+    private void ended(String requestId, String sequenceId) {
+        pending.decrementAndGet();
+        List<String> sequences = sequencesById.get(requestId);
+        if (sequences != null && sequences.remove(sequenceId) && sequences.isEmpty()) {
+            sequencesById.remove(requestId);
+        }
+    }
+
+    /** SplitMix64's finaliser over both. */
+    private static long mix(long seed, long index) {
+        long z = seed + (index + 1) * 0x9E3779B97F4A7C15L;
+        z = (z ^ (z >>> 30)) * 0xBF58476D1CE4E5B9L;
+        z = (z ^ (z >>> 27)) * 0x94D049BB133111EBL;
+        return z ^ (z >>> 31);
+    }
+
+    /** Keeps {@link #status} fresh, and passes everything on. */
+    private final class StatusListener implements EngineListener {
+        private final EngineListener next;
+
+        private StatusListener(EngineListener next) {
+            this.next = next;
+        }
+
+        @Override
+        public void onStep(StepStats stats) {
+            status = stats.status();
+            next.onStep(stats);
+        }
+
+        @Override
+        public void onFirstToken(double seconds) {
+            next.onFirstToken(seconds);
+        }
+
+        @Override
+        public void onNextToken(double seconds) {
+            next.onNextToken(seconds);
+        }
+
+        @Override
+        public void onFinished(RequestStats stats) {
+            next.onFinished(stats);
+        }
+
+        @Override
+        public void onMeasurements(List<Measurement> measurements) {
+            next.onMeasurements(measurements);
+        }
+    }
+}
