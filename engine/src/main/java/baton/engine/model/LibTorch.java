@@ -57,14 +57,6 @@ final class LibTorch {
         }
     }
 
-    /** As {@link #over(MemorySegment, ScalarType, long...)} with the elements of each dimension {@code strides} apart. */
-    static Tensor over(MemorySegment memory, ScalarType type, long[] shape, long[] strides) {
-        try (TensorOptions options = new TensorOptions(type);
-                Address address = new Address(memory.address())) {
-            return torch.from_blob(address, shape, strides, options);
-        }
-    }
-
     static Tensor empty(ScalarType type, long... shape) {
         try (TensorOptions options = new TensorOptions(type);
                 MemoryFormatOptional dense = new MemoryFormatOptional()) {

@@ -56,7 +56,6 @@ final class LlamaRunner implements ModelRunner {
     private final Arena arena;
     private final Owned owned;
     private final Weights weights;
-    private final List<Tensor> layerPools;
     private final int rowElements;
     private final int queryElements;
     private boolean closed;
@@ -85,9 +84,6 @@ final class LlamaRunner implements ModelRunner {
         this.weights = weights;
         this.queryElements = config.heads() * config.headDim();
         this.rowElements = queryElements + 2 * config.kvHeads() * config.headDim();
-        this.layerPools = IntStream.range(0, config.layers())
-                .mapToObj(layer -> owned.add(layerPool(layer)))
-                .toList();
     }
 
     static LlamaRunner load(Checkpoint checkpoint, KvLayout layout, int blocks, int threads, int maxPositions)
@@ -194,29 +190,11 @@ final class LlamaRunner implements ModelRunner {
             sin = table.narrow(2, config.headDim(), half);
             minusSin = table.narrow(2, config.headDim() + half, half);
             groups = batch.groups().stream()
-                    .map(group -> new GroupStep(group, blocks(group, scratch), mask(group, scratch)))
+                    .map(group -> new GroupStep(group, mask(group, scratch)))
                     .toList();
             chunks = batch.chunks().stream()
-                    .map(chunk -> chunk.start() == 0
-                            ? new ChunkStep(chunk, new TensorOptional(), List.of())
-                            : new ChunkStep(
-                                    chunk,
-                                    new TensorOptional(
-                                            longs(scratch, firstBlocks(chunk.blockTable(), chunk.context()))),
-                                    masks(chunk)))
+                    .map(chunk -> new ChunkStep(chunk, chunk.start() == 0 ? List.of() : masks(chunk)))
                     .toList();
-        }
-
-        private Tensor blocks(Group group, Arena scratch) {
-            int each = paddedContext(group) / layout.blockSize();
-            long[] ids = new long[group.size() * each];
-            for (int i = 0; i < group.size(); i++) {
-                // Blocks beyond the sequence's own are there for the shape only; any will do.
-                long[] own = firstBlocks(group.blockTables().get(i), group.contexts()[i]);
-                System.arraycopy(own, 0, ids, i * each, own.length);
-                Arrays.fill(ids, i * each + own.length, (i + 1) * each, own[0]);
-            }
-            return longs(scratch, ids);
         }
 
         /** Zero where a sequence has a position, minus infinity beyond, as [1, sequences, 1, padded context]. */
@@ -248,10 +226,10 @@ final class LlamaRunner implements ModelRunner {
         }
     }
 
-    private record GroupStep(Group group, Tensor blocks, TensorOptional mask) {}
+    private record GroupStep(Group group, TensorOptional mask) {}
 
-    /** @param blocks to gather; empty: the chunk is the sequence's first */
-    private record ChunkStep(Chunk chunk, TensorOptional blocks, List<TensorOptional> masks) {}
+    /** @param masks of each run of rows; none if the chunk is the sequence's first */
+    private record ChunkStep(Chunk chunk, List<TensorOptional> masks) {}
 
     private void attention(int layer, Tensor x, Step step) {
         LayerWeights layerWeights = weights.layers.get(layer);
@@ -321,8 +299,7 @@ final class LlamaRunner implements ModelRunner {
         long head = config.headDim();
         long shared = config.heads() / config.kvHeads();
         long padded = paddedContext(group);
-        Tensor gathered = layerPools.get(layer).index_select(1, step.blocks);
-        clearBeyond(gathered, group, padded);
+        Tensor gathered = gather(layer, group.blockTables(), group.contexts(), padded);
         long[] shape = {config.kvHeads(), group.size(), padded, head};
         long[] strides = {group.size() * padded * 2 * head, padded * 2 * head, 2 * head, 1};
         Tensor keys = gathered.as_strided(shape, strides, new LongOptional(0));
@@ -334,16 +311,29 @@ final class LlamaRunner implements ModelRunner {
         attended.as_strided(rowsShape, rowsStrides, offset).copy_(result);
     }
 
-    /** Slots that hold nothing of the sequence may hold anything, NaN too, which no mask stops. */
-    private void clearBeyond(Tensor gathered, Group group, long padded) {
+    /**
+     * The sequences' cached entries of a layer, [G, sequences, padded, 2D]. What is beyond a sequence's context is zero: such slots
+     * may hold anything, NaN too, which no mask stops. Copied here and not by index_select, which first makes the whole layer of
+     * the pool contiguous.
+     */
+    private Tensor gather(int layer, List<int[]> blockTables, int[] contexts, long padded) {
+        int sequences = contexts.length;
         long entry = layout.entryBytes();
-        int runs = config.kvHeads() * group.size();
-        MemorySegment memory = LibTorch.memory(gathered, runs * padded * entry);
-        for (int run = 0; run < runs; run++) {
-            int context = group.contexts()[run % group.size()];
-            memory.asSlice((run * padded + context) * entry, (padded - context) * entry)
-                    .fill((byte) 0);
+        Tensor gathered = LibTorch.empty(type, config.kvHeads(), sequences, padded, 2L * config.headDim());
+        MemorySegment memory = LibTorch.memory(gathered, (long) config.kvHeads() * sequences * padded * entry);
+        for (int i = 0; i < sequences; i++) {
+            long used = contexts[i] * entry;
+            for (int head = 0; head < config.kvHeads(); head++) {
+                long to = ((long) head * sequences + i) * padded * entry;
+                int block = 0;
+                for (long at = 0; at < used; at += layout.headBytes()) {
+                    long from = cache.layerStart(blockTables.get(i)[block++], layer) + head * layout.headBytes();
+                    MemorySegment.copy(cache.memory(), from, memory, to + at, Math.min(layout.headBytes(), used - at));
+                }
+                memory.asSlice(to + used, padded * entry - used).fill((byte) 0);
+            }
         }
+        return gathered;
     }
 
     private void attendFirst(Chunk chunk, Tensor queries, Tensor projected, Tensor attended) {
@@ -364,9 +354,8 @@ final class LlamaRunner implements ModelRunner {
         Chunk chunk = step.chunk;
         long head = config.headDim();
         long shared = config.heads() / config.kvHeads();
-        long padded = (long) layout.blocksFor(chunk.context()) * layout.blockSize();
-        Tensor gathered = layerPools.get(layer).index_select(1, step.blocks.get());
-        long[] strides = {padded * 2 * head, 0, 2 * head, 1};
+        Tensor gathered = gather(layer, List.of(chunk.blockTable()), new int[] {chunk.context()}, chunk.context());
+        long[] strides = {chunk.context() * 2L * head, 0, 2 * head, 1};
         long[] rowsStrides = {shared * head, head, queryElements, 1};
         for (int i = 0; i < step.masks.size(); i++) {
             int first = i * MASKED_ROWS;
@@ -415,23 +404,6 @@ final class LlamaRunner implements ModelRunner {
     private int paddedContext(Group group) {
         int unit = Math.max(1, CONTEXT_STEP / layout.blockSize()) * layout.blockSize();
         return Math.ceilDiv(group.longest(), unit) * unit;
-    }
-
-    private long[] firstBlocks(int[] blockTable, int positions) {
-        return Arrays.stream(blockTable, 0, layout.blocksFor(positions))
-                .asLongStream()
-                .toArray();
-    }
-
-    /** A layer of the pool as [G, blocks, slots, 2D]. */
-    private Tensor layerPool(int layer) {
-        long bytes = layout.dtype().bytes();
-        MemorySegment start = cache.memory().asSlice(layout.layerOffset(layer));
-        return LibTorch.over(
-                start,
-                type,
-                new long[] {config.kvHeads(), cache.blocks(), layout.blockSize(), 2L * config.headDim()},
-                new long[] {layout.headBytes() / bytes, layout.blockBytes() / bytes, layout.entryBytes() / bytes, 1});
     }
 
     private static Tensor view(
