@@ -16,7 +16,7 @@ import picocli.CommandLine.IVersionProvider;
         description = "Disaggregated prefill/decode serving of language models on the JVM.",
         mixinStandardHelpOptions = true,
         versionProvider = Baton.Version.class,
-        subcommands = {ServeCommand.class, RouteCommand.class, DemoCommand.class, UpCommand.class})
+        subcommands = {RouteCommand.class, DemoCommand.class, UpCommand.class})
 public final class Baton {
     private Baton() {}
 
@@ -28,12 +28,12 @@ public final class Baton {
     }
 
     static int run(String... args) {
-        CommandLine command = commandLine();
+        ServeCommand serve = new ServeCommand();
+        CommandLine command = commandLine(serve);
         String[] rest = withHyphens(args);
         if (rest.length > 0 && rest[0].equals("serve")) {
             try {
                 KvTransferConfigArgs kvTransfer = KvTransferConfigArgs.parse(List.of(rest));
-                ServeCommand serve = command.getSubcommands().get("serve").getCommand();
                 serve.kvTransfer(kvTransfer.config());
                 rest = kvTransfer.rest().toArray(String[]::new);
             } catch (ConfigException e) {
@@ -44,14 +44,15 @@ public final class Baton {
         return command.execute(rest);
     }
 
-    static CommandLine commandLine() {
+    static CommandLine commandLine(ServeCommand serve) {
         return new CommandLine(new Baton())
+                .addSubcommand(serve)
                 .setExecutionExceptionHandler((exception, command, parsed) -> {
                     String message = switch (exception) {
-                        case ConfigException e -> e.getMessage();
+                        case ConfigException e -> String.valueOf(e.getMessage());
                         case IOException e -> describe(e);
-                        case UncheckedIOException e -> describe(e.getCause());
-                        case CommandFailedException e -> e.getMessage();
+                        case UncheckedIOException e -> String.valueOf(e.getMessage());
+                        case CommandFailedException e -> String.valueOf(e.getMessage());
                         default -> throw exception;
                     };
                     command.getErr().println("baton: " + message);
@@ -87,9 +88,8 @@ public final class Baton {
     }
 
     private static String describe(IOException e) {
-        return e.getClass() == IOException.class
-                ? e.getMessage()
-                : e.getClass().getSimpleName() + ": " + e.getMessage();
+        String message = String.valueOf(e.getMessage());
+        return e.getClass() == IOException.class ? message : e.getClass().getSimpleName() + ": " + message;
     }
 
     /** The version that the build wrote into the jar. */

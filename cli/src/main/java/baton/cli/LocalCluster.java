@@ -23,7 +23,7 @@ import java.util.stream.Stream;
  * directory. They end with this process, however it ends.
  */
 final class LocalCluster implements AutoCloseable {
-    private static final Duration START_DEADLINE = Duration.ofSeconds(120);
+    private static final Duration START_DEADLINE = Duration.ofMinutes(2);
     private static final Duration STOP_DEADLINE = Duration.ofSeconds(10);
 
     private final Path directory;
@@ -87,9 +87,10 @@ final class LocalCluster implements AutoCloseable {
 
     /** Completes with a description when one of the processes ends. */
     CompletableFuture<String> anyExit() {
-        CompletableFuture<String> exit = new CompletableFuture<>();
-        members.forEach(member -> member.process.onExit().thenAccept(ended -> exit.complete(member.describeExit())));
-        return exit;
+        List<CompletableFuture<String>> exits = members.stream()
+                .map(member -> member.process.onExit().thenApply(ended -> member.describeExit()))
+                .toList();
+        return CompletableFuture.anyOf(exits.toArray(CompletableFuture[]::new)).thenApply(String::valueOf);
     }
 
     private Member serve(String name, Path model, String role, Path shared) throws IOException {
@@ -100,6 +101,9 @@ final class LocalCluster implements AutoCloseable {
                         model.toString(),
                         "--port",
                         "0",
+                        "--threads",
+                        // Instances that share cores slow each other down when each computes on all of them.
+                        Integer.toString(Math.max(1, Runtime.getRuntime().availableProcessors() / 2)),
                         "--kv-transfer-config.kv_connector",
                         "SharedStorageConnector",
                         "--kv-transfer-config.kv_role",

@@ -22,7 +22,13 @@ import picocli.CommandLine.Parameters;
         name = "serve",
         description = "Serves a model with an OpenAI API.",
         mixinStandardHelpOptions = true,
-        sortOptions = false)
+        sortOptions = false,
+        footer = {
+            "",
+            "How to exchange KV caches is vLLM's KVTransferConfig, whole or field by field:",
+            "  --kv-transfer-config '{\"kv_connector\": \"SharedStorageConnector\", \"kv_role\": \"kv_producer\"}'",
+            "  --kv-transfer-config.kv_connector_extra_config.shared_storage_path /mnt/kv"
+        })
 final class ServeCommand implements Callable<Integer> {
     @Parameters(
             index = "0",
@@ -100,16 +106,6 @@ final class ServeCommand implements Callable<Integer> {
 
     @Option(names = "--seed", description = "Seed of requests that bring none (default: 0).")
     private @Nullable Long seed;
-
-    @Option(
-            names = "--kv-transfer-config",
-            paramLabel = "JSON",
-            description = {
-                "How to exchange KV caches, vLLM's KVTransferConfig, e.g.",
-                "{\"kv_connector\":\"SharedStorageConnector\",\"kv_role\":\"kv_producer\"}",
-                "or field by field: --kv-transfer-config.kv_role kv_producer"
-            })
-    private @Nullable String kvTransferConfigHelp;
 
     @Option(names = "--exit-with-parent", hidden = true, description = "Stop when standard input ends.")
     private boolean exitWithParent;

@@ -116,7 +116,8 @@ final class FakeEngine implements Engine {
 
     @Override
     public ModelConfig model() {
-        return new ModelConfig("tiny-ledger", 2048, 256, 704, 6, 8, 4, 32, 2048, 1e-5, 1e4, true, DType.BF16);
+        return new ModelConfig(
+                "tiny-ledger", 2048, 256, 704, 6, 8, 4, 32, 2048, 1e-5, 1e4, Optional.empty(), true, DType.BF16);
     }
 
     @Override
