@@ -3,6 +3,7 @@ package baton.cli;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.UncheckedIOException;
+import java.lang.management.ManagementFactory;
 import java.net.URI;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
@@ -117,15 +118,9 @@ final class LocalCluster implements AutoCloseable {
     private Member spawn(String name, List<String> arguments) throws IOException {
         List<String> command =
                 new ArrayList<>(List.of(ProcessHandle.current().info().command().orElse("java")));
-        command.addAll(List.of(
-                "--enable-native-access=ALL-UNNAMED",
-                "--sun-misc-unsafe-memory-access=allow",
-                "-XX:+UseSerialGC",
-                "-Xshare:auto",
-                "-Dbaton.home=" + System.getProperty("baton.home", "."),
-                "-cp",
-                System.getProperty("java.class.path"),
-                Baton.class.getName()));
+        // This process's own JVM options, its AOT cache among them.
+        command.addAll(ManagementFactory.getRuntimeMXBean().getInputArguments());
+        command.addAll(List.of("-cp", System.getProperty("java.class.path"), Baton.class.getName()));
         command.addAll(arguments);
         command.add("--exit-with-parent");
         Path log = directory.resolve(name + ".log");
@@ -159,9 +154,15 @@ final class LocalCluster implements AutoCloseable {
                 Thread.currentThread().interrupt();
             }
         }
+        delete(directory);
+    }
+
+    /** Removes a directory with all that is in it, as far as it can. */
+    static void delete(Path directory) {
         try (Stream<Path> files = Files.walk(directory)) {
-            files.sorted(Comparator.reverseOrder())
-                    .forEach(file -> file.toFile().delete());
+            for (Path file : files.sorted(Comparator.reverseOrder()).toList()) {
+                Files.delete(file);
+            }
         } catch (IOException | UncheckedIOException e) {
             System.err.println("baton: could not remove " + directory + ": " + e.getMessage());
         }

@@ -9,8 +9,6 @@ import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerConnector;
 import baton.store.safetensors.SharedStorage;
-import java.nio.file.Files;
-import java.nio.file.InvalidPathException;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
@@ -76,24 +74,8 @@ public final class SharedStorageConnector implements KvConnector {
                 throw new ConfigException(
                         extra.field(TIMEOUT), "is " + seconds + ", must be more than 0 and at most 86400");
             }
-            return new Settings(root(extra), Duration.ofNanos((long) (seconds * 1e9)));
-        }
-
-        private static Path root(JsonFields extra) {
-            String text = extra.string(PATH).orElse("/tmp");
-            if (text.isBlank()) {
-                throw new ConfigException(extra.field(PATH), "must not be empty");
-            }
-            Path root;
-            try {
-                root = Path.of(text);
-            } catch (InvalidPathException e) {
-                throw new ConfigException(extra.field(PATH), "is not a path: " + e.getMessage(), e);
-            }
-            if (Files.exists(root) && !Files.isDirectory(root)) {
-                throw new ConfigException(extra.field(PATH), "is " + root + ", which is not a directory");
-            }
-            return root;
+            return new Settings(
+                    SharedStorage.root(extra.field(PATH), extra.string(PATH).orElse("/tmp")), Duration.ofNanos((long) (seconds * 1e9)));
         }
 
         private static void requireOne(String field, int size) {

@@ -1,5 +1,6 @@
 package baton.store.safetensors;
 
+import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.Ticker;
 import java.io.IOException;
@@ -14,6 +15,7 @@ import java.nio.file.DirectoryStream;
 import java.nio.file.FileSystemException;
 import java.nio.file.FileVisitResult;
 import java.nio.file.Files;
+import java.nio.file.InvalidPathException;
 import java.nio.file.LinkOption;
 import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
@@ -98,6 +100,28 @@ public final class SharedStorage {
     private final Map<String, String> loggedIncompatible = remembering();
     private final Map<String, Distrusted> distrusted = remembering();
     private final AtomicLong sweepDue;
+
+    /**
+     * A directory as a setting gives it.
+     *
+     * @param field the setting, for errors
+     * @throws ConfigException if {@code text} cannot be the root of a storage
+     */
+    public static Path root(String field, String text) {
+        if (text.isBlank()) {
+            throw new ConfigException(field, "must not be empty");
+        }
+        Path root;
+        try {
+            root = Path.of(text);
+        } catch (InvalidPathException e) {
+            throw new ConfigException(field, "is not a path: " + e.getMessage(), e);
+        }
+        if (Files.exists(root) && !Files.isDirectory(root)) {
+            throw new ConfigException(field, "is " + root + ", which is not a directory");
+        }
+        return root;
+    }
 
     /** @param root need not exist; the first write makes it */
     public SharedStorage(Path root, Format format, Ticker ticker) {

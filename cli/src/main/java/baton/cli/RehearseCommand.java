@@ -1,0 +1,69 @@
+package baton.cli;
+
+import baton.engine.EngineConfig;
+import baton.engine.LocalEngine;
+import baton.kv.KvRole;
+import baton.kv.KvTransferConfig;
+import baton.router.Router;
+import baton.router.RouterConfig;
+import baton.server.ApiServer;
+import baton.server.PrometheusMetrics;
+import baton.server.ServerConfig;
+import java.io.IOException;
+import java.net.URI;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.Callable;
+import picocli.CommandLine.Command;
+
+/**
+ * {@code baton rehearse}: an instance and a router in one process answer a few questions. The launcher runs it once after a build,
+ * for the JVM to record in its AOT cache what every later start then finds prepared.
+ */
+@Command(name = "rehearse", hidden = true, description = "Does a little of everything and ends.")
+final class RehearseCommand implements Callable<Integer> {
+    private static final int QUESTIONS = 8;
+
+    @Override
+    public Integer call() throws IOException, InterruptedException {
+        Path model = Models.embedded();
+        Path shared = Files.createTempDirectory("baton-");
+        PrometheusMetrics metrics = new PrometheusMetrics("tiny-ledger");
+        EngineConfig config = EngineConfig.of(model)
+                .threads(1)
+                .kvTransfer(KvTransferConfig.builder("SharedStorageConnector", KvRole.BOTH)
+                        .extra("shared_storage_path", shared)
+                        .build())
+                .build();
+        try (LocalEngine engine = LocalEngine.start(config, metrics);
+                ApiServer server = ApiServer.start(
+                        ServerConfig.of("tiny-ledger").host("127.0.0.1").port(0).build(), engine, metrics);
+                Router router = route(URI.create("http://127.0.0.1:" + server.port()));
+                ApiClient client = new ApiClient()) {
+            URI endpoint = URI.create("http://127.0.0.1:" + router.port());
+            String ledger = DemoCommand.ledger();
+            for (int i = 0; i < QUESTIONS; i++) {
+                // Another beginning each time, or the prefix cache would answer.
+                String text = ledger.substring(ledger.indexOf('\n', i * 60) + 1).strip();
+                client.chat(endpoint, text + "\n\nTo whom does the glass dagger belong?", 24, piece -> {});
+                client.metrics(endpoint);
+            }
+        } finally {
+            LocalCluster.delete(shared);
+        }
+        return 0;
+    }
+
+    private static Router route(URI instance) {
+        return Router.start(new RouterConfig(
+                "127.0.0.1",
+                0,
+                List.of(instance),
+                List.of(instance),
+                RouterConfig.DEFAULT_FLOW,
+                Optional.empty(),
+                RouterConfig.Limits.DEFAULT));
+    }
+}
