@@ -61,7 +61,7 @@ record HandoverPicture(
                     ▼
                   router ──▶ prefill      computed %d tokens in %.0f ms
                     │          │
-                    │          │ KV       %s saved in %.1f ms
+                    │          │ KV       %s saved, %.1f ms after the last layer
                     │          ▼
                     │        shared storage
                     │          │

@@ -176,13 +176,15 @@ final class SharedStorageWorker implements WorkerConnector {
                 measurements.add(Measurement.count(
                         "baton:kv_load_bytes",
                         load.blocks().length * (double) context.layout().blockBytes()));
-                measurements.add(Measurement.seconds("baton:kv_load", job.seconds()));
+                measurements.add(Measurement.seconds("baton:kv_load", job.secondsAfter(job.startNanos())));
             }
         }
         loads.clear();
     }
 
+    /** Saving overlaps with computing; what counts as its time is what the step waits for it after its last layer. */
     private void finishSaves(long deadline) {
+        long computed = ticker.nanos();
         for (SaveJob job : saves) {
             job.awaitEnd(deadline);
             Optional<String> cause = job.cause();
@@ -193,7 +195,7 @@ final class SharedStorageWorker implements WorkerConnector {
                 measurements.add(Measurement.count(
                         "baton:kv_save_bytes",
                         job.save.blocks().length * (double) context.layout().blockBytes()));
-                measurements.add(Measurement.seconds("baton:kv_save", job.seconds()));
+                measurements.add(Measurement.seconds("baton:kv_save", job.secondsAfter(computed)));
             }
         }
         saves.clear();
@@ -320,8 +322,9 @@ final class SharedStorageWorker implements WorkerConnector {
             return reason;
         }
 
-        final synchronized double seconds() {
-            return (endNanos - startNanos) / 1e9;
+        /** From then to the job's end; 0 if it ended before. */
+        final synchronized double secondsAfter(long nanos) {
+            return Math.max(0, endNanos - nanos) / 1e9;
         }
 
         final long startNanos() {
