@@ -38,7 +38,8 @@ import java.util.TreeSet;
  *
  * Blocks
  *
- *   A waiting request is admitted if its whole prompt fits the free blocks, less what running requests need to complete theirs.
+ *   A waiting request is admitted if its whole prompt fits the free blocks, less what requests admitted before need to complete
+ *   theirs, those whose KV is being loaded included; so these can always go on once the running ones have ended.
  *   If blocks run out all the same, the running request that is last in order loses its blocks and waits again.
  *   Blocks are published for sharing after the step that filled them, never before: a step may fail, a load may fail. Instead, a
  *   request whose next block is being computed by another waits for that block and then shares it.
@@ -267,8 +268,12 @@ final class Scheduler {
         int reserved = 0;
         Set<BlockHash> inFlight = new HashSet<>();
         for (Request request : running) {
-            reserved += Math.max(0, blocksFor(request.length()) - request.blocks.size());
+            reserved += outstanding(request);
             addInFlight(request, inFlight);
+        }
+        for (Request request : waiting) {
+            // A waiting request with blocks has been admitted before: its KV is being loaded, or is.
+            reserved += request.blocks.size() > 0 ? outstanding(request) : 0;
         }
         Iterator<Request> queue = waiting.iterator();
         while (queue.hasNext() && budget > 0 && running.size() < maxNumSeqs) {
@@ -299,6 +304,7 @@ final class Scheduler {
             }
             int known = local + external;
             int count = async ? 0 : Math.min(request.length() - known, budget);
+            reserved -= request.blocks.size() > 0 ? outstanding(request) : 0;
             if (!fits(request, hits, reserved)) {
                 break;
             }
@@ -317,7 +323,7 @@ final class Scheduler {
             int[] table = request.blocks.toArray();
             int externalTokens = external;
             connector.ifPresent(c -> c.onAllocated(request, table, local, externalTokens));
-            reserved += blocksFor(request.length()) - request.blocks.size();
+            reserved += outstanding(request);
             if (async) {
                 request.state = Request.State.WAITING_FOR_REMOTE_KVS;
                 continue;
@@ -364,9 +370,14 @@ final class Scheduler {
         return shareable && inFlight.contains(hashes.get(hits));
     }
 
+    /** Blocks that the request's tokens need beyond those it has. */
+    private int outstanding(Request request) {
+        return Math.max(0, blocksFor(request.length()) - request.blocks.size());
+    }
+
     private boolean fits(Request request, List<Integer> hits, int reserved) {
         int fromFree = (int) hits.stream().filter(pool::isFree).count();
-        int fresh = blocksFor(request.length()) - request.blocks.size() - hits.size();
+        int fresh = outstanding(request) - hits.size();
         return pool.free() - reserved >= fresh + fromFree;
     }
 
