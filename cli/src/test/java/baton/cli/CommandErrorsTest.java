@@ -43,7 +43,9 @@ class CommandErrorsTest {
                 .redirectError(err.toFile())
                 .start();
         try {
-            assertThat(process.waitFor(DEADLINE)).as("ended within %s", DEADLINE).isTrue();
+            assertThat(process.waitFor(DEADLINE))
+                    .as("ended within %s", DEADLINE)
+                    .isTrue();
             return new Ended(process.exitValue(), Files.readString(out), Files.readString(err));
         } finally {
             process.destroyForcibly();
@@ -124,8 +126,7 @@ class CommandErrorsTest {
     void occupiedPort() throws Exception {
         try (ServerSocket other = new ServerSocket(0, 1, InetAddress.getByName("127.0.0.1"))) {
             String port = Integer.toString(other.getLocalPort());
-            assertRefused(
-                    run("serve", Instances.MODEL.toString(), "--port", port), 2, List.of("port", port, "in use"));
+            assertRefused(run("serve", Instances.MODEL.toString(), "--port", port), 2, List.of("port", port, "in use"));
             assertRefused(
                     run("route", "--port", port, "--prefill", "http://127.0.0.1:1", "--decode", "http://127.0.0.1:2"),
                     2,

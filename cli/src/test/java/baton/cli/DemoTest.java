@@ -35,7 +35,8 @@ class DemoTest {
         String said = Files.readString(out, StandardCharsets.UTF_8);
         assertThat(process.exitValue()).as(said + Files.readString(err)).isZero();
         assertThat(said).contains("Tobias").contains("One instance alone gives the same answer.");
-        Matcher taken = Pattern.compile("took over (\\d+) tokens, computed (\\d+)").matcher(said);
+        Matcher taken =
+                Pattern.compile("took over (\\d+) tokens, computed (\\d+)").matcher(said);
         assertThat(taken.find()).as(said).isTrue();
         int handedOver = Integer.parseInt(taken.group(1));
         int computed = Integer.parseInt(taken.group(2));
@@ -46,8 +47,7 @@ class DemoTest {
                 .doesNotContainPattern("0\\.00 MiB (saved|loaded)");
         assertThat(Files.readString(err)).isEmpty();
         try (Stream<Path> left = Files.list(directory.resolve("tmp"))) {
-            assertThat(left.map(Path::getFileName).map(Path::toString))
-                    .noneMatch(name -> name.startsWith("baton-"));
+            assertThat(left.map(Path::getFileName).map(Path::toString)).noneMatch(name -> name.startsWith("baton-"));
         }
     }
 }

@@ -79,14 +79,7 @@ class HandoverTest {
         return DEPLOYMENTS.stream().flatMap(deployment -> {
             int block = deployment.blockSize;
             return IntStream.of(
-                            1,
-                            block - 1,
-                            block,
-                            block + 1,
-                            2 * block,
-                            2 * block + 1,
-                            1009,
-                            MAX_MODEL_LEN - MAX_TOKENS)
+                            1, block - 1, block, block + 1, 2 * block, 2 * block + 1, 1009, MAX_MODEL_LEN - MAX_TOKENS)
                     .mapToObj(length -> Arguments.of(deployment, length));
         });
     }

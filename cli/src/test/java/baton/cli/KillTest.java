@@ -83,8 +83,7 @@ class KillTest {
         String serving = answer.headers().firstValue("X-Baton-Decode").orElseThrow();
         Instance victim = named(DECODES, serving);
         List<String> lines = new ArrayList<>();
-        try (BufferedReader reader =
-                new BufferedReader(new InputStreamReader(answer.body(), StandardCharsets.UTF_8))) {
+        try (BufferedReader reader = new BufferedReader(new InputStreamReader(answer.body(), StandardCharsets.UTF_8))) {
             lines.add(reader.readLine());
             victim.kill();
             reader.lines().forEach(lines::add);

@@ -171,9 +171,8 @@ class StorageFaultsTest {
     private static Path prefill(Case asked) throws IOException, InterruptedException {
         List<Path> before = entries();
         assertThat(prefill.complete(asked.prompt(), 1).status()).isEqualTo(200);
-        List<Path> stored = entries().stream()
-                .filter(entry -> !before.contains(entry))
-                .toList();
+        List<Path> stored =
+                entries().stream().filter(entry -> !before.contains(entry)).toList();
         assertThat(stored).hasSize(1);
         return stored.getFirst();
     }

@@ -98,9 +98,7 @@ class UpTest {
     private static void assertEnded(Process up, List<ProcessHandle> children) throws Exception {
         assertThat(up.waitFor(DEADLINE)).isTrue();
         Await.until(
-                DEADLINE,
-                () -> "a process lives on",
-                () -> children.stream().noneMatch(ProcessHandle::isAlive));
+                DEADLINE, () -> "a process lives on", () -> children.stream().noneMatch(ProcessHandle::isAlive));
     }
 
     private static String readUpTo(Process process, String last) throws Exception {

@@ -140,7 +140,8 @@ public final class ApiServer implements AutoCloseable {
         } catch (ExecutionException | TimeoutException e) {
             server.close(Duration.ZERO);
             String why = e.getCause() instanceof SocketException known ? known.getMessage() : e.toString();
-            throw new ConfigException("port", "cannot listen on " + config.host() + ":" + config.port() + ": " + why, e);
+            throw new ConfigException(
+                    "port", "cannot listen on " + config.host() + ":" + config.port() + ": " + why, e);
         }
         LOG.info("serving {} on http://{}:{}", config.servedModelNames().getFirst(), config.host(), server.port());
         return server;
