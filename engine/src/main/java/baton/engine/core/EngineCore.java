@@ -148,6 +148,12 @@ public final class EngineCore implements AutoCloseable {
             WorkerReport report = worker.report(step.finished());
             measurements.addAll(report.measurements());
             Outcome outcome = scheduler.executed(step, report);
+            // Told before the step's results: who has an answer finds what it took in the metrics.
+            measurements.addAll(scheduler.takeMeasurements());
+            countScheduler(before, scheduler.counters(), measurements);
+            if (!measurements.isEmpty()) {
+                listener.onMeasurements(measurements);
+            }
             for (LoadFailure failure : outcome.failures()) {
                 fail(
                         failure.request(),
@@ -160,11 +166,6 @@ public final class EngineCore implements AutoCloseable {
             } else {
                 generated = sample(step, outcome, logits);
             }
-        }
-        measurements.addAll(scheduler.takeMeasurements());
-        countScheduler(before, scheduler.counters(), measurements);
-        if (!measurements.isEmpty()) {
-            listener.onMeasurements(measurements);
         }
         boolean computed = !step.slices().isEmpty();
         Scheduler.Counters after = scheduler.counters();
@@ -319,8 +320,8 @@ public final class EngineCore implements AutoCloseable {
         };
         var kvTransferParams = scheduler.finish(request, end);
         RequestStats stats = stats(request, reason);
-        request.listener().onFinished(reason, stopReason, stats, kvTransferParams, error);
         listener.onFinished(stats);
+        request.listener().onFinished(reason, stopReason, stats, kvTransferParams, error);
     }
 
     private RequestStats stats(Request request, FinishReason reason) {
