@@ -13,6 +13,7 @@ import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
@@ -28,8 +29,9 @@ final class LocalCluster implements AutoCloseable {
     private static final Duration STOP_DEADLINE = Duration.ofSeconds(10);
 
     private final Path directory;
-    private final List<Member> members = new ArrayList<>();
+    private final List<Member> members = new CopyOnWriteArrayList<>();
     private final AtomicBoolean closed = new AtomicBoolean();
+    private final Thread onSignal = Thread.ofPlatform().name("stop-cluster").unstarted(this::stop);
     private URI prefill = URI.create("http://127.0.0.1");
     private URI decode = URI.create("http://127.0.0.1");
     private URI router = URI.create("http://127.0.0.1");
@@ -45,6 +47,7 @@ final class LocalCluster implements AutoCloseable {
      */
     static LocalCluster start(Path model, int routerPort) throws IOException, InterruptedException {
         LocalCluster cluster = new LocalCluster(Files.createTempDirectory("baton-"));
+        Runtime.getRuntime().addShutdownHook(cluster.onSignal);
         try {
             Path shared = Files.createDirectory(cluster.directory.resolve("kv"));
             Member prefill = cluster.serve("prefill", model, "kv_producer", shared);
@@ -131,8 +134,22 @@ final class LocalCluster implements AutoCloseable {
         return member;
     }
 
+    /** True once the processes have been told to stop, by {@link #close()} or because this process was. */
+    boolean isStopping() {
+        return closed.get();
+    }
+
     @Override
     public void close() {
+        stop();
+        try {
+            Runtime.getRuntime().removeShutdownHook(onSignal);
+        } catch (IllegalStateException e) {
+            // This process is ending, and so runs the hook, which has nothing left to do or does it all.
+        }
+    }
+
+    private void stop() {
         if (closed.getAndSet(true)) {
             return;
         }

@@ -46,7 +46,7 @@ final class Service {
                 end.countDown();
             });
         }
-        System.out.println(READY + "http://" + (host.equals("0.0.0.0") ? "127.0.0.1" : host) + ":" + port);
+        System.out.println(READY + "http://" + reachable(host) + ":" + port);
         System.out.flush();
         end.await();
         try {
@@ -55,5 +55,14 @@ final class Service {
             stopped.countDown();
         }
         return 0;
+    }
+
+    /** The host as a URL on this machine names it. */
+    static String reachable(String host) {
+        return switch (host) {
+            case "0.0.0.0" -> "127.0.0.1";
+            case "::" -> "[::1]";
+            default -> host.indexOf(':') < 0 ? host : "[" + host + "]";
+        };
     }
 }

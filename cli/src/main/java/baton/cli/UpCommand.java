@@ -5,7 +5,6 @@ import java.io.PrintWriter;
 import java.nio.file.Path;
 import java.util.Optional;
 import java.util.concurrent.Callable;
-import java.util.concurrent.atomic.AtomicBoolean;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Model.CommandSpec;
@@ -42,13 +41,7 @@ final class UpCommand implements Callable<Integer> {
     public Integer call() throws IOException, InterruptedException {
         PrintWriter out = spec.commandLine().getOut();
         Path directory = Models.orEmbedded(Optional.ofNullable(model));
-        AtomicBoolean stopping = new AtomicBoolean();
         try (LocalCluster cluster = LocalCluster.start(directory, port)) {
-            Runtime.getRuntime()
-                    .addShutdownHook(Thread.ofPlatform().name("shutdown").unstarted(() -> {
-                        stopping.set(true);
-                        cluster.close();
-                    }));
             out.printf(
                     """
                     prefill          %s
@@ -70,7 +63,7 @@ final class UpCommand implements Callable<Integer> {
                     EXAMPLE);
             out.flush();
             String exit = cluster.anyExit().join();
-            if (stopping.get()) {
+            if (cluster.isStopping()) {
                 return 0;
             }
             throw new CommandFailedException(exit);

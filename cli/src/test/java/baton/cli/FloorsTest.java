@@ -42,6 +42,7 @@ class FloorsTest {
     void aModuleUsesOnlyFloorsBelowItsOwn() {
         layeredArchitecture()
                 .consideringOnlyDependenciesInAnyPackage("baton..")
+                .ensureAllClassesAreContainedInArchitecture()
                 .layer("cli")
                 .definedBy("baton.cli..")
                 .layer("server")

@@ -32,7 +32,8 @@ final class Headers {
     private static final Set<String> OF_THE_REQUEST =
             Set.of("host", "content-length", "expect", "accept-encoding", "x-request-id");
 
-    private static final Pattern SANE_ID = Pattern.compile("[A-Za-z0-9._:+=@-]{1,200}");
+    /** Nothing that Baton's server would refuse; brackets are there for the IPv6 addresses that some connectors' ids carry. */
+    private static final Pattern SANE_ID = Pattern.compile("[A-Za-z0-9._:\\[\\]@+=~-]{1,256}");
 
     private Headers() {}
 

@@ -239,6 +239,20 @@ class RouterTest {
     }
 
     @Test
+    void aRequestIdThatCarriesAddressesReachesBothLegs() throws Exception {
+        String id = "___prefill_addr_[2001:db8::1]:21001___decode_addr_10.0.1.3:22001_0123456789abcdef0123456789abcdef";
+        http.send(
+                request(router(), COMPLETIONS)
+                        .header("X-Request-Id", id)
+                        .POST(HttpRequest.BodyPublishers.ofString(BODY))
+                        .build(),
+                BodyHandlers.ofString());
+
+        assertThat(prefill.only().headers().get("X-Request-Id")).isEqualTo(id);
+        assertThat(decode.only().headers().get("X-Request-Id")).isEqualTo(id);
+    }
+
+    @Test
     void theRoutersApiKeyStandsInForAnAbsentAuthorization() throws Exception {
         Router router = router(new RouterConfig(
                 "127.0.0.1",

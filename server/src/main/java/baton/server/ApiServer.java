@@ -63,6 +63,10 @@ public final class ApiServer implements AutoCloseable {
     private static final Pattern REQUEST_ID = Pattern.compile("[A-Za-z0-9._:/\\[\\]@+=~-]{1,256}");
     private static final Pattern JSON_TYPE = Pattern.compile("application/([a-z0-9.-]+\\+)?json *(;.*)?");
     private static final String MODELS = "/v1/models";
+
+    /** Besides {@code /v1/}: what costs something. Health, metrics and version are for probes that have no key. */
+    private static final Set<String> NEED_KEY = Set.of("/tokenize", "/detokenize", "/reset_prefix_cache");
+
     private static final Duration START_DEADLINE = Duration.ofSeconds(30);
     private static final Duration CLOSE_DEADLINE = Duration.ofSeconds(10);
 
@@ -219,7 +223,7 @@ public final class ApiServer implements AutoCloseable {
         if (methods == null && path.startsWith(MODELS + "/")) {
             methods = Map.of(HttpMethod.GET, this::model);
         }
-        if (path.startsWith("/v1/")) {
+        if (path.startsWith("/v1/") || NEED_KEY.contains(path)) {
             authorize(request);
         }
         if (methods == null) {

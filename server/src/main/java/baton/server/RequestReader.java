@@ -32,6 +32,9 @@ final class RequestReader {
     private static final int MAX_JSON_DEPTH = 128;
     private static final int COMPLETION_MAX_TOKENS = 16;
 
+    /** What one small body can make the server set up is bounded. */
+    private static final int MAX_CHOICES = 16_384;
+
     /** Fields whose presence, other than {@code null}, {@code false} or empty, means something that is not done here. */
     private static final List<String> UNSUPPORTED = List.of(
             "suffix",
@@ -92,6 +95,7 @@ final class RequestReader {
     Call completion(JsonFields fields) {
         String model = model(fields);
         refuseUnsupported(fields);
+        refuseResponseFormat(fields);
         SamplingParams.Builder builder = sampling(fields);
         Optional<Integer> maxTokens = integer(fields, "max_tokens");
         builder.maxTokens(maxTokens.orElse(COMPLETION_MAX_TOKENS));
@@ -110,6 +114,7 @@ final class RequestReader {
 
         Optional<JsonFields> kvTransferParams = fields.object("kv_transfer_params");
         boolean addSpecialTokens = fields.bool("add_special_tokens").orElse(true);
+        requireFewChoices(fields, sampling.n());
         List<Call.Prompt> prompts = new ArrayList<>();
         for (int[] ids : prompts(fields, kvTransferParams, addSpecialTokens)) {
             requireFits(ids, maxTokens, "max_tokens");
@@ -122,6 +127,7 @@ final class RequestReader {
         String model = model(fields);
         refuseUnsupported(fields);
         refuseResponseFormat(fields);
+        refuseToolChoice(fields);
         if (fields.bool("echo").orElse(false)) {
             throw new ConfigException("echo", "is not supported for chat");
         }
@@ -260,6 +266,9 @@ final class RequestReader {
                 throw ConfigException.unsupported(format.field("type"), type, "text");
             }
         });
+    }
+
+    private static void refuseToolChoice(JsonFields fields) {
         fields.value("tool_choice").ifPresent(choice -> {
             boolean allowed = choice.isString()
                     && (choice.asString().equals("none") || choice.asString().equals("auto"));
@@ -278,10 +287,15 @@ final class RequestReader {
         integer(fields, "top_k").ifPresent(builder::topK);
         fields.number("min_p").ifPresent(builder::minP);
         fields.value("seed").ifPresent(value -> {
-            if (!value.isIntegralNumber() || !value.canConvertToLong()) {
-                throw ApiException.badField("seed", "must be a whole number of 64 bits, is " + Json.shown(value));
+            // Longer than what a double holds exactly.
+            if (value.isIntegralNumber()) {
+                if (!value.canConvertToLong()) {
+                    throw ApiException.badField("seed", "must be a whole number of 64 bits, is " + Json.shown(value));
+                }
+                builder.seed(value.asLong());
+            } else {
+                fields.integer("seed").ifPresent(builder::seed);
             }
-            builder.seed(value.asLong());
         });
         fields.number("presence_penalty").ifPresent(builder::presencePenalty);
         fields.number("frequency_penalty").ifPresent(builder::frequencyPenalty);
@@ -379,6 +393,20 @@ final class RequestReader {
             }
         }
         return prompts;
+    }
+
+    /** Before anything is made for each of them. */
+    private static void requireFewChoices(JsonFields fields, int n) {
+        int prompts = fields.value("prompt")
+                .filter(prompt -> prompt.isArray() && !prompt.path(0).isNumber())
+                .map(JsonNode::size)
+                .orElse(1);
+        if ((long) prompts * n > MAX_CHOICES) {
+            throw ApiException.badField(
+                    "prompt",
+                    "has " + prompts + " prompts with n=" + n + ", a request may have at most " + MAX_CHOICES
+                            + " choices");
+        }
     }
 
     /** A prefill instance that was asked for its prompt's ids lets the decode instance do without tokenising. */

@@ -13,7 +13,7 @@ import java.util.function.Consumer;
  * @param host address to listen on
  * @param port port to listen on; 0 takes a free one
  * @param servedModelNames names that requests may use for the model; the first is the one it calls itself
- * @param apiKey if present, {@code /v1/*} wants it as a bearer token
+ * @param apiKey if present, everything but health, metrics and version wants it as a bearer token
  * @param maxBodyBytes largest request body
  * @param maxPendingBytes output that may wait for a client that reads slowly; beyond it the request is aborted
  * @param bodyTimeout how long a client may take to send a body
@@ -56,14 +56,14 @@ public record ServerConfig(
         }
     }
 
-    /** The defaults: vLLM's port, all addresses, no key. */
+    /** The defaults: vLLM's port, this host only, no key. */
     public static Builder of(String servedModelName) {
         return new Builder(List.of(servedModelName));
     }
 
     /** Starts from the defaults. */
     public static final class Builder {
-        private String host = "0.0.0.0";
+        private String host = "127.0.0.1";
         private int port = 8000;
         private List<String> servedModelNames;
         private Optional<String> apiKey = Optional.empty();

@@ -8,6 +8,7 @@ import java.io.ByteArrayInputStream;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.time.Duration;
+import java.util.List;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -37,7 +38,10 @@ class ErrorsTest {
             {"prompt":"a","stop":[1]}                        | stop[0]              | stop[0]: must be a string, is 1
             {"prompt":"a","stop":7}                          | stop                 | stop: must be a string or an array of strings, is 7
             {"prompt":"a","stop":["x",""]}                   | stop                 | stop: cannot contain an empty string
-            {"prompt":"a","seed":1.5}                        | seed                 | seed: must be a whole number of 64 bits, is 1.5
+            {"prompt":"a","seed":1.5}                        | seed                 | seed: must be a whole number, is 1.5
+            {"prompt":"a","seed":9223372036854775808}        | seed                 | seed: must be a whole number of 64 bits, is 9223372036854775808
+            {"prompt":["a","b"],"n":16384,"temperature":1}   | prompt               | prompt: has 2 prompts with n=16384, a request may have at most 16384 choices
+            {"prompt":"a","response_format":{"type":"json_object"}} | response_format.type | response_format.type: unsupported value 'json_object'; allowed: text
             {"prompt":"a","logprobs":true}                   | logprobs             | logprobs: must be a whole number, is true
             {"prompt":"a","logprobs":21}                     | logprobs             | logprobs: is 21, must be between 0 and 20
             {"prompt":"a","logit_bias":{"x":1}}              | logit_bias.x         | logit_bias.x: must have a token id as its name
@@ -160,12 +164,15 @@ class ErrorsTest {
     }
 
     @Test
-    void anApiKeyIsWantedForV1Only() throws Exception {
+    void anApiKeyIsWantedForAllThatCosts() throws Exception {
         try (ServerFixture locked = new ServerFixture(config -> config.apiKey("s3cret"))) {
             locked.engine.answers("x");
             assertThat(message(401, locked.get("/v1/models"))).startsWith("no API key");
             assertThat(message(401, locked.post("/v1/completions", "{\"prompt\":\"a\"}")))
                     .startsWith("no API key");
+            for (String path : List.of("/tokenize", "/detokenize", "/reset_prefix_cache")) {
+                assertThat(message(401, locked.post(path, "{}"))).startsWith("no API key");
+            }
             assertThat(message(
                             401,
                             locked.send(HttpRequest.newBuilder(locked.uri("/v1/models"))

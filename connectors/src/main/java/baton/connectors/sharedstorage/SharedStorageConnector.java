@@ -75,7 +75,8 @@ public final class SharedStorageConnector implements KvConnector {
                         extra.field(TIMEOUT), "is " + seconds + ", must be more than 0 and at most 86400");
             }
             return new Settings(
-                    SharedStorage.root(extra.field(PATH), extra.string(PATH).orElse("/tmp")), Duration.ofNanos((long) (seconds * 1e9)));
+                    SharedStorage.root(extra.field(PATH), extra.string(PATH).orElse("/tmp")),
+                    Duration.ofNanos((long) (seconds * 1e9)));
         }
 
         private static void requireOne(String field, int size) {

@@ -6,6 +6,7 @@ import java.lang.reflect.InvocationTargetException;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.ServiceConfigurationError;
 import java.util.ServiceLoader;
 import java.util.TreeMap;
 
@@ -27,13 +28,18 @@ public final class KvConnectors {
 
     private static KvConnector builtIn(String name) {
         Map<String, KvConnector> known = new TreeMap<>();
-        for (KvConnector connector : ServiceLoader.load(KvConnector.class)) {
-            for (String connectorName : connector.names()) {
-                if (known.put(connectorName, connector) != null) {
-                    throw new ConfigException(
-                            "kv_connector", "Connector '" + connectorName + "' is registered twice on the class path");
+        try {
+            for (KvConnector connector : ServiceLoader.load(KvConnector.class)) {
+                for (String connectorName : connector.names()) {
+                    if (known.put(connectorName, connector) != null) {
+                        throw new ConfigException(
+                                "kv_connector",
+                                "Connector '" + connectorName + "' is registered twice on the class path");
+                    }
                 }
             }
+        } catch (ServiceConfigurationError e) {
+            throw new ConfigException("kv_connector", "a connector on the class path does not load: " + e, e);
         }
         KvConnector connector = known.get(name);
         if (connector == null) {
@@ -63,6 +69,11 @@ public final class KvConnectors {
         } catch (InvocationTargetException e) {
             throw new ConfigException(
                     "kv_connector", "the constructor of " + className + " failed: " + e.getCause(), e);
+        } catch (LinkageError e) {
+            throw new ConfigException(
+                    "kv_connector",
+                    "class " + className + " does not load: " + (e.getCause() == null ? e : e.getCause()),
+                    e);
         }
     }
 }

@@ -43,7 +43,11 @@ public interface SchedulerConnector extends AutoCloseable {
     /** What the workers, all ranks together, have done. */
     default void onStepDone(WorkerReport report) {}
 
-    /** The request has ended, for whatever reason; its blocks are still in place. */
+    /**
+     * The request has ended, for whatever reason; its blocks are still in place.
+     *
+     * @param blockTable its blocks; empty if it never had any, e.g. aborted while it waited
+     */
     default Release onFinished(KvRequest request, RequestEnd end, int[] blockTable) {
         return Release.NOW;
     }
@@ -89,7 +93,14 @@ public interface SchedulerConnector extends AutoCloseable {
         public static final Release NOW = new Release(false, Optional.empty());
     }
 
-    /** One step as scheduled. */
+    /**
+     * One step as scheduled.
+     *
+     * @param requests those that have tokens to compute in it
+     * @param finished ids of requests that ended since the last step
+     * @param preempted ids of requests whose blocks were taken back for it. Its forward pass may write to these blocks, so a
+     *     worker that still reads them is done with that when {@link WorkerConnector#startLoad} returns
+     */
     record ScheduledStep(List<ScheduledRequest> requests, Set<String> finished, Set<String> preempted) {}
 
     /**

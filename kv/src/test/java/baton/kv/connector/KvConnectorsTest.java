@@ -44,6 +44,10 @@ class KvConnectorsTest {
         assertError(
                 "KvConnectorsTest$Throwing",
                 prefix + "the constructor of " + name + "$Throwing failed: java.lang.IllegalStateException: no");
+        assertError(
+                "KvConnectorsTest$Broken",
+                prefix + "class " + name
+                        + "$Broken does not load: java.lang.NumberFormatException: For input string: \"no number\"");
         assertThatThrownBy(() -> KvTransferConfig.builder("X", KvRole.BOTH)
                         .modulePath(" ")
                         .build())
@@ -84,6 +88,10 @@ class KvConnectorsTest {
         public NoConstructor(int anything) {
             assertThat(anything).isZero();
         }
+    }
+
+    public static final class Broken extends OfMyOwn {
+        static final int NEVER_SET = Integer.parseInt("no number");
     }
 
     public static final class Throwing extends OfMyOwn {
