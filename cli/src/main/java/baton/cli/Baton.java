@@ -16,7 +16,7 @@ import picocli.CommandLine.IVersionProvider;
         description = "Disaggregated prefill/decode serving of language models on the JVM.",
         mixinStandardHelpOptions = true,
         versionProvider = Baton.Version.class,
-        subcommands = {RouteCommand.class, DemoCommand.class, UpCommand.class})
+        subcommands = {RouteCommand.class, DemoCommand.class, UpCommand.class, BenchCommand.class})
 public final class Baton {
     private Baton() {}
 
