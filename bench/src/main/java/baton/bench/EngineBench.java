@@ -30,7 +30,7 @@ import java.util.stream.Stream;
  * Measures forward passes of models, without scheduler, sampler and server, and what the machine allows.
  *
  * <p>Other programs may take the machine's time at any moment. So it measures in rounds, each of them the limits first and then
- * every case of the model, and takes medians over all rounds of both.
+ * every case of the model, and compares the best run of a case with the best run of a limit. Medians tell how disturbed it was.
  *
  * @param threads to compute with; empty: one for each processor
  * @param each how long each limit and each case is measured, all rounds together
@@ -42,7 +42,7 @@ public record EngineBench(OptionalInt threads, Duration each, int rounds, Consum
     private static final int[] DECODE_BATCHES = {1, 8};
     private static final int DECODE_CONTEXT = 128;
     private static final int BLOCK_SIZE = 16;
-    private static final int WARM_UPS = 3;
+    private static final int WARM_UPS = 2;
 
     /** @throws ConfigException if rounds or duration are not positive */
     public EngineBench {
@@ -96,14 +96,16 @@ public record EngineBench(OptionalInt threads, Duration each, int rounds, Consum
     }
 
     private ModelRunner loadRandom(ModelConfig config) throws IOException {
-        Path directory = Files.createTempDirectory("baton-bench");
+        Path temporary = Files.createTempDirectory("baton-bench");
         try {
-            requireRoom(directory, config);
+            requireRoom(temporary, config);
+            // A checkpoint is named after its directory.
+            Path directory = temporary.resolve(config.name());
             progress.accept("writing a random checkpoint of Llama-3.2-1B's shape to " + directory);
             RandomCheckpoint.write(directory, config, 1);
             return load(directory);
         } finally {
-            delete(directory);
+            delete(temporary);
         }
     }
 

@@ -30,11 +30,11 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
      */
     public record Prefill(int tokens, Timing timing, double flops) {
         public double tokensPerSecond() {
-            return tokens / timing.median();
+            return tokens / timing.best();
         }
 
         public double flopsPerSecond() {
-            return flops / timing.median();
+            return flops / timing.best();
         }
     }
 
@@ -46,22 +46,22 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
      */
     public record Decode(int batch, int context, Timing timing, double bytes) {
         public double tokensPerSecond() {
-            return batch / timing.median();
+            return batch / timing.best();
         }
 
         public double bytesPerSecond() {
-            return bytes / timing.median();
+            return bytes / timing.best();
         }
     }
 
-    /** Median bf16 operations a second. */
+    /** bf16 operations a second in the best round. */
     public double gemmFlops() {
-        return median(MachineLimits::gemmFlops);
+        return best(MachineLimits::gemmFlops);
     }
 
-    /** Median bytes a second of the faster of both ways to read. */
+    /** Bytes a second of the faster of both ways to read, in its best round. */
     public double readBytesPerSecond() {
-        return Math.max(median(MachineLimits::linearBytesPerSecond), median(MachineLimits::readBytesPerSecond));
+        return Math.max(best(MachineLimits::linearBytesPerSecond), best(MachineLimits::readBytesPerSecond));
     }
 
     /** The share of the GEMM rate that a prefill reaches. */
@@ -92,29 +92,30 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
                     model.name(),
                     model.parameters() / 1e6,
                     model.dtype().torchName());
-            out.printf(Locale.ROOT, HEADING, "", "tokens/s", "best", "times", "ms", "TFLOP/s", "of GEMM", "");
+            out.printf(Locale.ROOT, HEADING, "", "tokens/s", "median", "times", "ms", "TFLOP/s", "of GEMM", "");
             for (Prefill prefill : model.prefills()) {
                 out.printf(
                         Locale.ROOT,
                         "  %-24s %10.0f %10.0f %8d %10.2f %10.3f %7.1f%%%n",
                         "prefill " + prefill.tokens(),
                         prefill.tokensPerSecond(),
-                        prefill.tokens() / prefill.timing().best(),
+                        prefill.tokens() / prefill.timing().median(),
                         prefill.timing().repetitions(),
-                        prefill.timing().median() * 1e3,
+                        prefill.timing().best() * 1e3,
                         prefill.flopsPerSecond() * 1e-12,
                         share(prefill) * 100);
             }
-            out.printf(Locale.ROOT, HEADING, "", "tokens/s", "best", "times", "ms/step", "GB/s", "of read", "speed-up");
+            out.printf(
+                    Locale.ROOT, HEADING, "", "tokens/s", "median", "times", "ms/step", "GB/s", "of read", "speed-up");
             for (Decode decode : model.decodes()) {
                 out.printf(
                         Locale.ROOT,
                         "  %-24s %10.1f %10.1f %8d %10.2f %10.2f %7.1f%% %9.2fx%n",
                         "decode batch %d at %d".formatted(decode.batch(), decode.context()),
                         decode.tokensPerSecond(),
-                        decode.batch() / decode.timing().best(),
+                        decode.batch() / decode.timing().median(),
                         decode.timing().repetitions(),
-                        decode.timing().median() * 1e3,
+                        decode.timing().best() * 1e3,
                         decode.bytesPerSecond() * 1e-9,
                         share(decode) * 100,
                         speedUp(model, decode));
@@ -171,18 +172,16 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
     }
 
     private void limit(PrintWriter out, String what, String unit, double scale, ToDoubleFunction<MachineLimits> value) {
-        double[] sorted = limits.stream().mapToDouble(value).sorted().toArray();
         out.printf(
                 Locale.ROOT,
-                "  %-38s %8.3f %-7s (%.3f to %.3f)%n",
+                "  %-38s %8.3f %-7s (median round %.3f)%n",
                 what,
-                median(value) * scale,
+                best(value) * scale,
                 unit,
-                sorted[0] * scale,
-                sorted[sorted.length - 1] * scale);
+                Timing.median(limits.stream().map(value::applyAsDouble).toList()) * scale);
     }
 
-    private double median(ToDoubleFunction<MachineLimits> value) {
-        return Timing.median(limits.stream().map(value::applyAsDouble).toList());
+    private double best(ToDoubleFunction<MachineLimits> value) {
+        return limits.stream().mapToDouble(value).max().orElseThrow();
     }
 }

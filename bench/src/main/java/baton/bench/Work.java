@@ -10,8 +10,8 @@ final class Work {
             token only, and 2 for each element of queries times keys and of weights times values, keys after the query left out.
             Counted for decode: the weights of the linear layers and of the output projection once a step, and the keys and values
             of each sequence's context. Norms, rotary embedding, activations and what else is done are not counted.
-            Tokens/s, limits and shares are medians over all rounds, a round's limit being its best run. A share of the read rate is
-            that of the faster of the two ways to read; it may pass 100 % where a small model's weights stay in caches.""";
+            Shares and the speed-up compare best runs with best runs: other programs slow medians, and the limits' medians as well. The
+            read rate is that of the faster of the two ways to read; small models, whose weights stay in caches, may pass 100 %.""";
 
     private Work() {}
 
