@@ -53,7 +53,7 @@ public final class Baton {
                     String message = switch (exception) {
                         case ConfigException e -> String.valueOf(e.getMessage());
                         case IOException e -> describe(e);
-                        case UncheckedIOException e -> describe(e.getCause());
+                        case UncheckedIOException e -> String.valueOf(e.getMessage());
                         case CommandFailedException e -> String.valueOf(e.getMessage());
                         default -> throw exception;
                     };
