@@ -135,7 +135,7 @@ class HandoverTest {
                     .map(prompt -> clients.submit(() -> deployment.router.complete(prompt, MAX_TOKENS)))
                     .toList();
             for (Future<Reply> reply : replies) {
-                answers.add(reply.get(60, TimeUnit.SECONDS).tokenIds());
+                answers.add(reply.get(120, TimeUnit.SECONDS).tokenIds());
             }
         }
 

@@ -39,7 +39,7 @@ import tools.jackson.databind.node.ObjectNode;
 final class Instances implements AfterEachCallback, AfterAllCallback {
     static final Path MODEL = Path.of(System.getProperty("baton.root"), "models", "tiny-ledger");
     static final JsonMapper JSON = JsonMapper.builder().build();
-    static final Duration DEADLINE = Duration.ofSeconds(60);
+    static final Duration DEADLINE = Duration.ofMinutes(2);
 
     private static final int LOG_TAIL_LINES = 40;
 
