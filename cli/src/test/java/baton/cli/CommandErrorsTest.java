@@ -10,6 +10,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
@@ -106,7 +107,7 @@ class CommandErrorsTest {
         copyModel();
         Path weights = directory.resolve("model.safetensors");
         byte[] bytes = Files.readAllBytes(weights);
-        Files.write(weights, java.util.Arrays.copyOf(bytes, bytes.length / 2));
+        Files.write(weights, Arrays.copyOf(bytes, bytes.length / 2));
         assertRefused(run("serve", directory.toString()), 1, List.of("model.safetensors", "truncated"));
         Files.write(weights, "nonsense that is no header".getBytes(StandardCharsets.UTF_8));
         assertRefused(run("serve", directory.toString()), 1, List.of("model.safetensors"));
@@ -124,7 +125,7 @@ class CommandErrorsTest {
 
     @Test
     void occupiedPort() throws Exception {
-        try (ServerSocket other = new ServerSocket(0, 1, InetAddress.getByName("127.0.0.1"))) {
+        try (ServerSocket other = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
             String port = Integer.toString(other.getLocalPort());
             assertRefused(run("serve", Instances.MODEL.toString(), "--port", port), 2, List.of("port", port, "in use"));
             assertRefused(

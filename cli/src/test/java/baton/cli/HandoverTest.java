@@ -39,7 +39,7 @@ class HandoverTest {
     @SuppressWarnings("NullAway.Init")
     private static Instance alone;
 
-    private record Deployment(String name, int blockSize, Instance prefill, Instance decode, Instance router) {
+    record Deployment(String name, int blockSize, Instance prefill, Instance decode, Instance router) {
         @Override
         public String toString() {
             return name;
@@ -51,7 +51,7 @@ class HandoverTest {
         alone = INSTANCES.serve("alone", "--dtype", "float32", "--no-enable-prefix-caching");
         Pair whole = pair("whole", 16, List.of());
         // Not a multiple of the block: chunks end inside blocks.
-        Pair chunked = pair("chunked", 32, List.of("--max-num-batched-tokens", "72", "--max-num-seqs", "16"));
+        Pair chunked = pair("chunked", 32, List.of("--max-num-batched-tokens", "136", "--max-num-seqs", "16"));
         DEPLOYMENTS.addAll(List.of(whole.routed(), chunked.routed()));
     }
 
@@ -135,7 +135,7 @@ class HandoverTest {
                     .map(prompt -> clients.submit(() -> deployment.router.complete(prompt, MAX_TOKENS)))
                     .toList();
             for (Future<Reply> reply : replies) {
-                answers.add(reply.get(60, TimeUnit.SECONDS).tokenIds());
+                answers.add(reply.get(120, TimeUnit.SECONDS).tokenIds());
             }
         }
 

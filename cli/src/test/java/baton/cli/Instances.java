@@ -39,7 +39,7 @@ import tools.jackson.databind.node.ObjectNode;
 final class Instances implements AfterEachCallback, AfterAllCallback {
     static final Path MODEL = Path.of(System.getProperty("baton.root"), "models", "tiny-ledger");
     static final JsonMapper JSON = JsonMapper.builder().build();
-    static final Duration DEADLINE = Duration.ofSeconds(60);
+    static final Duration DEADLINE = Duration.ofMinutes(2);
 
     private static final int LOG_TAIL_LINES = 40;
 
@@ -308,16 +308,16 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
                     BodyHandlers.ofInputStream());
         }
 
-        /** Sends a request whose answer nobody will read. */
-        Abandoned abandonable(String path, ObjectNode body, String... headers) throws InterruptedException {
-            HttpClient own =
-                    HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
-            HttpRequest.Builder request = request(path)
-                    .header("Content-Type", "application/json")
-                    .POST(HttpRequest.BodyPublishers.ofString(body.toString()));
-            own.sendAsync(
-                    (headers.length == 0 ? request : request.headers(headers)).build(), BodyHandlers.discarding());
-            return new Abandoned(own);
+        /** Sends a request and does not wait; cancelling closes its connection. */
+        CompletableFuture<HttpResponse<Void>> postAndGoOn(String path, ObjectNode body, String... headers)
+                throws InterruptedException {
+            return http.sendAsync(
+                    request(path)
+                            .headers(headers)
+                            .header("Content-Type", "application/json")
+                            .POST(HttpRequest.BodyPublishers.ofString(body.toString()))
+                            .build(),
+                    BodyHandlers.discarding());
         }
 
         /** The sum of the samples of that name whose labels contain {@code label}. */
@@ -364,14 +364,6 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
         @Override
         public String toString() {
             return name;
-        }
-    }
-
-    /** A request under way on a connection of its own. */
-    record Abandoned(HttpClient client) {
-        /** Closes the connection. */
-        void leave() {
-            client.shutdownNow();
         }
     }
 

@@ -161,7 +161,7 @@ class KillTest {
                     .toList();
             meanwhile.happen();
             for (int i = 0; i < asked.size(); i++) {
-                assertThat(replies.get(i).get(60, TimeUnit.SECONDS).tokenIds())
+                assertThat(replies.get(i).get(120, TimeUnit.SECONDS).tokenIds())
                         .as(asked.get(i).name())
                         .isEqualTo(asked.get(i).answer());
             }

@@ -21,12 +21,14 @@ import com.openai.models.completions.Completion;
 import com.openai.models.completions.CompletionCreateParams;
 import com.openai.models.completions.CompletionUsage;
 import com.openai.models.models.Model;
+import java.net.http.HttpResponse;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.extension.RegisterExtension;
@@ -49,7 +51,7 @@ class OpenAiClientTest {
     @SuppressWarnings("NullAway.Init")
     private static Instance decode;
 
-    private record Endpoint(Instance instance, OpenAIClient client) {
+    record Endpoint(Instance instance, OpenAIClient client) {
         @Override
         public String toString() {
             return instance.toString();
@@ -194,33 +196,32 @@ class OpenAiClientTest {
     @MethodSource("endpoints")
     void clientsThatLeaveEndTheirRequestsRunningAndQueued(Endpoint endpoint) throws Exception {
         double before = decode.metric("vllm:request_success_total", "\"abort\"");
-        List<StreamResponse<Completion>> streams = new ArrayList<>();
-        for (int i = 0; i < 2; i++) {
-            streams.add(endpoint.client.completions().createStreaming(endless(i)));
+        try (StreamResponse<Completion> first = endpoint.client.completions().createStreaming(endless(0));
+                StreamResponse<Completion> second =
+                        endpoint.client.completions().createStreaming(endless(1))) {
+            assertThat(first.stream().findFirst()).isPresent();
+            assertThat(second.stream().findFirst()).isPresent();
+            // Both places are taken: what comes now waits.
+            CompletableFuture<HttpResponse<Void>> third = endpoint.instance.postAndGoOn(
+                    "/v1/completions",
+                    Instances.greedy(Ledgers.prompt(100, 3), 1000).put("ignore_eos", true),
+                    "Authorization",
+                    "Bearer " + KEY);
+            awaitWaiting(1);
+            assertThat(third.cancel(true)).isTrue();
+            awaitWaiting(0);
+            assertThat(decode.metric("vllm:num_requests_running", "")).isEqualTo(2);
         }
-        for (StreamResponse<Completion> stream : streams) {
-            assertThat(stream.stream().findFirst()).isPresent();
-        }
-        // Both places are taken: what comes now waits.
-        Instances.Abandoned waiting = endpoint.instance.abandonable(
-                "/v1/completions",
-                Instances.greedy(Ledgers.prompt(100, 3), 1000).put("ignore_eos", true),
-                "Authorization",
-                "Bearer " + KEY);
-        Await.until(
-                Duration.ofSeconds(15),
-                () -> "no request waits",
-                () -> decode.metric("vllm:num_requests_waiting", "") == 1);
-        waiting.leave();
-        Await.until(
-                Duration.ofSeconds(15),
-                () -> "the request still waits",
-                () -> decode.metric("vllm:num_requests_waiting", "") == 0);
-        assertThat(decode.metric("vllm:num_requests_running", "")).isEqualTo(2);
-        streams.forEach(StreamResponse::close);
         decode.awaitRest();
         assertThat(decode.metric("vllm:request_success_total", "\"abort\"") - before)
                 .isEqualTo(3);
+    }
+
+    private static void awaitWaiting(int requests) throws Exception {
+        Await.until(
+                Duration.ofSeconds(15),
+                () -> "not " + requests + " requests wait",
+                () -> decode.metric("vllm:num_requests_waiting", "") == requests);
     }
 
     private static CompletionCreateParams endless(int variant) {

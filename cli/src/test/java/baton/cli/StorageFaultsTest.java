@@ -9,6 +9,7 @@ import baton.cli.Instances.Reply;
 import baton.cli.Ledgers.Case;
 import java.io.IOException;
 import java.io.RandomAccessFile;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Comparator;
@@ -144,7 +145,7 @@ class StorageFaultsTest {
         Process mount = new ProcessBuilder("mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", small.toString())
                 .redirectErrorStream(true)
                 .start();
-        String said = new String(mount.getInputStream().readAllBytes());
+        String said = new String(mount.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
         assumeTrue(mount.waitFor() == 0, "a small file system cannot be mounted here: " + said);
         try {
             Instance full = INSTANCES.serve("full", "kv_both", small);
