@@ -174,7 +174,6 @@ public final class LocalEngine implements Engine {
         }
     }
 
-  
     private static void closeAfter(Throwable failure, AutoCloseable resource) {
         try {
             resource.close();

@@ -64,19 +64,24 @@ class LLMTest {
                     SamplingParams.greedy(32));
             assertThat(answer.text()).isEqualTo("The code for the inner gate is 5500.");
             assertThat(answer.completions().getFirst().reason()).isEqualTo(FinishReason.STOP);
-            assertThat(llm.generate("Once upon a time", SamplingParams.greedy(32)).text())
+            assertThat(llm.generate("Once upon a time", SamplingParams.greedy(32))
+                            .text())
                     .contains("there was a");
         }
     }
 
     @Test
     void seedsDecideWhateverElseRuns() {
-        SamplingParams three =
-                SamplingParams.builder().n(3).seed(7).temperature(1.5).maxTokens(12).build();
+        SamplingParams three = SamplingParams.builder()
+                .n(3)
+                .seed(7)
+                .temperature(1.5)
+                .maxTokens(12)
+                .build();
         try (LLM llm = llm(UnaryOperator.identity())) {
             List<String> alone = texts(llm.generate("Once upon a time", three));
-            List<RequestOutput> together = llm.generate(
-                    List.of("The copper lantern", "Once upon a time", "Once upon a time", "Mira"), three);
+            List<RequestOutput> together =
+                    llm.generate(List.of("The copper lantern", "Once upon a time", "Once upon a time", "Mira"), three);
             assertThat(texts(together.get(1))).isEqualTo(alone);
             assertThat(texts(together.get(2))).isEqualTo(alone);
             assertThat(alone).doesNotHaveDuplicates();
@@ -95,13 +100,16 @@ class LLMTest {
             // From within one word to within another: the border of a token lies in between.
             int at = whole.indexOf("Copperton") + 6;
             String stop = whole.substring(at, at + 9);
-            RequestOutput without = llm.generate(start, greedy(32).stop(List.of(stop)).build());
+            RequestOutput without =
+                    llm.generate(start, greedy(32).stop(List.of(stop)).build());
             assertThat(without.text()).isEqualTo(whole.substring(0, whole.indexOf(stop)));
             assertThat(without.completions().getFirst().stopReason()).contains(stop);
             RequestOutput with = llm.generate(
-                    start, greedy(32).stop(List.of(stop)).includeStopInOutput(true).build());
+                    start,
+                    greedy(32).stop(List.of(stop)).includeStopInOutput(true).build());
             assertThat(with.text()).isEqualTo(whole.substring(0, whole.indexOf(stop) + stop.length()));
-            // The stop string ends with the fifth token, or whichever it is: with so many tokens as a minimum it passes.
+            // The stop string ends with the fifth token, or whichever it is: with so many tokens as a minimum it
+            // passes.
             int tokens = without.tokens().length;
             RequestOutput later = llm.generate(
                     start, greedy(32).stop(List.of(stop)).minTokens(tokens).build());
@@ -114,15 +122,21 @@ class LLMTest {
             int least = ended.tokens().length + 5;
             RequestOutput longer = llm.generate(
                     question,
-                    SamplingParams.builder().temperature(0).maxTokens(64).minTokens(least).build());
+                    SamplingParams.builder()
+                            .temperature(0)
+                            .maxTokens(64)
+                            .minTokens(least)
+                            .build());
             assertThat(longer.tokens().length).isGreaterThanOrEqualTo(least);
             assertThat(llm.generate(question, greedy(64).build()).tokens()).hasSize(64);
 
-            RequestOutput full = llm.generateTokens(List.of(prompt(1, 2046)), greedy(64).build())
+            RequestOutput full = llm.generateTokens(
+                            List.of(prompt(1, 2046)), greedy(64).build())
                     .getFirst();
             assertThat(full.tokens()).hasSize(2);
             assertThat(full.completions().getFirst().reason()).isEqualTo(FinishReason.LENGTH);
-            assertThatThrownBy(() -> llm.generateTokens(List.of(prompt(1, 2048)), greedy(1).build()))
+            assertThatThrownBy(() -> llm.generateTokens(
+                            List.of(prompt(1, 2048)), greedy(1).build()))
                     .isInstanceOf(ConfigException.class)
                     .hasMessageContaining("2048");
         }
@@ -161,7 +175,8 @@ class LLMTest {
         List<int[]> alone = new ArrayList<>();
         try (LLM llm = llm(config -> config.enablePrefixCaching(false))) {
             for (int[] prompt : prompts) {
-                alone.add(llm.generateTokens(List.of(prompt), sampling).getFirst().tokens());
+                alone.add(
+                        llm.generateTokens(List.of(prompt), sampling).getFirst().tokens());
             }
         }
         List<UnaryOperator<EngineConfig.Builder>> ways = List.of(
@@ -186,7 +201,8 @@ class LLMTest {
     void endsEveryRequestThatIsAbortedRefusedOrCannotDeliver() throws Exception {
         try (LLM llm = llm(UnaryOperator.identity())) {
             Engine engine = llm.engine();
-            GenerationRequest slow = new GenerationRequest("a", prompt(1, 30), greedy(1500).n(2).build());
+            GenerationRequest slow =
+                    new GenerationRequest("a", prompt(1, 30), greedy(1500).n(2).build());
             GenerationCollector first = new GenerationCollector(slow);
             CompletableFuture<Boolean> started = new CompletableFuture<>();
             engine.submit(slow, event -> {
@@ -197,7 +213,8 @@ class LLMTest {
             engine.abort("nobody");
             // Its id, and the id of one of its sequences, are taken.
             for (String id : List.of("a", "a-1")) {
-                GenerationRequest same = new GenerationRequest(id, prompt(2, 5), greedy(2).build());
+                GenerationRequest same =
+                        new GenerationRequest(id, prompt(2, 5), greedy(2).build());
                 GenerationCollector second = new GenerationCollector(same);
                 engine.submit(same, second);
                 RequestOutput refused = second.result().get(30, TimeUnit.SECONDS);
@@ -210,8 +227,7 @@ class LLMTest {
 
             CompletableFuture<Finished> end = new CompletableFuture<>();
             engine.submit(
-                    new GenerationRequest("throws", prompt(1, 30), greedy(100).build()),
-                    event -> {
+                    new GenerationRequest("throws", prompt(1, 30), greedy(100).build()), event -> {
                         if (event instanceof Finished finished) {
                             end.complete(finished);
                         }
@@ -226,7 +242,8 @@ class LLMTest {
     @Test
     void closingFromASinkEndsEverything() throws Exception {
         LLM llm = llm(UnaryOperator.identity());
-        GenerationRequest request = new GenerationRequest("a", prompt(1, 30), greedy(1500).build());
+        GenerationRequest request =
+                new GenerationRequest("a", prompt(1, 30), greedy(1500).build());
         GenerationCollector collector = new GenerationCollector(request);
         llm.engine().submit(request, event -> {
             collector.accept(event);
@@ -234,7 +251,12 @@ class LLMTest {
                 llm.close();
             }
         });
-        assertThat(collector.result().get(30, TimeUnit.SECONDS).completions().getFirst().reason())
+        assertThat(collector
+                        .result()
+                        .get(30, TimeUnit.SECONDS)
+                        .completions()
+                        .getFirst()
+                        .reason())
                 .isEqualTo(FinishReason.ABORT);
         assertThatThrownBy(() -> llm.generate("x", greedy(1).build())).isInstanceOf(EngineUnavailableException.class);
         llm.close();
@@ -258,22 +280,27 @@ class LLMTest {
     private static void requests(LLM llm, int from, int to) throws Exception {
         List<GenerationCollector> all = new ArrayList<>();
         for (int i = from; i < to; i++) {
-            GenerationRequest request = new GenerationRequest("m" + i, prompt(i, 8 + i % 40), greedy(1 + i % 6).build());
+            GenerationRequest request = new GenerationRequest(
+                    "m" + i, prompt(i, 8 + i % 40), greedy(1 + i % 6).build());
             GenerationCollector collector = new GenerationCollector(request);
             int kind = i % 10;
-            llm.engine().submit(request, kind == 1
-                    ? event -> {
-                        collector.accept(event);
-                        throw new IllegalStateException("sink");
-                    }
-                    : collector);
+            llm.engine()
+                    .submit(
+                            request,
+                            kind == 1
+                                    ? event -> {
+                                        collector.accept(event);
+                                        throw new IllegalStateException("sink");
+                                    }
+                                    : collector);
             if (kind == 2) {
                 llm.engine().abort("m" + i);
             }
             all.add(collector);
         }
         for (GenerationCollector collector : all) {
-            assertThat(collector.result().get(60, TimeUnit.SECONDS).completions()).hasSize(1);
+            assertThat(collector.result().get(60, TimeUnit.SECONDS).completions())
+                    .hasSize(1);
         }
     }
 
@@ -289,7 +316,8 @@ class LLMTest {
     @Test
     void offlineTakesMorePromptsThanMayWait() {
         try (LLM llm = llm(config -> config.maxNumSeqs(2).maxWaiting(1))) {
-            List<int[]> prompts = IntStream.range(0, 9).mapToObj(i -> prompt(i, 4)).toList();
+            List<int[]> prompts =
+                    IntStream.range(0, 9).mapToObj(i -> prompt(i, 4)).toList();
             assertThat(llm.generateTokens(prompts, greedy(2).build()))
                     .extracting(output -> Arrays.toString(output.prompt()))
                     .isEqualTo(prompts.stream().map(Arrays::toString).toList());

@@ -3,6 +3,7 @@ package baton.engine;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import baton.kv.KvCache;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.connector.ConnectorContext;
@@ -13,7 +14,6 @@ import baton.kv.connector.KvRequest;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerConnector;
-import baton.kv.KvCache;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
@@ -45,11 +45,15 @@ class OfflineHandOverTest {
     @ParameterizedTest
     @ValueSource(ints = {16, 32})
     void theConsumerSaysWhatOneEngineAloneWouldSay(int blockSize) throws Exception {
-        List<int[]> prompts = IntStream.of(1, blockSize - 1, blockSize, blockSize + 1, 2 * blockSize, 2 * blockSize + 1, 1000, 2040)
+        List<int[]> prompts = IntStream.of(
+                        1, blockSize - 1, blockSize, blockSize + 1, 2 * blockSize, 2 * blockSize + 1, 1000, 2040)
                 .mapToObj(length -> LLMTest.prompt(length, length))
                 .toList();
-        SamplingParams eight =
-                SamplingParams.builder().temperature(0).ignoreEos(true).maxTokens(8).build();
+        SamplingParams eight = SamplingParams.builder()
+                .temperature(0)
+                .ignoreEos(true)
+                .maxTokens(8)
+                .build();
         List<int[]> colocated;
         try (LLM alone = new LLM(LLMTest.config().blockSize(blockSize).build())) {
             colocated = tokens(alone.generateTokens(prompts, eight));
@@ -140,14 +144,17 @@ class OfflineHandOverTest {
                         .build())
                 .build())) {
             SamplingParams two = SamplingParams.greedy(2);
-            assertThat(llm.generateTokens(List.of(LLMTest.prompt(1, 12)), two).getFirst().tokens())
+            assertThat(llm.generateTokens(List.of(LLMTest.prompt(1, 12)), two)
+                            .getFirst()
+                            .tokens())
                     .hasSize(2);
             List<int[]> prompts = new ArrayList<>();
             for (int length = 10; length < 16; length++) {
                 prompts.add(LLMTest.prompt(length, length));
             }
             assertThat(llm.generateTokens(prompts, SamplingParams.greedy(500)))
-                    .allSatisfy(output -> assertThat(output.completions().getFirst().error().orElse(""))
+                    .allSatisfy(output -> assertThat(
+                                    output.completions().getFirst().error().orElse(""))
                             .contains("thirteen"));
             assertThat(llm.engine().status().failure().orElseThrow()).contains("thirteen");
             assertThat(llm.engine().status().usedBlocks()).isZero();

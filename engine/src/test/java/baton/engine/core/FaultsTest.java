@@ -5,18 +5,18 @@ import static baton.engine.core.CoreHarness.prompt;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
-import baton.kv.KvTransferConfig;
-import baton.kv.KvRole;
-import baton.kv.LoadFailurePolicy;
-import baton.kv.JsonFields;
-import baton.engine.sampling.SequenceSampler.Sampled;
-import baton.engine.EngineListener.RequestStats;
 import baton.engine.EngineConfig;
+import baton.engine.EngineListener.RequestStats;
 import baton.engine.FinishReason;
 import baton.engine.SamplingParams;
 import baton.engine.core.CoreHarness.Result;
+import baton.engine.sampling.SequenceSampler.Sampled;
 import baton.engine.sampling.TokenLogprobs;
 import baton.kv.BlockHasher;
+import baton.kv.JsonFields;
+import baton.kv.KvRole;
+import baton.kv.KvTransferConfig;
+import baton.kv.LoadFailurePolicy;
 import baton.kv.connector.KvMatch;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -90,8 +90,7 @@ class FaultsTest {
         try (CoreHarness harness = new CoreHarness(
                 64,
                 4,
-                (EngineConfig.Builder config) -> config.kvTransfer(KvTransferConfig.builder(
-                                "Scripted", KvRole.BOTH)
+                (EngineConfig.Builder config) -> config.kvTransfer(KvTransferConfig.builder("Scripted", KvRole.BOTH)
                         .loadFailurePolicy(LoadFailurePolicy.FAIL)
                         .build()),
                 Optional.of(connector))) {
@@ -106,8 +105,9 @@ class FaultsTest {
     /** The first in the queue holds one block and needs most of the pool, the second holds all the others but one. */
     @Test
     void requestsThatWereLoadedCannotBlockEachOther() {
-        connector.match = (request, computed) ->
-                computed > 0 ? new KvMatch.None() : new KvMatch.Tokens(request.id().equals("a") ? 4 : 40, true);
+        connector.match = (request, computed) -> computed > 0
+                ? new KvMatch.None()
+                : new KvMatch.Tokens(request.id().equals("a") ? 4 : 40, true);
         try (CoreHarness harness = core(12)) {
             Result a = harness.add("a", prompt(1, 39), 1);
             Result b = harness.add("b", prompt(2, 43), 1);
@@ -165,8 +165,7 @@ class FaultsTest {
                     }
 
                     @Override
-                    public Optional<String> onToken(
-                            Sampled token, boolean ends) {
+                    public Optional<String> onToken(Sampled token, boolean ends) {
                         return result.onToken(token, ends);
                     }
 
@@ -181,8 +180,17 @@ class FaultsTest {
                     }
                 };
                 harness.core.add(new Request(
-                        "r" + i, result.prompt, sampling, 56, Optional.empty(), Optional.empty(), 0, 0, hasher,
-                        listener, 1));
+                        "r" + i,
+                        result.prompt,
+                        sampling,
+                        56,
+                        Optional.empty(),
+                        Optional.empty(),
+                        0,
+                        0,
+                        hasher,
+                        listener,
+                        1));
             }
             harness.run();
             assertThat(harness.steps.stream().mapToInt(step -> step.preempted()).sum())
