@@ -353,7 +353,7 @@ public final class LocalEngine implements Engine {
         stopping = true;
         closed = true;
         commands.add(new Command.Stop());
-        if (Thread.currentThread() == thread) {
+        if (Thread.currentThread().equals(thread)) {
             // Called from a sink: the thread goes on to its end and cleans up there.
             return;
         }

@@ -27,8 +27,13 @@ import org.junit.jupiter.api.Test;
 /** The offline API and the engine in this process, with the real tiny model in fp32. */
 class LLMTest {
     static final Path MODEL = Path.of(System.getProperty("baton.root"), "models", "tiny-ledger");
-    private static final String LEDGER = "Ledger of Larkhill, kept by Stefan.\nElena works as a doctor.\n"
-            + "The home of Odile is in Rivermouth.\nThe code for the inner gate is 5500.\n\n";
+    private static final String LEDGER = """
+            Ledger of Larkhill, kept by Stefan.
+            Elena works as a doctor.
+            The home of Odile is in Rivermouth.
+            The code for the inner gate is 5500.
+
+            """;
 
     static EngineConfig.Builder config() {
         return EngineConfig.of(MODEL).dtype(DType.F32).threads(1).numBlocks(300);
