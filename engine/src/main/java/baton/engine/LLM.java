@@ -35,10 +35,28 @@ public final class LLM implements AutoCloseable {
      */
     public LLM(EngineConfig config) {
         try {
-            engine = LocalEngine.start(config, EngineListener.NONE);
+            engine = LocalEngine.start(unlimitedQueue(config), EngineListener.NONE);
         } catch (IOException e) {
             throw new UncheckedIOException(e);
         }
+    }
+
+    /** Who calls {@link #generate} holds all prompts anyway, so none is turned away. */
+    private static EngineConfig unlimitedQueue(EngineConfig config) {
+        return new EngineConfig(
+                config.model(),
+                config.dtype(),
+                config.maxModelLen(),
+                config.blockSize(),
+                config.maxNumSeqs(),
+                config.maxNumBatchedTokens(),
+                config.enablePrefixCaching(),
+                config.kvCacheBytes(),
+                config.numBlocks(),
+                Integer.MAX_VALUE,
+                config.threads(),
+                config.seed(),
+                config.kvTransfer());
     }
 
     /** A model with the defaults. */

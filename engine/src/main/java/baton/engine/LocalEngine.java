@@ -257,7 +257,7 @@ public final class LocalEngine implements Engine {
         // Whatever is queued after the engine's thread has ended is taken back here; before, it is ended there.
         if (closed && commands.remove(command)) {
             pending.addAndGet(-sampling.n());
-            throw unavailable();
+            throw new EngineUnavailableException(whyUnavailable());
         }
     }
 
@@ -272,16 +272,15 @@ public final class LocalEngine implements Engine {
         return new Command.Submit(live, sequences);
     }
 
-    private EngineUnavailableException unavailable() {
+    private String whyUnavailable() {
         String failed = failure;
-        return new EngineUnavailableException(
-                failed == null ? "The engine is stopping" : "The engine has failed: " + failed);
+        return failed == null ? "The engine is stopping" : "The engine has failed: " + failed;
     }
 
     private void validate(GenerationRequest request) {
         int[] prompt = request.prompt();
         if (closed) {
-            throw unavailable();
+            throw new EngineUnavailableException(whyUnavailable());
         }
         if (prompt.length == 0) {
             throw new ConfigException("prompt", "is empty, must have at least one token");
@@ -444,8 +443,7 @@ public final class LocalEngine implements Engine {
         for (Command command = commands.poll(); command != null; command = commands.poll()) {
             switch (command) {
                 case Command.Submit(Live _, List<Request> sequences) ->
-                    sequences.forEach(sequence ->
-                            sequence.refuse(String.valueOf(unavailable().getMessage())));
+                    sequences.forEach(sequence -> sequence.refuse(whyUnavailable()));
                 case Command.ResetPrefixCache(CompletableFuture<Boolean> done) -> done.complete(false);
                 case Command.Abort _, Command.Stop _ -> {}
             }

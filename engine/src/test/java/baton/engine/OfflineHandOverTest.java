@@ -1,0 +1,166 @@
+package baton.engine;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import baton.kv.KvCache;
+import baton.kv.KvRole;
+import baton.kv.KvTransferConfig;
+import baton.kv.connector.ConnectorContext;
+import baton.kv.connector.ConnectorMetadata;
+import baton.kv.connector.KvConnector;
+import baton.kv.connector.KvMatch;
+import baton.kv.connector.KvRequest;
+import baton.kv.connector.Rank;
+import baton.kv.connector.SchedulerConnector;
+import baton.kv.connector.WorkerConnector;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import java.util.stream.IntStream;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+
+/** A prompt's KV cache from one offline engine to another, as in vLLM's offline example. */
+class OfflineHandOverTest {
+    @TempDir
+    Path directory;
+
+    private LLM llm(int blockSize, KvRole role) {
+        return new LLM(LLMTest.config()
+                .blockSize(blockSize)
+                // So that a token which is not computed can only have come from the connector.
+                .enablePrefixCaching(false)
+                .kvTransfer(KvTransferConfig.builder("SharedStorageConnector", role)
+                        .extra("shared_storage_path", directory.toString())
+                        .build())
+                .build());
+    }
+
+    @ParameterizedTest
+    @ValueSource(ints = {16, 32})
+    void theConsumerSaysWhatOneEngineAloneWouldSay(int blockSize) throws Exception {
+        List<int[]> prompts = IntStream.of(
+                        1, blockSize - 1, blockSize, blockSize + 1, 2 * blockSize, 2 * blockSize + 1, 1000, 2040)
+                .mapToObj(length -> LLMTest.prompt(length, length))
+                .toList();
+        SamplingParams eight = SamplingParams.builder()
+                .temperature(0)
+                .ignoreEos(true)
+                .maxTokens(8)
+                .build();
+        List<int[]> colocated;
+        try (LLM alone = new LLM(LLMTest.config().blockSize(blockSize).build())) {
+            colocated = tokens(alone.generateTokens(prompts, eight));
+        }
+        try (LLM producer = llm(blockSize, KvRole.PRODUCER)) {
+            assertThat(producer.generateTokens(prompts, SamplingParams.greedy(1)))
+                    .allMatch(output -> output.tokens().length == 1);
+        }
+        List<RequestOutput> handedOver = CompletableFuture.supplyAsync(() -> {
+                    try (LLM consumer = llm(blockSize, KvRole.CONSUMER)) {
+                        return consumer.generateTokens(prompts, eight);
+                    }
+                })
+                .get(60, TimeUnit.SECONDS);
+        for (int i = 0; i < prompts.size(); i++) {
+            int length = prompts.get(i).length;
+            assertThat(handedOver.get(i).tokens()).as("length %d", length).isEqualTo(colocated.get(i));
+            // Whole blocks, and a token to compute is always left.
+            assertThat(handedOver.get(i).cachedTokens())
+                    .as("length %d", length)
+                    .isEqualTo(Math.min(length / blockSize * blockSize, (length - 1) / blockSize * blockSize));
+        }
+    }
+
+    private static List<int[]> tokens(List<RequestOutput> outputs) {
+        return outputs.stream().map(RequestOutput::tokens).toList();
+    }
+
+    /** A connector of a user's own that breaks when it is told to build a step for a prompt of 13 tokens. */
+    public static final class Fragile implements KvConnector {
+        @Override
+        public Set<String> names() {
+            return Set.of();
+        }
+
+        @Override
+        public SchedulerConnector scheduler(ConnectorContext context) {
+            return new SchedulerConnector() {
+                @Override
+                public KvMatch match(KvRequest request, int computedTokens) {
+                    return new KvMatch.None();
+                }
+
+                @Override
+                public void onAllocated(KvRequest request, int[] table, int computedTokens, int externalTokens) {}
+
+                @Override
+                public ConnectorMetadata buildMetadata(ScheduledStep step) {
+                    if (step.requests().stream().anyMatch(each -> each.request().promptLength() == 13)) {
+                        throw new IllegalStateException("thirteen");
+                    }
+                    return new ConnectorMetadata.None();
+                }
+
+                @Override
+                public Release onFinished(KvRequest request, RequestEnd end, int[] blockTable) {
+                    if (request.promptLength() == 13) {
+                        throw new IllegalStateException("thirteen again");
+                    }
+                    return Release.NOW;
+                }
+
+                @Override
+                public void close() {}
+            };
+        }
+
+        @Override
+        public WorkerConnector worker(ConnectorContext context, Rank rank) {
+            return new WorkerConnector() {
+                @Override
+                public void register(KvCache cache) {}
+
+                @Override
+                public void startLoad(ConnectorMetadata metadata) {}
+
+                @Override
+                public void close() {}
+            };
+        }
+    }
+
+    @Test
+    void aUsersConnectorThatBreaksEndsEveryRequestAndTheStatusSaysWhy() {
+        try (LLM llm = new LLM(LLMTest.config()
+                .kvTransfer(KvTransferConfig.builder("OfflineHandOverTest$Fragile", KvRole.BOTH)
+                        .modulePath("baton.engine")
+                        .build())
+                .build())) {
+            SamplingParams two = SamplingParams.greedy(2);
+            assertThat(llm.generateTokens(List.of(LLMTest.prompt(1, 12)), two)
+                            .getFirst()
+                            .tokens())
+                    .hasSize(2);
+            List<int[]> prompts = new ArrayList<>();
+            for (int length = 10; length < 16; length++) {
+                prompts.add(LLMTest.prompt(length, length));
+            }
+            assertThat(llm.generateTokens(prompts, SamplingParams.greedy(500)))
+                    .allSatisfy(output -> assertThat(
+                                    output.completions().getFirst().error().orElse(""))
+                            .contains("thirteen"));
+            assertThat(llm.engine().status().failure().orElseThrow()).contains("thirteen");
+            assertThat(llm.engine().status().usedBlocks()).isZero();
+            assertThatThrownBy(() -> llm.generateTokens(List.of(LLMTest.prompt(1, 3)), two))
+                    .isInstanceOf(EngineUnavailableException.class)
+                    .hasMessageContaining("thirteen");
+        }
+    }
+}
