@@ -4,6 +4,8 @@ import baton.kv.ConfigException;
 import baton.kv.KvTransferConfigArgs;
 import java.io.IOException;
 import java.io.UncheckedIOException;
+import java.nio.file.AccessDeniedException;
+import java.nio.file.NoSuchFileException;
 import java.util.Arrays;
 import java.util.List;
 import picocli.CommandLine;
@@ -51,7 +53,7 @@ public final class Baton {
                     String message = switch (exception) {
                         case ConfigException e -> String.valueOf(e.getMessage());
                         case IOException e -> describe(e);
-                        case UncheckedIOException e -> String.valueOf(e.getMessage());
+                        case UncheckedIOException e -> describe(e.getCause());
                         case CommandFailedException e -> String.valueOf(e.getMessage());
                         default -> throw exception;
                     };
@@ -88,8 +90,12 @@ public final class Baton {
     }
 
     private static String describe(IOException e) {
-        String message = String.valueOf(e.getMessage());
-        return e.getClass() == IOException.class ? message : e.getClass().getSimpleName() + ": " + message;
+        return switch (e) {
+            // These say no more than the file's name.
+            case NoSuchFileException missing -> missing.getFile() + ": no such file";
+            case AccessDeniedException denied -> denied.getFile() + ": access denied";
+            default -> e.getMessage() == null ? e.toString() : e.getMessage();
+        };
     }
 
     /** The version that the build wrote into the jar. */

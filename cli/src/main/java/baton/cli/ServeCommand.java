@@ -128,6 +128,8 @@ final class ServeCommand implements Callable<Integer> {
                 .port(port)
                 .version(Baton.Version.current());
         Optional.ofNullable(apiKey).ifPresent(server::apiKey);
+        // A wrong option is told before the model is loaded.
+        server.build();
         PrometheusMetrics metrics = new PrometheusMetrics(names.getFirst());
         LocalEngine engine = LocalEngine.start(config, metrics);
         ApiServer api;

@@ -21,6 +21,7 @@ import java.io.IOException;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -47,7 +48,7 @@ public final class LocalEngine implements Engine {
     private static final long STOP_SECONDS = 60;
 
     private sealed interface Command {
-        record Submit(String id, List<Request> sequences) implements Command {}
+        record Submit(Live live, List<Request> sequences) implements Command {}
 
         record Abort(String id) implements Command {}
 
@@ -55,6 +56,9 @@ public final class LocalEngine implements Engine {
 
         record Stop() implements Command {}
     }
+
+    /** A request and the ids of its sequences that have not ended. */
+    private record Live(String id, Set<String> left) {}
 
     private final EngineConfig config;
     private final ModelConfig model;
@@ -73,10 +77,13 @@ public final class LocalEngine implements Engine {
 
     private volatile EngineStatus status;
     private volatile boolean closed;
+    /** Somebody has called {@link #close}: nobody needs the tokenizer when the engine's thread has ended. */
+    private volatile boolean stopping;
+
     private volatile @Nullable String failure;
 
-    /** Sequence ids of each request that has some left; the engine thread's. */
-    private final Map<String, List<String>> sequencesById = new HashMap<>();
+    /** Requests with sequences left; the engine thread's. */
+    private final Map<String, Live> liveById = new HashMap<>();
 
     private LocalEngine(
             EngineConfig config,
@@ -135,34 +142,44 @@ public final class LocalEngine implements Engine {
         DType dtype = config.dtype().orElse(model.dtype());
         KvLayout layout = new KvLayout(model.layers(), model.kvHeads(), model.headDim(), config.blockSize(), dtype);
         int blocks = numBlocks(config, layout, maxModelLen);
-        Tokenizer tokenizer = Tokenizer.load(config.model());
+        List<AutoCloseable> made = new ArrayList<>();
         try {
+            Tokenizer tokenizer = Tokenizer.load(config.model());
+            made.add(tokenizer);
             Optional<ChatTemplate> chatTemplate =
                     Optional.of(ChatTemplate.load(config.model())).filter(ChatTemplate::isPresent);
             ModelRunner runner = TorchModels.load(checkpoint, dtype, layout, blocks, config.threads(), maxModelLen);
-            try {
-                LocalEngine engine = new LocalEngine(
-                        config, maxModelLen, checkpoint, tokenizer, chatTemplate, runner, listener, Ticker.system());
-                engine.thread.start();
-                LOG.info(
-                        "Serving {} ({}, {} layers) in {}: {} KV blocks of {} tokens, {} MiB, max_model_len={}; ready in {} ms",
-                        model.name(),
-                        runner.fingerprint().digest().substring(0, 12),
-                        model.layers(),
-                        dtype.torchName(),
-                        blocks,
-                        layout.blockSize(),
-                        (blocks * layout.blockBytes()) >> 20,
-                        maxModelLen,
-                        (System.nanoTime() - start) / 1_000_000);
-                return engine;
-            } catch (RuntimeException e) {
-                runner.close();
-                throw e;
+            made.add(runner);
+            LocalEngine engine = new LocalEngine(
+                    config, maxModelLen, checkpoint, tokenizer, chatTemplate, runner, listener, Ticker.system());
+            made.add(engine.core);
+            engine.thread.start();
+            LOG.info(
+                    "Serving {} ({}, {} layers) in {}: {} KV blocks of {} tokens, {} MiB, max_model_len={}; ready in {} ms",
+                    model.name(),
+                    runner.fingerprint().digest().substring(0, 12),
+                    model.layers(),
+                    dtype.torchName(),
+                    blocks,
+                    layout.blockSize(),
+                    (blocks * layout.blockBytes()) >> 20,
+                    maxModelLen,
+                    (System.nanoTime() - start) / 1_000_000);
+            return engine;
+        } catch (RuntimeException | IOException | Error e) {
+            for (AutoCloseable each : made.reversed()) {
+                closeAfter(e, each);
             }
-        } catch (RuntimeException | IOException e) {
-            tokenizer.close();
             throw e;
+        }
+    }
+
+  
+    private static void closeAfter(Throwable failure, AutoCloseable resource) {
+        try {
+            resource.close();
+        } catch (Exception e) {
+            failure.addSuppressed(e);
         }
     }
 
@@ -225,31 +242,47 @@ public final class LocalEngine implements Engine {
     public void submit(GenerationRequest request, Consumer<GenerationEvent> sink) {
         validate(request);
         SamplingParams sampling = request.sampling();
-        if (pending.addAndGet(sampling.n()) > config.maxNumSeqs() + config.maxWaiting()) {
+        if (pending.addAndGet(sampling.n()) > (long) config.maxNumSeqs() + config.maxWaiting()) {
             pending.addAndGet(-sampling.n());
             throw new EngineUnavailableException(
                     "Too many requests: max_waiting=" + config.maxWaiting() + " are waiting already; try again later");
         }
-        long seed = sampling.seed().orElseGet(() -> mix(config.seed(), seeds.getAndIncrement()));
-        List<Request> sequences = IntStream.range(0, sampling.n())
-                .mapToObj(index -> sequence(request, index, seed, sink))
-                .toList();
-        Command.Submit command = new Command.Submit(request.id(), sequences);
+        Command.Submit command;
+        try {
+            command = sequences(request, sink);
+        } catch (RuntimeException | Error e) {
+            pending.addAndGet(-sampling.n());
+            throw e;
+        }
         commands.add(command);
+        // Whatever is queued after the engine's thread has ended is taken back here; before, it is ended there.
         if (closed && commands.remove(command)) {
             pending.addAndGet(-sampling.n());
-            throw new EngineUnavailableException("The engine is stopping");
+            throw unavailable();
         }
+    }
+
+    private Command.Submit sequences(GenerationRequest request, Consumer<GenerationEvent> sink) {
+        SamplingParams sampling = request.sampling();
+        long seed = sampling.seed().orElseGet(() -> mix(config.seed(), seeds.getAndIncrement()));
+        Live live = new Live(request.id(), new HashSet<>());
+        List<Request> sequences = IntStream.range(0, sampling.n())
+                .mapToObj(index -> sequence(request, index, seed, live, sink))
+                .toList();
+        sequences.forEach(sequence -> live.left().add(sequence.id()));
+        return new Command.Submit(live, sequences);
+    }
+
+    private EngineUnavailableException unavailable() {
+        String failed = failure;
+        return new EngineUnavailableException(
+                failed == null ? "The engine is stopping" : "The engine has failed: " + failed);
     }
 
     private void validate(GenerationRequest request) {
         int[] prompt = request.prompt();
         if (closed) {
-            throw new EngineUnavailableException("The engine is stopping");
-        }
-        String failed = failure;
-        if (failed != null) {
-            throw new EngineUnavailableException("The engine has failed: " + failed);
+            throw unavailable();
         }
         if (prompt.length == 0) {
             throw new ConfigException("prompt", "is empty, must have at least one token");
@@ -273,7 +306,8 @@ public final class LocalEngine implements Engine {
         }
     }
 
-    private Request sequence(GenerationRequest request, int index, long seed, Consumer<GenerationEvent> sink) {
+    private Request sequence(
+            GenerationRequest request, int index, long seed, Live live, Consumer<GenerationEvent> sink) {
         SamplingParams sampling = request.sampling();
         String id = sampling.n() == 1 ? request.id() : request.id() + "-" + index;
         SequenceOutput output = new SequenceOutput(
@@ -281,7 +315,7 @@ public final class LocalEngine implements Engine {
                 sampling,
                 tokenizer.detokenizer(request.prompt(), sampling.skipSpecialTokens()),
                 sink,
-                () -> ended(request.id(), id));
+                () -> ended(live, id));
         return new Request(
                 id,
                 request.prompt(),
@@ -318,11 +352,13 @@ public final class LocalEngine implements Engine {
 
     @Override
     public void close() {
-        if (closed) {
-            return;
-        }
+        stopping = true;
         closed = true;
         commands.add(new Command.Stop());
+        if (Thread.currentThread() == thread) {
+            // Called from a sink: the thread goes on to its end and cleans up there.
+            return;
+        }
         try {
             if (!thread.join(Duration.ofSeconds(STOP_SECONDS))) {
                 LOG.error("The engine did not stop within {} s; its memory is not released", STOP_SECONDS);
@@ -348,7 +384,7 @@ public final class LocalEngine implements Engine {
         } catch (InterruptedException e) {
             failure = "interrupted";
         } catch (RuntimeException | Error e) {
-            failure = String.valueOf(e.getMessage());
+            failure = e.toString();
             LOG.error("The engine failed and takes no more requests", e);
         } finally {
             endEverything();
@@ -370,22 +406,22 @@ public final class LocalEngine implements Engine {
 
     private boolean obey(Command command) {
         switch (command) {
-            case Command.Submit(String id, List<Request> sequences) -> {
-                if (sequencesById.containsKey(id)) {
+            case Command.Submit(Live live, List<Request> sequences) -> {
+                Optional<String> used =
+                        sequences.stream().map(Request::id).filter(core::knows).findFirst();
+                if (used.isPresent() || liveById.containsKey(live.id())) {
                     for (Request sequence : sequences) {
-                        sequence.refuse("request id '" + id + "' is in use");
+                        sequence.refuse("request id '" + used.orElse(live.id()) + "' is in use");
                     }
                 } else {
-                    sequencesById.put(
-                            id,
-                            new ArrayList<>(sequences.stream().map(Request::id).toList()));
+                    liveById.put(live.id(), live);
                     sequences.forEach(core::add);
                 }
             }
             case Command.Abort(String id) -> {
-                List<String> sequences = sequencesById.get(id);
-                if (sequences != null) {
-                    List.copyOf(sequences).forEach(core::abort);
+                Live live = liveById.get(id);
+                if (live != null) {
+                    List.copyOf(live.left()).forEach(core::abort);
                 }
             }
             case Command.ResetPrefixCache(CompletableFuture<Boolean> done) -> done.complete(core.resetPrefixCache());
@@ -401,28 +437,33 @@ public final class LocalEngine implements Engine {
         String why = failure;
         closed = true;
         try {
-            core.endAll(why == null ? FinishReason.ABORT : FinishReason.ERROR, String.valueOf(why));
-            for (Command command = commands.poll(); command != null; command = commands.poll()) {
-                switch (command) {
-                    case Command.Submit(String id, List<Request> sequences) ->
-                        sequences.forEach(sequence -> sequence.refuse("the engine is stopping"));
-                    case Command.ResetPrefixCache(CompletableFuture<Boolean> done) -> done.complete(false);
-                    case Command.Abort abort -> {}
-                    case Command.Stop stop -> {}
-                }
-            }
+            core.endAll(why == null ? FinishReason.ABORT : FinishReason.ERROR, "The engine has failed: " + why);
         } catch (RuntimeException e) {
             LOG.error("Ending the engine's requests failed", e);
-        } finally {
+        }
+        status = core.status(Optional.empty());
+        for (Command command = commands.poll(); command != null; command = commands.poll()) {
+            switch (command) {
+                case Command.Submit(Live _, List<Request> sequences) ->
+                    sequences.forEach(sequence -> sequence.refuse(unavailable().getMessage()));
+                case Command.ResetPrefixCache(CompletableFuture<Boolean> done) -> done.complete(false);
+                case Command.Abort _, Command.Stop _ -> {}
+            }
+        }
+        try {
             core.close();
+        } finally {
+            if (stopping) {
+                tokenizer.close();
+            }
         }
     }
 
-    private void ended(String requestId, String sequenceId) {
+    private void ended(Live live, String sequenceId) {
         pending.decrementAndGet();
-        List<String> sequences = sequencesById.get(requestId);
-        if (sequences != null && sequences.remove(sequenceId) && sequences.isEmpty()) {
-            sequencesById.remove(requestId);
+        live.left().remove(sequenceId);
+        if (live.left().isEmpty()) {
+            liveById.remove(live.id(), live);
         }
     }
 

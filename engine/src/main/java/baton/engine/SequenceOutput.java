@@ -15,9 +15,16 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 import java.util.function.Consumer;
+import java.util.function.Supplier;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
-/** Turns one sequence's tokens into events: text that never ends within a character or within the beginning of a stop string. */
+/**
+ * Turns one sequence's tokens into events: text that never ends within a character or within the beginning of a stop string. If
+ * the sink throws, the sequence fails; the sink still gets the end of it, and what it then throws is logged and goes no further.
+ */
 final class SequenceOutput implements RequestListener {
+    private static final Logger LOG = LoggerFactory.getLogger(SequenceOutput.class);
     private static final int[] NO_TOKENS = {};
 
     private final int index;
@@ -59,7 +66,8 @@ final class SequenceOutput implements RequestListener {
         tokens++;
         // The text of the token that ends the output is not part of the output.
         String text = ends && !keepStopToken ? "" : detokenizer.append(token.id());
-        StopMatcher.Result result = tokens < minTokens
+        // As in vLLM, a stop string may begin but not end in the text of the first min_tokens tokens.
+        StopMatcher.Result result = tokens <= minTokens
                 ? new StopMatcher.Result(stops.pass(text), Optional.empty())
                 : stops.append(text, false);
         sink.accept(new Output(
@@ -77,15 +85,23 @@ final class SequenceOutput implements RequestListener {
             RequestStats stats,
             Optional<JsonFields> kvTransferParams,
             Optional<String> error) {
-        boolean stoppedByString = stopReason.filter(String.class::isInstance).isPresent();
-        String rest =
-                stoppedByString ? "" : stops.append(detokenizer.finish(), true).text();
-        if (!rest.isEmpty()) {
-            sink.accept(new Output(index, NO_TOKENS, rest, List.of()));
+        ended.run();
+        if (reason != FinishReason.ERROR && stopReason.filter(String.class::isInstance).isEmpty()) {
+            deliver(() -> {
+                String rest = stops.append(detokenizer.finish(), true).text();
+                return rest.isEmpty() ? Optional.empty() : Optional.of(new Output(index, NO_TOKENS, rest, List.of()));
+            });
         }
         Usage usage = new Usage(
                 stats.promptTokens(), stats.localCacheHit() + stats.externalKvTransfer(), stats.outputTokens());
-        ended.run();
-        sink.accept(new Finished(index, reason, stopReason, usage, kvTransferParams, error));
+        deliver(() -> Optional.of(new Finished(index, reason, stopReason, usage, kvTransferParams, error)));
+    }
+
+    private void deliver(Supplier<Optional<GenerationEvent>> event) {
+        try {
+            event.get().ifPresent(sink);
+        } catch (RuntimeException e) {
+            LOG.error("The end of a sequence could not be delivered", e);
+        }
     }
 }

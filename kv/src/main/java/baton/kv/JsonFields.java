@@ -44,12 +44,19 @@ public final class JsonFields {
         try {
             parsed = MAPPER.readTree(json);
         } catch (JacksonException e) {
-            throw new ConfigException(path, "not valid JSON: " + e.getOriginalMessage(), e);
+            throw new ConfigException(path, "not valid JSON: " + problem(e), e);
         }
         if (parsed instanceof ObjectNode object) {
             return new JsonFields(path, object);
         }
         throw new ConfigException(path, "must be a JSON object, is " + describe(parsed));
+    }
+
+    /** Jackson's words without where an unfinished value began, which it does not know of strings. */
+    private static String problem(JacksonException e) {
+        String message = e.getOriginalMessage();
+        int start = message.indexOf(" (start marker");
+        return start < 0 ? message : message.substring(0, start);
     }
 
     public Set<String> names() {

@@ -28,6 +28,14 @@ class JsonFieldsTest {
     }
 
     @Test
+    void whatIsNoJsonIsSaidWithoutTheParsersInnards() {
+        assertThatThrownBy(() -> JsonFields.parse("p", "{\"a\": "))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageStartingWith("p: not valid JSON: ")
+                .hasMessageNotContaining("Source");
+    }
+
+    @Test
     void errorsNameTheWholePath() {
         JsonFields fields =
                 JsonFields.parse("p", "{\"o\": {\"a\": {\"b\": \"x\"}}, \"l\": [1], \"big\": 1e300, \"nan\": \"NaN\"}");

@@ -6,6 +6,7 @@ import io.vertx.core.Future;
 import io.vertx.core.Vertx;
 import io.vertx.core.VertxOptions;
 import io.vertx.core.file.FileSystemOptions;
+import java.net.SocketException;
 import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.CopyOnWriteArrayList;
@@ -79,8 +80,9 @@ public final class Router implements AutoCloseable {
                     Duration.ofSeconds(30));
         } catch (ExecutionException | TimeoutException e) {
             close(vertx, probe, metrics);
+            String why = e.getCause() instanceof SocketException known ? known.getMessage() : e.toString();
             throw new ConfigException(
-                    "port", "cannot listen on " + config.host() + ":" + config.port() + ": " + e.getMessage(), e);
+                    "port", "cannot listen on " + config.host() + ":" + config.port() + ": " + why, e);
         }
         Router router = new Router(
                 config, vertx, probe, metrics, verticles, verticles.getFirst().port());

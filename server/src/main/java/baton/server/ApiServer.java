@@ -13,6 +13,7 @@ import io.vertx.core.http.HttpMethod;
 import io.vertx.core.http.HttpServer;
 import io.vertx.core.http.HttpServerOptions;
 import io.vertx.core.http.HttpServerRequest;
+import java.net.SocketException;
 import java.net.URLDecoder;
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
@@ -142,9 +143,9 @@ public final class ApiServer implements AutoCloseable {
             await(server.http.listen(), START_DEADLINE);
         } catch (ExecutionException | TimeoutException e) {
             server.close(Duration.ZERO);
-            Throwable cause = e instanceof ExecutionException ? e.getCause() : e;
+            String why = e.getCause() instanceof SocketException known ? known.getMessage() : e.toString();
             throw new ConfigException(
-                    "port", "cannot listen on " + config.host() + ":" + config.port() + ": " + cause, e);
+                    "port", "cannot listen on " + config.host() + ":" + config.port() + ": " + why, e);
         }
         LOG.info("serving {} on http://{}:{}", config.servedModelNames().getFirst(), config.host(), server.port());
         return server;

@@ -20,6 +20,8 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /**
  * Decides what to load and what to save.
@@ -31,6 +33,8 @@ import java.util.Set;
  * <p>A request whose load failed never loads again, so that recomputing it ends; its entry is left alone for a while.
  */
 final class SharedStorageScheduler implements SchedulerConnector {
+    private static final Logger log = LoggerFactory.getLogger(SharedStorageScheduler.class);
+
     /** Looking for shorter and shorter prefixes may not hold up the scheduler on a slow file system. */
     private static final long SEARCH_NANOS = Duration.ofMillis(100).toNanos();
 
@@ -41,6 +45,7 @@ final class SharedStorageScheduler implements SchedulerConnector {
     private Optional<SharedStorage> storage = Optional.empty();
     private StepPlan lastPlan = new StepPlan(List.of(), List.of());
     private int incompatible;
+    private int broken;
 
     SharedStorageScheduler(ConnectorContext context, SharedStorageConnector.Settings settings) {
         this.context = context;
@@ -152,11 +157,15 @@ final class SharedStorageScheduler implements SchedulerConnector {
 
     @Override
     public List<Measurement> takeMeasurements() {
-        if (incompatible == 0) {
-            return List.of();
+        List<Measurement> taken = new ArrayList<>();
+        if (incompatible > 0) {
+            taken.add(Measurement.count("baton:kv_incompatible_entries", incompatible));
         }
-        List<Measurement> taken = List.of(Measurement.count("baton:kv_incompatible_entries", incompatible));
+        if (broken > 0) {
+            taken.add(Measurement.count("baton:kv_broken_entries", broken));
+        }
         incompatible = 0;
+        broken = 0;
         return taken;
     }
 
@@ -168,9 +177,17 @@ final class SharedStorageScheduler implements SchedulerConnector {
     private Optional<SharedStorage.Entry> search(KvRequest request, int computedTokens, int aligned) {
         long start = context.ticker().nanos();
         for (EntryNames.Candidate candidate : EntryNames.candidates(request, computedTokens, aligned, blockSize)) {
-            if (storage().exists(candidate.name())
-                    && find(candidate.name(), candidate.tokens()) instanceof SharedStorage.Lookup.Found found) {
-                return Optional.of(found.entry());
+            if (storage().exists(candidate.name())) {
+                switch (find(candidate.name(), candidate.tokens())) {
+                    case SharedStorage.Lookup.Found(SharedStorage.Entry entry) -> {
+                        return Optional.of(entry);
+                    }
+                    case SharedStorage.Lookup.Broken(String reason) -> {
+                        broken++;
+                        log.warn("request {}: KV cache entry {} is broken: {}", request.id(), candidate.name(), reason);
+                    }
+                    case SharedStorage.Lookup.Absent _, SharedStorage.Lookup.Incompatible _ -> {}
+                }
             }
             if (context.ticker().nanos() - start > SEARCH_NANOS) {
                 break;

@@ -368,6 +368,19 @@ class SharedStorageConnectorTest {
     }
 
     @Test
+    void entriesFoundBrokenAreMissesAndCounted() throws IOException {
+        FakeEngine instance = engine(KvRole.CONSUMER);
+        engine(KvRole.PRODUCER).prefill(counting(40));
+        Path file = root.resolve(TOKENS_0_TO_31).resolve("model.layers.1.self_attn.attn.safetensors");
+        Files.delete(file);
+
+        assertThat(instance.scheduler().match(counting(40), 0)).isEqualTo(new KvMatch.None());
+        assertThat(instance.scheduler().takeMeasurements())
+                .containsExactly(Measurement.count("baton:kv_broken_entries", 1));
+        assertThat(instance.scheduler().takeMeasurements()).isEmpty();
+    }
+
+    @Test
     void whatWasComputedFromInvalidBlocksIsNotStored() throws IOException {
         FakeEngine instance = engine(KvRole.BOTH);
         instance.prefill(counting(2 * BLOCK + 1));

@@ -1,6 +1,7 @@
 package baton.engine.core;
 
 import java.util.Arrays;
+import java.util.Set;
 
 /** The blocks of one sequence in order; grows at its end. */
 final class BlockTable {
@@ -26,13 +27,15 @@ final class BlockTable {
         return Arrays.copyOf(blocks, size);
     }
 
-    int indexOf(int block) {
+    /** How many of these are among {@code wanted}. */
+    int count(Set<Integer> wanted) {
+        int count = 0;
         for (int i = 0; i < size; i++) {
-            if (blocks[i] == block) {
-                return i;
+            if (wanted.contains(blocks[i])) {
+                count++;
             }
         }
-        return -1;
+        return count;
     }
 
     void clear() {

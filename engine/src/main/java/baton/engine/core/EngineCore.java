@@ -65,10 +65,12 @@ public final class EngineCore implements AutoCloseable {
         ConnectorContext context =
                 new ConnectorContext(config.kvTransfer(), runner.fingerprint(), layout, 1, 1, ticker);
         this.connector = kvConnector.map(c -> c.scheduler(context));
-        Optional<WorkerConnector> workerConnector = kvConnector.map(c -> c.worker(context, Rank.FIRST));
-        this.worker = new Worker(runner, workerConnector);
-        Optional<HandshakeMetadata> handshake = workerConnector.flatMap(WorkerConnector::handshakeMetadata);
-        handshake.ifPresent(metadata -> connector.orElseThrow().onHandshakeMetadata(Map.of(Rank.FIRST, metadata)));
+        try {
+            this.worker = worker(runner, kvConnector, context);
+        } catch (RuntimeException | Error e) {
+            connector.ifPresent(SchedulerConnector::close);
+            throw e;
+        }
         this.pool = new BlockPool(runner.cache().blocks());
         this.scheduler = new Scheduler(
                 pool,
@@ -84,10 +86,28 @@ public final class EngineCore implements AutoCloseable {
         this.sampler = new Sampler(runner.config().vocabularySize(), eosTokens);
     }
 
-    /** Queues a request. Its id must not be in use. */
+    private Worker worker(ModelRunner runner, Optional<KvConnector> kvConnector, ConnectorContext context) {
+        Optional<WorkerConnector> workerConnector = kvConnector.map(c -> c.worker(context, Rank.FIRST));
+        try {
+            Worker made = new Worker(runner, workerConnector);
+            Optional<HandshakeMetadata> handshake = workerConnector.flatMap(WorkerConnector::handshakeMetadata);
+            handshake.ifPresent(metadata -> connector.orElseThrow().onHandshakeMetadata(Map.of(Rank.FIRST, metadata)));
+            return made;
+        } catch (RuntimeException | Error e) {
+            workerConnector.ifPresent(WorkerConnector::close);
+            throw e;
+        }
+    }
+
+    /** Queues a request. Its id must not be in use. A connector that refuses it ends it with an error. */
     public void add(Request request) {
         request.sampleWith(sampler);
-        scheduler.add(request);
+        scheduler.add(request).ifPresent(why -> fail(request, why));
+    }
+
+    /** True while a request of that id runs, or has ended and a transfer still uses its blocks. */
+    public boolean knows(String id) {
+        return scheduler.knows(id);
     }
 
     /** Ids that end a text. */
@@ -105,11 +125,15 @@ public final class EngineCore implements AutoCloseable {
     /** Ends all requests. */
     public void endAll(FinishReason reason, String why) {
         for (Request request : scheduler.requests()) {
-            finish(
-                    request,
-                    reason,
-                    Optional.empty(),
-                    reason == FinishReason.ERROR ? Optional.of(why) : Optional.empty());
+            try {
+                finish(
+                        request,
+                        reason,
+                        Optional.empty(),
+                        reason == FinishReason.ERROR ? Optional.of(why) : Optional.empty());
+            } catch (RuntimeException e) {
+                LOG.error("Ending {} failed", request, e);
+            }
         }
     }
 
@@ -147,12 +171,19 @@ public final class EngineCore implements AutoCloseable {
         try (CloseableLogits logits = execute(step)) {
             WorkerReport report = worker.report(step.finished());
             measurements.addAll(report.measurements());
-            Outcome outcome = scheduler.executed(step, report);
+            Outcome outcome = scheduler.executed(logits.failure().isEmpty() ? step : step.notComputed(), report);
+            // Told before the step's results: who has an answer finds what it took in the metrics.
+            measurements.addAll(scheduler.takeMeasurements());
+            countScheduler(before, scheduler.counters(), measurements);
+            if (!measurements.isEmpty()) {
+                listener.onMeasurements(measurements);
+            }
+            step.refused().forEach(this::fail);
             for (LoadFailure failure : outcome.failures()) {
                 fail(
                         failure.request(),
                         "KV load failed: " + failure.invalidBlocks()
-                                + " blocks could not be loaded (kv_load_failure_policy=fail)");
+                                + " of its blocks could not be loaded (kv_load_failure_policy=fail)");
             }
             if (logits.failure().isPresent()) {
                 String why = logits.failure().get();
@@ -160,11 +191,6 @@ public final class EngineCore implements AutoCloseable {
             } else {
                 generated = sample(step, outcome, logits);
             }
-        }
-        measurements.addAll(scheduler.takeMeasurements());
-        countScheduler(before, scheduler.counters(), measurements);
-        if (!measurements.isEmpty()) {
-            listener.onMeasurements(measurements);
         }
         boolean computed = !step.slices().isEmpty();
         Scheduler.Counters after = scheduler.counters();
@@ -211,8 +237,10 @@ public final class EngineCore implements AutoCloseable {
             slices.add(new SequenceSlice(
                     request.tokens(slice.start(), end), slice.start(), request.blocks.toArray(), logitsWanted(slice)));
         }
+        // A connector that fails here may have parked requests that it will never report: nothing goes on after that.
+        worker.startLoad(step.metadata());
         try {
-            return new CloseableLogits(worker.execute(slices, step.metadata()), Optional.empty());
+            return new CloseableLogits(worker.forward(slices), Optional.empty());
         } catch (RuntimeException | OutOfMemoryError e) {
             // The requests of this step are lost; what is cached from earlier steps is untouched, so others go on.
             LOG.error(
@@ -227,7 +255,7 @@ public final class EngineCore implements AutoCloseable {
     private static int logitsWanted(Slice slice) {
         Request request = slice.request();
         int end = slice.start() + slice.count();
-        if (request.wantsPromptLogprobs() && slice.start() < request.promptLength()) {
+        if (request.lacksPromptLogprobs(slice.start())) {
             return slice.count();
         }
         return end == request.length() ? 1 : 0;
@@ -250,7 +278,7 @@ public final class EngineCore implements AutoCloseable {
             }
             Logits logits = batch.logits().orElseThrow();
             try {
-                if (request.wantsPromptLogprobs() && slice.start() < request.promptLength()) {
+                if (request.lacksPromptLogprobs(slice.start())) {
                     promptLogprobs(slice, logits, firstRow);
                 }
                 if (request.computedTokens == request.length()) {
@@ -268,15 +296,17 @@ public final class EngineCore implements AutoCloseable {
     /** Row i of a slice predicts the token after its i-th; the last prompt token's row predicts output, not prompt. */
     private void promptLogprobs(Slice slice, Logits logits, int firstRow) {
         Request request = slice.request();
+        int start = Math.max(slice.start(), request.promptLogprobsReported);
         int end = Math.min(slice.start() + slice.count(), request.promptLength() - 1);
-        if (end > slice.start()) {
-            int[] next = request.tokens(slice.start() + 1, end + 1);
+        if (end > start) {
+            int[] next = request.tokens(start + 1, end + 1);
             request.listener()
                     .onPromptLogprobs(sampler.promptLogprobs(
                             logits,
-                            firstRow,
+                            firstRow + start - slice.start(),
                             next,
                             request.sampling().promptLogprobs().orElseThrow()));
+            request.promptLogprobsReported = end;
         }
     }
 
@@ -319,8 +349,8 @@ public final class EngineCore implements AutoCloseable {
         };
         var kvTransferParams = scheduler.finish(request, end);
         RequestStats stats = stats(request, reason);
-        request.listener().onFinished(reason, stopReason, stats, kvTransferParams, error);
         listener.onFinished(stats);
+        request.listener().onFinished(reason, stopReason, stats, kvTransferParams, error);
     }
 
     private RequestStats stats(Request request, FinishReason reason) {

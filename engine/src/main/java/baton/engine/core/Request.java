@@ -69,6 +69,9 @@ public final class Request implements KvRequest {
 
     int externalHit;
     boolean everScheduled;
+    /** Prompt tokens whose log probabilities were reported; survives preemption. */
+    int promptLogprobsReported;
+
     long firstScheduledNanos;
     long firstTokenNanos;
     long lastTokenNanos;
@@ -186,6 +189,11 @@ public final class Request implements KvRequest {
 
     boolean wantsPromptLogprobs() {
         return sampling.promptLogprobs().isPresent();
+    }
+
+    /** True if computing the tokens from {@code start} on leads to log probabilities of the prompt that are still wanted. */
+    boolean lacksPromptLogprobs(int start) {
+        return wantsPromptLogprobs() && start < promptLength && promptLogprobsReported < promptLength - 1;
     }
 
     /** Ends a request that was never added to a core. */

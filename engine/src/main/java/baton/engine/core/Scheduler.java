@@ -25,6 +25,8 @@ import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.Set;
 import java.util.TreeSet;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /*
  * The semantics are those of vLLM V1's scheduler; what differs is said here.
@@ -42,6 +44,8 @@ import java.util.TreeSet;
  *   If blocks run out all the same, the running request that is last in order loses its blocks and waits again.
  *   Blocks are published for sharing after the step that filled them, never before: a step may fail, a load may fail. Instead, a
  *   request whose next block is being computed by another waits for that block and then shares it.
+ *   A request that waits for a load, or for its turn after it, has the rest of the blocks of its prompt reserved. So whatever
+ *   is admitted can be completed: when all that run have ended, all that hold blocks fit together.
  *
  * Loads from elsewhere
  *
@@ -51,12 +55,15 @@ import java.util.TreeSet;
  *
  * Ends
  *
+ *   A connector that throws from onNewRequest or match loses that request, which ends with an error. If it throws from any other
+ *   call its state and the engine's may differ: the step throws, and the owner ends everything.
  *   The connector is told exactly once and may ask to keep the blocks until a worker reports them as sent. Blocks that a load is
  *   still writing to are kept until it is reported as over. Reports about requests that nobody knows are counted and ignored.
  */
 
 /** Decides what each step computes and owns the blocks. One thread uses it. */
 final class Scheduler {
+    private static final Logger LOG = LoggerFactory.getLogger(Scheduler.class);
     private static final Comparator<Request> ORDER =
             Comparator.comparingInt(Request::priority).thenComparingLong(request -> request.sequence);
 
@@ -68,14 +75,28 @@ final class Scheduler {
      */
     record Slice(Request request, int start, int count) {}
 
-    /** What a step computes, in the order of the batch. */
-    record Step(List<Slice> slices, Set<String> finished, Set<String> preempted, ConnectorMetadata metadata) {
+    /**
+     * What a step computes, in the order of the batch.
+     *
+     * @param refused requests that must end, since the connector failed on them, and what it said
+     */
+    record Step(
+            List<Slice> slices,
+            Set<String> finished,
+            Set<String> preempted,
+            Map<Request, String> refused,
+            ConnectorMetadata metadata) {
+        /** This step, if its slices came to nothing. */
+        Step notComputed() {
+            return new Step(List.of(), finished, preempted, refused, metadata);
+        }
+
         int tokens() {
             return slices.stream().mapToInt(Slice::count).sum();
         }
     }
 
-    /** A request that must end because its KV could not be loaded. */
+    /** A request that must end because that many of its blocks could not be loaded. */
     record LoadFailure(Request request, int invalidBlocks) {}
 
     /**
@@ -122,7 +143,11 @@ final class Scheduler {
     private final LoadFailurePolicy loadFailurePolicy;
     private final Optional<SchedulerConnector> connector;
 
+    /** Waiting requests without blocks. */
     private final TreeSet<Request> waiting = new TreeSet<>(ORDER);
+    /** Waiting requests with blocks: a load is filling them, or has filled them. */
+    private final TreeSet<Request> holding = new TreeSet<>(ORDER);
+
     private final List<Request> running = new ArrayList<>();
     private final Map<String, Request> live = new LinkedHashMap<>();
     /** Finished requests whose blocks a transfer still uses. */
@@ -149,13 +174,28 @@ final class Scheduler {
         this.connector = connector;
     }
 
-    void add(Request request) {
+    /** Queues a request. What the connector said, if it failed on it: the request must then end. */
+    Optional<String> add(Request request) {
         if (live.putIfAbsent(request.id(), request) != null) {
             throw new IllegalStateException("id=" + request.id() + " is in use");
         }
         request.sequence = arrivals++;
         waiting.add(request);
-        connector.ifPresent(c -> c.onNewRequest(request));
+        try {
+            connector.ifPresent(c -> c.onNewRequest(request));
+            return Optional.empty();
+        } catch (RuntimeException e) {
+            return Optional.of(failed(request, "onNewRequest", e));
+        }
+    }
+
+    private static String failed(Request request, String call, RuntimeException e) {
+        LOG.error("The connector's {} failed for {}", call, request, e);
+        return "The connector failed: " + e.getMessage();
+    }
+
+    boolean knows(String id) {
+        return live.containsKey(id) || lingering.containsKey(id);
     }
 
     Optional<Request> find(String id) {
@@ -171,11 +211,11 @@ final class Scheduler {
     }
 
     int waitingCount() {
-        return waiting.size();
+        return waiting.size() + holding.size();
     }
 
     int waitingForRemoteKvCount() {
-        return (int) waiting.stream()
+        return (int) holding.stream()
                 .filter(request -> request.state == Request.State.WAITING_FOR_REMOTE_KVS)
                 .count();
     }
@@ -208,8 +248,9 @@ final class Scheduler {
         Map<Request, Slice> slices = new LinkedHashMap<>();
         Set<String> preempted = new HashSet<>();
         int budget = scheduleRunning(slices, preempted, maxNumBatchedTokens);
+        Map<Request, String> refused = new LinkedHashMap<>();
         if (preempted.isEmpty()) {
-            scheduleWaiting(slices, budget);
+            scheduleWaiting(slices, refused, budget);
         }
         List<Slice> ordered = List.copyOf(slices.values());
         Set<String> finished = Set.copyOf(finishedSinceStep);
@@ -226,7 +267,7 @@ final class Scheduler {
                         finished,
                         preempted)))
                 .orElseGet(ConnectorMetadata.None::new);
-        return new Step(ordered, finished, preempted, metadata);
+        return new Step(ordered, finished, preempted, refused, metadata);
     }
 
     private int scheduleRunning(Map<Request, Slice> slices, Set<String> preempted, int budget) {
@@ -263,29 +304,54 @@ final class Scheduler {
         return budget;
     }
 
-    private void scheduleWaiting(Map<Request, Slice> slices, int budget) {
+    private void scheduleWaiting(Map<Request, Slice> slices, Map<Request, String> refused, int budget) {
+        if (waitingCount() == 0 || budget == 0 || running.size() >= maxNumSeqs) {
+            return;
+        }
         int reserved = 0;
+        for (Request request : holding) {
+            reserved += blocksFor(request.length()) - request.blocks.size();
+        }
         Set<BlockHash> inFlight = new HashSet<>();
         for (Request request : running) {
             reserved += Math.max(0, blocksFor(request.length()) - request.blocks.size());
             addInFlight(request, inFlight);
         }
+        // Those that hold blocks come first: one without, earlier in order, may need what only their end sets free.
+        Iterator<Request> loaded = holding.iterator();
+        while (loaded.hasNext() && budget > 0 && running.size() < maxNumSeqs) {
+            Request request = loaded.next();
+            int fresh = blocksFor(request.length()) - request.blocks.size();
+            if (request.state == Request.State.WAITING_FOR_REMOTE_KVS || fresh > pool.free()) {
+                continue;
+            }
+            loaded.remove();
+            int known = request.computedTokens;
+            int count = Math.min(request.length() - known, budget);
+            run(request, known, count, known, 0, slices);
+            reserved -= fresh - (blocksFor(request.length()) - request.blocks.size());
+            addInFlight(request, inFlight);
+            budget -= count;
+        }
         Iterator<Request> queue = waiting.iterator();
         while (queue.hasNext() && budget > 0 && running.size() < maxNumSeqs) {
             Request request = queue.next();
-            if (request.state == Request.State.WAITING_FOR_REMOTE_KVS) {
-                continue;
-            }
-            boolean loaded = request.computedTokens > 0;
-            List<Integer> hits = loaded ? List.of() : lookUp(request);
-            int local = loaded ? request.computedTokens : hits.size() * blockSize;
-            if (!loaded && nextBlockInFlight(request, hits.size(), inFlight)) {
+            List<Integer> hits = lookUp(request);
+            int local = hits.size() * blockSize;
+            if (nextBlockInFlight(request, hits.size(), inFlight)) {
                 continue;
             }
             int external = 0;
             boolean async = false;
-            if (!loaded && connector.isPresent() && !request.connectorDone && !request.wantsPromptLogprobs()) {
-                switch (connector.get().match(request, local)) {
+            if (connector.isPresent() && !request.connectorDone && !request.wantsPromptLogprobs()) {
+                KvMatch match;
+                try {
+                    match = connector.get().match(request, local);
+                } catch (RuntimeException e) {
+                    refused.put(request, failed(request, "match", e));
+                    continue;
+                }
+                switch (match) {
                     case KvMatch.None() -> {}
                     case KvMatch.AskAgain() -> {
                         continue;
@@ -306,29 +372,37 @@ final class Scheduler {
                 pool.hold(block);
                 request.blocks.add(block);
             }
-            if (!grow(request, known + count)) {
-                throw new IllegalStateException("admitted without room: " + request);
-            }
-            if (!loaded) {
-                request.publishedBlocks = hits.size();
-                countHits(request, local, external);
-            }
-            request.computedTokens = known;
-            int[] table = request.blocks.toArray();
-            int externalTokens = external;
-            connector.ifPresent(c -> c.onAllocated(request, table, local, externalTokens));
-            reserved += blocksFor(request.length()) - request.blocks.size();
+            request.publishedBlocks = hits.size();
+            countHits(request, local, external);
+            queue.remove();
             if (async) {
                 request.state = Request.State.WAITING_FOR_REMOTE_KVS;
-                continue;
+                holding.add(request);
+                allocate(request, known, local, external);
+                request.computedTokens = known;
+            } else {
+                run(request, known, count, local, external, slices);
+                addInFlight(request, inFlight);
+                budget -= count;
             }
-            queue.remove();
-            request.state = Request.State.RUNNING;
-            running.add(request);
-            addInFlight(request, inFlight);
-            slices.put(request, new Slice(request, known, count));
-            budget -= count;
+            reserved += blocksFor(request.length()) - request.blocks.size();
         }
+    }
+
+    private void run(
+            Request request, int known, int count, int local, int external, Map<Request, Slice> slices) {
+        request.state = Request.State.RUNNING;
+        running.add(request);
+        request.computedTokens = known;
+        allocate(request, known + count, local, external);
+        slices.put(request, new Slice(request, known, count));
+    }
+
+    private void allocate(Request request, int tokens, int local, int external) {
+        if (!grow(request, tokens)) {
+            throw new IllegalStateException("admitted without room: " + request);
+        }
+        connector.ifPresent(c -> c.onAllocated(request, request.blocks.toArray(), local, external));
     }
 
     /** The cached blocks of the request's longest known prefix that leaves a token to compute. */
@@ -398,12 +472,18 @@ final class Scheduler {
     }
 
     private void preempt(Request request) {
+        waitAgain(request);
+        counters.preempted++;
+    }
+
+    /** Puts a request back to where it has no blocks and nothing computed. */
+    private void waitAgain(Request request) {
         running.remove(request);
+        holding.remove(request);
         releaseBlocks(request);
         request.computedTokens = 0;
         request.state = Request.State.WAITING;
         waiting.add(request);
-        counters.preempted++;
     }
 
     // ---- after the step
@@ -442,7 +522,13 @@ final class Scheduler {
         if (invalid.isEmpty()) {
             return cut;
         }
-        invalid.forEach(pool::forget);
+        for (int block : invalid) {
+            if (block >= 0 && block < pool.size()) {
+                pool.forget(block);
+            } else {
+                counters.unknownReports++;
+            }
+        }
         for (Request request : live.values()) {
             int first = 0;
             while (first < request.blocks.size() && !invalid.contains(request.blocks.get(first))) {
@@ -462,13 +548,10 @@ final class Scheduler {
             request.connectorDone = true;
             request.externalHit = Math.max(0, Math.min(request.externalHit, request.computedTokens - request.localHit));
             if (loadFailurePolicy == LoadFailurePolicy.FAIL) {
-                failures.add(new LoadFailure(request, invalid.size()));
-            } else if (request.state == Request.State.RUNNING && request.computedTokens == 0) {
+                failures.add(new LoadFailure(request, request.blocks.count(invalid)));
+            } else if (request.state != Request.State.WAITING_FOR_REMOTE_KVS && request.computedTokens == 0) {
                 // Nothing is left; it may still share what others have computed.
-                running.remove(request);
-                releaseBlocks(request);
-                request.state = Request.State.WAITING;
-                waiting.add(request);
+                waitAgain(request);
             }
         }
         return cut;
@@ -491,7 +574,7 @@ final class Scheduler {
             return;
         }
         if (request.computedTokens == 0) {
-            releaseBlocks(request);
+            waitAgain(request);
             return;
         }
         // The last token is computed here in any case: its logits are wanted.
@@ -524,11 +607,10 @@ final class Scheduler {
         }
         running.remove(request);
         waiting.remove(request);
+        holding.remove(request);
         request.awaitsReceived = request.state == Request.State.WAITING_FOR_REMOTE_KVS;
         request.state = Request.State.FINISHED;
-        Release release = connector
-                .map(c -> c.onFinished(request, end, request.blocks.toArray()))
-                .orElse(Release.NOW);
+        Release release = release(request, end);
         request.awaitsSent = release.delayed();
         finishedSinceStep.add(request.id());
         if (request.awaitsReceived || request.awaitsSent) {
@@ -537,6 +619,18 @@ final class Scheduler {
             releaseBlocks(request);
         }
         return release.kvTransferParams();
+    }
+
+    /** A connector that fails here has no claim to the blocks. */
+    private Release release(Request request, RequestEnd end) {
+        try {
+            return connector
+                    .map(c -> c.onFinished(request, end, request.blocks.toArray()))
+                    .orElse(Release.NOW);
+        } catch (RuntimeException e) {
+            failed(request, "onFinished", e);
+            return Release.NOW;
+        }
     }
 
     private void releaseLingering(Request request) {
@@ -561,6 +655,15 @@ final class Scheduler {
     /** @throws IllegalStateException naming the first broken invariant */
     void checkInvariants() {
         pool.checkInvariants();
+        if (waiting.size() + holding.size() + running.size() != live.size()) {
+            throw new IllegalStateException("waiting=%d holding=%d running=%d but live=%d"
+                    .formatted(waiting.size(), holding.size(), running.size(), live.size()));
+        }
+        for (Request request : waiting) {
+            if (request.blocks.size() > 0 || request.computedTokens > 0) {
+                throw new IllegalStateException("waits in the wrong queue: " + request);
+            }
+        }
         Map<Integer, Integer> held = new HashMap<>();
         List<Request> holders = new ArrayList<>(live.values());
         holders.addAll(lingering.values());

@@ -24,18 +24,27 @@ final class Worker implements AutoCloseable {
         connector.ifPresent(c -> c.register(runner.cache()));
     }
 
+    /** Begins a step: the connector starts its loads. */
+    void startLoad(ConnectorMetadata metadata) {
+        connector.ifPresent(c -> c.startLoad(metadata));
+    }
+
     /**
-     * Runs one step.
+     * Computes a step.
      *
      * @return its logits, none if there was nothing to compute; the caller closes them
      */
-    Optional<Logits> execute(List<SequenceSlice> slices, ConnectorMetadata metadata) {
-        connector.ifPresent(c -> c.startLoad(metadata));
+    Optional<Logits> forward(List<SequenceSlice> slices) {
         if (slices.isEmpty()) {
             return Optional.empty();
         }
         Logits logits = runner.forward(slices, hooks);
-        connector.ifPresent(WorkerConnector::waitForSave);
+        try {
+            connector.ifPresent(WorkerConnector::waitForSave);
+        } catch (RuntimeException e) {
+            logits.close();
+            throw e;
+        }
         return Optional.of(logits);
     }
 
@@ -46,8 +55,11 @@ final class Worker implements AutoCloseable {
 
     @Override
     public void close() {
-        connector.ifPresent(WorkerConnector::close);
-        runner.close();
+        try {
+            connector.ifPresent(WorkerConnector::close);
+        } finally {
+            runner.close();
+        }
     }
 
     private static LayerHooks around(WorkerConnector connector) {

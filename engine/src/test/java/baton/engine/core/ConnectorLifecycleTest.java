@@ -115,6 +115,27 @@ class ConnectorLifecycleTest {
     }
 
     @Test
+    void laterRequestsDoNotTakeTheBlocksThatALoadedOneStillNeeds() {
+        connector.match = (request, computed) -> new KvMatch.Tokens(request.id().equals("a") ? 4 : 12, true);
+        try (CoreHarness harness = core(12, LoadFailurePolicy.FAIL)) {
+            Result first = harness.add("a", prompt(1, 44), 2);
+            harness.step();
+            Result second = harness.add("b", prompt(2, 13), 2);
+            harness.step();
+            connector.complete("a");
+            for (int i = 0; i < 20 && second.reason.isEmpty(); i++) {
+                if (connector.isLoading("b")) {
+                    connector.complete("b");
+                }
+                harness.step();
+            }
+            harness.run();
+            assertThat(first.tokens).isEqualTo(expected(prompt(1, 44), 2));
+            assertThat(second.tokens).isEqualTo(expected(prompt(2, 13), 2));
+        }
+    }
+
+    @Test
     void blocksOfALoadAreNotSharedBeforeItIsOver() {
         connector.match =
                 (request, computed) -> request.id().equals("a") ? new KvMatch.Tokens(16, true) : new KvMatch.None();

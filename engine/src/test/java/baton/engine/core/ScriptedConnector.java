@@ -49,6 +49,10 @@ final class ScriptedConnector implements KvConnector {
     private final Set<Integer> invalid = new HashSet<>();
     private final Map<String, Load> pendingAsync = new HashMap<>();
 
+    boolean isLoading(String request) {
+        return pendingAsync.containsKey(request);
+    }
+
     /** Fills the blocks of a load that is under way, as the transfer would; the next report says that it is over. */
     void complete(String request) {
         Load load = Objects.requireNonNull(pendingAsync.remove(request), request);

@@ -1,0 +1,154 @@
+package baton.cli;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.Arguments;
+import org.junit.jupiter.params.provider.MethodSource;
+
+/** A command that cannot work says so in a line and ends. */
+class CommandErrorsTest {
+    private static final Duration DEADLINE = Duration.ofSeconds(20);
+
+    @TempDir
+    @SuppressWarnings("NullAway.Init")
+    private Path directory;
+
+    private record Ended(int status, String out, String err) {
+        /** What it said, without the log. */
+        List<String> complaints() {
+            return err.lines()
+                    .filter(line -> !line.matches("\\d\\d:\\d\\d:\\d\\d\\.\\d+ INFO .*"))
+                    .toList();
+        }
+    }
+
+    private static Ended run(String... arguments) throws IOException, InterruptedException {
+        Path out = Files.createTempFile("baton-", ".out");
+        Path err = Files.createTempFile("baton-", ".err");
+        Process process = Instances.baton(List.of(arguments))
+                .redirectOutput(out.toFile())
+                .redirectError(err.toFile())
+                .start();
+        try {
+            assertThat(process.waitFor(DEADLINE))
+                    .as("ended within %s", DEADLINE)
+                    .isTrue();
+            return new Ended(process.exitValue(), Files.readString(out), Files.readString(err));
+        } finally {
+            process.destroyForcibly();
+            Files.delete(out);
+            Files.delete(err);
+        }
+    }
+
+    static Stream<Arguments> wrongOptions() {
+        return Stream.of(
+                Arguments.of(
+                        List.of("--kv-transfer-config.kv_connector", "Foo", "--kv-transfer-config.kv_role", "kv_both"),
+                        List.of("kv_connector", "Foo", "SharedStorageConnector")),
+                Arguments.of(
+                        List.of(
+                                "--kv-transfer-config",
+                                "{\"kv_connector\": \"SharedStorageConnector\", \"kv_role\": \"kv_bot\"}"),
+                        List.of("kv_role", "kv_bot", "kv_producer", "kv_consumer", "kv_both")),
+                Arguments.of(
+                        List.of("--kv-transfer-config", "{\"kv_conector\": \"SharedStorageConnector\"}"),
+                        List.of("kv_conector", "kv_connector")),
+                Arguments.of(
+                        List.of("--kv-transfer-config", "{\"kv_connector\": "),
+                        List.of("--kv-transfer-config", "not valid JSON")),
+                Arguments.of(List.of("--dtype", "float13"), List.of("dtype", "float13", "bfloat16", "float32")),
+                Arguments.of(List.of("--max-model-len", "4k"), List.of("max_model_len", "4000", "2048")),
+                Arguments.of(List.of("--port", "99999"), List.of("port", "99999", "65535")),
+                Arguments.of(List.of("--block-size", "0"), List.of("block_size", "0", "positive")));
+    }
+
+    @ParameterizedTest
+    @MethodSource("wrongOptions")
+    void wrongOptions(List<String> options, List<String> named) throws Exception {
+        List<String> arguments = new ArrayList<>(List.of("serve", Instances.MODEL.toString()));
+        if (!options.contains("--port")) {
+            arguments.addAll(List.of("--port", "0"));
+        }
+        arguments.addAll(options);
+        assertRefused(run(arguments.toArray(String[]::new)), 2, named);
+    }
+
+    @Test
+    void unknownOption() throws Exception {
+        Ended ended = run("serve", Instances.MODEL.toString(), "--max-modle-len", "17");
+        assertThat(ended.status).isEqualTo(2);
+        assertThat(ended.err).contains("--max-modle-len").contains("--max-model-len");
+        assertThat(ended.err.lines()).hasSizeLessThan(6);
+    }
+
+    @Test
+    void noCheckpoint() throws Exception {
+        assertRefused(run("serve", directory.resolve("gone").toString()), 2, List.of("model", "gone"));
+        assertRefused(run("serve", directory.toString()), 2, List.of("config.json", "missing"));
+    }
+
+    @Test
+    void corruptCheckpoint() throws Exception {
+        copyModel();
+        Path weights = directory.resolve("model.safetensors");
+        byte[] bytes = Files.readAllBytes(weights);
+        Files.write(weights, java.util.Arrays.copyOf(bytes, bytes.length / 2));
+        assertRefused(run("serve", directory.toString()), 1, List.of("model.safetensors", "truncated"));
+        Files.write(weights, "nonsense that is no header".getBytes(StandardCharsets.UTF_8));
+        assertRefused(run("serve", directory.toString()), 1, List.of("model.safetensors"));
+        Files.writeString(directory.resolve("config.json"), "{\"hidden_size\": ");
+        assertRefused(run("serve", directory.toString()), 2, List.of("config.json", "not valid JSON"));
+    }
+
+    @Test
+    void corruptTokenizer() throws Exception {
+        copyModel();
+        Files.writeString(directory.resolve("tokenizer.json"), "{}");
+        Ended ended = run("serve", directory.toString());
+        assertRefused(ended, ended.status == 1 ? 1 : 2, List.of("tokenizer.json"));
+    }
+
+    @Test
+    void occupiedPort() throws Exception {
+        try (ServerSocket other = new ServerSocket(0, 1, InetAddress.getByName("127.0.0.1"))) {
+            String port = Integer.toString(other.getLocalPort());
+            assertRefused(run("serve", Instances.MODEL.toString(), "--port", port), 2, List.of("port", port, "in use"));
+            assertRefused(
+                    run("route", "--port", port, "--prefill", "http://127.0.0.1:1", "--decode", "http://127.0.0.1:2"),
+                    2,
+                    List.of("port", port, "in use"));
+        }
+    }
+
+    private void copyModel() throws IOException {
+        try (Stream<Path> files = Files.list(Instances.MODEL)) {
+            for (Path file : files.toList()) {
+                Files.copy(file, directory.resolve(file.getFileName()));
+            }
+        }
+    }
+
+    private static void assertRefused(Ended ended, int status, List<String> named) {
+        assertThat(ended.complaints()).as(ended.err).hasSize(1);
+        assertThat(ended.complaints().getFirst())
+                .startsWith("baton: ")
+                .contains(named)
+                .doesNotContain("Exception:", "REDACTED");
+        assertThat(ended.status).isEqualTo(status);
+        assertThat(ended.out).isEmpty();
+    }
+}

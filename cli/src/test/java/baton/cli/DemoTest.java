@@ -1,0 +1,53 @@
+package baton.cli;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.List;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+/** {@code baton demo}, as a user runs it. */
+class DemoTest {
+    @TempDir
+    @SuppressWarnings("NullAway.Init")
+    private Path directory;
+
+    @Test
+    void answersFromAHandedOverCache() throws Exception {
+        Path out = directory.resolve("out");
+        Path err = directory.resolve("err");
+        ProcessBuilder demo = Instances.baton(List.of("demo"));
+        demo.command().add(1, "-Djava.io.tmpdir=" + Files.createDirectory(directory.resolve("tmp")));
+        Process process =
+                demo.redirectOutput(out.toFile()).redirectError(err.toFile()).start();
+        try {
+            assertThat(process.waitFor(Duration.ofSeconds(90))).isTrue();
+        } finally {
+            process.destroyForcibly();
+        }
+        String said = Files.readString(out, StandardCharsets.UTF_8);
+        assertThat(process.exitValue()).as(said + Files.readString(err)).isZero();
+        assertThat(said).contains("Tobias").contains("One instance alone gives the same answer.");
+        Matcher taken =
+                Pattern.compile("took over (\\d+) tokens, computed (\\d+)").matcher(said);
+        assertThat(taken.find()).as(said).isTrue();
+        int handedOver = Integer.parseInt(taken.group(1));
+        int computed = Integer.parseInt(taken.group(2));
+        assertThat(handedOver).isGreaterThan(500);
+        assertThat(computed).isBetween(1, 16);
+        assertThat(said)
+                .containsPattern("prompt, " + (handedOver + computed) + " tokens")
+                .doesNotContainPattern("0\\.00 MiB (saved|loaded)");
+        assertThat(Files.readString(err)).isEmpty();
+        try (Stream<Path> left = Files.list(directory.resolve("tmp"))) {
+            assertThat(left.map(Path::getFileName).map(Path::toString)).noneMatch(name -> name.startsWith("baton-"));
+        }
+    }
+}

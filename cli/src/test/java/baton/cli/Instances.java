@@ -1,0 +1,384 @@
+package baton.cli;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.UncheckedIOException;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.net.http.HttpResponse.BodyHandlers;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Comparator;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.extension.AfterAllCallback;
+import org.junit.jupiter.api.extension.AfterEachCallback;
+import org.junit.jupiter.api.extension.ExtensionContext;
+import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.json.JsonMapper;
+import tools.jackson.databind.node.ObjectNode;
+
+/**
+ * Servers and routers as processes of their own, for the tests of one class. After every test each server that is alive must
+ * come to rest: no request, no KV block in use. After a failed test the ends of their logs are printed. All of them end with the
+ * class, and with this process if that ends first.
+ */
+final class Instances implements AfterEachCallback, AfterAllCallback {
+    static final Path MODEL = Path.of(System.getProperty("baton.root"), "models", "tiny-ledger");
+    static final JsonMapper JSON = JsonMapper.builder().build();
+    static final Duration DEADLINE = Duration.ofSeconds(60);
+
+    private static final int LOG_TAIL_LINES = 40;
+
+    private final Path directory;
+    private final List<Instance> all = new ArrayList<>();
+    private final HttpClient http = HttpClient.newBuilder()
+            .version(HttpClient.Version.HTTP_1_1)
+            .connectTimeout(DEADLINE)
+            .build();
+    private final ApiClient metrics = new ApiClient();
+
+    Instances() {
+        try {
+            directory = Files.createTempDirectory("baton-test-");
+        } catch (IOException e) {
+            throw new UncheckedIOException(e);
+        }
+    }
+
+    /** A directory of the tests' own; gone after the last one. */
+    Path directory(String name) throws IOException {
+        return Files.createDirectories(directory.resolve(name));
+    }
+
+    /** Starts a server of the tiny model on a free port; does not wait for it. */
+    Instance serve(String name, String... options) throws IOException {
+        List<String> arguments = new ArrayList<>(
+                List.of("serve", MODEL.toString(), "--port", "0", "--threads", "1", "--kv-cache-memory-bytes", "64M"));
+        arguments.addAll(List.of(options));
+        return start(name, arguments);
+    }
+
+    /** Starts a server that hands over through {@code shared}; does not wait for it. */
+    Instance serve(String name, String role, Path shared, String... options) throws IOException {
+        List<String> all = new ArrayList<>(List.of(options));
+        all.addAll(List.of(
+                "--kv-transfer-config.kv_connector",
+                "SharedStorageConnector",
+                "--kv-transfer-config.kv_role",
+                role,
+                "--kv-transfer-config.kv_connector_extra_config.shared_storage_path",
+                shared.toString()));
+        return serve(name, all.toArray(String[]::new));
+    }
+
+    /** Starts a router in front of these, once they are ready; does not wait for it. */
+    Instance route(String name, List<Instance> prefills, List<Instance> decodes, String... options)
+            throws IOException, InterruptedException {
+        List<String> arguments = new ArrayList<>(List.of("route", "--port", "0"));
+        for (Instance prefill : prefills) {
+            arguments.addAll(List.of("--prefill", prefill.url().toString()));
+        }
+        for (Instance decode : decodes) {
+            arguments.addAll(List.of("--decode", decode.url().toString()));
+        }
+        arguments.addAll(List.of(options));
+        return start(name, arguments);
+    }
+
+    private Instance start(String name, List<String> arguments) throws IOException {
+        Instance instance = new Instance(name, arguments, directory.resolve(name + ".log"));
+        all.add(instance);
+        return instance;
+    }
+
+    /** The program's own class path is the tests'. */
+    static ProcessBuilder baton(List<String> arguments) {
+        List<String> command =
+                new ArrayList<>(List.of(ProcessHandle.current().info().command().orElseThrow()));
+        command.addAll(List.of(
+                "--enable-native-access=ALL-UNNAMED",
+                "--sun-misc-unsafe-memory-access=allow",
+                "-XX:+UseSerialGC",
+                "-Dbaton.home=" + System.getProperty("baton.root"),
+                "-cp",
+                System.getProperty("java.class.path"),
+                Baton.class.getName()));
+        command.addAll(arguments);
+        return new ProcessBuilder(command);
+    }
+
+    @Override
+    public void afterEach(ExtensionContext context) throws Exception {
+        try {
+            if (context.getExecutionException().isEmpty()) {
+                for (Instance instance : all) {
+                    if (instance.serves() && instance.isAlive()) {
+                        instance.awaitRest();
+                    }
+                }
+            }
+        } catch (AssertionError | Exception e) {
+            printLogs();
+            throw e;
+        }
+        if (context.getExecutionException().isPresent()) {
+            printLogs();
+        }
+    }
+
+    private void printLogs() {
+        all.forEach(instance -> System.err.println(instance.logTail()));
+    }
+
+    @Override
+    public void afterAll(ExtensionContext context) throws Exception {
+        for (Instance instance : all) {
+            instance.process.getOutputStream().close();
+        }
+        for (Instance instance : all) {
+            if (!instance.process.waitFor(DEADLINE)) {
+                instance.process.destroyForcibly();
+            }
+        }
+        http.close();
+        metrics.close();
+        try (Stream<Path> files = Files.walk(directory)) {
+            files.sorted(Comparator.reverseOrder())
+                    .forEach(file -> file.toFile().delete());
+        }
+    }
+
+    /** An answer. */
+    record Reply(int status, String body, HttpResponse<?> response) {
+        JsonNode json() {
+            return JSON.readTree(body);
+        }
+
+        /** The answer's first choice, if this is an answer. */
+        JsonNode choice() {
+            assertThat(status).as(body).isEqualTo(200);
+            return json().path("choices").path(0);
+        }
+
+        int[] tokenIds() {
+            return ints(choice().path("token_ids"));
+        }
+
+        int cachedTokens() {
+            return json().path("usage")
+                    .path("prompt_tokens_details")
+                    .path("cached_tokens")
+                    .asInt(0);
+        }
+
+        String error() {
+            return json().path("error").path("message").asString();
+        }
+    }
+
+    static int[] ints(JsonNode array) {
+        return array.valueStream().mapToInt(JsonNode::asInt).toArray();
+    }
+
+    /** A greedy completion's body. */
+    static ObjectNode greedy(int[] prompt, int maxTokens) {
+        ObjectNode body = JSON.createObjectNode();
+        body.set("prompt", JSON.valueToTree(prompt));
+        return body.put("max_tokens", maxTokens).put("temperature", 0).put("return_token_ids", true);
+    }
+
+    /** One process. */
+    final class Instance {
+        private final String name;
+        private List<String> arguments;
+        private final Path log;
+        private Process process;
+        private CompletableFuture<URI> ready;
+
+        private Instance(String name, List<String> arguments, Path log) throws IOException {
+            this.name = name;
+            this.arguments = arguments;
+            this.log = log;
+            this.ready = new CompletableFuture<>();
+            this.process = launch();
+        }
+
+        private Process launch() throws IOException {
+            List<String> all = new ArrayList<>(arguments);
+            all.add("--exit-with-parent");
+            Process started = baton(all)
+                    .redirectError(ProcessBuilder.Redirect.appendTo(log.toFile()))
+                    .start();
+            CompletableFuture<URI> said = ready;
+            Thread.ofVirtual().name(name + "-output").start(() -> {
+                try (BufferedReader output = started.inputReader(StandardCharsets.UTF_8)) {
+                    for (String line = output.readLine(); line != null; line = output.readLine()) {
+                        if (line.startsWith(Service.READY)) {
+                            said.complete(URI.create(line.substring(Service.READY.length())));
+                        }
+                    }
+                    said.completeExceptionally(new IOException("output ended"));
+                } catch (IOException e) {
+                    said.completeExceptionally(e);
+                }
+            });
+            return started;
+        }
+
+        /** Where it listens; waits until it does. */
+        URI url() throws InterruptedException {
+            try {
+                return ready.get(DEADLINE.toSeconds(), TimeUnit.SECONDS);
+            } catch (ExecutionException | TimeoutException e) {
+                throw new AssertionError("not ready\n" + logTail(), e);
+            }
+        }
+
+        boolean isAlive() {
+            return process.isAlive();
+        }
+
+        private boolean serves() {
+            return arguments.getFirst().equals("serve");
+        }
+
+        /** As {@code kill -9}. */
+        void kill() throws InterruptedException {
+            process.destroyForcibly();
+            assertThat(process.waitFor(DEADLINE)).isTrue();
+        }
+
+        /** Starts it once more, on the port that it had. */
+        void restart() throws IOException, InterruptedException {
+            assertThat(process.isAlive()).isFalse();
+            int port = url().getPort();
+            arguments = new ArrayList<>(arguments);
+            arguments.set(arguments.indexOf("--port") + 1, Integer.toString(port));
+            ready = new CompletableFuture<>();
+            process = launch();
+        }
+
+        HttpRequest.Builder request(String path) throws InterruptedException {
+            return HttpRequest.newBuilder(url().resolve(path)).timeout(DEADLINE);
+        }
+
+        Reply get(String path) throws IOException, InterruptedException {
+            return send(request(path).build());
+        }
+
+        /** @param headers names and values by turns */
+        Reply post(String path, String body, String... headers) throws IOException, InterruptedException {
+            HttpRequest.Builder request = request(path)
+                    .header("Content-Type", "application/json")
+                    .POST(HttpRequest.BodyPublishers.ofString(body));
+            return send((headers.length == 0 ? request : request.headers(headers)).build());
+        }
+
+        private Reply send(HttpRequest request) throws IOException, InterruptedException {
+            HttpResponse<String> response = http.send(request, BodyHandlers.ofString());
+            return new Reply(response.statusCode(), response.body(), response);
+        }
+
+        Reply complete(int[] prompt, int maxTokens) throws IOException, InterruptedException {
+            return post("/v1/completions", greedy(prompt, maxTokens).toString());
+        }
+
+        /** The lines of a streamed answer as they come. */
+        HttpResponse<InputStream> stream(String path, ObjectNode body) throws IOException, InterruptedException {
+            return http.send(
+                    request(path)
+                            .header("Content-Type", "application/json")
+                            .POST(HttpRequest.BodyPublishers.ofString(
+                                    body.put("stream", true).toString()))
+                            .build(),
+                    BodyHandlers.ofInputStream());
+        }
+
+        /** Sends a request whose answer nobody will read. */
+        Abandoned abandonable(String path, ObjectNode body, String... headers) throws InterruptedException {
+            HttpClient own =
+                    HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
+            HttpRequest.Builder request = request(path)
+                    .header("Content-Type", "application/json")
+                    .POST(HttpRequest.BodyPublishers.ofString(body.toString()));
+            own.sendAsync(
+                    (headers.length == 0 ? request : request.headers(headers)).build(), BodyHandlers.discarding());
+            return new Abandoned(own);
+        }
+
+        /** The sum of the samples of that name whose labels contain {@code label}. */
+        double metric(String sample, String label) throws IOException, InterruptedException {
+            return metrics.metrics(url()).entrySet().stream()
+                    .filter(entry ->
+                            entry.getKey().equals(sample) || entry.getKey().startsWith(sample + "{"))
+                    .filter(entry -> entry.getKey().contains(label))
+                    .mapToDouble(Map.Entry::getValue)
+                    .sum();
+        }
+
+        Prompts prompts() throws IOException, InterruptedException {
+            String sample = "vllm:prompt_tokens_by_source_total";
+            return new Prompts(
+                    (int) metric(sample, "\"local_compute\""), (int) metric(sample, "\"local_cache_hit\""), (int)
+                            metric(sample, "\"external_kv_transfer\""));
+        }
+
+        /** Waits until it holds no request and no block. */
+        void awaitRest() throws Exception {
+            Await.until(
+                    Duration.ofSeconds(15),
+                    () -> name + " still has requests or KV blocks",
+                    () -> metric("baton:kv_blocks_used", "") == 0
+                            && metric("vllm:num_requests_running", "") == 0
+                            && metric("vllm:num_requests_waiting", "") == 0);
+        }
+
+        String log() throws IOException {
+            return Files.readString(log);
+        }
+
+        String logTail() {
+            try {
+                List<String> lines = Files.readAllLines(log);
+                return "---- " + name + (process.isAlive() ? "" : ", ended with " + process.exitValue()) + ":\n"
+                        + String.join("\n", lines.subList(Math.max(0, lines.size() - LOG_TAIL_LINES), lines.size()));
+            } catch (IOException e) {
+                return "---- " + name + ": no log: " + e;
+            }
+        }
+
+        @Override
+        public String toString() {
+            return name;
+        }
+    }
+
+    /** A request under way on a connection of its own. */
+    record Abandoned(HttpClient client) {
+        /** Closes the connection. */
+        void leave() {
+            client.shutdownNow();
+        }
+    }
+
+    /** Where prompt tokens' KV came from. */
+    record Prompts(int computed, int cached, int transferred) {
+        Prompts since(Prompts before) {
+            return new Prompts(computed - before.computed, cached - before.cached, transferred - before.transferred);
+        }
+    }
+}

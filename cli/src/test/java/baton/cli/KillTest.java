@@ -1,0 +1,191 @@
+package baton.cli;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.cli.Instances.Instance;
+import baton.cli.Instances.Reply;
+import baton.cli.Ledgers.Case;
+import java.io.BufferedReader;
+import java.io.InputStream;
+import java.io.InputStreamReader;
+import java.net.http.HttpResponse;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.extension.RegisterExtension;
+
+/** Two prefill and two decode instances behind one router; some of them die. */
+class KillTest {
+    private static final int MAX_TOKENS = 20;
+
+    @RegisterExtension
+    static final Instances INSTANCES = new Instances();
+
+    private static final List<Instance> PREFILLS = new ArrayList<>();
+    private static final List<Instance> DECODES = new ArrayList<>();
+
+    @SuppressWarnings("NullAway.Init")
+    private static Instance router;
+
+    @BeforeAll
+    static void start() throws Exception {
+        Path shared = INSTANCES.directory("kv");
+        for (int i = 0; i < 2; i++) {
+            PREFILLS.add(INSTANCES.serve("prefill-" + i, "kv_producer", shared, "--no-enable-prefix-caching"));
+            DECODES.add(INSTANCES.serve("decode-" + i, "kv_consumer", shared, "--no-enable-prefix-caching"));
+        }
+        router = INSTANCES.route("router", PREFILLS, DECODES);
+    }
+
+    /** Whoever was killed comes back on its port, and the router's health probe finds it. */
+    @AfterEach
+    void restart() throws Exception {
+        for (Instance instance : List.of(PREFILLS.get(0), PREFILLS.get(1), DECODES.get(0), DECODES.get(1))) {
+            if (!instance.isAlive()) {
+                instance.restart();
+            }
+        }
+        Await.until(
+                Duration.ofSeconds(30),
+                () -> "not all instances are up again",
+                () -> router.metric("baton:router_instances_up", "") == 4);
+        assertAnswered(Ledgers.named("recall-80"));
+    }
+
+    @Test
+    void requestsAreSpreadAndAllAnswersAreRight() throws Exception {
+        List<Integer> before = requestsSeen();
+        askAllAtOnce(Ledgers.clear(), () -> {});
+        List<Integer> after = requestsSeen();
+        for (int i = 0; i < after.size(); i++) {
+            assertThat(after.get(i) - before.get(i)).isGreaterThan(3);
+        }
+        for (Instance decode : DECODES) {
+            assertThat(decode.prompts().transferred()).isPositive();
+        }
+    }
+
+    @Test
+    void whenDecodeDiesTheStreamEndsInAnErrorAndTheOtherGoesOn() throws Exception {
+        HttpResponse<InputStream> answer = router.stream(
+                "/v1/completions",
+                Instances.greedy(Ledgers.prompt(200, 5), 1800).put("ignore_eos", true));
+        assertThat(answer.statusCode()).isEqualTo(200);
+        String serving = answer.headers().firstValue("X-Baton-Decode").orElseThrow();
+        Instance victim = named(DECODES, serving);
+        List<String> lines = new ArrayList<>();
+        try (BufferedReader reader = new BufferedReader(new InputStreamReader(answer.body(), StandardCharsets.UTF_8))) {
+            lines.add(reader.readLine());
+            victim.kill();
+            reader.lines().forEach(lines::add);
+        }
+        List<String> events =
+                lines.stream().filter(line -> line.startsWith("data: ")).toList();
+        assertThat(events).doesNotContain("data: [DONE]");
+        assertThat(Instances.JSON
+                        .readTree(events.getLast().substring("data: ".length()))
+                        .path("error")
+                        .path("message")
+                        .asString())
+                .contains(serving);
+        for (int i = 0; i < 4; i++) {
+            assertAnswered(Ledgers.named("recall-120"));
+        }
+    }
+
+    @Test
+    void withoutDecodeInstancesTheErrorSaysSo() throws Exception {
+        for (Instance decode : DECODES) {
+            decode.kill();
+        }
+        assertUnavailable("decode");
+    }
+
+    @Test
+    void whenPrefillDiesTheOtherTakesOver() throws Exception {
+        List<Case> asked = Ledgers.clear().stream()
+                .filter(recorded -> recorded.prompt().length > 400)
+                .toList();
+        Instance victim = PREFILLS.getFirst();
+        askAllAtOnce(asked, () -> {
+            Await.until(
+                    Duration.ofSeconds(15),
+                    () -> "no prompt came to " + victim,
+                    () -> victim.metric("vllm:num_requests_running", "") > 0);
+            victim.kill();
+        });
+    }
+
+    @Test
+    void withoutPrefillInstancesTheErrorSaysSo() throws Exception {
+        for (Instance prefill : PREFILLS) {
+            prefill.kill();
+        }
+        assertUnavailable("prefill");
+    }
+
+    private static void assertUnavailable(String role) throws Exception {
+        Case asked = Ledgers.named("recall-80");
+        // The first to find out may have seen a connection break; from then on it is known.
+        for (int i = 0; i < 3; i++) {
+            Reply refused = router.complete(asked.prompt(), MAX_TOKENS);
+            assertThat(refused.status()).as(refused.body()).isIn(502, 503);
+            assertThat(refused.error()).isNotBlank();
+        }
+        Reply refused = router.complete(asked.prompt(), MAX_TOKENS);
+        assertThat(refused.status()).isEqualTo(503);
+        assertThat(refused.error()).contains(role);
+        Reply health = router.get("/health");
+        assertThat(health.status()).isEqualTo(503);
+        assertThat(health.json().path("missing").path(0).asString()).isEqualTo(role);
+    }
+
+    private interface Interference {
+        void happen() throws Exception;
+    }
+
+    /** Asks through the router, all cases at once, and demands the recorded answers. */
+    private static void askAllAtOnce(List<Case> asked, Interference meanwhile) throws Exception {
+        try (ExecutorService clients = Executors.newVirtualThreadPerTaskExecutor()) {
+            List<Future<Reply>> replies = asked.stream()
+                    .map(recorded -> clients.submit(() -> router.complete(recorded.prompt(), MAX_TOKENS)))
+                    .toList();
+            meanwhile.happen();
+            for (int i = 0; i < asked.size(); i++) {
+                assertThat(replies.get(i).get(60, TimeUnit.SECONDS).tokenIds())
+                        .as(asked.get(i).name())
+                        .isEqualTo(asked.get(i).answer());
+            }
+        }
+    }
+
+    private static void assertAnswered(Case asked) throws Exception {
+        assertThat(router.complete(asked.prompt(), MAX_TOKENS).tokenIds()).isEqualTo(asked.answer());
+    }
+
+    private static Instance named(List<Instance> instances, String url) throws InterruptedException {
+        for (Instance instance : instances) {
+            if (instance.url().toString().equals(url)) {
+                return instance;
+            }
+        }
+        throw new AssertionError("no instance at " + url);
+    }
+
+    private static List<Integer> requestsSeen() throws Exception {
+        List<Integer> seen = new ArrayList<>();
+        for (Instance instance : List.of(PREFILLS.get(0), PREFILLS.get(1), DECODES.get(0), DECODES.get(1))) {
+            seen.add((int) instance.metric("vllm:request_success_total", ""));
+        }
+        return seen;
+    }
+}

@@ -1,0 +1,264 @@
+package baton.cli;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import baton.cli.Instances.Instance;
+import baton.cli.Instances.Reply;
+import baton.cli.Ledgers.Case;
+import com.openai.client.OpenAIClient;
+import com.openai.client.okhttp.OpenAIOkHttpClient;
+import com.openai.core.JsonValue;
+import com.openai.core.http.StreamResponse;
+import com.openai.errors.BadRequestException;
+import com.openai.errors.NotFoundException;
+import com.openai.errors.UnauthorizedException;
+import com.openai.models.chat.completions.ChatCompletion;
+import com.openai.models.chat.completions.ChatCompletionChunk;
+import com.openai.models.chat.completions.ChatCompletionCreateParams;
+import com.openai.models.chat.completions.ChatCompletionStreamOptions;
+import com.openai.models.completions.Completion;
+import com.openai.models.completions.CompletionCreateParams;
+import com.openai.models.completions.CompletionUsage;
+import com.openai.models.models.Model;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Optional;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.extension.RegisterExtension;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.Arguments;
+import org.junit.jupiter.params.provider.MethodSource;
+
+/** OpenAI's own client, which validates what it is sent, in front of a router and in front of a server; in bf16, with a key. */
+class OpenAiClientTest {
+    private static final String MODEL = "ledger";
+    private static final String KEY = "s3cret";
+    private static final String QUESTION = "Cora keeps the gold coin inside the green box.\n"
+            + "The age of Nora is 87.\nTomas lives in Harrow.\n\nIn which town does Tomas live?";
+
+    @RegisterExtension
+    static final Instances INSTANCES = new Instances();
+
+    private static final List<Endpoint> ENDPOINTS = new ArrayList<>();
+
+    @SuppressWarnings("NullAway.Init")
+    private static Instance decode;
+
+    private record Endpoint(Instance instance, OpenAIClient client) {
+        @Override
+        public String toString() {
+            return instance.toString();
+        }
+    }
+
+    @BeforeAll
+    static void start() throws Exception {
+        Path shared = INSTANCES.directory("kv");
+        String[] options = {"--served-model-name", MODEL, "--api-key", KEY, "--max-num-seqs", "2"};
+        Instance prefill = INSTANCES.serve("prefill", "kv_producer", shared, options);
+        decode = INSTANCES.serve("decode", "kv_consumer", shared, options);
+        Instance router = INSTANCES.route("router", List.of(prefill), List.of(decode));
+        for (Instance instance : List.of(router, decode)) {
+            ENDPOINTS.add(new Endpoint(instance, client(instance, KEY)));
+        }
+    }
+
+    @AfterAll
+    static void closeClients() {
+        ENDPOINTS.forEach(endpoint -> endpoint.client.close());
+    }
+
+    private static OpenAIClient client(Instance instance, String key) throws InterruptedException {
+        return OpenAIOkHttpClient.builder()
+                .baseUrl(instance.url() + "/v1")
+                .apiKey(key)
+                .maxRetries(0)
+                .timeout(Duration.ofSeconds(60))
+                .build();
+    }
+
+    static List<Arguments> endpoints() {
+        return ENDPOINTS.stream().map(Arguments::of).toList();
+    }
+
+    @ParameterizedTest
+    @MethodSource("endpoints")
+    void completionsGiveTheRecordedAnswers(Endpoint endpoint) {
+        for (Case asked : Ledgers.clear()) {
+            Completion completion =
+                    endpoint.client.completions().create(completion(asked)).validate();
+            assertThat(completion.choices().getFirst().text().strip())
+                    .as(asked.name())
+                    .isEqualTo(asked.text());
+            CompletionUsage usage = completion.usage().orElseThrow();
+            assertThat(usage.promptTokens()).isEqualTo(asked.prompt().length);
+            assertThat(usage.completionTokens()).isEqualTo(asked.answer().length);
+        }
+        assertThat(Ledgers.clear()).hasSizeGreaterThan(12);
+    }
+
+    @ParameterizedTest
+    @MethodSource("endpoints")
+    void streamedCompletions(Endpoint endpoint) {
+        Case asked = Ledgers.named("recall-600");
+        StringBuilder text = new StringBuilder();
+        try (StreamResponse<Completion> stream = endpoint.client.completions().createStreaming(completion(asked))) {
+            stream.stream()
+                    .forEach(chunk -> text.append(chunk.choices().getFirst().text()));
+        }
+        assertThat(text.toString().strip()).isEqualTo(asked.text());
+    }
+
+    @ParameterizedTest
+    @MethodSource("endpoints")
+    void chat(Endpoint endpoint) {
+        ChatCompletion completion =
+                endpoint.client.chat().completions().create(question().build()).validate();
+        ChatCompletion.Choice choice = completion.choices().getFirst();
+        assertThat(choice.message().content().orElseThrow()).contains("Harrow");
+        assertThat(choice.finishReason()).isEqualTo(ChatCompletion.Choice.FinishReason.STOP);
+    }
+
+    @ParameterizedTest
+    @MethodSource("endpoints")
+    void streamedChat(Endpoint endpoint) {
+        ChatCompletionCreateParams params = question()
+                .streamOptions(
+                        ChatCompletionStreamOptions.builder().includeUsage(true).build())
+                .build();
+        StringBuilder text = new StringBuilder();
+        List<CompletionUsage> usages;
+        try (StreamResponse<ChatCompletionChunk> stream =
+                endpoint.client.chat().completions().createStreaming(params)) {
+            usages = stream.stream()
+                    .map(ChatCompletionChunk::validate)
+                    .peek(chunk -> chunk.choices()
+                            .forEach(choice ->
+                                    text.append(choice.delta().content().orElse(""))))
+                    .flatMap(chunk -> chunk.usage().stream())
+                    .toList();
+        }
+        assertThat(text.toString()).contains("Harrow");
+        assertThat(usages).hasSize(1);
+        assertThat(usages.getFirst().completionTokens()).isPositive();
+    }
+
+    @ParameterizedTest
+    @MethodSource("endpoints")
+    void models(Endpoint endpoint) {
+        assertThat(endpoint.client.models().list().data()).extracting(Model::id).containsExactly(MODEL);
+        assertThat(endpoint.client.models().retrieve(MODEL).validate().id()).isEqualTo(MODEL);
+    }
+
+    @ParameterizedTest
+    @MethodSource("endpoints")
+    void errorsAreUnderstood(Endpoint endpoint) throws Exception {
+        CompletionCreateParams good = CompletionCreateParams.builder()
+                .model(MODEL)
+                .prompt("a")
+                .maxTokens(2)
+                .build();
+        var completions = endpoint.client.completions();
+        assertThatThrownBy(() -> completions.create(
+                        good.toBuilder().prompt("Tomas ".repeat(3000)).build()))
+                .isInstanceOf(BadRequestException.class)
+                .hasMessageContaining("3002 tokens")
+                .hasMessageContaining("at most 2047");
+        assertThatThrownBy(() ->
+                        completions.create(good.toBuilder().temperature(7.0).build()))
+                .isInstanceOfSatisfying(BadRequestException.class, error -> {
+                    assertThat(error.getMessage()).contains("temperature: is 7", "must be in [0, 2]");
+                    assertThat(error.param()).contains("temperature");
+                });
+        assertThatThrownBy(
+                        () -> completions.create(good.toBuilder().model("gpt-9").build()))
+                .isInstanceOf(NotFoundException.class)
+                .hasMessageContaining("gpt-9");
+        try (ClosingClient stranger = new ClosingClient(client(endpoint.instance, "wrong"))) {
+            assertThatThrownBy(() -> stranger.client.completions().create(good))
+                    .isInstanceOf(UnauthorizedException.class)
+                    .hasMessageContaining("API key");
+        }
+        Reply malformed = endpoint.instance.post("/v1/completions", "{\"prompt\": ", "Authorization", "Bearer " + KEY);
+        assertThat(malformed.status()).isEqualTo(400);
+        assertThat(malformed.error()).contains("JSON").doesNotContain("REDACTED");
+        assertThat(completions.create(good).choices()).hasSize(1);
+    }
+
+    @ParameterizedTest
+    @MethodSource("endpoints")
+    void clientsThatLeaveEndTheirRequestsRunningAndQueued(Endpoint endpoint) throws Exception {
+        double before = decode.metric("vllm:request_success_total", "\"abort\"");
+        List<StreamResponse<Completion>> streams = new ArrayList<>();
+        for (int i = 0; i < 2; i++) {
+            streams.add(endpoint.client.completions().createStreaming(endless(i)));
+        }
+        for (StreamResponse<Completion> stream : streams) {
+            assertThat(stream.stream().findFirst()).isPresent();
+        }
+        // Both places are taken: what comes now waits.
+        Instances.Abandoned waiting = endpoint.instance.abandonable(
+                "/v1/completions",
+                Instances.greedy(Ledgers.prompt(100, 3), 1000).put("ignore_eos", true),
+                "Authorization",
+                "Bearer " + KEY);
+        Await.until(
+                Duration.ofSeconds(15),
+                () -> "no request waits",
+                () -> decode.metric("vllm:num_requests_waiting", "") == 1);
+        waiting.leave();
+        Await.until(
+                Duration.ofSeconds(15),
+                () -> "the request still waits",
+                () -> decode.metric("vllm:num_requests_waiting", "") == 0);
+        assertThat(decode.metric("vllm:num_requests_running", "")).isEqualTo(2);
+        streams.forEach(StreamResponse::close);
+        decode.awaitRest();
+        assertThat(decode.metric("vllm:request_success_total", "\"abort\"") - before)
+                .isEqualTo(3);
+    }
+
+    private static CompletionCreateParams endless(int variant) {
+        return CompletionCreateParams.builder()
+                .model(MODEL)
+                .promptOfArrayOfTokens(Arrays.stream(Ledgers.prompt(60, variant))
+                        .asLongStream()
+                        .boxed()
+                        .toList())
+                .maxTokens(1900)
+                .temperature(0)
+                .putAdditionalBodyProperty("ignore_eos", JsonValue.from(true))
+                .build();
+    }
+
+    private static CompletionCreateParams completion(Case asked) {
+        return CompletionCreateParams.builder()
+                .model(MODEL)
+                .promptOfArrayOfTokens(
+                        Arrays.stream(asked.prompt()).asLongStream().boxed().toList())
+                .maxTokens(asked.answer().length + 4)
+                .temperature(0)
+                .build();
+    }
+
+    private static ChatCompletionCreateParams.Builder question() {
+        return ChatCompletionCreateParams.builder()
+                .model(MODEL)
+                .addUserMessage(QUESTION)
+                .temperature(0)
+                .maxCompletionTokens(Optional.of(32L));
+    }
+
+    /** The client is no AutoCloseable. */
+    private record ClosingClient(OpenAIClient client) implements AutoCloseable {
+        @Override
+        public void close() {
+            client.close();
+        }
+    }
+}

@@ -1,0 +1,145 @@
+package baton.cli;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import java.io.BufferedReader;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.net.http.HttpResponse.BodyHandlers;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.List;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+
+/** {@code baton up}, as a user runs and ends it. */
+class UpTest {
+    private static final Duration DEADLINE = Duration.ofSeconds(60);
+
+    @TempDir
+    @SuppressWarnings("NullAway.Init")
+    private Path directory;
+
+    @Test
+    void printsAnEndpointThatAnswersAndEndsWithAllItsProcessesOnSigterm() throws Exception {
+        Process up = start();
+        try {
+            String said = readUpTo(up, "Ctrl-C stops");
+            URI endpoint = URI.create(group(said, "OpenAI endpoint +(\\S+)"));
+            Path logs = Path.of(group(said, "logs +(\\S+)"));
+            assertThat(logs).isDirectory();
+            assertThat(answer(said)).contains("Harrow");
+            assertThat(endpoint.getPath()).isEqualTo("/v1");
+            List<ProcessHandle> children = up.descendants().toList();
+            assertThat(children).hasSize(3);
+
+            up.destroy();
+
+            assertEnded(up, children);
+            assertThat(logs).doesNotExist();
+            assertThat(Files.readString(directory.resolve("err"))).isEmpty();
+        } finally {
+            end(up);
+        }
+    }
+
+    /** Even if it has no chance to say goodbye. */
+    @Test
+    void itsProcessesEndWhenItIsKilled() throws Exception {
+        Process up = start();
+        try {
+            readUpTo(up, "Ctrl-C stops");
+            List<ProcessHandle> children = up.descendants().toList();
+            assertThat(children).hasSize(3);
+            up.destroyForcibly();
+            assertEnded(up, children);
+        } finally {
+            end(up);
+        }
+    }
+
+    @ParameterizedTest
+    @ValueSource(ints = {0, 2})
+    void tellsWhichProcessEndedAndEnds(int killed) throws Exception {
+        Process up = start();
+        try {
+            readUpTo(up, "Ctrl-C stops");
+            List<ProcessHandle> children = up.children().toList();
+            children.get(killed).destroyForcibly();
+            assertEnded(up, children);
+            assertThat(up.exitValue()).isEqualTo(1);
+            assertThat(Files.readString(directory.resolve("err")))
+                    .containsPattern("baton: the (prefill|decode|router) process ended")
+                    .doesNotContain("Exception");
+        } finally {
+            end(up);
+        }
+    }
+
+    private Process start() throws Exception {
+        ProcessBuilder up = Instances.baton(List.of("up", "--port", "0"));
+        up.command().add(1, "-Djava.io.tmpdir=" + directory);
+        return up.redirectError(directory.resolve("err").toFile()).start();
+    }
+
+    private static void end(Process up) {
+        up.descendants().forEach(ProcessHandle::destroyForcibly);
+        up.destroyForcibly();
+    }
+
+    private static void assertEnded(Process up, List<ProcessHandle> children) throws Exception {
+        assertThat(up.waitFor(DEADLINE)).isTrue();
+        Await.until(
+                DEADLINE, () -> "a process lives on", () -> children.stream().noneMatch(ProcessHandle::isAlive));
+    }
+
+    private static String readUpTo(Process process, String last) throws Exception {
+        StringBuilder said = new StringBuilder();
+        BufferedReader output = process.inputReader(StandardCharsets.UTF_8);
+        for (String line = output.readLine(); line != null; line = output.readLine()) {
+            said.append(line).append('\n');
+            if (line.startsWith(last)) {
+                return said.toString();
+            }
+        }
+        throw new AssertionError("it said only: " + said);
+    }
+
+    /** Sends what the printed curl command sends. */
+    private static String answer(String said) throws Exception {
+        Matcher curl = Pattern.compile("curl -s (\\S+) -H 'Content-Type: application/json' -d '([^']*)'")
+                .matcher(said);
+        assertThat(curl.find()).as(said).isTrue();
+        try (HttpClient http = HttpClient.newHttpClient()) {
+            HttpResponse<String> response = http.send(
+                    HttpRequest.newBuilder(URI.create(curl.group(1)))
+                            .timeout(DEADLINE)
+                            .header("Content-Type", "application/json")
+                            .POST(HttpRequest.BodyPublishers.ofString(curl.group(2)))
+                            .build(),
+                    BodyHandlers.ofString());
+            assertThat(response.statusCode()).isEqualTo(200);
+            return Instances.JSON
+                    .readTree(response.body())
+                    .path("choices")
+                    .path(0)
+                    .path("message")
+                    .path("content")
+                    .asString();
+        }
+    }
+
+    private static String group(String text, String pattern) {
+        Matcher matcher = Pattern.compile(pattern).matcher(text);
+        assertThat(matcher.find()).as(text).isTrue();
+        return matcher.group(1);
+    }
+}
