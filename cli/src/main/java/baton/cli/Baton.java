@@ -8,6 +8,7 @@ import java.nio.file.AccessDeniedException;
 import java.nio.file.NoSuchFileException;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Objects;
 import picocli.CommandLine;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.IVersionProvider;
@@ -18,7 +19,9 @@ import picocli.CommandLine.IVersionProvider;
         description = "Disaggregated prefill/decode serving of language models on the JVM.",
         mixinStandardHelpOptions = true,
         versionProvider = Baton.Version.class,
-        subcommands = {RouteCommand.class, DemoCommand.class, UpCommand.class, RehearseCommand.class})
+        subcommands = {
+            RouteCommand.class, DemoCommand.class, UpCommand.class, BenchCommand.class, RehearseCommand.class
+        })
 public final class Baton {
     private Baton() {}
 
@@ -53,7 +56,7 @@ public final class Baton {
                     String message = switch (exception) {
                         case ConfigException e -> String.valueOf(e.getMessage());
                         case IOException e -> describe(e);
-                        case UncheckedIOException e -> describe(e.getCause());
+                        case UncheckedIOException e -> describe(Objects.requireNonNull(e.getCause()));
                         case CommandFailedException e -> String.valueOf(e.getMessage());
                         default -> throw exception;
                     };

@@ -355,7 +355,7 @@ public final class LocalEngine implements Engine {
         stopping = true;
         closed = true;
         commands.add(new Command.Stop());
-        if (Thread.currentThread() == thread) {
+        if (Thread.currentThread().equals(thread)) {
             // Called from a sink: the thread goes on to its end and cleans up there.
             return;
         }
@@ -445,7 +445,7 @@ public final class LocalEngine implements Engine {
         for (Command command = commands.poll(); command != null; command = commands.poll()) {
             switch (command) {
                 case Command.Submit(Live _, List<Request> sequences) ->
-                    sequences.forEach(sequence -> sequence.refuse(unavailable().getMessage()));
+                    sequences.forEach(sequence -> sequence.refuse(String.valueOf(unavailable().getMessage())));
                 case Command.ResetPrefixCache(CompletableFuture<Boolean> done) -> done.complete(false);
                 case Command.Abort _, Command.Stop _ -> {}
             }

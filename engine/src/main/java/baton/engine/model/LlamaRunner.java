@@ -43,6 +43,15 @@ final class LlamaRunner implements ModelRunner {
     /** Queries of a later chunk that share one mask, so that masks stay small whatever the context. */
     private static final int MASKED_ROWS = 512;
 
+    /**
+     * Rows that go through a feed-forward layer together: enough for full speed, and few enough that the widest activations are
+     * memory that the allocator keeps, not pages that the kernel has to clear each time.
+     */
+    private static final int FEED_FORWARD_ROWS = 512;
+
+    /** Elements that are normed together. */
+    private static final int NORM_ELEMENTS = 1 << 17;
+
     /** Contexts of single tokens are computed as multiples of this many positions. */
     private static final int CONTEXT_STEP = 64;
 
@@ -150,8 +159,11 @@ final class LlamaRunner implements ModelRunner {
                 try (PointerScope _ = new PointerScope()) {
                     attention(layer, x, step);
                 }
-                try (PointerScope _ = new PointerScope()) {
-                    feedForward(weights.layers.get(layer), x);
+                for (long first = 0; first < batch.rows(); first += FEED_FORWARD_ROWS) {
+                    try (PointerScope _ = new PointerScope()) {
+                        long rows = Math.min(FEED_FORWARD_ROWS, batch.rows() - first);
+                        feedForward(weights.layers.get(layer), x.narrow(0, first, rows));
+                    }
                 }
                 hooks.afterLayer(layer);
             }
@@ -252,18 +264,38 @@ final class LlamaRunner implements ModelRunner {
                 attendLater(layer, chunk, queries, attended);
             }
         }
-        x.add_(torch.linear(attended, layerWeights.output()));
+        addProduct(x, attended, layerWeights.output());
     }
 
     private void feedForward(LayerWeights layerWeights, Tensor x) {
         Tensor gateUp = torch.linear(norm(x, layerWeights.feedForwardNorm()), layerWeights.gateUp());
         Tensor gated = torch.silu(gateUp.narrow(1, 0, config.intermediateSize()));
         gated.mul_(gateUp.narrow(1, config.intermediateSize(), config.intermediateSize()));
-        x.add_(torch.linear(gated, layerWeights.down()));
+        addProduct(x, gated, layerWeights.down());
     }
 
+    /** Adds {@code rows} times the transposed matrix to {@code x} as part of the multiplication, which saves a pass over memory. */
+    private static void addProduct(Tensor x, Tensor rows, Tensor matrix) {
+        torch.addmm_out(x, x, rows, matrix.t());
+    }
+
+    /** LibTorch's norm of bf16 makes several fp32 copies, so rows are taken in pieces whose copies stay in cache. */
     private Tensor norm(Tensor x, TensorOptional weight) {
-        return torch.rms_norm(x, new long[] {config.hiddenSize()}, weight, weights.eps);
+        long[] width = {config.hiddenSize()};
+        long rows = x.size(0);
+        long piece = Math.max(1, NORM_ELEMENTS / config.hiddenSize());
+        if (rows <= piece) {
+            return torch.rms_norm(x, width, weight, weights.eps);
+        }
+        Tensor normed = LibTorch.empty(type, rows, config.hiddenSize());
+        for (long first = 0; first < rows; first += piece) {
+            try (PointerScope _ = new PointerScope()) {
+                long length = Math.min(piece, rows - first);
+                Tensor part = torch.rms_norm(x.narrow(0, first, length), width, weight, weights.eps);
+                normed.narrow(0, first, length).copy_(part);
+            }
+        }
+        return normed;
     }
 
     /** Heads of a row turned by their position: [T, heads, D], the halves of a head being the pairs. */

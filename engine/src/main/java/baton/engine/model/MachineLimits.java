@@ -1,5 +1,6 @@
 package baton.engine.model;
 
+import baton.engine.model.Weights.Owned;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.time.Duration;
@@ -15,61 +16,86 @@ import org.bytedeco.pytorch.global.torch.ScalarType;
 /**
  * What this machine can do, measured in this process just now: the bounds for prefill (arithmetic) and decode (reading weights).
  *
- * @param threads threads it was measured with
  * @param gemmFlops bf16 operations a second, a multiplication and an addition counted as two, of [512, 2048] by [2048, 8192]
  * @param linearBytesPerSecond weight bytes read by the same projection of a single row, over more weights than caches hold
  * @param readBytesPerSecond bytes of memory read by summing it up
  */
-public record MachineLimits(int threads, double gemmFlops, double linearBytesPerSecond, double readBytesPerSecond) {
+public record MachineLimits(double gemmFlops, double linearBytesPerSecond, double readBytesPerSecond) {
     private static final int ROWS = 512;
     private static final int IN = 2048;
     private static final int OUT = 8192;
     private static final int MATRICES = 32;
-    private static final Duration EACH = Duration.ofSeconds(1);
 
-    /**
-     * Measures for about three seconds; the best run of each counts.
-     *
-     * @param threads as in {@link TorchModels#load}
-     * @throws IllegalStateException if LibTorch cannot be loaded or 1 GB of memory is refused
-     */
-    public static MachineLimits measure(OptionalInt threads) {
-        int threadCount = LibTorch.load(threads);
-        try (Arena arena = Arena.ofConfined();
-                InferenceMode _ = new InferenceMode(true);
-                PointerScope _ = new PointerScope()) {
+    /** Measures again and again over the same 1 GB of memory. Used by one thread. */
+    public static final class Probe implements AutoCloseable {
+        private final int threads;
+        private final Arena arena = Arena.ofConfined();
+        private final Owned owned = new Owned();
+        private final MemorySegment memory;
+        private final List<Tensor> matrices = new ArrayList<>();
+        private final Tensor all;
+        private final Tensor rows;
+        private final Tensor row;
+
+        /**
+         * @param threads as in {@link TorchModels#load}
+         * @throws IllegalStateException if LibTorch cannot be loaded or the memory is refused
+         */
+        public Probe(OptionalInt threads) {
+            this.threads = LibTorch.load(threads);
             long matrixBytes = (long) IN * OUT * Short.BYTES;
-            MemorySegment memory = Pages.allocate(arena, MATRICES * matrixBytes, "measuring");
-            List<Tensor> matrices = new ArrayList<>();
+            memory = Pages.allocate(arena, MATRICES * matrixBytes, "measuring");
             for (int i = 0; i < MATRICES; i++) {
-                Tensor matrix =
-                        LibTorch.over(memory.asSlice(i * matrixBytes, matrixBytes), ScalarType.BFloat16, OUT, IN);
-                matrices.add(matrix.normal_());
+                MemorySegment part = memory.asSlice(i * matrixBytes, matrixBytes);
+                Tensor matrix = owned.add(LibTorch.over(part, ScalarType.BFloat16, OUT, IN));
+                if (i == 0) {
+                    owned.add(matrix.normal_());
+                } else {
+                    part.copyFrom(memory.asSlice(0, matrixBytes));
+                }
+                matrices.add(matrix);
             }
-            Tensor all = LibTorch.over(memory, ScalarType.Float, memory.byteSize() / Float.BYTES);
-            Tensor many = LibTorch.empty(ScalarType.BFloat16, ROWS, IN).normal_();
-            Tensor one = many.narrow(0, 0, 1);
-            double gemm = bestSeconds(() -> torch.linear(many, matrices.getFirst()));
-            double linear = bestSeconds(() -> matrices.forEach(matrix -> torch.linear(one, matrix)));
-            double read = bestSeconds(all::sum);
-            return new MachineLimits(
-                    threadCount, 2.0 * ROWS * IN * OUT / gemm, memory.byteSize() / linear, memory.byteSize() / read);
+            all = owned.add(LibTorch.over(memory, ScalarType.Float, memory.byteSize() / Float.BYTES));
+            rows = owned.add(LibTorch.empty(ScalarType.BFloat16, ROWS, IN));
+            owned.add(rows.normal_());
+            row = owned.add(rows.narrow(0, 0, 1));
         }
-    }
 
-    private static double bestSeconds(Runnable work) {
-        double best = Double.MAX_VALUE;
-        long end = System.nanoTime() + EACH.toNanos();
-        int runs = 0;
-        // The first runs prepare kernels and caches.
-        while (runs < 3 || System.nanoTime() < end) {
-            long start = System.nanoTime();
-            try (PointerScope _ = new PointerScope()) {
-                work.run();
-            }
-            best = Math.min(best, (System.nanoTime() - start) * 1e-9);
-            runs++;
+        /** Threads it measures with. */
+        public int threads() {
+            return threads;
         }
-        return best;
+
+        /** Runs each of the three for that long, but thrice at least; the best run of each counts. */
+        public MachineLimits measure(Duration each) {
+            torch.set_num_threads(threads);
+            try (InferenceMode _ = new InferenceMode(true)) {
+                double gemm = bestSeconds(each, () -> torch.linear(rows, matrices.getFirst()));
+                double linear = bestSeconds(each, () -> matrices.forEach(matrix -> torch.linear(row, matrix)));
+                double read = bestSeconds(each, all::sum);
+                return new MachineLimits(
+                        2.0 * ROWS * IN * OUT / gemm, memory.byteSize() / linear, memory.byteSize() / read);
+            }
+        }
+
+        @Override
+        public void close() {
+            owned.close();
+            arena.close();
+        }
+
+        private static double bestSeconds(Duration each, Runnable work) {
+            double best = Double.MAX_VALUE;
+            long end = System.nanoTime() + each.toNanos();
+            // The first runs prepare kernels and caches.
+            for (int runs = 0; runs < 3 || System.nanoTime() < end; runs++) {
+                long start = System.nanoTime();
+                try (PointerScope _ = new PointerScope()) {
+                    work.run();
+                }
+                best = Math.min(best, (System.nanoTime() - start) * 1e-9);
+            }
+            return best;
+        }
     }
 }

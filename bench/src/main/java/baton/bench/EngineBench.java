@@ -1,0 +1,197 @@
+package baton.bench;
+
+import baton.bench.EngineReport.Decode;
+import baton.bench.EngineReport.ModelReport;
+import baton.bench.EngineReport.Prefill;
+import baton.engine.model.Checkpoint;
+import baton.engine.model.MachineLimits;
+import baton.engine.model.ModelConfig;
+import baton.engine.model.ModelRunner;
+import baton.engine.model.ModelRunner.LayerHooks;
+import baton.engine.model.ModelRunner.SequenceSlice;
+import baton.engine.model.RandomCheckpoint;
+import baton.engine.model.TorchModels;
+import baton.kv.ConfigException;
+import baton.kv.DType;
+import baton.kv.KvLayout;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Comparator;
+import java.util.List;
+import java.util.OptionalInt;
+import java.util.function.Consumer;
+import java.util.stream.IntStream;
+import java.util.stream.Stream;
+
+/**
+ * Measures forward passes of models, without scheduler, sampler and server, and what the machine allows.
+ *
+ * <p>Other programs may take the machine's time at any moment. So it measures in rounds, each of them the limits first and then
+ * every case of the model, and compares the best run of a case with the best run of a limit. Medians tell how disturbed it was.
+ *
+ * @param threads to compute with; empty: one for each processor
+ * @param each how long each limit and each case is measured, all rounds together
+ * @param rounds rounds for each model
+ * @param progress told what is being done, line by line
+ */
+public record EngineBench(OptionalInt threads, Duration each, int rounds, Consumer<String> progress) {
+    private static final int[] PREFILL_TOKENS = {512, 2048};
+    private static final int[] DECODE_BATCHES = {1, 8};
+    private static final int DECODE_CONTEXT = 128;
+    private static final int BLOCK_SIZE = 16;
+    private static final int WARM_UPS = 2;
+
+    /** @throws ConfigException if rounds or duration are not positive */
+    public EngineBench {
+        if (rounds <= 0) {
+            throw new ConfigException("rounds", "is " + rounds + ", must be positive");
+        }
+        if (!each.isPositive()) {
+            throw new ConfigException("seconds", "is " + each.toMillis() / 1e3 + ", must be positive");
+        }
+    }
+
+    /**
+     * Measures the checkpoints in these directories, and, if asked to, a random one of Llama-3.2-1B's shape, which it writes into
+     * a temporary directory for as long as it takes to load.
+     *
+     * @throws ConfigException if a checkpoint does not fit
+     * @throws IOException if a checkpoint cannot be read, or the random one has no room
+     */
+    public EngineReport run(List<Path> models, boolean random1b) throws IOException {
+        List<MachineLimits> limits = new ArrayList<>();
+        List<ModelReport> reports = new ArrayList<>();
+        try (MachineLimits.Probe probe = new MachineLimits.Probe(threads)) {
+            for (Path model : models) {
+                try (ModelRunner runner = load(model)) {
+                    reports.add(measure(runner, probe, limits));
+                }
+            }
+            if (random1b) {
+                try (ModelRunner runner = loadRandom(RandomCheckpoint.llama1b())) {
+                    reports.add(measure(runner, probe, limits));
+                }
+            }
+            return new EngineReport(probe.threads(), List.copyOf(limits), List.copyOf(reports));
+        }
+    }
+
+    private ModelRunner load(Path directory) throws IOException {
+        try (Checkpoint checkpoint = Checkpoint.open(directory)) {
+            ModelConfig config = checkpoint.config();
+            int positions = PREFILL_TOKENS[PREFILL_TOKENS.length - 1];
+            if (config.maxPositions() < positions) {
+                throw new ConfigException(
+                        "model",
+                        "%s has max_position_embeddings=%d, the bench prefills %d tokens"
+                                .formatted(directory, config.maxPositions(), positions));
+            }
+            DType dtype = config.dtype();
+            KvLayout layout = config.kvLayout(BLOCK_SIZE, dtype);
+            return TorchModels.load(checkpoint, dtype, layout, layout.blocksFor(positions), threads, positions);
+        }
+    }
+
+    private ModelRunner loadRandom(ModelConfig config) throws IOException {
+        Path temporary = Files.createTempDirectory("baton-bench");
+        try {
+            requireRoom(temporary, config);
+            // A checkpoint is named after its directory.
+            Path directory = temporary.resolve(config.name());
+            progress.accept("writing a random checkpoint of Llama-3.2-1B's shape to " + directory);
+            RandomCheckpoint.write(directory, config, 1);
+            return load(directory);
+        } finally {
+            delete(temporary);
+        }
+    }
+
+    private static void requireRoom(Path directory, ModelConfig config) throws IOException {
+        long needed = config.parameters() * config.dtype().bytes() + (64L << 20);
+        long free = Files.getFileStore(directory).getUsableSpace();
+        if (free < needed) {
+            throw new IOException(
+                    "the random checkpoint needs %.1f GB for a moment, %s has %.1f GB free; set java.io.tmpdir to another directory, or leave the model out"
+                            .formatted(needed / 1e9, directory.getParent(), free / 1e9));
+        }
+    }
+
+    private static void delete(Path directory) throws IOException {
+        try (Stream<Path> paths = Files.walk(directory)) {
+            for (Path path : paths.sorted(Comparator.reverseOrder()).toList()) {
+                Files.delete(path);
+            }
+        }
+    }
+
+    private ModelReport measure(ModelRunner runner, MachineLimits.Probe probe, List<MachineLimits> limits) {
+        ModelConfig config = runner.config();
+        List<Case> prefills = IntStream.of(PREFILL_TOKENS)
+                .mapToObj(tokens -> new Case(List.of(slice(0, 0, tokens))))
+                .toList();
+        List<Case> decodes = IntStream.of(DECODE_BATCHES)
+                .mapToObj(batch -> new Case(IntStream.range(0, batch)
+                        .mapToObj(sequence -> slice(sequence, DECODE_CONTEXT - 1, 1))
+                        .toList()))
+                .toList();
+        List<Case> cases = Stream.concat(prefills.stream(), decodes.stream()).toList();
+        Duration once = each.dividedBy(rounds);
+        for (int round = 1; round <= rounds; round++) {
+            progress.accept("%s: round %d of %d".formatted(config.name(), round, rounds));
+            limits.add(probe.measure(once));
+            cases.forEach(measured -> measured.run(runner, once));
+        }
+        int elementBytes = config.dtype().bytes();
+        return new ModelReport(
+                config.name(),
+                config.parameters(),
+                config.dtype(),
+                IntStream.range(0, prefills.size())
+                        .mapToObj(i -> new Prefill(
+                                PREFILL_TOKENS[i],
+                                Timing.of(prefills.get(i).seconds),
+                                Work.prefillFlops(config, PREFILL_TOKENS[i])))
+                        .toList(),
+                IntStream.range(0, decodes.size())
+                        .mapToObj(i -> new Decode(
+                                DECODE_BATCHES[i],
+                                DECODE_CONTEXT,
+                                Timing.of(decodes.get(i).seconds),
+                                Work.decodeBytes(config, DECODE_BATCHES[i], DECODE_CONTEXT, elementBytes)))
+                        .toList());
+    }
+
+    /** Sequence number {@code sequence} has blocks of its own, enough for the decode context or, being the first, for all. */
+    private static SequenceSlice slice(int sequence, int start, int length) {
+        int blocks = Math.ceilDiv(start + length, BLOCK_SIZE);
+        return new SequenceSlice(
+                IntStream.range(0, length).map(i -> 5 + i % 1000).toArray(),
+                start,
+                IntStream.range(blocks * sequence, blocks * (sequence + 1)).toArray(),
+                1);
+    }
+
+    private static final class Case {
+        private final List<SequenceSlice> slices;
+        private final List<Double> seconds = new ArrayList<>();
+
+        Case(List<SequenceSlice> slices) {
+            this.slices = slices;
+        }
+
+        void run(ModelRunner runner, Duration once) {
+            for (int i = 0; i < WARM_UPS; i++) {
+                runner.forward(slices, LayerHooks.NONE).close();
+            }
+            long end = System.nanoTime() + once.toNanos();
+            do {
+                long start = System.nanoTime();
+                runner.forward(slices, LayerHooks.NONE).close();
+                seconds.add((System.nanoTime() - start) * 1e-9);
+            } while (System.nanoTime() < end);
+        }
+    }
+}

@@ -1,0 +1,20 @@
+package baton.bench;
+
+import java.util.List;
+
+/**
+ * Seconds that one forward pass took.
+ *
+ * @param repetitions how many were timed
+ */
+public record Timing(double median, double best, int repetitions) {
+    static Timing of(List<Double> seconds) {
+        return new Timing(median(seconds), seconds.stream().min(Double::compare).orElseThrow(), seconds.size());
+    }
+
+    static double median(List<Double> values) {
+        List<Double> sorted = values.stream().sorted().toList();
+        int middle = sorted.size() / 2;
+        return sorted.size() % 2 == 1 ? sorted.get(middle) : (sorted.get(middle - 1) + sorted.get(middle)) / 2;
+    }
+}

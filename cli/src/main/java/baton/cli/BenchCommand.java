@@ -1,0 +1,84 @@
+package baton.cli;
+
+import baton.bench.EngineBench;
+import baton.bench.EngineReport;
+import java.io.IOException;
+import java.io.PrintWriter;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.List;
+import java.util.OptionalInt;
+import java.util.concurrent.Callable;
+import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.Command;
+import picocli.CommandLine.Model.CommandSpec;
+import picocli.CommandLine.Option;
+import picocli.CommandLine.Spec;
+
+/** {@code baton bench}: measurements. */
+@Command(
+        name = "bench",
+        description = "Measures how fast Baton is.",
+        mixinStandardHelpOptions = true,
+        synopsisSubcommandLabel = "COMMAND",
+        subcommands = BenchCommand.EngineCommand.class)
+final class BenchCommand {
+    /** {@code baton bench engine}: forward passes against the machine's limits. */
+    @Command(
+            name = "engine",
+            description = "Measures prefill and decode of models against this machine's limits, both in one run.",
+            mixinStandardHelpOptions = true,
+            sortOptions = false)
+    static final class EngineCommand implements Callable<Integer> {
+        private static final int ROUNDS = 3;
+
+        @Spec
+        private CommandSpec spec;
+
+        @Option(names = "--threads", description = "Threads to compute with (default: all cores).")
+        private @Nullable Integer threads;
+
+        @Option(
+                names = "--model",
+                paramLabel = "DIR",
+                description = "Checkpoint directory; repeatable (default: the embedded tiny-ledger).")
+        private List<Path> models = List.of();
+
+        @Option(
+                names = "--skip-1b",
+                description =
+                        "Leave out the random checkpoint of Llama-3.2-1B's shape, which takes 2.5 GB of disk for a"
+                                + " moment and of memory.")
+        private boolean skip1b;
+
+        @Option(
+                names = "--seconds",
+                defaultValue = "6",
+                description = "How long to measure each limit and each case (default: ${DEFAULT-VALUE}).")
+        private double seconds;
+
+        @Option(names = "--json", paramLabel = "FILE", description = "Write the figures to this file too.")
+        private @Nullable Path json;
+
+        @Override
+        public Integer call() throws IOException {
+            PrintWriter out = spec.commandLine().getOut();
+            PrintWriter err = spec.commandLine().getErr();
+            EngineBench bench = new EngineBench(
+                    threads == null ? OptionalInt.empty() : OptionalInt.of(threads),
+                    Duration.ofNanos(Math.round(seconds * 1e9)),
+                    ROUNDS,
+                    line -> {
+                        err.println(line);
+                        err.flush();
+                    });
+            EngineReport report = bench.run(models.isEmpty() ? List.of(Models.embedded()) : models, !skip1b);
+            report.print(out);
+            if (json != null) {
+                Files.writeString(json, report.toJson().toPrettyString() + "\n");
+            }
+            return 0;
+        }
+    }
+}
