@@ -19,8 +19,7 @@ import picocli.CommandLine.IVersionProvider;
         description = "Disaggregated prefill/decode serving of language models on the JVM.",
         mixinStandardHelpOptions = true,
         versionProvider = Baton.Version.class,
-        subcommands = {
-            RouteCommand.class, DemoCommand.class, UpCommand.class, BenchCommand.class, RehearseCommand.class
+        subcommands = {RouteCommand.class, DemoCommand.class, UpCommand.class, BenchCommand.class, RehearseCommand.class
         })
 public final class Baton {
     private Baton() {}

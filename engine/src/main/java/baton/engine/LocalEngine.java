@@ -174,7 +174,6 @@ public final class LocalEngine implements Engine {
         }
     }
 
-  
     private static void closeAfter(Throwable failure, AutoCloseable resource) {
         try {
             resource.close();
@@ -445,7 +444,8 @@ public final class LocalEngine implements Engine {
         for (Command command = commands.poll(); command != null; command = commands.poll()) {
             switch (command) {
                 case Command.Submit(Live _, List<Request> sequences) ->
-                    sequences.forEach(sequence -> sequence.refuse(String.valueOf(unavailable().getMessage())));
+                    sequences.forEach(sequence ->
+                            sequence.refuse(String.valueOf(unavailable().getMessage())));
                 case Command.ResetPrefixCache(CompletableFuture<Boolean> done) -> done.complete(false);
                 case Command.Abort _, Command.Stop _ -> {}
             }

@@ -86,7 +86,8 @@ final class SequenceOutput implements RequestListener {
             Optional<JsonFields> kvTransferParams,
             Optional<String> error) {
         ended.run();
-        if (reason != FinishReason.ERROR && stopReason.filter(String.class::isInstance).isEmpty()) {
+        if (reason != FinishReason.ERROR
+                && stopReason.filter(String.class::isInstance).isEmpty()) {
             deliver(() -> {
                 String rest = stops.append(detokenizer.finish(), true).text();
                 return rest.isEmpty() ? Optional.empty() : Optional.of(new Output(index, NO_TOKENS, rest, List.of()));

@@ -389,8 +389,7 @@ final class Scheduler {
         }
     }
 
-    private void run(
-            Request request, int known, int count, int local, int external, Map<Request, Slice> slices) {
+    private void run(Request request, int known, int count, int local, int external, Map<Request, Slice> slices) {
         request.state = Request.State.RUNNING;
         running.add(request);
         request.computedTokens = known;
