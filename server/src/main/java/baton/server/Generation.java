@@ -81,6 +81,12 @@ final class Generation {
     void start() {
         exchange.whenClientLeaves(this::clientLeft);
         Call call = head.call();
+        if (call.kvTransferParams().isPresent()
+                && engine.config().kvTransfer().connector().isEmpty()) {
+            LOG.warn(
+                    "{}: has kv_transfer_params, but this instance has no kv_connector: its KV is neither taken over nor kept",
+                    head.id());
+        }
         for (int i = 0; i < engineIds.size(); i++) {
             int prompt = i;
             GenerationRequest request = new GenerationRequest(
