@@ -157,6 +157,11 @@ class OfflineHandOverTest {
                                     output.completions().getFirst().error().orElse(""))
                             .contains("thirteen"));
             assertThat(llm.engine().status().failure().orElseThrow()).contains("thirteen");
+            // The status follows the last event.
+            long deadline = System.nanoTime() + 10_000_000_000L;
+            while (llm.engine().status().usedBlocks() > 0 && System.nanoTime() < deadline) {
+                Thread.onSpinWait();
+            }
             assertThat(llm.engine().status().usedBlocks()).isZero();
             assertThatThrownBy(() -> llm.generateTokens(List.of(LLMTest.prompt(1, 3)), two))
                     .isInstanceOf(EngineUnavailableException.class)
