@@ -158,11 +158,7 @@ class OfflineHandOverTest {
                             .contains("thirteen"));
             assertThat(llm.engine().status().failure().orElseThrow()).contains("thirteen");
             // The status follows the last event.
-            long deadline = System.nanoTime() + 10_000_000_000L;
-            while (llm.engine().status().usedBlocks() > 0 && System.nanoTime() < deadline) {
-                Thread.onSpinWait();
-            }
-            assertThat(llm.engine().status().usedBlocks()).isZero();
+            LLMTest.await(() -> llm.engine().status().usedBlocks() == 0);
             assertThatThrownBy(() -> llm.generateTokens(List.of(LLMTest.prompt(1, 3)), two))
                     .isInstanceOf(EngineUnavailableException.class)
                     .hasMessageContaining("thirteen");
