@@ -2,6 +2,7 @@ package baton.cli;
 
 import baton.engine.EngineConfig;
 import baton.engine.LocalEngine;
+import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.KvTransferConfig;
 import baton.server.ApiServer;
@@ -13,6 +14,8 @@ import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.Callable;
 import org.jspecify.annotations.Nullable;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Option;
 import picocli.CommandLine.Parameters;
@@ -30,12 +33,17 @@ import picocli.CommandLine.Parameters;
             "  --kv-transfer-config.kv_connector_extra_config.shared_storage_path /mnt/kv"
         })
 final class ServeCommand implements Callable<Integer> {
+    private static final Logger LOG = LoggerFactory.getLogger(ServeCommand.class);
+
     @Parameters(
             index = "0",
             arity = "0..1",
             paramLabel = "MODEL_DIR",
             description = "Hugging Face checkpoint directory; the embedded tiny-ledger if not given.")
     private @Nullable Path model;
+
+    @Option(names = "--model", paramLabel = "MODEL_DIR", description = "The same, as a flag.")
+    private @Nullable Path modelFlag;
 
     @Option(
             names = "--host",
@@ -107,6 +115,30 @@ final class ServeCommand implements Callable<Integer> {
     @Option(names = "--seed", description = "Seed of requests that bring none (default: 0).")
     private @Nullable Long seed;
 
+    @Option(
+            names = {"--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp"},
+            paramLabel = "1",
+            description = "Only 1: an instance computes in one rank.")
+    private int[] parallelSizes = {};
+
+    @Option(
+            names = {"--gpu-memory-utilization", "--swap-space", "--distributed-executor-backend", "--tokenizer-mode"},
+            hidden = true)
+    private String[] withoutEffect = {};
+
+    @Option(
+            names = {
+                "--enforce-eager",
+                "--trust-remote-code",
+                "--enable-chunked-prefill",
+                "--disable-log-requests",
+                "--no-enable-log-requests",
+                "--disable-log-stats",
+                "--disable-uvicorn-access-log"
+            },
+            hidden = true)
+    private boolean[] switchesWithoutEffect = {};
+
     @Option(names = "--exit-with-parent", hidden = true, description = "Stop when standard input ends.")
     private boolean exitWithParent;
 
@@ -150,8 +182,17 @@ final class ServeCommand implements Callable<Integer> {
     }
 
     EngineConfig engineConfig() {
+        for (int size : parallelSizes) {
+            if (size != 1) {
+                throw ConfigException.unsupported("tensor_parallel_size or pipeline_parallel_size", size, "1");
+            }
+        }
+        if (withoutEffect.length + switchesWithoutEffect.length > 0) {
+            LOG.info("Some of the flags are vLLM's and have no effect here");
+        }
+        Optional<Path> directory = Optional.ofNullable(model).or(() -> Optional.ofNullable(modelFlag));
         EngineConfig.Builder config =
-                EngineConfig.of(Models.orEmbedded(Optional.ofNullable(model))).enablePrefixCaching(enablePrefixCaching);
+                EngineConfig.of(Models.orEmbedded(directory)).enablePrefixCaching(enablePrefixCaching);
         if (!dtype.equals("auto")) {
             config.dtype(DType.parse("dtype", dtype));
         }

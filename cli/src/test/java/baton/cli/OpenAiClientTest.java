@@ -169,7 +169,8 @@ class OpenAiClientTest {
         assertThatThrownBy(() -> completions.create(
                         good.toBuilder().prompt("Tomas ".repeat(3000)).build()))
                 .isInstanceOf(BadRequestException.class)
-                .hasMessageContaining("3002 tokens")
+                .hasMessageContaining("maximum context length is 2048 tokens")
+                .hasMessageContaining("the prompt has 3002")
                 .hasMessageContaining("at most 2047");
         assertThatThrownBy(() ->
                         completions.create(good.toBuilder().temperature(7.0).build()))

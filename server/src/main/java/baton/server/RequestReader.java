@@ -431,8 +431,9 @@ final class RequestReader {
         int limit = engine.maxModelLen();
         if (ids.length >= limit) {
             throw ApiException.badRequest(
-                    "the prompt has " + ids.length + " tokens; prompt and output together may have " + limit
-                            + ", so a prompt must have at most " + (limit - 1));
+                    // Clients look for the words "maximum context length", OpenAI's and vLLM's.
+                    "This model's maximum context length is " + limit + " tokens, output included, but the prompt has "
+                            + ids.length + "; it must have at most " + (limit - 1));
         }
         if (maxTokens.isPresent() && maxTokens.get() > limit - ids.length) {
             throw ApiException.badField(

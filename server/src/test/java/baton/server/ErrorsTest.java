@@ -97,8 +97,9 @@ class ErrorsTest {
     void aPromptOverTheLimitSaysBothNumbers() throws Exception {
         String tokens = "5,".repeat(2047) + "5";
         assertThat(message(400, fixture.post("/v1/completions", "{\"prompt\":[" + tokens + "]}")))
-                .isEqualTo("the prompt has 2048 tokens; prompt and output together may have 2048, so a prompt must have"
-                        + " at most 2047");
+                .isEqualTo(
+                        "This model's maximum context length is 2048 tokens, output included, but the prompt has 2048;"
+                                + " it must have at most 2047");
         assertThat(message(400, fixture.post("/v1/completions", "{\"prompt\":[5,6],\"max_tokens\":2047}")))
                 .isEqualTo("max_tokens: is 2047, must be at most 2046: prompt and output together may have 2048 tokens"
                         + " and the prompt has 2");
