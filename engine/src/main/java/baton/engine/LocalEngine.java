@@ -16,7 +16,6 @@ import baton.kv.DType;
 import baton.kv.KvLayout;
 import baton.kv.Ticker;
 import baton.kv.connector.KvConnectors;
-import baton.kv.connector.Measurement;
 import java.io.IOException;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -102,13 +101,12 @@ public final class LocalEngine implements Engine {
         this.generationDefaults = checkpoint.generationDefaults();
         this.runner = runner;
         this.ticker = ticker;
-        EngineListener withStatus = new StatusListener(listener);
         this.core = new EngineCore(
                 config,
                 runner,
                 Set.copyOf(checkpoint.eosTokenIds()),
                 KvConnectors.find(config.kvTransfer()),
-                withStatus,
+                listener,
                 ticker);
         this.status = core.status(Optional.empty());
         this.thread = Thread.ofPlatform().name("engine").unstarted(this::run);
@@ -399,7 +397,9 @@ public final class LocalEngine implements Engine {
             return commands.take();
         }
         // Without anything to compute only transfers are awaited: look again soon.
-        return core.step() ? null : commands.poll(500, TimeUnit.MICROSECONDS);
+        boolean computed = core.step();
+        status = core.status(Optional.empty());
+        return computed ? null : commands.poll(500, TimeUnit.MICROSECONDS);
     }
 
     private boolean obey(Command command) {
@@ -471,40 +471,5 @@ public final class LocalEngine implements Engine {
         z = (z ^ (z >>> 30)) * 0xBF58476D1CE4E5B9L;
         z = (z ^ (z >>> 27)) * 0x94D049BB133111EBL;
         return z ^ (z >>> 31);
-    }
-
-    /** Keeps {@link #status} fresh, and passes everything on. */
-    private final class StatusListener implements EngineListener {
-        private final EngineListener next;
-
-        private StatusListener(EngineListener next) {
-            this.next = next;
-        }
-
-        @Override
-        public void onStep(StepStats stats) {
-            status = stats.status();
-            next.onStep(stats);
-        }
-
-        @Override
-        public void onFirstToken(double seconds) {
-            next.onFirstToken(seconds);
-        }
-
-        @Override
-        public void onNextToken(double seconds) {
-            next.onNextToken(seconds);
-        }
-
-        @Override
-        public void onFinished(RequestStats stats) {
-            next.onFinished(stats);
-        }
-
-        @Override
-        public void onMeasurements(List<Measurement> measurements) {
-            next.onMeasurements(measurements);
-        }
     }
 }
