@@ -262,6 +262,12 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
             assertThat(process.waitFor(DEADLINE)).isTrue();
         }
 
+        /** Stops it as SIGSTOP does: it keeps its connections and does nothing until it is killed. */
+        void freeze() throws IOException, InterruptedException {
+            Process signal = new ProcessBuilder("kill", "-STOP", Long.toString(process.pid())).start();
+            assertThat(signal.waitFor()).isZero();
+        }
+
         /** Starts it once more, on the port that it had. */
         void restart() throws IOException, InterruptedException {
             assertThat(process.isAlive()).isFalse();

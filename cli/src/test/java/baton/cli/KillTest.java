@@ -116,13 +116,19 @@ class KillTest {
                 .filter(recorded -> recorded.prompt().length > 400)
                 .toList();
         Instance victim = PREFILLS.getFirst();
+        double retries = router.metric("baton:router_retries_total", "prefill");
+        double ended = router.metric("baton:router_requests_total", "");
+        // Frozen first, so that it surely dies with prompts in its hands.
+        victim.freeze();
         askAllAtOnce(asked, () -> {
-            Await.until(
-                    Duration.ofSeconds(15),
-                    () -> "no prompt came to " + victim,
-                    () -> victim.metric("vllm:num_requests_running", "") > 0);
+            Await.until(Duration.ofSeconds(30), () -> "no prompt is stuck at " + victim, () -> {
+                double running = router.metric("baton:router_requests_running", "");
+                double all = running + router.metric("baton:router_requests_total", "") - ended;
+                return all == asked.size() && running > 0 && running < asked.size() && othersRest(victim);
+            });
             victim.kill();
         });
+        assertThat(router.metric("baton:router_retries_total", "prefill")).isGreaterThan(retries);
     }
 
     @Test
@@ -131,6 +137,15 @@ class KillTest {
             prefill.kill();
         }
         assertUnavailable("prefill");
+    }
+
+    private static boolean othersRest(Instance victim) throws Exception {
+        for (Instance instance : List.of(PREFILLS.get(0), PREFILLS.get(1), DECODES.get(0), DECODES.get(1))) {
+            if (instance != victim && instance.metric("vllm:num_requests_running", "") > 0) {
+                return false;
+            }
+        }
+        return true;
     }
 
     private static void assertUnavailable(String role) throws Exception {
