@@ -41,6 +41,6 @@ public final class TorchModels {
             throw new ConfigException("max_model_len", "is " + maxPositions + ", must be positive");
         }
         int threadCount = LibTorch.load(threads);
-        return LlamaRunner.load(checkpoint, layout, blocks, threadCount, maxPositions);
+        return DecoderRunner.load(checkpoint, layout, blocks, threadCount, maxPositions);
     }
 }

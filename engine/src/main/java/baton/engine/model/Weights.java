@@ -1,5 +1,6 @@
 package baton.engine.model;
 
+import baton.engine.model.Linear.Dense;
 import baton.engine.model.ModelConfig.Llama3RopeScaling;
 import baton.kv.DType;
 import baton.store.safetensors.TensorInfo;
@@ -25,7 +26,7 @@ final class Weights {
     final TensorOptional finalNorm;
 
     /** The output projection, [vocabulary, hidden]. */
-    final Tensor head;
+    final Linear head;
 
     /** By position: cosines for all D elements of a head, sines for the first half, the negated sines. [positions, 2D]. */
     final Tensor rope;
@@ -43,7 +44,7 @@ final class Weights {
             layers.add(loader.layer("model.layers." + i + "."));
         }
         finalNorm = loader.vector("model.norm.weight");
-        head = config.tiedEmbeddings() ? embedding : loader.matrix(hidden, List.of("lm_head.weight"));
+        head = new Dense(config.tiedEmbeddings() ? embedding : loader.matrix(hidden, List.of("lm_head.weight")));
         rope = loader.rope(maxPositions);
         eps = loader.owned.add(new DoubleOptional(config.rmsNormEps()));
         defaultScale = loader.owned.add(new DoubleOptional());
@@ -61,11 +62,11 @@ final class Weights {
      */
     record LayerWeights(
             TensorOptional attentionNorm,
-            Tensor projection,
-            Tensor output,
+            Linear projection,
+            Linear output,
             TensorOptional feedForwardNorm,
-            Tensor gateUp,
-            Tensor down) {}
+            Linear gateUp,
+            Linear down) {}
 
     /** Native objects to free together. */
     static final class Owned implements AutoCloseable {
@@ -93,11 +94,15 @@ final class Weights {
             long hidden = config.hiddenSize();
             return new LayerWeights(
                     vector(prefix + "input_layernorm.weight"),
-                    projection(prefix + "self_attn."),
-                    matrix((long) config.heads() * config.headDim(), List.of(prefix + "self_attn.o_proj.weight")),
+                    new Dense(projection(prefix + "self_attn.")),
+                    linear((long) config.heads() * config.headDim(), prefix + "self_attn.o_proj.weight"),
                     vector(prefix + "post_attention_layernorm.weight"),
-                    matrix(hidden, List.of(prefix + "mlp.gate_proj.weight", prefix + "mlp.up_proj.weight")),
-                    matrix(config.intermediateSize(), List.of(prefix + "mlp.down_proj.weight")));
+                    linear(hidden, prefix + "mlp.gate_proj.weight", prefix + "mlp.up_proj.weight"),
+                    linear(config.intermediateSize(), prefix + "mlp.down_proj.weight"));
+        }
+
+        private Linear linear(long columns, String... names) throws IOException {
+            return new Dense(matrix(columns, List.of(names)));
         }
 
         /** The tensors' rows one after the other. */

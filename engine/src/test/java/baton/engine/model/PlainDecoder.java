@@ -7,11 +7,11 @@ import java.lang.foreign.ValueLayout;
 import java.util.Arrays;
 
 /** A Llama forward pass written for plainness: one sequence, whole, in double precision, from the checkpoint's own tensors. */
-final class PlainLlama {
+final class PlainDecoder {
     private final Checkpoint checkpoint;
     private final ModelConfig config;
 
-    PlainLlama(Checkpoint checkpoint) {
+    PlainDecoder(Checkpoint checkpoint) {
         this.checkpoint = checkpoint;
         this.config = checkpoint.config();
     }

@@ -39,7 +39,7 @@ import org.bytedeco.pytorch.global.torch.ScalarType;
  * Native memory. Every tensor made in a forward pass belongs to a PointerScope that ends within it; what lives longer is made at
  * load, listed in `owned`, and freed by close. Nothing waits for the garbage collector.
  */
-final class LlamaRunner implements ModelRunner {
+final class DecoderRunner implements ModelRunner {
     /** Queries of a later chunk that share one mask, so that masks stay small whatever the context. */
     private static final int MASKED_ROWS = 512;
 
@@ -72,7 +72,7 @@ final class LlamaRunner implements ModelRunner {
     private MemorySegment logitsMemory = MemorySegment.NULL;
     private long threadConfigured = -1;
 
-    private LlamaRunner(
+    private DecoderRunner(
             ModelConfig config,
             ModelFingerprint fingerprint,
             KvCache cache,
@@ -95,7 +95,7 @@ final class LlamaRunner implements ModelRunner {
         this.rowElements = queryElements + 2 * config.kvHeads() * config.headDim();
     }
 
-    static LlamaRunner load(Checkpoint checkpoint, KvLayout layout, int blocks, int threads, int maxPositions)
+    static DecoderRunner load(Checkpoint checkpoint, KvLayout layout, int blocks, int threads, int maxPositions)
             throws IOException {
         ModelConfig config = checkpoint.config();
         Arena arena = Arena.ofShared();
@@ -107,7 +107,7 @@ final class LlamaRunner implements ModelRunner {
                     .mapToObj("model.layers.%d.self_attn.attn"::formatted)
                     .toList();
             Weights weights = Weights.load(checkpoint, layout.dtype(), maxPositions, arena, owned);
-            return new LlamaRunner(
+            return new DecoderRunner(
                     config,
                     checkpoint.fingerprint(),
                     new KvCache(pool, layout, blocks, names),
@@ -245,7 +245,7 @@ final class LlamaRunner implements ModelRunner {
 
     private void attention(int layer, Tensor x, Step step) {
         LayerWeights layerWeights = weights.layers.get(layer);
-        Tensor projected = torch.linear(norm(x, layerWeights.attentionNorm()), layerWeights.projection());
+        Tensor projected = layerWeights.projection().apply(norm(x, layerWeights.attentionNorm()));
         Tensor queries = rotate(projected, step, 0, config.heads(), config.headDim());
         Tensor keys = rotate(projected, step, queryElements, config.kvHeads(), 2L * config.headDim());
         int rows = step.batch.rows();
@@ -264,19 +264,14 @@ final class LlamaRunner implements ModelRunner {
                 attendLater(layer, chunk, queries, attended);
             }
         }
-        addProduct(x, attended, layerWeights.output());
+        layerWeights.output().addTo(x, attended);
     }
 
     private void feedForward(LayerWeights layerWeights, Tensor x) {
-        Tensor gateUp = torch.linear(norm(x, layerWeights.feedForwardNorm()), layerWeights.gateUp());
+        Tensor gateUp = layerWeights.gateUp().apply(norm(x, layerWeights.feedForwardNorm()));
         Tensor gated = torch.silu(gateUp.narrow(1, 0, config.intermediateSize()));
         gated.mul_(gateUp.narrow(1, config.intermediateSize(), config.intermediateSize()));
-        addProduct(x, gated, layerWeights.down());
-    }
-
-    /** Adds {@code rows} times the transposed matrix to {@code x} as part of the multiplication, which saves a pass over memory. */
-    private static void addProduct(Tensor x, Tensor rows, Tensor matrix) {
-        torch.addmm_out(x, x, rows, matrix.t());
+        layerWeights.down().addTo(x, gated);
     }
 
     /** LibTorch's norm of bf16 makes several fp32 copies, so rows are taken in pieces whose copies stay in cache. */
@@ -414,7 +409,7 @@ final class LlamaRunner implements ModelRunner {
             return new TorchLogits(0, config.vocabularySize(), MemorySegment.NULL, new long[0]);
         }
         Tensor wanted = x.index_select(0, longs(scratch, batch.logitRows()));
-        Tensor computed = torch.linear(norm(wanted, weights.finalNorm), weights.head);
+        Tensor computed = weights.head.apply(norm(wanted, weights.finalNorm));
         MemorySegment memory = logitsMemory((long) rows * config.vocabularySize() * Float.BYTES);
         Tensor floats = LibTorch.over(memory, ScalarType.Float, rows, config.vocabularySize());
         floats.copy_(computed);

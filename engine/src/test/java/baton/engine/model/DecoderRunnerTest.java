@@ -26,7 +26,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
 /** The runner against a plain forward pass on random models, and its conduct: memory, hooks, bad input. */
-class LlamaRunnerTest {
+class DecoderRunnerTest {
     @TempDir
     Path directory;
 
@@ -65,7 +65,7 @@ class LlamaRunnerTest {
                     .usingRecursiveComparison()
                     .ignoringFields("name")
                     .isEqualTo(config);
-            double[][] expected = new PlainLlama(checkpoint).logits(tokens);
+            double[][] expected = new PlainDecoder(checkpoint).logits(tokens);
             // Slots never written may hold anything.
             runner.cache().memory().fill((byte) 0xff);
             int[] table = IntStream.range(0, 40).map(i -> 79 - 2 * i).toArray();
