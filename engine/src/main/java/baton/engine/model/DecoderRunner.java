@@ -3,7 +3,9 @@ package baton.engine.model;
 import baton.engine.model.Batch.Chunk;
 import baton.engine.model.Batch.Group;
 import baton.engine.model.Weights.LayerWeights;
+import baton.engine.model.Weights.Norm;
 import baton.engine.model.Weights.Owned;
+import baton.kv.DType;
 import baton.kv.KvCache;
 import baton.kv.KvLayout;
 import baton.kv.ModelFingerprint;
@@ -35,6 +37,7 @@ import org.bytedeco.pytorch.global.torch.ScalarType;
  * batch = G, heads = R and the head stride of the keys being 0. A later chunk does the same over its gathered blocks, with a
  * mask. Single tokens are taken together: batch = G, heads = sequences, and the R queries stand where query positions would, so
  * a sequence's keys are read once for all of them. These are the shapes that PyTorch's flash kernel for CPUs takes.
+ * Single tokens attend in fp32: the bf16 kernel rearranges all keys and values for its matrix unit, which few queries never pay back.
  *
  * Native memory. Every tensor made in a forward pass belongs to a PointerScope that ends within it; what lives longer is made at
  * load, listed in `owned`, and freed by close. Nothing waits for the garbage collector.
@@ -61,7 +64,9 @@ final class DecoderRunner implements ModelRunner {
     private final KvCache cache;
     private final int maxPositions;
     private final int threads;
+    private final DType dtype;
     private final ScalarType type;
+    private final FewRows fewRows;
     private final Arena arena;
     private final Owned owned;
     private final Weights weights;
@@ -87,7 +92,9 @@ final class DecoderRunner implements ModelRunner {
         this.layout = cache.layout();
         this.maxPositions = maxPositions;
         this.threads = threads;
-        this.type = LibTorch.scalarType(layout.dtype());
+        this.dtype = layout.dtype();
+        this.type = LibTorch.scalarType(dtype);
+        this.fewRows = new FewRows(dtype);
         this.arena = arena;
         this.owned = owned;
         this.weights = weights;
@@ -185,6 +192,7 @@ final class DecoderRunner implements ModelRunner {
     /** What all layers of one forward pass share. */
     private final class Step {
         final Batch batch;
+        final Tensor table;
         final Tensor cos;
         final Tensor sin;
         final Tensor minusSin;
@@ -197,16 +205,29 @@ final class DecoderRunner implements ModelRunner {
             Arrays.setAll(positions, batch::position);
             Tensor rows = longs(scratch, positions);
             int half = config.headDim() / 2;
-            Tensor table = weights.rope.index_select(0, rows).unsqueeze(1);
+            table = weights.rope.index_select(0, rows).unsqueeze(1);
             cos = table.narrow(2, 0, config.headDim());
             sin = table.narrow(2, config.headDim(), half);
             minusSin = table.narrow(2, config.headDim() + half, half);
             groups = batch.groups().stream()
-                    .map(group -> new GroupStep(group, mask(group, scratch)))
+                    .map(group -> groupStep(group, scratch))
                     .toList();
-            chunks = batch.chunks().stream()
-                    .map(chunk -> new ChunkStep(chunk, chunk.start() == 0 ? List.of() : masks(chunk)))
-                    .toList();
+            chunks = batch.chunks().stream().map(this::chunkStep).toList();
+        }
+
+        private GroupStep groupStep(Group group, Arena scratch) {
+            long[] shape = {config.kvHeads(), group.size(), paddedContext(group), 2L * config.headDim()};
+            Tensor gathered = LibTorch.empty(type, shape);
+            Tensor floats = type == ScalarType.Float ? gathered : LibTorch.empty(ScalarType.Float, shape);
+            return new GroupStep(group, mask(group, scratch), gathered, floats);
+        }
+
+        private ChunkStep chunkStep(Chunk chunk) {
+            boolean first = chunk.start() == 0;
+            return new ChunkStep(
+                    chunk,
+                    first ? List.of() : masks(chunk),
+                    LibTorch.empty(type, config.kvHeads(), first ? 0 : chunk.context(), 2L * config.headDim()));
         }
 
         /** Zero where a sequence has a position, minus infinity beyond, as [1, sequences, 1, padded context]. */
@@ -220,8 +241,7 @@ final class DecoderRunner implements ModelRunner {
                 Arrays.fill(values, i * padded + group.contexts()[i], (i + 1) * padded, Float.NEGATIVE_INFINITY);
             }
             MemorySegment memory = scratch.allocateFrom(ValueLayout.JAVA_FLOAT, values);
-            Tensor floats = LibTorch.over(memory, ScalarType.Float, 1, group.size(), 1, padded);
-            return new TensorOptional(floats.to(type));
+            return new TensorOptional(LibTorch.over(memory, ScalarType.Float, 1, group.size(), 1, padded));
         }
 
         /** For each run of rows, minus infinity where a position is later than the row's: [rows, positions up to the last]. */
@@ -238,22 +258,24 @@ final class DecoderRunner implements ModelRunner {
         }
     }
 
-    private record GroupStep(Group group, TensorOptional mask) {}
+    /**
+     * @param gathered place for a layer's entries of the group
+     * @param floats place for them in fp32; unused if they are
+     */
+    private record GroupStep(Group group, TensorOptional mask, Tensor gathered, Tensor floats) {}
 
-    /** @param masks of each run of rows; none if the chunk is the sequence's first */
-    private record ChunkStep(Chunk chunk, List<TensorOptional> masks) {}
+    /**
+     * @param masks of each run of rows; none if the chunk is the sequence's first
+     * @param gathered place for a layer's entries up to the chunk's last
+     */
+    private record ChunkStep(Chunk chunk, List<TensorOptional> masks, Tensor gathered) {}
 
     private void attention(int layer, Tensor x, Step step) {
         LayerWeights layerWeights = weights.layers.get(layer);
         Tensor projected = layerWeights.projection().apply(norm(x, layerWeights.attentionNorm()));
-        Tensor queries = rotate(projected, step, 0, config.heads(), config.headDim());
-        Tensor keys = rotate(projected, step, queryElements, config.kvHeads(), 2L * config.headDim());
-        int rows = step.batch.rows();
-        long head = config.headDim();
-        view(projected, queryElements, rows, rowElements, config.kvHeads(), 2 * head, head)
-                .copy_(keys);
+        Tensor queries = rotate(projected, step);
         save(layer, projected, step.batch);
-        Tensor attended = LibTorch.empty(type, rows, queryElements);
+        Tensor attended = LibTorch.empty(type, step.batch.rows(), queryElements);
         for (GroupStep group : step.groups) {
             attend(layer, group, queries, attended);
         }
@@ -268,29 +290,59 @@ final class DecoderRunner implements ModelRunner {
     }
 
     private void feedForward(LayerWeights layerWeights, Tensor x) {
-        Tensor gateUp = layerWeights.gateUp().apply(norm(x, layerWeights.feedForwardNorm()));
-        Tensor gated = torch.silu(gateUp.narrow(1, 0, config.intermediateSize()));
-        gated.mul_(gateUp.narrow(1, config.intermediateSize(), config.intermediateSize()));
+        Tensor normed = norm(x, layerWeights.feedForwardNorm());
+        Tensor gated = layerWeights.up().applyTimes(normed, layerWeights.gate().applySilu(normed));
         layerWeights.down().addTo(x, gated);
     }
 
     /** LibTorch's norm of bf16 makes several fp32 copies, so rows are taken in pieces whose copies stay in cache. */
-    private Tensor norm(Tensor x, TensorOptional weight) {
+    private Tensor norm(Tensor x, Norm weight) {
         long[] width = {config.hiddenSize()};
         long rows = x.size(0);
+        if (rows <= FewRows.MOST) {
+            Tensor normed = LibTorch.empty(type, rows, config.hiddenSize());
+            long bytes = rows * config.hiddenSize() * dtype.bytes();
+            fewRows.norm(
+                    LibTorch.memory(x, bytes),
+                    LibTorch.memory(normed, bytes),
+                    (int) rows,
+                    config.hiddenSize(),
+                    weight.values(),
+                    config.rmsNormEps());
+            return normed;
+        }
         long piece = Math.max(1, NORM_ELEMENTS / config.hiddenSize());
         if (rows <= piece) {
-            return torch.rms_norm(x, width, weight, weights.eps);
+            return torch.rms_norm(x, width, weight.tensor(), weights.eps);
         }
         Tensor normed = LibTorch.empty(type, rows, config.hiddenSize());
         for (long first = 0; first < rows; first += piece) {
             try (PointerScope _ = new PointerScope()) {
                 long length = Math.min(piece, rows - first);
-                Tensor part = torch.rms_norm(x.narrow(0, first, length), width, weight, weights.eps);
+                Tensor part = torch.rms_norm(x.narrow(0, first, length), width, weight.tensor(), weights.eps);
                 normed.narrow(0, first, length).copy_(part);
             }
         }
         return normed;
+    }
+
+    /** Turns queries and keys by their positions: the keys in place, the queries, which are returned, as [T, heads, D]. */
+    private Tensor rotate(Tensor projected, Step step) {
+        int rows = step.batch.rows();
+        int head = config.headDim();
+        if (rows > FewRows.MOST) {
+            Tensor keys = rotate(projected, step, queryElements, config.kvHeads(), 2L * head);
+            view(projected, queryElements, rows, rowElements, config.kvHeads(), 2L * head, head)
+                    .copy_(keys);
+            return rotate(projected, step, 0, config.heads(), head);
+        }
+        Tensor queries = LibTorch.empty(type, rows, config.heads(), head);
+        MemorySegment from = LibTorch.memory(projected, (long) rows * rowElements * dtype.bytes());
+        MemorySegment to = LibTorch.memory(queries, (long) rows * queryElements * dtype.bytes());
+        MemorySegment table = LibTorch.memory(step.table, 2L * rows * head * dtype.bytes());
+        fewRows.rotate(from, to, table, rows, 0, rowElements, config.heads(), head, head);
+        fewRows.rotate(from, from, table, rows, queryElements, rowElements, config.kvHeads(), 2L * head, head);
+        return queries;
     }
 
     /** Heads of a row turned by their position: [T, heads, D], the halves of a head being the pairs. */
@@ -326,15 +378,17 @@ final class DecoderRunner implements ModelRunner {
         long head = config.headDim();
         long shared = config.heads() / config.kvHeads();
         long padded = paddedContext(group);
-        Tensor gathered = gather(layer, group.blockTables(), group.contexts(), padded);
+        gather(layer, group.blockTables(), group.contexts(), padded, step.gathered);
+        Tensor floats = type == ScalarType.Float ? step.gathered : step.floats.copy_(step.gathered);
         long[] shape = {config.kvHeads(), group.size(), padded, head};
         long[] strides = {group.size() * padded * 2 * head, padded * 2 * head, 2 * head, 1};
-        Tensor keys = gathered.as_strided(shape, strides, new LongOptional(0));
-        Tensor values = gathered.as_strided(shape, strides, new LongOptional(head));
+        Tensor keys = floats.as_strided(shape, strides, new LongOptional(0));
+        Tensor values = floats.as_strided(shape, strides, new LongOptional(head));
         long[] rowsShape = {config.kvHeads(), group.size(), shared, head};
         long[] rowsStrides = {shared * head, queryElements, head, 1};
         LongOptional offset = new LongOptional((long) group.offset() * queryElements);
-        Tensor result = attention(queries.as_strided(rowsShape, rowsStrides, offset), keys, values, step.mask, false);
+        Tensor own = queries.as_strided(rowsShape, rowsStrides, offset).to(ScalarType.Float);
+        Tensor result = attention(own, keys, values, step.mask, false);
         attended.as_strided(rowsShape, rowsStrides, offset).copy_(result);
     }
 
@@ -343,10 +397,9 @@ final class DecoderRunner implements ModelRunner {
      * may hold anything, NaN too, which no mask stops. Copied here and not by index_select, which first makes the whole layer of
      * the pool contiguous.
      */
-    private Tensor gather(int layer, List<int[]> blockTables, int[] contexts, long padded) {
+    private void gather(int layer, List<int[]> blockTables, int[] contexts, long padded, Tensor gathered) {
         int sequences = contexts.length;
         long entry = layout.entryBytes();
-        Tensor gathered = LibTorch.empty(type, config.kvHeads(), sequences, padded, 2L * config.headDim());
         MemorySegment memory = LibTorch.memory(gathered, (long) config.kvHeads() * sequences * padded * entry);
         for (int i = 0; i < sequences; i++) {
             long used = contexts[i] * entry;
@@ -360,7 +413,6 @@ final class DecoderRunner implements ModelRunner {
                 memory.asSlice(to + used, padded * entry - used).fill((byte) 0);
             }
         }
-        return gathered;
     }
 
     private void attendFirst(Chunk chunk, Tensor queries, Tensor projected, Tensor attended) {
@@ -381,7 +433,8 @@ final class DecoderRunner implements ModelRunner {
         Chunk chunk = step.chunk;
         long head = config.headDim();
         long shared = config.heads() / config.kvHeads();
-        Tensor gathered = gather(layer, List.of(chunk.blockTable()), new int[] {chunk.context()}, chunk.context());
+        Tensor gathered = step.gathered;
+        gather(layer, List.of(chunk.blockTable()), new int[] {chunk.context()}, chunk.context(), gathered);
         long[] strides = {chunk.context() * 2L * head, 0, 2 * head, 1};
         long[] rowsStrides = {shared * head, head, queryElements, 1};
         for (int i = 0; i < step.masks.size(); i++) {

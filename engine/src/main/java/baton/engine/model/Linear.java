@@ -1,17 +1,31 @@
 package baton.engine.model;
 
+import org.bytedeco.pytorch.IValue;
 import org.bytedeco.pytorch.Tensor;
 import org.bytedeco.pytorch.global.torch;
 
-/** A matrix of weights, [out, in], that rows of activations are multiplied by. What it returns belongs to the caller's scope. */
+/**
+ * A matrix of weights, [out, in], that rows of activations [m, in] are multiplied by: the product with the transposed matrix is
+ * [m, out]. What is returned belongs to the caller's scope.
+ */
 sealed interface Linear {
-    /** {@code rows} [m, in] times the transposed matrix: [m, out]. */
     Tensor apply(Tensor rows);
 
-    /** Adds {@code rows} [m, in] times the transposed matrix to {@code x} [m, out]. */
+    /** The product, and of each element x its x * sigmoid(x). */
+    default Tensor applySilu(Tensor rows) {
+        Tensor product = apply(rows);
+        return torch.silu_(product);
+    }
+
+    /** The product, times {@code factors} [m, out] element by element. May overwrite {@code factors}. */
+    default Tensor applyTimes(Tensor rows, Tensor factors) {
+        return factors.mul_(apply(rows));
+    }
+
+    /** Adds the product to {@code x} [m, out]. */
     void addTo(Tensor x, Tensor rows);
 
-    /** Weights in the type of the activations. */
+    /** Row by row, as a checkpoint has it. */
     record Dense(Tensor matrix) implements Linear {
         @Override
         public Tensor apply(Tensor rows) {
@@ -22,6 +36,29 @@ sealed interface Linear {
         @Override
         public void addTo(Tensor x, Tensor rows) {
             torch.addmm_out(x, x, rows, matrix.t());
+        }
+    }
+
+    /** In oneDNN's layout: products of many rows are faster, and a single row's reads the weights at the memory's speed. */
+    record Packed(OneDnn oneDnn, IValue matrix) implements Linear {
+        @Override
+        public Tensor apply(Tensor rows) {
+            return oneDnn.linear(rows, matrix);
+        }
+
+        @Override
+        public Tensor applySilu(Tensor rows) {
+            return oneDnn.linearSilu(rows, matrix);
+        }
+
+        @Override
+        public Tensor applyTimes(Tensor rows, Tensor factors) {
+            return oneDnn.linearTimes(rows, factors, matrix);
+        }
+
+        @Override
+        public void addTo(Tensor x, Tensor rows) {
+            x.copy_(oneDnn.linearPlus(rows, x, matrix));
         }
     }
 }

@@ -35,6 +35,10 @@ final class Pages {
             "madvise",
             FunctionDescriptor.of(
                     ValueLayout.JAVA_INT, ValueLayout.ADDRESS, ValueLayout.JAVA_LONG, ValueLayout.JAVA_INT));
+    private static final MethodHandle SETENV = handle(
+            "setenv",
+            FunctionDescriptor.of(
+                    ValueLayout.JAVA_INT, ValueLayout.ADDRESS, ValueLayout.ADDRESS, ValueLayout.JAVA_INT));
 
     private Pages() {}
 
@@ -66,6 +70,19 @@ final class Pages {
             throw e;
         } catch (Throwable e) {
             throw new AssertionError("mmap throws nothing", e);
+        }
+    }
+
+    /**
+     * Makes LibTorch ask for huge pages too, for whatever it allocates of 2 MiB and more: packed weights are its memory. It looks
+     * at the variable {@code THP_MEM_ALLOC_ENABLE} at its first allocation; one set by the user stays.
+     */
+    static void adviseHugePagesToLibTorch() {
+        try (Arena arena = Arena.ofConfined()) {
+            int _ = (int) SETENV.invokeExact(
+                    arena.allocateFrom("THP_MEM_ALLOC_ENABLE"), arena.allocateFrom("1"), 0 /* keep the user's */);
+        } catch (Throwable e) {
+            throw new AssertionError("setenv throws nothing", e);
         }
     }
 

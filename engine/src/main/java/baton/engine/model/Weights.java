@@ -1,6 +1,7 @@
 package baton.engine.model;
 
 import baton.engine.model.Linear.Dense;
+import baton.engine.model.Linear.Packed;
 import baton.engine.model.ModelConfig.Llama3RopeScaling;
 import baton.kv.DType;
 import baton.store.safetensors.TensorInfo;
@@ -12,9 +13,12 @@ import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Deque;
 import java.util.List;
+import java.util.Optional;
+import java.util.function.Consumer;
 import org.bytedeco.javacpp.Pointer;
 import org.bytedeco.javacpp.PointerScope;
 import org.bytedeco.pytorch.DoubleOptional;
+import org.bytedeco.pytorch.IValue;
 import org.bytedeco.pytorch.Tensor;
 import org.bytedeco.pytorch.TensorOptional;
 import org.bytedeco.pytorch.global.torch.ScalarType;
@@ -23,7 +27,7 @@ import org.bytedeco.pytorch.global.torch.ScalarType;
 final class Weights {
     final Tensor embedding;
     final List<LayerWeights> layers;
-    final TensorOptional finalNorm;
+    final Norm finalNorm;
 
     /** The output projection, [vocabulary, hidden]. */
     final Linear head;
@@ -37,14 +41,13 @@ final class Weights {
 
     private Weights(Loader loader, int maxPositions) throws IOException {
         ModelConfig config = loader.config;
-        long hidden = config.hiddenSize();
-        embedding = loader.matrix(hidden, List.of("model.embed_tokens.weight"));
+        embedding = loader.embedding();
         layers = new ArrayList<>();
         for (int i = 0; i < config.layers(); i++) {
             layers.add(loader.layer("model.layers." + i + "."));
         }
-        finalNorm = loader.vector("model.norm.weight");
-        head = new Dense(config.tiedEmbeddings() ? embedding : loader.matrix(hidden, List.of("lm_head.weight")));
+        finalNorm = loader.norm("model.norm.weight");
+        head = loader.head(embedding);
         rope = loader.rope(maxPositions);
         eps = loader.owned.add(new DoubleOptional(config.rmsNormEps()));
         defaultScale = loader.owned.add(new DoubleOptional());
@@ -58,21 +61,26 @@ final class Weights {
 
     /**
      * @param projection queries of all heads, then key and value of each key/value head in turn
-     * @param gateUp the gate's rows, then the up projection's
      */
     record LayerWeights(
-            TensorOptional attentionNorm,
+            Norm attentionNorm,
             Linear projection,
             Linear output,
-            TensorOptional feedForwardNorm,
-            Linear gateUp,
+            Norm feedForwardNorm,
+            Linear gate,
+            Linear up,
             Linear down) {}
+
+    /** The weights of a norm, for LibTorch and for Java. */
+    record Norm(TensorOptional tensor, float[] values) {}
 
     /** Native objects to free together. */
     static final class Owned implements AutoCloseable {
         private final Deque<Pointer> pointers = new ArrayDeque<>();
 
         <P extends Pointer> P add(P pointer) {
+            // It outlives the scope that it may have been made in.
+            pointer.retainReference();
             pointers.push(pointer);
             return pointer;
         }
@@ -85,65 +93,89 @@ final class Weights {
         }
     }
 
-    private record Loader(Checkpoint checkpoint, ModelConfig config, DType dtype, Arena arena, Owned owned) {
+    private record Loader(
+            Checkpoint checkpoint, ModelConfig config, DType dtype, Arena arena, Owned owned, Optional<OneDnn> oneDnn) {
         Loader(Checkpoint checkpoint, DType dtype, Arena arena, Owned owned) {
-            this(checkpoint, checkpoint.config(), dtype, arena, owned);
+            this(checkpoint, checkpoint.config(), dtype, arena, owned, OneDnn.find(LibTorch.scalarType(dtype), owned));
         }
 
         LayerWeights layer(String prefix) throws IOException {
-            long hidden = config.hiddenSize();
             return new LayerWeights(
-                    vector(prefix + "input_layernorm.weight"),
-                    new Dense(projection(prefix + "self_attn.")),
-                    linear((long) config.heads() * config.headDim(), prefix + "self_attn.o_proj.weight"),
-                    vector(prefix + "post_attention_layernorm.weight"),
-                    linear(hidden, prefix + "mlp.gate_proj.weight", prefix + "mlp.up_proj.weight"),
-                    linear(config.intermediateSize(), prefix + "mlp.down_proj.weight"));
+                    norm(prefix + "input_layernorm.weight"),
+                    projection(prefix + "self_attn."),
+                    linear(prefix + "self_attn.o_proj.weight"),
+                    norm(prefix + "post_attention_layernorm.weight"),
+                    linear(prefix + "mlp.gate_proj.weight"),
+                    linear(prefix + "mlp.up_proj.weight"),
+                    linear(prefix + "mlp.down_proj.weight"));
         }
 
-        private Linear linear(long columns, String... names) throws IOException {
-            return new Dense(matrix(columns, List.of(names)));
-        }
-
-        /** The tensors' rows one after the other. */
-        Tensor matrix(long columns, List<String> names) throws IOException {
-            long rows = 0;
-            for (String name : names) {
-                rows += checkpoint.info(name).elements() / columns;
-            }
-            Tensor matrix = allocate(rows, columns);
-            long at = 0;
-            for (String name : names) {
-                try (PointerScope _ = new PointerScope()) {
-                    Tensor source = source(name);
-                    matrix.narrow(0, at, source.size(0)).copy_(source);
-                    at += source.size(0);
-                }
+        Tensor embedding() throws IOException {
+            Tensor matrix = allocate(config.vocabularySize(), config.hiddenSize());
+            try (PointerScope _ = new PointerScope()) {
+                matrix.copy_(source("model.embed_tokens.weight"));
             }
             return matrix;
         }
 
-        TensorOptional vector(String name) throws IOException {
-            Tensor vector = allocate(checkpoint.info(name).elements());
-            try (PointerScope _ = new PointerScope()) {
-                vector.copy_(source(name));
+        /** Packed even if it is the embedding once more: all of it is read for each token. */
+        Linear head(Tensor embedding) throws IOException {
+            if (!config.tiedEmbeddings()) {
+                return linear("lm_head.weight");
             }
-            return owned.add(new TensorOptional(vector));
+            return oneDnn.isPresent()
+                    ? linear(matrix -> matrix.copy_(embedding), config.vocabularySize(), config.hiddenSize())
+                    : new Dense(embedding);
         }
 
-        private Tensor projection(String prefix) throws IOException {
+        private Linear linear(String name) throws IOException {
+            Tensor source = source(name);
+            return linear(matrix -> matrix.copy_(source), source.size(0), source.size(1));
+        }
+
+        private Linear linear(Consumer<Tensor> filler, long rows, long columns) {
+            if (oneDnn.isEmpty()) {
+                Tensor matrix = allocate(rows, columns);
+                try (PointerScope _ = new PointerScope()) {
+                    filler.accept(matrix);
+                }
+                return new Dense(matrix);
+            }
+            try (PointerScope _ = new PointerScope()) {
+                Tensor matrix = LibTorch.empty(LibTorch.scalarType(dtype), rows, columns);
+                filler.accept(matrix);
+                return new Packed(
+                        oneDnn.get(), owned.add(new IValue(oneDnn.get().pack(matrix))));
+            }
+        }
+
+        Norm norm(String name) throws IOException {
+            Tensor vector = allocate(checkpoint.info(name).elements());
+            float[] values;
+            try (PointerScope _ = new PointerScope()) {
+                Tensor floats = vector.copy_(source(name)).to(ScalarType.Float);
+                values = LibTorch.memory(floats, vector.numel() * Float.BYTES).toArray(ValueLayout.JAVA_FLOAT);
+            }
+            return new Norm(owned.add(new TensorOptional(vector)), values);
+        }
+
+        private Linear projection(String prefix) throws IOException {
             long hidden = config.hiddenSize();
             long head = config.headDim();
             long queries = config.heads() * head;
-            Tensor matrix = allocate(queries + 2L * config.kvHeads() * head, hidden);
-            try (PointerScope _ = new PointerScope()) {
-                matrix.narrow(0, 0, queries).copy_(source(prefix + "q_proj.weight"));
-                Tensor pairs =
-                        matrix.narrow(0, queries, 2L * config.kvHeads() * head).view(config.kvHeads(), 2, head, hidden);
-                pairs.select(1, 0).copy_(source(prefix + "k_proj.weight").view(config.kvHeads(), head, hidden));
-                pairs.select(1, 1).copy_(source(prefix + "v_proj.weight").view(config.kvHeads(), head, hidden));
-            }
-            return matrix;
+            long pairRows = 2L * config.kvHeads() * head;
+            Tensor q = source(prefix + "q_proj.weight");
+            Tensor k = source(prefix + "k_proj.weight");
+            Tensor v = source(prefix + "v_proj.weight");
+            return linear(
+                    matrix -> {
+                        matrix.narrow(0, 0, queries).copy_(q);
+                        Tensor pairs = matrix.narrow(0, queries, pairRows).view(config.kvHeads(), 2, head, hidden);
+                        pairs.select(1, 0).copy_(k.view(config.kvHeads(), head, hidden));
+                        pairs.select(1, 1).copy_(v.view(config.kvHeads(), head, hidden));
+                    },
+                    queries + pairRows,
+                    hidden);
         }
 
         Tensor rope(int positions) {
