@@ -3,7 +3,6 @@ package baton.engine.model;
 import baton.engine.model.ModelConfig.LinearRopeScaling;
 import baton.engine.model.ModelConfig.Llama3RopeScaling;
 import baton.engine.model.ModelConfig.RopeScaling;
-import baton.engine.model.ModelConfig.SlidingWindow;
 import baton.engine.model.ModelConfig.Variant;
 import baton.engine.model.ModelConfig.YarnRopeScaling;
 import baton.kv.ConfigException;
@@ -182,15 +181,12 @@ final class CheckpointConfig {
             case "yarn" -> Optional.of(yarn(rope, maxPositions, original));
             default ->
                 throw ConfigException.unsupported(
-                        rope.field(typeField),
-                        rope.string(typeField).orElse(""),
-                        "default, linear, llama3, yarn");
+                        rope.field(typeField), rope.string(typeField).orElse(""), "default, linear, llama3, yarn");
         };
     }
 
     private static YarnRopeScaling yarn(JsonFields rope, int maxPositions, int original) {
-        double factor =
-                rope.value("factor").isPresent() ? factor(rope) : (double) maxPositions / original;
+        double factor = rope.value("factor").isPresent() ? factor(rope) : (double) maxPositions / original;
         Optional<Double> scale = rope.number("mscale").filter(value -> value != 0);
         Optional<Double> scaleAll = rope.number("mscale_all_dim").filter(value -> value != 0);
         double attention = rope.number("attention_factor")

@@ -136,9 +136,7 @@ sealed interface DecoderFamily {
 
     /** {@code sliding_window}: null for none, and a default if it is not there. */
     private static Optional<Integer> windowPositions(JsonFields json) {
-        return json.names().contains("sliding_window")
-                ? json.integerAtLeast("sliding_window", 1)
-                : Optional.of(4096);
+        return json.names().contains("sliding_window") ? json.integerAtLeast("sliding_window", 1) : Optional.of(4096);
     }
 
     /** The window of the layers that {@code layer_types} names, or without that field of those that {@code usual} holds for. */
@@ -146,8 +144,8 @@ sealed interface DecoderFamily {
             JsonFields json, int layers, Optional<Integer> positions, IntPredicate usual) {
         Optional<JsonNode> types = json.value("layer_types");
         types.ifPresent(named -> checkLayerTypes(json, named, layers, positions.isPresent()));
-        IntPredicate slides = types.<IntPredicate>map(named ->
-                        layer -> named.get(layer).asString("").equals("sliding_attention"))
+        IntPredicate slides = types.<IntPredicate>map(
+                        named -> layer -> named.get(layer).asString("").equals("sliding_attention"))
                 .orElse(usual);
         List<Integer> sliding =
                 IntStream.range(0, layers).filter(slides).boxed().toList();

@@ -2,6 +2,7 @@ package baton.engine.model;
 
 import baton.engine.model.Batch.Chunk;
 import baton.engine.model.Batch.Group;
+import baton.engine.model.Weights.HeadNorms;
 import baton.engine.model.Weights.LayerWeights;
 import baton.engine.model.Weights.Owned;
 import baton.kv.KvCache;
@@ -14,6 +15,10 @@ import java.lang.foreign.ValueLayout;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.Optional;
+import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 import org.bytedeco.javacpp.PointerScope;
 import org.bytedeco.pytorch.InferenceMode;
@@ -67,6 +72,10 @@ final class DecoderRunner implements ModelRunner {
     private final Weights weights;
     private final int rowElements;
     private final int queryElements;
+
+    /** By layer, how many positions a token attends to. */
+    private final int[] reach;
+
     private boolean closed;
     private Arena logitsArena = Arena.ofShared();
     private MemorySegment logitsMemory = MemorySegment.NULL;
@@ -93,6 +102,9 @@ final class DecoderRunner implements ModelRunner {
         this.weights = weights;
         this.queryElements = config.heads() * config.headDim();
         this.rowElements = queryElements + 2 * config.kvHeads() * config.headDim();
+        this.reach = IntStream.range(0, config.layers())
+                .map(config::attendedPositions)
+                .toArray();
     }
 
     static DecoderRunner load(Checkpoint checkpoint, KvLayout layout, int blocks, int threads, int maxPositions)
@@ -188,8 +200,8 @@ final class DecoderRunner implements ModelRunner {
         final Tensor cos;
         final Tensor sin;
         final Tensor minusSin;
-        final List<GroupStep> groups;
-        final List<ChunkStep> chunks;
+        private final int longest;
+        private final Map<Integer, Attention> attentions;
 
         Step(Batch batch, Arena scratch) {
             this.batch = batch;
@@ -201,65 +213,112 @@ final class DecoderRunner implements ModelRunner {
             cos = table.narrow(2, 0, config.headDim());
             sin = table.narrow(2, config.headDim(), half);
             minusSin = table.narrow(2, config.headDim() + half, half);
-            groups = batch.groups().stream()
-                    .map(group -> new GroupStep(group, mask(group, scratch)))
-                    .toList();
-            chunks = batch.chunks().stream()
-                    .map(chunk -> new ChunkStep(chunk, chunk.start() == 0 ? List.of() : masks(chunk)))
-                    .toList();
+            longest = IntStream.concat(
+                            batch.groups().stream().mapToInt(Group::longest),
+                            batch.chunks().stream().mapToInt(Chunk::context))
+                    .max()
+                    .orElse(0);
+            attentions = Arrays.stream(reach)
+                    .map(window -> Math.min(window, longest))
+                    .distinct()
+                    .boxed()
+                    .collect(Collectors.toMap(window -> window, window -> attention(window, scratch)));
         }
 
-        /** Zero where a sequence has a position, minus infinity beyond, as [1, sequences, 1, padded context]. */
-        private TensorOptional mask(Group group, Arena scratch) {
+        Attention attention(int layer) {
+            return Objects.requireNonNull(attentions.get(Math.min(reach[layer], longest)));
+        }
+
+        private Attention attention(int window, Arena scratch) {
+            return new Attention(
+                    batch.groups().stream()
+                            .map(group -> new GroupStep(group, mask(group, window, scratch)))
+                            .toList(),
+                    batch.chunks().stream()
+                            .map(chunk -> new ChunkStep(chunk, runs(chunk, window)))
+                            .toList());
+        }
+
+        /** Zero for the last positions of a sequence, minus infinity elsewhere, as [1, sequences, 1, padded context]. */
+        private TensorOptional mask(Group group, int window, Arena scratch) {
             int padded = paddedContext(group);
-            if (Arrays.stream(group.contexts()).allMatch(context -> context == padded)) {
+            if (Arrays.stream(group.contexts()).allMatch(context -> context == padded && context <= window)) {
                 return new TensorOptional();
             }
             float[] values = new float[group.size() * padded];
             for (int i = 0; i < group.size(); i++) {
-                Arrays.fill(values, i * padded + group.contexts()[i], (i + 1) * padded, Float.NEGATIVE_INFINITY);
+                int start = i * padded;
+                int context = group.contexts()[i];
+                Arrays.fill(values, start, start + Math.max(0, context - window), Float.NEGATIVE_INFINITY);
+                Arrays.fill(values, start + context, start + padded, Float.NEGATIVE_INFINITY);
             }
             MemorySegment memory = scratch.allocateFrom(ValueLayout.JAVA_FLOAT, values);
             Tensor floats = LibTorch.over(memory, ScalarType.Float, 1, group.size(), 1, padded);
             return new TensorOptional(floats.to(type));
         }
 
-        /** For each run of rows, minus infinity where a position is later than the row's: [rows, positions up to the last]. */
-        private List<TensorOptional> masks(Chunk chunk) {
-            List<TensorOptional> masks = new ArrayList<>();
+        private List<Run> runs(Chunk chunk, int window) {
+            if (chunk.start() == 0 && chunk.length() <= window) {
+                return List.of(new Run(0, chunk.length(), 0, chunk.length(), weights.none));
+            }
+            List<Run> runs = new ArrayList<>();
             for (int first = 0; first < chunk.length(); first += MASKED_ROWS) {
                 int rows = Math.min(MASKED_ROWS, chunk.length() - first);
-                int context = chunk.start() + first + rows;
-                Tensor mask = LibTorch.empty(type, rows, context);
-                mask.fill_(new Scalar(Double.NEGATIVE_INFINITY));
-                masks.add(new TensorOptional(mask.triu_(chunk.start() + first + 1)));
+                int start = chunk.start() + first;
+                int from = Math.max(0, start + 1 - window);
+                int positions = start + rows - from;
+                Tensor mask = minusInfinity(rows, positions).triu_(start - from + 1);
+                if (start + rows > window) {
+                    mask.add_(minusInfinity(rows, positions).tril_(start - from - window));
+                }
+                runs.add(new Run(first, rows, from, positions, new TensorOptional(mask)));
             }
-            return masks;
+            return runs;
+        }
+
+        private Tensor minusInfinity(long rows, long columns) {
+            return LibTorch.empty(type, rows, columns).fill_(new Scalar(Double.NEGATIVE_INFINITY));
         }
     }
 
+    /** What the attention of the layers that reach equally far works on. */
+    private record Attention(List<GroupStep> groups, List<ChunkStep> chunks) {}
+
     private record GroupStep(Group group, TensorOptional mask) {}
 
-    /** @param masks of each run of rows; none if the chunk is the sequence's first */
-    private record ChunkStep(Chunk chunk, List<TensorOptional> masks) {}
+    private record ChunkStep(Chunk chunk, List<Run> runs) {}
+
+    /**
+     * Rows of a chunk that attend together.
+     *
+     * @param first the first of them, from the chunk's beginning
+     * @param from first position that any of them attends to
+     * @param positions how many from there
+     * @param mask minus infinity where a position is later than the row's or behind its window: [rows, positions]; none: the rows
+     *     are a sequence's first and attend to all before them
+     */
+    private record Run(int first, int rows, int from, int positions, TensorOptional mask) {}
 
     private void attention(int layer, Tensor x, Step step) {
         LayerWeights layerWeights = weights.layers.get(layer);
         Tensor projected = layerWeights.projection().apply(norm(x, layerWeights.attentionNorm()));
-        Tensor queries = rotate(projected, step, 0, config.heads(), config.headDim());
-        Tensor keys = rotate(projected, step, queryElements, config.kvHeads(), 2L * config.headDim());
         int rows = step.batch.rows();
         long head = config.headDim();
-        view(projected, queryElements, rows, rowElements, config.kvHeads(), 2 * head, head)
-                .copy_(keys);
+        Tensor queryHeads = view(projected, 0, rows, rowElements, config.heads(), head, head);
+        Tensor keyHeads = view(projected, queryElements, rows, rowElements, config.kvHeads(), 2 * head, head);
+        Optional<HeadNorms> norms = layerWeights.headNorms();
+        Tensor queries =
+                rotate(norms.map(norm -> norm(queryHeads, norm.queries())).orElse(queryHeads), step);
+        keyHeads.copy_(rotate(norms.map(norm -> norm(keyHeads, norm.keys())).orElse(keyHeads), step));
         save(layer, projected, step.batch);
         Tensor attended = LibTorch.empty(type, rows, queryElements);
-        for (GroupStep group : step.groups) {
+        Attention attention = step.attention(layer);
+        for (GroupStep group : attention.groups) {
             attend(layer, group, queries, attended);
         }
-        for (ChunkStep chunk : step.chunks) {
+        for (ChunkStep chunk : attention.chunks) {
             if (chunk.chunk.start() == 0) {
-                attendFirst(chunk.chunk, queries, projected, attended);
+                attendFirst(chunk, queries, projected, attended);
             } else {
                 attendLater(layer, chunk, queries, attended);
             }
@@ -274,15 +333,18 @@ final class DecoderRunner implements ModelRunner {
         layerWeights.down().addTo(x, gated);
     }
 
-    /** LibTorch's norm of bf16 makes several fp32 copies, so rows are taken in pieces whose copies stay in cache. */
+    /**
+     * Norms along the last dimension. LibTorch's norm of bf16 makes several fp32 copies, so rows are taken in pieces whose copies
+     * stay in cache.
+     */
     private Tensor norm(Tensor x, TensorOptional weight) {
-        long[] width = {config.hiddenSize()};
+        long[] width = {x.size(-1)};
         long rows = x.size(0);
-        long piece = Math.max(1, NORM_ELEMENTS / config.hiddenSize());
+        long piece = Math.max(1, NORM_ELEMENTS / (x.numel() / rows));
         if (rows <= piece) {
             return torch.rms_norm(x, width, weight, weights.eps);
         }
-        Tensor normed = LibTorch.empty(type, rows, config.hiddenSize());
+        Tensor normed = torch.empty_like(x);
         for (long first = 0; first < rows; first += piece) {
             try (PointerScope _ = new PointerScope()) {
                 long length = Math.min(piece, rows - first);
@@ -293,14 +355,12 @@ final class DecoderRunner implements ModelRunner {
         return normed;
     }
 
-    /** Heads of a row turned by their position: [T, heads, D], the halves of a head being the pairs. */
-    private Tensor rotate(Tensor projected, Step step, long offset, long heads, long headStride) {
-        long rows = step.batch.rows();
+    /** Heads [T, heads, D] turned by their position, the halves of a head being the pairs. */
+    private Tensor rotate(Tensor heads, Step step) {
         long half = config.headDim() / 2;
-        Tensor all = view(projected, offset, rows, rowElements, heads, headStride, 2 * half);
-        Tensor first = all.narrow(2, 0, half);
-        Tensor second = all.narrow(2, half, half);
-        Tensor turned = all.mul(step.cos);
+        Tensor first = heads.narrow(2, 0, half);
+        Tensor second = heads.narrow(2, half, half);
+        Tensor turned = heads.mul(step.cos);
         turned.narrow(2, 0, half).addcmul_(second, step.minusSin);
         turned.narrow(2, half, half).addcmul_(first, step.sin);
         return turned;
@@ -363,38 +423,34 @@ final class DecoderRunner implements ModelRunner {
         return gathered;
     }
 
-    private void attendFirst(Chunk chunk, Tensor queries, Tensor projected, Tensor attended) {
-        long head = config.headDim();
-        long shared = config.heads() / config.kvHeads();
-        long[] shape = {config.kvHeads(), shared, chunk.length(), head};
-        long[] strides = {2 * head, 0, rowElements, 1};
-        long keyOffset = (long) chunk.offset() * rowElements + queryElements;
-        Tensor keys = projected.as_strided(shape, strides, new LongOptional(keyOffset));
-        Tensor values = projected.as_strided(shape, strides, new LongOptional(keyOffset + head));
-        long[] rowsStrides = {shared * head, head, queryElements, 1};
-        LongOptional offset = new LongOptional((long) chunk.offset() * queryElements);
-        Tensor result = attention(queries.as_strided(shape, rowsStrides, offset), keys, values, weights.none, true);
-        attended.as_strided(shape, rowsStrides, offset).copy_(result);
+    private void attendFirst(ChunkStep step, Tensor queries, Tensor projected, Tensor attended) {
+        long[] strides = {2L * config.headDim(), 0, rowElements, 1};
+        long offset = (long) step.chunk.offset() * rowElements + queryElements;
+        attend(step, queries, projected, offset, strides, attended);
     }
 
     private void attendLater(int layer, ChunkStep step, Tensor queries, Tensor attended) {
-        Chunk chunk = step.chunk;
+        int context = step.chunk.context();
+        Tensor gathered = gather(layer, List.of(step.chunk.blockTable()), new int[] {context}, context);
+        long entry = 2L * config.headDim();
+        attend(step, queries, gathered, 0, new long[] {context * entry, 0, entry, 1}, attended);
+    }
+
+    /** @param offset of the key of position 0; the value is behind the key */
+    private void attend(ChunkStep step, Tensor queries, Tensor entries, long offset, long[] strides, Tensor attended) {
         long head = config.headDim();
         long shared = config.heads() / config.kvHeads();
-        Tensor gathered = gather(layer, List.of(chunk.blockTable()), new int[] {chunk.context()}, chunk.context());
-        long[] strides = {chunk.context() * 2L * head, 0, 2 * head, 1};
         long[] rowsStrides = {shared * head, head, queryElements, 1};
-        for (int i = 0; i < step.masks.size(); i++) {
-            int first = i * MASKED_ROWS;
-            int rows = Math.min(MASKED_ROWS, chunk.length() - first);
-            long[] shape = {config.kvHeads(), shared, chunk.start() + first + rows, head};
-            long[] rowsShape = {config.kvHeads(), shared, rows, head};
-            Tensor keys = gathered.as_strided(shape, strides, new LongOptional(0));
-            Tensor values = gathered.as_strided(shape, strides, new LongOptional(head));
-            LongOptional offset = new LongOptional((long) (chunk.offset() + first) * queryElements);
-            Tensor result = attention(
-                    queries.as_strided(rowsShape, rowsStrides, offset), keys, values, step.masks.get(i), false);
-            attended.as_strided(rowsShape, rowsStrides, offset).copy_(result);
+        for (Run run : step.runs) {
+            long[] shape = {config.kvHeads(), shared, run.positions, head};
+            long[] rowsShape = {config.kvHeads(), shared, run.rows, head};
+            long start = offset + run.from * strides[2];
+            Tensor keys = entries.as_strided(shape, strides, new LongOptional(start));
+            Tensor values = entries.as_strided(shape, strides, new LongOptional(start + head));
+            LongOptional rows = new LongOptional((long) (step.chunk.offset() + run.first) * queryElements);
+            boolean causal = !run.mask.has_value();
+            Tensor result = attention(queries.as_strided(rowsShape, rowsStrides, rows), keys, values, run.mask, causal);
+            attended.as_strided(rowsShape, rowsStrides, rows).copy_(result);
         }
     }
 

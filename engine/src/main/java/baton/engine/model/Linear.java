@@ -24,4 +24,18 @@ sealed interface Linear {
             torch.addmm_out(x, x, rows, matrix.t());
         }
     }
+
+    /** What {@code matrix} gives, and a bias [out] added to each row. */
+    record Biased(Linear matrix, Tensor bias) implements Linear {
+        @Override
+        public Tensor apply(Tensor rows) {
+            return matrix.apply(rows).add_(bias);
+        }
+
+        @Override
+        public void addTo(Tensor x, Tensor rows) {
+            matrix.addTo(x, rows);
+            x.add_(bias);
+        }
+    }
 }

@@ -1,7 +1,8 @@
 package baton.engine.model;
 
+import baton.engine.model.Linear.Biased;
 import baton.engine.model.Linear.Dense;
-import baton.engine.model.ModelConfig.Llama3RopeScaling;
+import baton.engine.model.ModelConfig.Variant;
 import baton.kv.DType;
 import baton.store.safetensors.TensorInfo;
 import java.io.IOException;
@@ -12,6 +13,7 @@ import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Deque;
 import java.util.List;
+import java.util.Optional;
 import org.bytedeco.javacpp.Pointer;
 import org.bytedeco.javacpp.PointerScope;
 import org.bytedeco.pytorch.DoubleOptional;
@@ -58,15 +60,20 @@ final class Weights {
 
     /**
      * @param projection queries of all heads, then key and value of each key/value head in turn
+     * @param headNorms of queries and keys before they are rotated
      * @param gateUp the gate's rows, then the up projection's
      */
     record LayerWeights(
             TensorOptional attentionNorm,
             Linear projection,
+            Optional<HeadNorms> headNorms,
             Linear output,
             TensorOptional feedForwardNorm,
             Linear gateUp,
             Linear down) {}
+
+    /** Weights of the norms of each head, [D]. */
+    record HeadNorms(TensorOptional queries, TensorOptional keys) {}
 
     /** Native objects to free together. */
     static final class Owned implements AutoCloseable {
@@ -92,13 +99,51 @@ final class Weights {
 
         LayerWeights layer(String prefix) throws IOException {
             long hidden = config.hiddenSize();
+            Variant variant = config.variant();
+            String attention = prefix + "self_attn.";
+            Linear projection = new Dense(projection(attention));
+            Linear output = linear((long) config.heads() * config.headDim(), attention + "o_proj.weight");
+            Linear gateUp = linear(hidden, prefix + "mlp.gate_proj.weight", prefix + "mlp.up_proj.weight");
+            Linear down = linear(config.intermediateSize(), prefix + "mlp.down_proj.weight");
+            if (variant.projectionBias()) {
+                projection = new Biased(projection, projectionBias(attention));
+            }
+            if (variant.outputBias()) {
+                output = new Biased(output, bias(attention + "o_proj.bias"));
+            }
+            if (variant.feedForwardBias()) {
+                gateUp = new Biased(gateUp, bias(prefix + "mlp.gate_proj.bias", prefix + "mlp.up_proj.bias"));
+                down = new Biased(down, bias(prefix + "mlp.down_proj.bias"));
+            }
             return new LayerWeights(
                     vector(prefix + "input_layernorm.weight"),
-                    new Dense(projection(prefix + "self_attn.")),
-                    linear((long) config.heads() * config.headDim(), prefix + "self_attn.o_proj.weight"),
+                    projection,
+                    variant.headNorms()
+                            ? Optional.of(new HeadNorms(
+                                    vector(attention + "q_norm.weight"), vector(attention + "k_norm.weight")))
+                            : Optional.empty(),
+                    output,
                     vector(prefix + "post_attention_layernorm.weight"),
-                    linear(hidden, prefix + "mlp.gate_proj.weight", prefix + "mlp.up_proj.weight"),
-                    linear(config.intermediateSize(), prefix + "mlp.down_proj.weight"));
+                    gateUp,
+                    down);
+        }
+
+        /** The vectors one after the other. */
+        private Tensor bias(String... names) throws IOException {
+            long elements = 0;
+            for (String name : names) {
+                elements += checkpoint.info(name).elements();
+            }
+            Tensor bias = allocate(elements);
+            long at = 0;
+            for (String name : names) {
+                try (PointerScope _ = new PointerScope()) {
+                    Tensor source = source(name);
+                    bias.narrow(0, at, source.size(0)).copy_(source);
+                    at += source.size(0);
+                }
+            }
+            return bias;
         }
 
         private Linear linear(long columns, String... names) throws IOException {
@@ -146,10 +191,26 @@ final class Weights {
             return matrix;
         }
 
+        /** In the order of the fused projection's columns. */
+        private Tensor projectionBias(String prefix) throws IOException {
+            long head = config.headDim();
+            long queries = config.heads() * head;
+            Tensor bias = allocate(queries + 2L * config.kvHeads() * head);
+            try (PointerScope _ = new PointerScope()) {
+                bias.narrow(0, 0, queries).copy_(source(prefix + "q_proj.bias"));
+                Tensor pairs =
+                        bias.narrow(0, queries, 2L * config.kvHeads() * head).view(config.kvHeads(), 2, head);
+                pairs.select(1, 0).copy_(source(prefix + "k_proj.bias").view(config.kvHeads(), head));
+                pairs.select(1, 1).copy_(source(prefix + "v_proj.bias").view(config.kvHeads(), head));
+            }
+            return bias;
+        }
+
         Tensor rope(int positions) {
             int head = config.headDim();
             int half = head / 2;
-            double[] frequencies = ropeFrequencies(config);
+            double[] frequencies = Rope.frequencies(config);
+            double amplitude = Rope.amplitude(config);
             try (Arena scratch = Arena.ofConfined()) {
                 MemorySegment values = scratch.allocate(2L * positions * head * Float.BYTES, Float.BYTES);
                 for (int position = 0; position < positions; position++) {
@@ -157,8 +218,8 @@ final class Weights {
                     for (int i = 0; i < half; i++) {
                         // The angle is rounded to fp32 as the model's makers' code does it.
                         float angle = position * (float) frequencies[i];
-                        float cos = (float) Math.cos(angle);
-                        float sin = (float) Math.sin(angle);
+                        float cos = (float) (amplitude * Math.cos(angle));
+                        float sin = (float) (amplitude * Math.sin(angle));
                         values.setAtIndex(ValueLayout.JAVA_FLOAT, row + i, cos);
                         values.setAtIndex(ValueLayout.JAVA_FLOAT, row + half + i, cos);
                         values.setAtIndex(ValueLayout.JAVA_FLOAT, row + head + i, sin);
@@ -188,30 +249,5 @@ final class Weights {
             MemorySegment memory = Pages.allocate(arena, elements * dtype.bytes(), "weights");
             return owned.add(LibTorch.over(memory, LibTorch.scalarType(dtype), shape));
         }
-    }
-
-    /** Radians per position of each pair of a head. */
-    static double[] ropeFrequencies(ModelConfig config) {
-        double[] frequencies = new double[config.headDim() / 2];
-        for (int i = 0; i < frequencies.length; i++) {
-            double frequency = Math.pow(config.ropeTheta(), -2.0 * i / config.headDim());
-            frequencies[i] = config.ropeScaling().isPresent()
-                    ? stretched(frequency, config.ropeScaling().get())
-                    : frequency;
-        }
-        return frequencies;
-    }
-
-    private static double stretched(double frequency, Llama3RopeScaling scaling) {
-        double wavelength = 2 * Math.PI / frequency;
-        double turns = scaling.originalMaxPositions() / wavelength;
-        if (turns < scaling.lowFreqFactor()) {
-            return frequency / scaling.factor();
-        }
-        if (turns > scaling.highFreqFactor()) {
-            return frequency;
-        }
-        double share = (turns - scaling.lowFreqFactor()) / (scaling.highFreqFactor() - scaling.lowFreqFactor());
-        return (1 - share) * frequency / scaling.factor() + share * frequency;
     }
 }
