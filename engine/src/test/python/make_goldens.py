@@ -82,7 +82,7 @@ FAMILIES = {
 }
 
 # These get the config.json that transformers 4 wrote.
-OLD_FORM = {"llama2", "llama3", "qwen2-yarn"}
+OLD_FORM = {"llama2", "llama3", "qwen2", "qwen2-yarn"}
 
 
 def draw(model, seed):
@@ -107,6 +107,7 @@ def old_form(file):
     config["rope_scaling"] = None if parameters["rope_type"] == "default" else parameters
     config["torch_dtype"] = config.pop("dtype")
     config["transformers_version"] = "4.46.0"
+    config.pop("layer_types", None)
     file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
