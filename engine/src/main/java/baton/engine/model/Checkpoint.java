@@ -1,5 +1,6 @@
 package baton.engine.model;
 
+import baton.engine.model.ModelConfig.Variant;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.JsonFields;
@@ -24,7 +25,7 @@ import java.util.SequencedMap;
 import java.util.TreeMap;
 
 /**
- * A Hugging Face checkpoint directory of a Llama model: config.json, the weights in model.safetensors or in the shards of
+ * A Hugging Face checkpoint directory of a dense decoder: config.json, the weights in model.safetensors or in the shards of
  * model.safetensors.index.json, mapped into memory, and generation_config.json if there is one. Opening checks that every tensor
  * of the model is there in the right shape.
  */
@@ -101,7 +102,7 @@ public final class Checkpoint implements AutoCloseable {
             throw new AssertionError("every Java has SHA-256", e);
         }
         String architecture =
-                "llama vocab=%d hidden=%d intermediate=%d layers=%d heads=%d kv_heads=%d head_dim=%d eps=%s theta=%s rope=%s tied=%s\n"
+                "vocab=%d hidden=%d intermediate=%d layers=%d heads=%d kv_heads=%d head_dim=%d eps=%s theta=%s rope=%s tied=%s window=%s\n"
                         .formatted(
                                 config.vocabularySize(),
                                 config.hiddenSize(),
@@ -112,8 +113,12 @@ public final class Checkpoint implements AutoCloseable {
                                 config.headDim(),
                                 config.rmsNormEps(),
                                 config.ropeTheta(),
-                                config.ropeScaling().map(Record::toString).orElse("default"),
-                                config.tiedEmbeddings());
+                                config.ropeScaling().map(Object::toString).orElse("default"),
+                                config.tiedEmbeddings(),
+                                config.variant()
+                                        .slidingWindow()
+                                        .map(Record::toString)
+                                        .orElse("none"));
         digest.update(architecture.getBytes(StandardCharsets.UTF_8));
         for (String name : tensorShapes(config).keySet()) {
             TensorInfo info = info(name);
@@ -151,6 +156,7 @@ public final class Checkpoint implements AutoCloseable {
         long queries = (long) config.heads() * config.headDim();
         long keys = (long) config.kvHeads() * config.headDim();
         long intermediate = config.intermediateSize();
+        Variant variant = config.variant();
         SequencedMap<String, List<Long>> shapes = new TreeMap<>();
         shapes.put("model.embed_tokens.weight", List.of((long) config.vocabularySize(), hidden));
         for (int layer = 0; layer < config.layers(); layer++) {
@@ -164,6 +170,23 @@ public final class Checkpoint implements AutoCloseable {
             shapes.put(prefix + "mlp.gate_proj.weight", List.of(intermediate, hidden));
             shapes.put(prefix + "mlp.up_proj.weight", List.of(intermediate, hidden));
             shapes.put(prefix + "mlp.down_proj.weight", List.of(hidden, intermediate));
+            if (variant.projectionBias()) {
+                shapes.put(prefix + "self_attn.q_proj.bias", List.of(queries));
+                shapes.put(prefix + "self_attn.k_proj.bias", List.of(keys));
+                shapes.put(prefix + "self_attn.v_proj.bias", List.of(keys));
+            }
+            if (variant.outputBias()) {
+                shapes.put(prefix + "self_attn.o_proj.bias", List.of(hidden));
+            }
+            if (variant.feedForwardBias()) {
+                shapes.put(prefix + "mlp.gate_proj.bias", List.of(intermediate));
+                shapes.put(prefix + "mlp.up_proj.bias", List.of(intermediate));
+                shapes.put(prefix + "mlp.down_proj.bias", List.of(hidden));
+            }
+            if (variant.headNorms()) {
+                shapes.put(prefix + "self_attn.q_norm.weight", List.of((long) config.headDim()));
+                shapes.put(prefix + "self_attn.k_norm.weight", List.of((long) config.headDim()));
+            }
         }
         shapes.put("model.norm.weight", List.of(hidden));
         if (!config.tiedEmbeddings()) {

@@ -1,6 +1,10 @@
 package baton.engine.model;
 
+import baton.engine.model.ModelConfig.LinearRopeScaling;
 import baton.engine.model.ModelConfig.Llama3RopeScaling;
+import baton.engine.model.ModelConfig.RopeScaling;
+import baton.engine.model.ModelConfig.Variant;
+import baton.engine.model.ModelConfig.YarnRopeScaling;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.JsonFields;
@@ -10,18 +14,19 @@ import java.util.Optional;
 import java.util.OptionalDouble;
 import java.util.OptionalInt;
 import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.JsonNodeFactory;
 import tools.jackson.databind.node.ObjectNode;
 
 /** Between config.json and generation_config.json of Hugging Face checkpoints and this package's records. */
 final class CheckpointConfig {
-    private static final String ARCHITECTURE = "LlamaForCausalLM";
-
     private CheckpointConfig() {}
 
     /** @throws ConfigException naming the field that is missing, malformed or asks for something unsupported */
     static ModelConfig parse(String name, JsonFields json) {
-        requireLlama(json);
+        DecoderFamily family = DecoderFamily.of(json);
+        refuseUnsupported(json);
+        int layers = positive(json, "num_hidden_layers");
         int hidden = positive(json, "hidden_size");
         int heads = positive(json, "num_attention_heads");
         int kvHeads = json.integerAtLeast("num_key_value_heads", 1).orElse(heads);
@@ -44,6 +49,10 @@ final class CheckpointConfig {
         }
         // Transformers 5 moved rope_theta into the object that was called rope_scaling before.
         Optional<JsonFields> rope = json.object("rope_parameters").or(() -> json.object("rope_scaling"));
+        int configured = positive(json, "max_position_embeddings");
+        Optional<RopeScaling> scaling = rope.flatMap(fields -> ropeScaling(json, fields, configured));
+        int maxPositions =
+                scaling.map(scaled -> maxPositions(scaled, configured)).orElse(configured);
         double theta = rope.flatMap(fields -> fields.number("rope_theta"))
                 .or(() -> json.number("rope_theta"))
                 .orElse(10000.0);
@@ -52,26 +61,30 @@ final class CheckpointConfig {
                 positive(json, "vocab_size"),
                 hidden,
                 positive(json, "intermediate_size"),
-                positive(json, "num_hidden_layers"),
+                layers,
                 heads,
                 kvHeads,
                 headDim,
-                positive(json, "max_position_embeddings"),
+                maxPositions,
                 json.number("rms_norm_eps").orElse(1e-6),
                 theta,
-                rope.flatMap(CheckpointConfig::ropeScaling),
+                scaling,
                 json.bool("tie_word_embeddings").orElse(false),
                 json.string("dtype")
                         .map(type -> DType.parse(json.field("dtype"), type))
                         .or(() -> json.string("torch_dtype").map(type -> DType.parse(json.field("torch_dtype"), type)))
-                        .orElse(DType.F32));
+                        .orElse(DType.F32),
+                family.variant(json, layers));
     }
 
     /** The config.json that {@link #parse} reads as {@code config}. */
     static ObjectNode write(ModelConfig config) {
         ObjectNode json = JsonNodeFactory.instance.objectNode();
-        json.putArray("architectures").add(ARCHITECTURE);
-        json.put("model_type", "llama");
+        Variant variant = config.variant();
+        json.putArray("architectures").add(variant.architecture());
+        DecoderFamily.ALL.stream()
+                .filter(family -> family.architecture().equals(variant.architecture()))
+                .forEach(family -> json.put("model_type", family.modelType()));
         json.put("hidden_act", "silu");
         json.put("vocab_size", config.vocabularySize());
         json.put("hidden_size", config.hiddenSize());
@@ -83,15 +96,18 @@ final class CheckpointConfig {
         json.put("max_position_embeddings", config.maxPositions());
         json.put("rms_norm_eps", config.rmsNormEps());
         json.put("rope_theta", config.ropeTheta());
-        config.ropeScaling()
-                .ifPresentOrElse(
-                        scaling -> json.putObject("rope_scaling")
-                                .put("rope_type", "llama3")
-                                .put("factor", scaling.factor())
-                                .put("low_freq_factor", scaling.lowFreqFactor())
-                                .put("high_freq_factor", scaling.highFreqFactor())
-                                .put("original_max_position_embeddings", scaling.originalMaxPositions()),
-                        () -> json.putNull("rope_scaling"));
+        json.set("rope_scaling", ropeScaling(config));
+        json.put("attention_bias", variant.projectionBias());
+        json.put("mlp_bias", variant.feedForwardBias());
+        json.put("use_sliding_window", variant.slidingWindow().isPresent());
+        json.putNull("sliding_window");
+        variant.slidingWindow().ifPresent(window -> {
+            json.put("sliding_window", window.positions());
+            ArrayNode types = json.putArray("layer_types");
+            for (int layer = 0; layer < config.layers(); layer++) {
+                types.add(window.layers().contains(layer) ? "sliding_attention" : "full_attention");
+            }
+        });
         json.put("tie_word_embeddings", config.tiedEmbeddings());
         json.put("torch_dtype", config.dtype().torchName());
         return json;
@@ -124,25 +140,15 @@ final class CheckpointConfig {
                 json.integerAtLeast("top_k", -1).map(OptionalInt::of).orElseGet(OptionalInt::empty));
     }
 
-    private static void requireLlama(JsonFields json) {
-        JsonNode architectures = json.value("architectures")
-                .orElseThrow(() ->
-                        new ConfigException(json.field("architectures"), "is missing; supported: " + ARCHITECTURE));
-        if (!architectures.isArray()
-                || architectures.size() != 1
-                || !ARCHITECTURE.equals(architectures.get(0).asString(""))) {
-            throw ConfigException.unsupported(json.field("architectures"), architectures, "[\"" + ARCHITECTURE + "\"]");
-        }
+    private static void refuseUnsupported(JsonFields json) {
         json.string("hidden_act")
                 .filter(activation -> !activation.equals("silu"))
                 .ifPresent(activation -> {
                     throw ConfigException.unsupported(json.field("hidden_act"), activation, "silu");
                 });
-        for (String bias : List.of("attention_bias", "mlp_bias")) {
-            if (json.bool(bias).orElse(false)) {
-                throw ConfigException.unsupported(json.field(bias), true, "false");
-            }
-        }
+        json.number("partial_rotary_factor").filter(share -> share != 1).ifPresent(share -> {
+            throw ConfigException.unsupported(json.field("partial_rotary_factor"), share, "1");
+        });
         json.object("quantization_config").ifPresent(quantization -> {
             throw new ConfigException(
                     json.field("quantization_config"),
@@ -150,19 +156,94 @@ final class CheckpointConfig {
         });
     }
 
-    private static Optional<Llama3RopeScaling> ropeScaling(JsonFields rope) {
+    private static Optional<RopeScaling> ropeScaling(JsonFields json, JsonFields rope, int maxPositions) {
+        for (String kind : List.of("full_attention", "sliding_attention")) {
+            if (rope.value(kind).isPresent()) {
+                throw new ConfigException(rope.field(kind), "rotations that differ by layer are not supported");
+            }
+        }
         String typeField = rope.value("rope_type").isPresent() ? "rope_type" : "type";
+        int original = json.integerAtLeast("original_max_position_embeddings", 1)
+                .or(() -> rope.integerAtLeast("original_max_position_embeddings", 1))
+                .orElse(maxPositions);
         return switch (rope.string(typeField).orElse("default")) {
             case "default" -> Optional.empty();
-            case "llama3" ->
-                Optional.of(new Llama3RopeScaling(
-                        required(rope, "factor", rope.number("factor")),
-                        required(rope, "low_freq_factor", rope.number("low_freq_factor")),
-                        required(rope, "high_freq_factor", rope.number("high_freq_factor")),
-                        positive(rope, "original_max_position_embeddings")));
+            case "linear" -> Optional.of(new LinearRopeScaling(factor(rope)));
+            case "llama3" -> {
+                double low = required(rope, "low_freq_factor", rope.number("low_freq_factor"));
+                double high = required(rope, "high_freq_factor", rope.number("high_freq_factor"));
+                if (high <= low) {
+                    throw new ConfigException(
+                            rope.field("high_freq_factor"), "is " + high + ", must exceed low_freq_factor " + low);
+                }
+                yield Optional.of(new Llama3RopeScaling(factor(rope), low, high, original));
+            }
+            case "yarn" -> Optional.of(yarn(rope, maxPositions, original));
             default ->
                 throw ConfigException.unsupported(
-                        rope.field(typeField), rope.string(typeField).orElse(""), "default, llama3");
+                        rope.field(typeField), rope.string(typeField).orElse(""), "default, linear, llama3, yarn");
+        };
+    }
+
+    private static YarnRopeScaling yarn(JsonFields rope, int maxPositions, int original) {
+        double factor = rope.value("factor").isPresent() ? factor(rope) : (double) maxPositions / original;
+        Optional<Double> scale = rope.number("mscale").filter(value -> value != 0);
+        Optional<Double> scaleAll = rope.number("mscale_all_dim").filter(value -> value != 0);
+        double attention = rope.number("attention_factor")
+                .or(() -> scale.flatMap(
+                        one -> scaleAll.map(all -> yarnAmplitude(factor, one) / yarnAmplitude(factor, all))))
+                .orElseGet(() -> yarnAmplitude(factor, 1));
+        return new YarnRopeScaling(
+                factor,
+                original,
+                attention,
+                rope.number("beta_fast").filter(beta -> beta != 0).orElse(32.0),
+                rope.number("beta_slow").filter(beta -> beta != 0).orElse(1.0),
+                rope.bool("truncate").orElse(true));
+    }
+
+    private static double yarnAmplitude(double factor, double scale) {
+        return factor <= 1 ? 1 : 0.1 * scale * Math.log(factor) + 1;
+    }
+
+    private static double factor(JsonFields rope) {
+        double factor = required(rope, "factor", rope.number("factor"));
+        if (!(factor > 0)) {
+            throw new ConfigException(rope.field("factor"), "is " + factor + ", must be positive");
+        }
+        return factor;
+    }
+
+    /** YaRN's users leave {@code max_position_embeddings} as it was before scaling, so vLLM takes the scaled one. */
+    private static int maxPositions(RopeScaling scaling, int configured) {
+        return switch (scaling) {
+            case YarnRopeScaling yarn -> Math.max(configured, (int) (yarn.originalMaxPositions() * yarn.factor()));
+            case LinearRopeScaling _, Llama3RopeScaling _ -> configured;
+        };
+    }
+
+    /** The object that {@link #parse} reads as the model's, or null. */
+    private static JsonNode ropeScaling(ModelConfig config) {
+        if (config.ropeScaling().isEmpty()) {
+            return JsonNodeFactory.instance.nullNode();
+        }
+        ObjectNode json = JsonNodeFactory.instance.objectNode();
+        return switch (config.ropeScaling().get()) {
+            case LinearRopeScaling linear -> json.put("rope_type", "linear").put("factor", linear.factor());
+            case Llama3RopeScaling llama3 ->
+                json.put("rope_type", "llama3")
+                        .put("factor", llama3.factor())
+                        .put("low_freq_factor", llama3.lowFreqFactor())
+                        .put("high_freq_factor", llama3.highFreqFactor())
+                        .put("original_max_position_embeddings", llama3.originalMaxPositions());
+            case YarnRopeScaling yarn ->
+                json.put("rope_type", "yarn")
+                        .put("factor", yarn.factor())
+                        .put("original_max_position_embeddings", yarn.originalMaxPositions())
+                        .put("attention_factor", yarn.attentionFactor())
+                        .put("beta_fast", yarn.betaFast())
+                        .put("beta_slow", yarn.betaSlow())
+                        .put("truncate", yarn.truncate());
         };
     }
 

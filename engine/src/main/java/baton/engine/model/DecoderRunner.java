@@ -2,6 +2,8 @@ package baton.engine.model;
 
 import baton.engine.model.Batch.Chunk;
 import baton.engine.model.Batch.Group;
+import baton.engine.model.FewRows.Heads;
+import baton.engine.model.Weights.HeadNorms;
 import baton.engine.model.Weights.LayerWeights;
 import baton.engine.model.Weights.Norm;
 import baton.engine.model.Weights.Owned;
@@ -16,6 +18,10 @@ import java.lang.foreign.ValueLayout;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.Optional;
+import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 import org.bytedeco.javacpp.PointerScope;
 import org.bytedeco.pytorch.InferenceMode;
@@ -37,7 +43,8 @@ import org.bytedeco.pytorch.global.torch.ScalarType;
  * batch = G, heads = R and the head stride of the keys being 0. A later chunk does the same over its gathered blocks, with a
  * mask. Single tokens are taken together: batch = G, heads = sequences, and the R queries stand where query positions would, so
  * a sequence's keys are read once for all of them. These are the shapes that PyTorch's flash kernel for CPUs takes.
- * Single tokens attend in fp32: the bf16 kernel rearranges all keys and values for its matrix unit, which few queries never pay back.
+ * Few
+ * queries attend in fp32, for which the kernel is much faster than for bf16 without the matrix unit.
  *
  * Native memory. Every tensor made in a forward pass belongs to a PointerScope that ends within it; what lives longer is made at
  * load, listed in `owned`, and freed by close. Nothing waits for the garbage collector.
@@ -54,6 +61,9 @@ final class DecoderRunner implements ModelRunner {
 
     /** Elements that are normed together. */
     private static final int NORM_ELEMENTS = 1 << 17;
+
+    /** Queries from which on the bf16 kernel of attention uses the processor's matrix unit; with fewer fp32 is far faster. */
+    private static final int FLASH_ROWS = 64;
 
     /** Contexts of single tokens are computed as multiples of this many positions. */
     private static final int CONTEXT_STEP = 64;
@@ -72,6 +82,10 @@ final class DecoderRunner implements ModelRunner {
     private final Weights weights;
     private final int rowElements;
     private final int queryElements;
+
+    /** By layer, how many positions a token attends to. */
+    private final int[] reach;
+
     private boolean closed;
     private Arena logitsArena = Arena.ofShared();
     private MemorySegment logitsMemory = MemorySegment.NULL;
@@ -100,6 +114,9 @@ final class DecoderRunner implements ModelRunner {
         this.weights = weights;
         this.queryElements = config.heads() * config.headDim();
         this.rowElements = queryElements + 2 * config.kvHeads() * config.headDim();
+        this.reach = IntStream.range(0, config.layers())
+                .map(config::attendedPositions)
+                .toArray();
     }
 
     static DecoderRunner load(Checkpoint checkpoint, KvLayout layout, int blocks, int threads, int maxPositions)
@@ -196,8 +213,8 @@ final class DecoderRunner implements ModelRunner {
         final Tensor cos;
         final Tensor sin;
         final Tensor minusSin;
-        final List<GroupStep> groups;
-        final List<ChunkStep> chunks;
+        private final int longest;
+        private final Map<Integer, Attention> attentions;
 
         Step(Batch batch, Arena scratch) {
             this.batch = batch;
@@ -209,54 +226,96 @@ final class DecoderRunner implements ModelRunner {
             cos = table.narrow(2, 0, config.headDim());
             sin = table.narrow(2, config.headDim(), half);
             minusSin = table.narrow(2, config.headDim() + half, half);
-            groups = batch.groups().stream()
-                    .map(group -> groupStep(group, scratch))
-                    .toList();
-            chunks = batch.chunks().stream().map(this::chunkStep).toList();
+            longest = IntStream.concat(
+                            batch.groups().stream().mapToInt(Group::longest),
+                            batch.chunks().stream().mapToInt(Chunk::context))
+                    .max()
+                    .orElse(0);
+            attentions = Arrays.stream(reach)
+                    .map(window -> Math.min(window, longest))
+                    .distinct()
+                    .boxed()
+                    .collect(Collectors.toMap(window -> window, window -> attention(window, scratch)));
         }
 
-        private GroupStep groupStep(Group group, Arena scratch) {
+        Attention attention(int layer) {
+            return Objects.requireNonNull(attentions.get(Math.min(reach[layer], longest)));
+        }
+
+        private Attention attention(int window, Arena scratch) {
+            return new Attention(
+                    batch.groups().stream()
+                            .map(group -> groupStep(group, window, scratch))
+                            .toList(),
+                    batch.chunks().stream()
+                            .map(chunk -> chunkStep(chunk, window))
+                            .toList());
+        }
+
+        private GroupStep groupStep(Group group, int window, Arena scratch) {
             long[] shape = {config.kvHeads(), group.size(), paddedContext(group), 2L * config.headDim()};
             Tensor gathered = LibTorch.empty(type, shape);
             Tensor floats = type == ScalarType.Float ? gathered : LibTorch.empty(ScalarType.Float, shape);
-            return new GroupStep(group, mask(group, scratch), gathered, floats);
+            return new GroupStep(group, mask(group, window, scratch), gathered, floats);
         }
 
-        private ChunkStep chunkStep(Chunk chunk) {
-            boolean first = chunk.start() == 0;
+        private ChunkStep chunkStep(Chunk chunk, int window) {
+            long positions = chunk.start() == 0 ? 0 : chunk.context();
             return new ChunkStep(
                     chunk,
-                    first ? List.of() : masks(chunk),
-                    LibTorch.empty(type, config.kvHeads(), first ? 0 : chunk.context(), 2L * config.headDim()));
+                    runs(chunk, window),
+                    LibTorch.empty(type, config.kvHeads(), positions, 2L * config.headDim()));
         }
 
-        /** Zero where a sequence has a position, minus infinity beyond, as [1, sequences, 1, padded context]. */
-        private TensorOptional mask(Group group, Arena scratch) {
+        /** Zero for the last positions of a sequence, minus infinity elsewhere, as [1, sequences, 1, padded context]. */
+        private TensorOptional mask(Group group, int window, Arena scratch) {
             int padded = paddedContext(group);
-            if (Arrays.stream(group.contexts()).allMatch(context -> context == padded)) {
+            if (Arrays.stream(group.contexts()).allMatch(context -> context == padded && context <= window)) {
                 return new TensorOptional();
             }
             float[] values = new float[group.size() * padded];
             for (int i = 0; i < group.size(); i++) {
-                Arrays.fill(values, i * padded + group.contexts()[i], (i + 1) * padded, Float.NEGATIVE_INFINITY);
+                int start = i * padded;
+                int context = group.contexts()[i];
+                Arrays.fill(values, start, start + Math.max(0, context - window), Float.NEGATIVE_INFINITY);
+                Arrays.fill(values, start + context, start + padded, Float.NEGATIVE_INFINITY);
             }
             MemorySegment memory = scratch.allocateFrom(ValueLayout.JAVA_FLOAT, values);
             return new TensorOptional(LibTorch.over(memory, ScalarType.Float, 1, group.size(), 1, padded));
         }
 
-        /** For each run of rows, minus infinity where a position is later than the row's: [rows, positions up to the last]. */
-        private List<TensorOptional> masks(Chunk chunk) {
-            List<TensorOptional> masks = new ArrayList<>();
+        private List<Run> runs(Chunk chunk, int window) {
+            if (chunk.start() == 0 && chunk.length() <= window) {
+                return List.of(
+                        new Run(0, chunk.length(), 0, chunk.length(), attentionType(chunk.length()), weights.none));
+            }
+            List<Run> runs = new ArrayList<>();
             for (int first = 0; first < chunk.length(); first += MASKED_ROWS) {
                 int rows = Math.min(MASKED_ROWS, chunk.length() - first);
-                int context = chunk.start() + first + rows;
-                Tensor mask = LibTorch.empty(type, rows, context);
-                mask.fill_(new Scalar(Double.NEGATIVE_INFINITY));
-                masks.add(new TensorOptional(mask.triu_(chunk.start() + first + 1)));
+                int start = chunk.start() + first;
+                int from = Math.max(0, start + 1 - window);
+                int positions = start + rows - from;
+                ScalarType as = attentionType(rows);
+                Tensor mask = minusInfinity(as, rows, positions).triu_(start - from + 1);
+                if (start + rows > window) {
+                    mask.add_(minusInfinity(as, rows, positions).tril_(start - from - window));
+                }
+                runs.add(new Run(first, rows, from, positions, as, new TensorOptional(mask)));
             }
-            return masks;
+            return runs;
+        }
+
+        private ScalarType attentionType(int rows) {
+            return rows < FLASH_ROWS ? ScalarType.Float : type;
+        }
+
+        private Tensor minusInfinity(ScalarType as, long rows, long columns) {
+            return LibTorch.empty(as, rows, columns).fill_(new Scalar(Double.NEGATIVE_INFINITY));
         }
     }
+
+    /** What the attention of the layers that reach equally far works on. */
+    private record Attention(List<GroupStep> groups, List<ChunkStep> chunks) {}
 
     /**
      * @param gathered place for a layer's entries of the group
@@ -264,24 +323,34 @@ final class DecoderRunner implements ModelRunner {
      */
     private record GroupStep(Group group, TensorOptional mask, Tensor gathered, Tensor floats) {}
 
+    /** @param gathered place for a layer's entries up to the chunk's last; empty if the chunk is the sequence's first */
+    private record ChunkStep(Chunk chunk, List<Run> runs, Tensor gathered) {}
+
     /**
-     * @param masks of each run of rows; none if the chunk is the sequence's first
-     * @param gathered place for a layer's entries up to the chunk's last
+     * Rows of a chunk that attend together.
+     *
+     * @param first the first of them, from the chunk's beginning
+     * @param from first position that any of them attends to
+     * @param positions how many from there
+     * @param type to attend in
+     * @param mask minus infinity where a position is later than the row's or behind its window: [rows, positions]; none: the rows
+     *     are a sequence's first and attend to all before them
      */
-    private record ChunkStep(Chunk chunk, List<TensorOptional> masks, Tensor gathered) {}
+    private record Run(int first, int rows, int from, int positions, ScalarType type, TensorOptional mask) {}
 
     private void attention(int layer, Tensor x, Step step) {
         LayerWeights layerWeights = weights.layers.get(layer);
         Tensor projected = layerWeights.projection().apply(norm(x, layerWeights.attentionNorm()));
-        Tensor queries = rotate(projected, step);
+        Tensor queries = rotate(projected, layerWeights.headNorms(), step);
         save(layer, projected, step.batch);
         Tensor attended = LibTorch.empty(type, step.batch.rows(), queryElements);
-        for (GroupStep group : step.groups) {
+        Attention attention = step.attention(layer);
+        for (GroupStep group : attention.groups) {
             attend(layer, group, queries, attended);
         }
-        for (ChunkStep chunk : step.chunks) {
+        for (ChunkStep chunk : attention.chunks) {
             if (chunk.chunk.start() == 0) {
-                attendFirst(chunk.chunk, queries, projected, attended);
+                attendFirst(chunk, queries, projected, attended);
             } else {
                 attendLater(layer, chunk, queries, attended);
             }
@@ -295,27 +364,23 @@ final class DecoderRunner implements ModelRunner {
         layerWeights.down().addTo(x, gated);
     }
 
-    /** LibTorch's norm of bf16 makes several fp32 copies, so rows are taken in pieces whose copies stay in cache. */
+    /**
+     * Norms along the last dimension. LibTorch's norm of bf16 makes several fp32 copies, so rows are taken in pieces whose copies
+     * stay in cache.
+     */
     private Tensor norm(Tensor x, Norm weight) {
-        long[] width = {config.hiddenSize()};
+        long[] width = {x.size(-1)};
         long rows = x.size(0);
         if (rows <= FewRows.MOST) {
-            Tensor normed = LibTorch.empty(type, rows, config.hiddenSize());
-            long bytes = rows * config.hiddenSize() * dtype.bytes();
-            fewRows.norm(
-                    LibTorch.memory(x, bytes),
-                    LibTorch.memory(normed, bytes),
-                    (int) rows,
-                    config.hiddenSize(),
-                    weight.values(),
-                    config.rmsNormEps());
+            Tensor normed = LibTorch.empty(type, rows, width[0]);
+            fewRows.norm(heads(x), heads(normed), (int) width[0], weight.values(), config.rmsNormEps());
             return normed;
         }
-        long piece = Math.max(1, NORM_ELEMENTS / config.hiddenSize());
+        long piece = Math.max(1, NORM_ELEMENTS / (x.numel() / rows));
         if (rows <= piece) {
             return torch.rms_norm(x, width, weight.tensor(), weights.eps);
         }
-        Tensor normed = LibTorch.empty(type, rows, config.hiddenSize());
+        Tensor normed = torch.empty_like(x);
         for (long first = 0; first < rows; first += piece) {
             try (PointerScope _ = new PointerScope()) {
                 long length = Math.min(piece, rows - first);
@@ -327,32 +392,43 @@ final class DecoderRunner implements ModelRunner {
     }
 
     /** Turns queries and keys by their positions: the keys in place, the queries, which are returned, as [T, heads, D]. */
-    private Tensor rotate(Tensor projected, Step step) {
+    private Tensor rotate(Tensor projected, Optional<HeadNorms> norms, Step step) {
         int rows = step.batch.rows();
         int head = config.headDim();
         if (rows > FewRows.MOST) {
-            Tensor keys = rotate(projected, step, queryElements, config.kvHeads(), 2L * head);
-            view(projected, queryElements, rows, rowElements, config.kvHeads(), 2L * head, head)
-                    .copy_(keys);
-            return rotate(projected, step, 0, config.heads(), head);
+            Tensor queryHeads = view(projected, 0, rows, rowElements, config.heads(), head, head);
+            Tensor keyHeads = view(projected, queryElements, rows, rowElements, config.kvHeads(), 2L * head, head);
+            keyHeads.copy_(rotate(norms.map(norm -> norm(keyHeads, norm.keys())).orElse(keyHeads), step));
+            return rotate(norms.map(norm -> norm(queryHeads, norm.queries())).orElse(queryHeads), step);
         }
         Tensor queries = LibTorch.empty(type, rows, config.heads(), head);
-        MemorySegment from = LibTorch.memory(projected, (long) rows * rowElements * dtype.bytes());
-        MemorySegment to = LibTorch.memory(queries, (long) rows * queryElements * dtype.bytes());
+        MemorySegment memory = LibTorch.memory(projected, (long) rows * rowElements * dtype.bytes());
         MemorySegment table = LibTorch.memory(step.table, 2L * rows * head * dtype.bytes());
-        fewRows.rotate(from, to, table, rows, 0, rowElements, config.heads(), head, head);
-        fewRows.rotate(from, from, table, rows, queryElements, rowElements, config.kvHeads(), 2L * head, head);
+        Heads own = new Heads(memory, rows, 0, rowElements, config.heads(), head);
+        Heads keys = new Heads(memory, rows, queryElements, rowElements, config.kvHeads(), 2L * head);
+        norms.ifPresent(norm -> {
+            fewRows.norm(own, own, head, norm.queries().values(), config.rmsNormEps());
+            fewRows.norm(keys, keys, head, norm.keys().values(), config.rmsNormEps());
+        });
+        MemorySegment turned = LibTorch.memory(queries, (long) rows * queryElements * dtype.bytes());
+        fewRows.rotate(own, new Heads(turned, rows, 0, queryElements, config.heads(), head), head, table);
+        fewRows.rotate(keys, keys, head, table);
         return queries;
     }
 
-    /** Heads of a row turned by their position: [T, heads, D], the halves of a head being the pairs. */
-    private Tensor rotate(Tensor projected, Step step, long offset, long heads, long headStride) {
-        long rows = step.batch.rows();
+    /** The rows of a dense matrix, each as one head. */
+    private Heads heads(Tensor x) {
+        long width = x.size(1);
+        MemorySegment memory = LibTorch.memory(x, x.numel() * dtype.bytes());
+        return new Heads(memory, (int) x.size(0), 0, width, 1, width);
+    }
+
+    /** Heads [T, heads, D] turned by their position, the halves of a head being the pairs. */
+    private Tensor rotate(Tensor heads, Step step) {
         long half = config.headDim() / 2;
-        Tensor all = view(projected, offset, rows, rowElements, heads, headStride, 2 * half);
-        Tensor first = all.narrow(2, 0, half);
-        Tensor second = all.narrow(2, half, half);
-        Tensor turned = all.mul(step.cos);
+        Tensor first = heads.narrow(2, 0, half);
+        Tensor second = heads.narrow(2, half, half);
+        Tensor turned = heads.mul(step.cos);
         turned.narrow(2, 0, half).addcmul_(second, step.minusSin);
         turned.narrow(2, half, half).addcmul_(first, step.sin);
         return turned;
@@ -415,39 +491,35 @@ final class DecoderRunner implements ModelRunner {
         }
     }
 
-    private void attendFirst(Chunk chunk, Tensor queries, Tensor projected, Tensor attended) {
-        long head = config.headDim();
-        long shared = config.heads() / config.kvHeads();
-        long[] shape = {config.kvHeads(), shared, chunk.length(), head};
-        long[] strides = {2 * head, 0, rowElements, 1};
-        long keyOffset = (long) chunk.offset() * rowElements + queryElements;
-        Tensor keys = projected.as_strided(shape, strides, new LongOptional(keyOffset));
-        Tensor values = projected.as_strided(shape, strides, new LongOptional(keyOffset + head));
-        long[] rowsStrides = {shared * head, head, queryElements, 1};
-        LongOptional offset = new LongOptional((long) chunk.offset() * queryElements);
-        Tensor result = attention(queries.as_strided(shape, rowsStrides, offset), keys, values, weights.none, true);
-        attended.as_strided(shape, rowsStrides, offset).copy_(result);
+    private void attendFirst(ChunkStep step, Tensor queries, Tensor projected, Tensor attended) {
+        Tensor rows = projected.narrow(0, step.chunk.offset(), step.chunk.length());
+        attend(step, queries, rows, queryElements, new long[] {2L * config.headDim(), 0, rowElements, 1}, attended);
     }
 
     private void attendLater(int layer, ChunkStep step, Tensor queries, Tensor attended) {
-        Chunk chunk = step.chunk;
+        int context = step.chunk.context();
+        gather(layer, List.of(step.chunk.blockTable()), new int[] {context}, context, step.gathered);
+        long entry = 2L * config.headDim();
+        attend(step, queries, step.gathered, 0, new long[] {context * entry, 0, entry, 1}, attended);
+    }
+
+    /** @param offset of the key of position 0 in {@code entries}; the value is behind the key */
+    private void attend(ChunkStep step, Tensor queries, Tensor entries, long offset, long[] strides, Tensor attended) {
         long head = config.headDim();
         long shared = config.heads() / config.kvHeads();
-        Tensor gathered = step.gathered;
-        gather(layer, List.of(chunk.blockTable()), new int[] {chunk.context()}, chunk.context(), gathered);
-        long[] strides = {chunk.context() * 2L * head, 0, 2 * head, 1};
         long[] rowsStrides = {shared * head, head, queryElements, 1};
-        for (int i = 0; i < step.masks.size(); i++) {
-            int first = i * MASKED_ROWS;
-            int rows = Math.min(MASKED_ROWS, chunk.length() - first);
-            long[] shape = {config.kvHeads(), shared, chunk.start() + first + rows, head};
-            long[] rowsShape = {config.kvHeads(), shared, rows, head};
-            Tensor keys = gathered.as_strided(shape, strides, new LongOptional(0));
-            Tensor values = gathered.as_strided(shape, strides, new LongOptional(head));
-            LongOptional offset = new LongOptional((long) (chunk.offset() + first) * queryElements);
-            Tensor result = attention(
-                    queries.as_strided(rowsShape, rowsStrides, offset), keys, values, step.masks.get(i), false);
-            attended.as_strided(rowsShape, rowsStrides, offset).copy_(result);
+        for (Run run : step.runs) {
+            long[] shape = {config.kvHeads(), shared, run.positions, head};
+            long[] rowsShape = {config.kvHeads(), shared, run.rows, head};
+            Tensor source = entries.to(run.type);
+            long start = source.storage_offset() + offset + run.from * strides[2];
+            Tensor keys = source.as_strided(shape, strides, new LongOptional(start));
+            Tensor values = source.as_strided(shape, strides, new LongOptional(start + head));
+            LongOptional rows = new LongOptional((long) (step.chunk.offset() + run.first) * queryElements);
+            Tensor own = queries.as_strided(rowsShape, rowsStrides, rows).to(run.type);
+            boolean causal = !run.mask.has_value();
+            Tensor result = attention(own, keys, values, run.mask, causal);
+            attended.as_strided(rowsShape, rowsStrides, rows).copy_(result);
         }
     }
 

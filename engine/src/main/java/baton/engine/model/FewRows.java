@@ -20,61 +20,67 @@ final class FewRows {
     }
 
     /**
-     * Divides each row by its root mean square, and multiplies it by {@code weight}.
+     * Where heads of rows lie: head h of row r begins at element {@code offset + r * rowStride + h * headStride}.
      *
-     * @param from rows of {@code width} elements each
-     * @param weight [width]
-     * @param to as {@code from}, and may be the same
+     * @param memory elements of the rows' type
      */
-    void norm(MemorySegment from, MemorySegment to, int rows, int width, float[] weight, double eps) {
-        float[] row = new float[width];
-        for (int i = 0; i < rows; i++) {
-            long start = (long) i * width;
-            float squares = 0;
-            for (int j = 0; j < width; j++) {
-                float value = get(from, start + j);
-                row[j] = value;
-                squares += value * value;
-            }
-            float scale = (float) (1 / Math.sqrt(squares / width + eps));
-            for (int j = 0; j < width; j++) {
-                set(to, start + j, row[j] * scale * weight[j]);
+    record Heads(MemorySegment memory, int rows, long offset, long rowStride, int heads, long headStride) {
+        long start(int row, int head) {
+            return offset + row * rowStride + head * headStride;
+        }
+    }
+
+    /**
+     * Divides each head of {@code width} elements by its root mean square, and multiplies it by {@code weight}.
+     *
+     * @param to as many heads as {@code from}, and may be the same
+     */
+    void norm(Heads from, Heads to, int width, float[] weight, double eps) {
+        float[] values = new float[width];
+        for (int row = 0; row < from.rows; row++) {
+            for (int head = 0; head < from.heads; head++) {
+                long source = from.start(row, head);
+                long target = to.start(row, head);
+                float squares = 0;
+                for (int i = 0; i < width; i++) {
+                    float value = get(from.memory, source + i);
+                    values[i] = value;
+                    squares += value * value;
+                }
+                float scale = (float) (1 / Math.sqrt(squares / width + eps));
+                for (int i = 0; i < width; i++) {
+                    set(to.memory, target + i, values[i] * scale * weight[i]);
+                }
             }
         }
     }
 
     /**
-     * Turns the pairs of a head, element i with element i + D/2, by the angles of the row's position.
+     * Turns the pairs of each head, element i with element i + D/2, by the angles of its row's position.
      *
-     * @param from the heads of a row start at {@code offset + row * rowStride}, {@code headStride} elements apart
+     * @param to as many heads as {@code from}, and may be the same
      * @param table by row: D cosines, D/2 sines, D/2 negated sines
-     * @param to [rows, heads, D], or, if it is {@code from}, the same places
      */
-    void rotate(
-            MemorySegment from,
-            MemorySegment to,
-            MemorySegment table,
-            int rows,
-            long offset,
-            long rowStride,
-            int heads,
-            long headStride,
-            int headDim) {
+    void rotate(Heads from, Heads to, int headDim, MemorySegment table) {
         int half = headDim / 2;
-        boolean inPlace = from.address() == to.address();
-        float[] angles = new float[headDim + half];
-        for (int row = 0; row < rows; row++) {
-            for (int i = 0; i < angles.length; i++) {
-                angles[i] = get(table, 2L * row * headDim + i);
+        float[] cos = new float[headDim];
+        float[] sin = new float[half];
+        for (int row = 0; row < from.rows; row++) {
+            long angles = 2L * row * headDim;
+            for (int i = 0; i < headDim; i++) {
+                cos[i] = get(table, angles + i);
             }
-            for (int head = 0; head < heads; head++) {
-                long source = offset + row * rowStride + head * headStride;
-                long target = inPlace ? source : ((long) row * heads + head) * headDim;
+            for (int i = 0; i < half; i++) {
+                sin[i] = get(table, angles + headDim + i);
+            }
+            for (int head = 0; head < from.heads; head++) {
+                long source = from.start(row, head);
+                long target = to.start(row, head);
                 for (int i = 0; i < half; i++) {
-                    float first = get(from, source + i);
-                    float second = get(from, source + half + i);
-                    set(to, target + i, first * angles[i] - second * angles[headDim + i]);
-                    set(to, target + half + i, second * angles[half + i] + first * angles[headDim + i]);
+                    float first = get(from.memory, source + i);
+                    float second = get(from.memory, source + half + i);
+                    set(to.memory, target + i, first * cos[i] - second * sin[i]);
+                    set(to.memory, target + half + i, second * cos[half + i] + first * sin[i]);
                 }
             }
         }

@@ -61,4 +61,18 @@ sealed interface Linear {
             x.copy_(oneDnn.linearPlus(rows, x, matrix));
         }
     }
+
+    /** What {@code matrix} gives, and a bias [out] added to each row. */
+    record Biased(Linear matrix, Tensor bias) implements Linear {
+        @Override
+        public Tensor apply(Tensor rows) {
+            return matrix.apply(rows).add_(bias);
+        }
+
+        @Override
+        public void addTo(Tensor x, Tensor rows) {
+            matrix.addTo(x, rows);
+            x.add_(bias);
+        }
+    }
 }

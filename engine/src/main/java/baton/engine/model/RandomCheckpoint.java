@@ -62,7 +62,7 @@ public final class RandomCheckpoint {
             List<SafetensorsWriter.Tensor> tensors = new ArrayList<>();
             long start = 0;
             for (Map.Entry<String, List<Long>> shape : shapes.entrySet()) {
-                boolean norm = shape.getValue().size() == 1;
+                boolean norm = shape.getKey().endsWith("norm.weight");
                 long bytes = config.dtype().bytes();
                 for (long size : shape.getValue()) {
                     bytes *= size;

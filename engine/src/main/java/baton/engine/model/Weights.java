@@ -1,8 +1,9 @@
 package baton.engine.model;
 
+import baton.engine.model.Linear.Biased;
 import baton.engine.model.Linear.Dense;
 import baton.engine.model.Linear.Packed;
-import baton.engine.model.ModelConfig.Llama3RopeScaling;
+import baton.engine.model.ModelConfig.Variant;
 import baton.kv.DType;
 import baton.store.safetensors.TensorInfo;
 import java.io.IOException;
@@ -61,10 +62,12 @@ final class Weights {
 
     /**
      * @param projection queries of all heads, then key and value of each key/value head in turn
+     * @param headNorms of queries and keys before they are rotated
      */
     record LayerWeights(
             Norm attentionNorm,
             Linear projection,
+            Optional<HeadNorms> headNorms,
             Linear output,
             Norm feedForwardNorm,
             Linear gate,
@@ -73,6 +76,9 @@ final class Weights {
 
     /** The weights of a norm, for LibTorch and for Java. */
     record Norm(TensorOptional tensor, float[] values) {}
+
+    /** Weights of the norms of each head, [D]. */
+    record HeadNorms(Norm queries, Norm keys) {}
 
     /** Native objects to free together. */
     static final class Owned implements AutoCloseable {
@@ -100,14 +106,33 @@ final class Weights {
         }
 
         LayerWeights layer(String prefix) throws IOException {
+            Variant variant = config.variant();
+            String attention = prefix + "self_attn.";
+            Linear projection = projection(attention);
             return new LayerWeights(
                     norm(prefix + "input_layernorm.weight"),
-                    projection(prefix + "self_attn."),
-                    linear(prefix + "self_attn.o_proj.weight"),
+                    variant.projectionBias() ? new Biased(projection, projectionBias(attention)) : projection,
+                    variant.headNorms()
+                            ? Optional.of(
+                                    new HeadNorms(norm(attention + "q_norm.weight"), norm(attention + "k_norm.weight")))
+                            : Optional.empty(),
+                    linear(attention + "o_proj", variant.outputBias()),
                     norm(prefix + "post_attention_layernorm.weight"),
-                    linear(prefix + "mlp.gate_proj.weight"),
-                    linear(prefix + "mlp.up_proj.weight"),
-                    linear(prefix + "mlp.down_proj.weight"));
+                    linear(prefix + "mlp.gate_proj", variant.feedForwardBias()),
+                    linear(prefix + "mlp.up_proj", variant.feedForwardBias()),
+                    linear(prefix + "mlp.down_proj", variant.feedForwardBias()));
+        }
+
+        private Linear linear(String name, boolean bias) throws IOException {
+            Linear matrix = linear(name + ".weight");
+            if (!bias) {
+                return matrix;
+            }
+            Tensor vector = allocate(checkpoint.info(name + ".bias").elements());
+            try (PointerScope _ = new PointerScope()) {
+                vector.copy_(source(name + ".bias"));
+            }
+            return new Biased(matrix, vector);
         }
 
         Tensor embedding() throws IOException {
@@ -178,10 +203,26 @@ final class Weights {
                     hidden);
         }
 
+        /** In the order of the fused projection's columns. */
+        private Tensor projectionBias(String prefix) throws IOException {
+            long head = config.headDim();
+            long queries = config.heads() * head;
+            Tensor bias = allocate(queries + 2L * config.kvHeads() * head);
+            try (PointerScope _ = new PointerScope()) {
+                bias.narrow(0, 0, queries).copy_(source(prefix + "q_proj.bias"));
+                Tensor pairs =
+                        bias.narrow(0, queries, 2L * config.kvHeads() * head).view(config.kvHeads(), 2, head);
+                pairs.select(1, 0).copy_(source(prefix + "k_proj.bias").view(config.kvHeads(), head));
+                pairs.select(1, 1).copy_(source(prefix + "v_proj.bias").view(config.kvHeads(), head));
+            }
+            return bias;
+        }
+
         Tensor rope(int positions) {
             int head = config.headDim();
             int half = head / 2;
-            double[] frequencies = ropeFrequencies(config);
+            double[] frequencies = Rope.frequencies(config);
+            double amplitude = Rope.amplitude(config);
             try (Arena scratch = Arena.ofConfined()) {
                 MemorySegment values = scratch.allocate(2L * positions * head * Float.BYTES, Float.BYTES);
                 for (int position = 0; position < positions; position++) {
@@ -189,8 +230,8 @@ final class Weights {
                     for (int i = 0; i < half; i++) {
                         // The angle is rounded to fp32 as the model's makers' code does it.
                         float angle = position * (float) frequencies[i];
-                        float cos = (float) Math.cos(angle);
-                        float sin = (float) Math.sin(angle);
+                        float cos = (float) (amplitude * Math.cos(angle));
+                        float sin = (float) (amplitude * Math.sin(angle));
                         values.setAtIndex(ValueLayout.JAVA_FLOAT, row + i, cos);
                         values.setAtIndex(ValueLayout.JAVA_FLOAT, row + half + i, cos);
                         values.setAtIndex(ValueLayout.JAVA_FLOAT, row + head + i, sin);
@@ -220,30 +261,5 @@ final class Weights {
             MemorySegment memory = Pages.allocate(arena, elements * dtype.bytes(), "weights");
             return owned.add(LibTorch.over(memory, LibTorch.scalarType(dtype), shape));
         }
-    }
-
-    /** Radians per position of each pair of a head. */
-    static double[] ropeFrequencies(ModelConfig config) {
-        double[] frequencies = new double[config.headDim() / 2];
-        for (int i = 0; i < frequencies.length; i++) {
-            double frequency = Math.pow(config.ropeTheta(), -2.0 * i / config.headDim());
-            frequencies[i] = config.ropeScaling().isPresent()
-                    ? stretched(frequency, config.ropeScaling().get())
-                    : frequency;
-        }
-        return frequencies;
-    }
-
-    private static double stretched(double frequency, Llama3RopeScaling scaling) {
-        double wavelength = 2 * Math.PI / frequency;
-        double turns = scaling.originalMaxPositions() / wavelength;
-        if (turns < scaling.lowFreqFactor()) {
-            return frequency / scaling.factor();
-        }
-        if (turns > scaling.highFreqFactor()) {
-            return frequency;
-        }
-        double share = (turns - scaling.lowFreqFactor()) / (scaling.highFreqFactor() - scaling.lowFreqFactor());
-        return (1 - share) * frequency / scaling.factor() + share * frequency;
     }
 }

@@ -3,8 +3,13 @@ package baton.engine.model;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import baton.engine.model.ModelConfig.LinearRopeScaling;
+import baton.engine.model.ModelConfig.SlidingWindow;
+import baton.engine.model.ModelConfig.Variant;
+import baton.engine.model.ModelConfig.YarnRopeScaling;
 import baton.kv.ConfigException;
 import baton.kv.DType;
+import baton.kv.JsonFields;
 import baton.store.safetensors.SafetensorsException;
 import baton.store.safetensors.SafetensorsFile;
 import baton.store.safetensors.SafetensorsWriter;
@@ -27,6 +32,8 @@ import org.junit.jupiter.params.provider.CsvSource;
 class CheckpointTest {
     private static final ModelConfig CONFIG =
             new ModelConfig("small", 50, 16, 24, 2, 4, 2, 4, 128, 1e-5, 10000, Optional.empty(), false, DType.BF16);
+
+    private static final String LAYER_TYPES = "[\"sliding_attention\", \"full_attention\", \"sliding_attention\"]";
 
     @TempDir
     Path root;
@@ -79,6 +86,11 @@ class CheckpointTest {
         assertThat(digest(root.resolve("tuned"))).isNotEqualTo(digest);
         editConfig("\"rope_theta\" : 10000.0", "\"rope_theta\" : 20000.0");
         assertThat(digest(directory)).isNotEqualTo(digest);
+        editConfig("\"rope_theta\" : 20000.0", "\"rope_theta\" : 10000.0");
+        editConfig("LlamaForCausalLM", "MistralForCausalLM");
+        assertThat(digest(directory)).as("computes the same").isEqualTo(digest);
+        editConfig("\"sliding_window\" : null", "\"sliding_window\" : 64");
+        assertThat(digest(directory)).isNotEqualTo(digest);
     }
 
     @Test
@@ -92,6 +104,85 @@ class CheckpointTest {
         assertThatThrownBy(() -> Checkpoint.open(directory))
                 .isInstanceOf(SafetensorsException.class)
                 .hasMessageContaining("k_proj.weight' has shape [8, 16], config.json wants [16, 16]");
+    }
+
+    @Test
+    void whatFamiliesDiffer() {
+        assertThat(variant("LlamaForCausalLM", "\"attention_bias\": true, \"mlp_bias\": true"))
+                .isEqualTo(new Variant("LlamaForCausalLM", true, true, true, false, Optional.empty()));
+        assertThat(variant("MistralForCausalLM", "\"sliding_window\": 7"))
+                .isEqualTo(new Variant("MistralForCausalLM", false, false, false, false, window(7, 0, 1, 2)));
+        assertThat(variant("MistralForCausalLM", "\"sliding_window\": null").slidingWindow())
+                .isEmpty();
+        assertThat(variant("MistralForCausalLM", "\"hidden_act\": \"silu\"").slidingWindow())
+                .isEqualTo(window(4096, 0, 1, 2));
+        assertThat(variant("Qwen2ForCausalLM", "\"sliding_window\": 7"))
+                .isEqualTo(new Variant("Qwen2ForCausalLM", true, false, false, false, Optional.empty()));
+        String window = "\"use_sliding_window\": true, \"sliding_window\": 7";
+        assertThat(variant("Qwen2ForCausalLM", window).slidingWindow())
+                .as("the first 28 layers have none")
+                .isEmpty();
+        assertThat(variant("Qwen2ForCausalLM", window + ", \"max_window_layers\": 2")
+                        .slidingWindow())
+                .isEqualTo(window(7, 2));
+        assertThat(variant("Qwen3ForCausalLM", window + ", \"attention_bias\": true, \"layer_types\": " + LAYER_TYPES))
+                .isEqualTo(new Variant("Qwen3ForCausalLM", true, true, false, true, window(7, 0, 2)));
+    }
+
+    @ParameterizedTest
+    @CsvSource(
+            delimiter = '|',
+            quoteCharacter = '`',
+            value = {
+                "Mistral | \"sliding_window\": 7, \"layer_types\": " + LAYER_TYPES
+                        + " | config.json.layer_types: must be the same kind for all layers, as sliding_window has it",
+                "Mistral | \"sliding_window\": 0 | config.json.sliding_window: is 0, must be at least 1",
+                "Qwen2 | \"layer_types\": " + LAYER_TYPES
+                        + " | config.json.layer_types[0]: is sliding_attention, but no sliding window is set",
+                "Qwen2 | \"layer_types\": [\"full_attention\"] | config.json.layer_types: must be an array of num_hidden_layers=3, is [\"full_attention\"]",
+                "Qwen3 | \"layer_types\": [\"full_attention\", \"linear_attention\", \"full_attention\"] | config.json.layer_types[1]: unsupported value '\"linear_attention\"'; allowed: full_attention, sliding_attention",
+            })
+    void windowsThatCannotBe(String family, String fields, String message) {
+        assertThatThrownBy(() -> variant(family + "ForCausalLM", fields))
+                .isInstanceOf(ConfigException.class)
+                .hasMessage(message);
+    }
+
+    @Test
+    void ropeScalingInTheFormsOfTransformers4And5() {
+        assertThat(rope("\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}, \"rope_theta\": 5e5")
+                        .ropeScaling())
+                .contains(new LinearRopeScaling(2));
+        ModelConfig yarn = rope(
+                "\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4, \"rope_theta\": 1e6, \"original_max_position_embeddings\": 100}");
+        assertThat(yarn.ropeTheta()).isEqualTo(1e6);
+        assertThat(yarn.maxPositions())
+                .as("what scaling makes of the 128 positions of max_position_embeddings")
+                .isEqualTo(400);
+        assertThat(yarn.ropeScaling()).contains(new YarnRopeScaling(4, 100, 0.1 * Math.log(4) + 1, 32, 1, true));
+        assertThat(
+                        rope("\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, \"mscale\": 1, \"mscale_all_dim\": 0.5, \"beta_fast\": 16, \"beta_slow\": 2, \"truncate\": false}")
+                                .ropeScaling())
+                .contains(
+                        new YarnRopeScaling(4, 128, (0.1 * Math.log(4) + 1) / (0.05 * Math.log(4) + 1), 16, 2, false));
+    }
+
+    private static Optional<SlidingWindow> window(int positions, Integer... layers) {
+        return Optional.of(new SlidingWindow(positions, List.of(layers)));
+    }
+
+    private static ModelConfig rope(String fields) {
+        return CheckpointConfig.parse("small", json("LlamaForCausalLM", fields));
+    }
+
+    private static Variant variant(String architecture, String fields) {
+        return CheckpointConfig.parse("small", json(architecture, fields)).variant();
+    }
+
+    private static JsonFields json(String architecture, String fields) {
+        return JsonFields.parse("config.json", """
+                {"architectures": ["%s"], "vocab_size": 50, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3,
+                "num_attention_heads": 4, "max_position_embeddings": 128, %s}""".formatted(architecture, fields));
     }
 
     @Test
@@ -112,10 +203,12 @@ class CheckpointTest {
             delimiter = '|',
             quoteCharacter = '`',
             value = {
-                "LlamaForCausalLM | MixtralForCausalLM | config.json.architectures: unsupported value '[\"MixtralForCausalLM\"]'; allowed: [\"LlamaForCausalLM\"]",
-                "\"rope_scaling\" : null | \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2} | config.json.rope_scaling.rope_type: unsupported value 'yarn'; allowed: default, llama3",
-                "\"rope_scaling\" : null | \"rope_scaling\": {\"rope_type\": \"llama3\"} | config.json.rope_scaling.factor: is missing",
-                "\"rope_scaling\" : null | \"attention_bias\": true | config.json.attention_bias: unsupported value 'true'; allowed: false",
+                "LlamaForCausalLM | MixtralForCausalLM | config.json.architectures: unsupported value '[\"MixtralForCausalLM\"]'; allowed: one of LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM",
+                "\"rope_scaling\" : null | \"rope_scaling\": {\"rope_type\": \"longrope\", \"factor\": 2} | config.json.rope_scaling.rope_type: unsupported value 'longrope'; allowed: default, linear, llama3, yarn",
+                "\"rope_scaling\" : null | \"rope_scaling\": {\"rope_type\": \"llama3\"} | config.json.rope_scaling.low_freq_factor: is missing",
+                "\"rope_scaling\" : null | \"rope_scaling\": {\"type\": \"linear\", \"factor\": 0} | config.json.rope_scaling.factor: is 0.0, must be positive",
+                "\"rope_scaling\" : null | \"rope_parameters\": {\"full_attention\": {}} | config.json.rope_parameters.full_attention: rotations that differ by layer are not supported",
+                "\"rope_scaling\" : null | \"partial_rotary_factor\": 0.5 | config.json.partial_rotary_factor: unsupported value '0.5'; allowed: 1",
                 "\"hidden_size\" : 16 | \"hidden_size\" : 0 | config.json.hidden_size: is 0, must be at least 1",
                 "\"hidden_size\" : 16, | `` | config.json.hidden_size: is missing",
                 "\"num_key_value_heads\" : 2 | \"num_key_value_heads\" : 3 | config.json.num_key_value_heads: is 3, must divide num_attention_heads 4",

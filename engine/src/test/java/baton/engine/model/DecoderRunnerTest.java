@@ -4,7 +4,10 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import static org.assertj.core.api.Assertions.within;
 
+import baton.engine.model.ModelConfig.LinearRopeScaling;
 import baton.engine.model.ModelConfig.Llama3RopeScaling;
+import baton.engine.model.ModelConfig.SlidingWindow;
+import baton.engine.model.ModelConfig.Variant;
 import baton.engine.model.ModelRunner.LayerHooks;
 import baton.engine.model.ModelRunner.SequenceSlice;
 import baton.kv.ConfigException;
@@ -55,24 +58,78 @@ class DecoderRunnerTest {
                 scaled ? Optional.of(new Llama3RopeScaling(8, 1, 4, 64)) : Optional.empty(),
                 tied,
                 DType.F32);
+        assertAgreesWithAPlainForwardPass(config, 1, 1, 50, 1, 13, 60, 1, 1, 2);
+    }
+
+    /** Windows end in the middle of chunks, in single tokens, and after more positions than attention's kernels take at once. */
+    @ParameterizedTest(name = "window of {0} in layers {1} of 3")
+    @CsvSource({"1, 0 1 2", "20, 1", "600, 0 2"})
+    void slidingWindowsAgreeWithAPlainForwardPass(int positions, String layers) throws IOException {
+        List<Integer> windowed =
+                Arrays.stream(layers.split(" ")).map(Integer::valueOf).toList();
+        Variant variant = new Variant(
+                "Qwen3ForCausalLM", true, true, false, true, Optional.of(new SlidingWindow(positions, windowed)));
+        ModelConfig config = new ModelConfig(
+                "random",
+                97,
+                32,
+                48,
+                3,
+                4,
+                2,
+                8,
+                2048,
+                1e-5,
+                10000,
+                Optional.of(new LinearRopeScaling(2)),
+                true,
+                DType.F32,
+                variant);
+        assertAgreesWithAPlainForwardPass(config, 1, 1, 50, 1, 700, 1, 1, 520, 2, 1);
+        assertAgreesWithAPlainForwardPass(config, 1100, 1, 1, 30);
+    }
+
+    /** @param lengths of the slices that the tokens come in */
+    private void assertAgreesWithAPlainForwardPass(ModelConfig config, int... lengths) throws IOException {
         RandomCheckpoint.write(directory, config, 3);
         Random random = new Random(5);
-        int[] tokens = random.ints(130, 0, 97).toArray();
-        try (Checkpoint checkpoint = Checkpoint.open(directory);
-                ModelRunner runner = TorchModels.load(
-                        checkpoint, DType.F32, config.kvLayout(4, DType.F32), 80, OptionalInt.of(1), 256)) {
+        int[] tokens = random.ints(IntStream.of(lengths).sum(), 0, 97).toArray();
+        try (Checkpoint checkpoint = Checkpoint.open(directory)) {
             assertThat(checkpoint.config())
                     .usingRecursiveComparison()
                     .ignoringFields("name")
                     .isEqualTo(config);
             double[][] expected = new PlainDecoder(checkpoint).logits(tokens);
+            List<float[]> computed = logits(checkpoint, DType.F32, tokens, lengths);
+            List<float[]> coarse = logits(checkpoint, DType.BF16, tokens, lengths);
+            double error = 0;
+            double spread = 0;
+            for (int t = 0; t < tokens.length; t++) {
+                for (int id = 0; id < 97; id++) {
+                    assertThat((double) computed.get(t)[id])
+                            .as("position %d id %d", t, id)
+                            .isCloseTo(expected[t][id], within(2e-5));
+                    error += Math.pow(coarse.get(t)[id] - expected[t][id], 2);
+                    spread += Math.pow(expected[t][id], 2);
+                }
+            }
+            // Some twenty roundings in a layer, those of the weights included, of at most 2^-8 each.
+            assertThat(Math.sqrt(error / spread)).as("bf16").isLessThan(20 * config.layers() * 0x1p-8);
+        }
+    }
+
+    private static List<float[]> logits(Checkpoint checkpoint, DType dtype, int[] tokens, int[] lengths)
+            throws IOException {
+        int blocks = Math.ceilDiv(tokens.length, 4);
+        int[] table = IntStream.range(0, blocks).map(i -> 2 * (blocks - i) - 1).toArray();
+        int[] other = IntStream.range(0, blocks).map(i -> 2 * i).toArray();
+        List<float[]> computed = new ArrayList<>();
+        try (ModelRunner runner = TorchModels.load(
+                checkpoint, dtype, checkpoint.config().kvLayout(4, dtype), 2 * blocks, OptionalInt.of(1), 2048)) {
             // Slots never written may hold anything.
             runner.cache().memory().fill((byte) 0xff);
-            int[] table = IntStream.range(0, 40).map(i -> 79 - 2 * i).toArray();
-            int[] other = IntStream.range(0, 40).map(i -> 2 * i).toArray();
-            List<double[]> computed = new ArrayList<>();
             int at = 0;
-            for (int length : new int[] {1, 1, 50, 1, 13, 60, 1, 1, 2}) {
+            for (int length : lengths) {
                 SequenceSlice slice = new SequenceSlice(Arrays.copyOfRange(tokens, at, at + length), at, table, length);
                 // A second sequence, a few tokens behind, shares each batch.
                 int behind = Math.max(0, at - 5);
@@ -82,23 +139,13 @@ class DecoderRunnerTest {
                 try (Logits logits = runner.forward(slices, LayerHooks.NONE)) {
                     assertThat(logits.rows()).isEqualTo(length);
                     for (int row = 0; row < length; row++) {
-                        float[] values = logits.row(row).toArray(ValueLayout.JAVA_FLOAT);
-                        computed.add(IntStream.range(0, values.length)
-                                .mapToDouble(i -> values[i])
-                                .toArray());
+                        computed.add(logits.row(row).toArray(ValueLayout.JAVA_FLOAT));
                     }
                 }
                 at += length;
             }
-            assertThat(computed).hasSize(tokens.length);
-            for (int t = 0; t < tokens.length; t++) {
-                for (int id = 0; id < 97; id++) {
-                    assertThat(computed.get(t)[id])
-                            .as("position %d id %d", t, id)
-                            .isCloseTo(expected[t][id], within(2e-5));
-                }
-            }
         }
+        return computed;
     }
 
     @Test

@@ -43,7 +43,7 @@ record Golden(String name, int[] prompt, int[] output, double[] margins, int[] t
         return all;
     }
 
-    private static int[] ints(JsonNode array) {
+    static int[] ints(JsonNode array) {
         return array.values().stream().mapToInt(JsonNode::asInt).toArray();
     }
 }

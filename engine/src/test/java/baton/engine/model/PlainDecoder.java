@@ -1,5 +1,8 @@
 package baton.engine.model;
 
+import baton.engine.model.ModelConfig.LinearRopeScaling;
+import baton.engine.model.ModelConfig.Llama3RopeScaling;
+import baton.engine.model.ModelConfig.YarnRopeScaling;
 import baton.kv.DType;
 import java.io.IOException;
 import java.lang.foreign.MemorySegment;
@@ -27,29 +30,55 @@ final class PlainDecoder {
         for (int layer = 0; layer < config.layers(); layer++) {
             String prefix = "model.layers." + layer + ".";
             double[][] normed = norm(x, tensor(prefix + "input_layernorm.weight"));
-            double[][] q = multiply(normed, tensor(prefix + "self_attn.q_proj.weight"));
-            double[][] k = multiply(normed, tensor(prefix + "self_attn.k_proj.weight"));
-            double[][] v = multiply(normed, tensor(prefix + "self_attn.v_proj.weight"));
+            double[][] q = linear(normed, prefix + "self_attn.q_proj");
+            double[][] k = linear(normed, prefix + "self_attn.k_proj");
+            double[][] v = linear(normed, prefix + "self_attn.v_proj");
+            if (config.variant().headNorms()) {
+                normHeads(q, tensor(prefix + "self_attn.q_norm.weight"));
+                normHeads(k, tensor(prefix + "self_attn.k_norm.weight"));
+            }
             for (int t = 0; t < tokens.length; t++) {
                 rotate(q[t], t);
                 rotate(k[t], t);
             }
-            add(x, multiply(attend(q, k, v), tensor(prefix + "self_attn.o_proj.weight")));
+            add(x, linear(attend(q, k, v, config.attendedPositions(layer)), prefix + "self_attn.o_proj"));
             normed = norm(x, tensor(prefix + "post_attention_layernorm.weight"));
-            double[][] gate = multiply(normed, tensor(prefix + "mlp.gate_proj.weight"));
-            double[][] up = multiply(normed, tensor(prefix + "mlp.up_proj.weight"));
+            double[][] gate = linear(normed, prefix + "mlp.gate_proj");
+            double[][] up = linear(normed, prefix + "mlp.up_proj");
             for (int t = 0; t < tokens.length; t++) {
                 for (int i = 0; i < gate[t].length; i++) {
                     gate[t][i] *= up[t][i] / (1 + Math.exp(-gate[t][i]));
                 }
             }
-            add(x, multiply(gate, tensor(prefix + "mlp.down_proj.weight")));
+            add(x, linear(gate, prefix + "mlp.down_proj"));
         }
         double[][] last = norm(x, tensor("model.norm.weight"));
         return multiply(last, config.tiedEmbeddings() ? embedding : tensor("lm_head.weight"));
     }
 
-    private double[][] attend(double[][] q, double[][] k, double[][] v) {
+    private double[][] linear(double[][] x, String name) throws IOException {
+        double[][] out = multiply(x, tensor(name + ".weight"));
+        if (Checkpoint.tensorShapes(config).containsKey(name + ".bias")) {
+            double[] bias = tensor(name + ".bias");
+            for (double[] row : out) {
+                for (int i = 0; i < row.length; i++) {
+                    row[i] += bias[i];
+                }
+            }
+        }
+        return out;
+    }
+
+    private void normHeads(double[][] rows, double[] weight) {
+        for (double[] row : rows) {
+            for (int at = 0; at < row.length; at += weight.length) {
+                double[] head = Arrays.copyOfRange(row, at, at + weight.length);
+                System.arraycopy(norm(new double[][] {head}, weight)[0], 0, row, at, weight.length);
+            }
+        }
+    }
+
+    private double[][] attend(double[][] q, double[][] k, double[][] v, int window) {
         int size = config.headDim();
         double[][] out = new double[q.length][q[0].length];
         for (int head = 0; head < config.heads(); head++) {
@@ -57,7 +86,7 @@ final class PlainDecoder {
             for (int t = 0; t < q.length; t++) {
                 double[] weights = new double[t + 1];
                 double sum = 0;
-                for (int s = 0; s <= t; s++) {
+                for (int s = Math.max(0, t - window + 1); s <= t; s++) {
                     double score = 0;
                     for (int i = 0; i < size; i++) {
                         score += q[t][head * size + i] * k[s][shared * size + i];
@@ -65,7 +94,7 @@ final class PlainDecoder {
                     weights[s] = Math.exp(score / Math.sqrt(size));
                     sum += weights[s];
                 }
-                for (int s = 0; s <= t; s++) {
+                for (int s = Math.max(0, t - window + 1); s <= t; s++) {
                     for (int i = 0; i < size; i++) {
                         out[t][head * size + i] += weights[s] / sum * v[s][shared * size + i];
                     }
@@ -90,17 +119,19 @@ final class PlainDecoder {
 
     private double frequency(int pair) {
         double frequency = 1 / Math.pow(config.ropeTheta(), 2.0 * pair / config.headDim());
-        return config.ropeScaling()
-                .map(scaling -> {
-                    double wavelength = 2 * Math.PI / frequency;
-                    double longest = scaling.originalMaxPositions() / scaling.lowFreqFactor();
-                    double shortest = scaling.originalMaxPositions() / scaling.highFreqFactor();
-                    double smooth = (scaling.originalMaxPositions() / wavelength - scaling.lowFreqFactor())
-                            / (scaling.highFreqFactor() - scaling.lowFreqFactor());
-                    double kept = wavelength > longest ? 0 : wavelength < shortest ? 1 : smooth;
-                    return frequency * (kept + (1 - kept) / scaling.factor());
-                })
-                .orElse(frequency);
+        return switch (config.ropeScaling().orElse(new LinearRopeScaling(1))) {
+            case LinearRopeScaling linear -> frequency / linear.factor();
+            case Llama3RopeScaling scaling -> {
+                double wavelength = 2 * Math.PI / frequency;
+                double longest = scaling.originalMaxPositions() / scaling.lowFreqFactor();
+                double shortest = scaling.originalMaxPositions() / scaling.highFreqFactor();
+                double smooth = (scaling.originalMaxPositions() / wavelength - scaling.lowFreqFactor())
+                        / (scaling.highFreqFactor() - scaling.lowFreqFactor());
+                double kept = wavelength > longest ? 0 : wavelength < shortest ? 1 : smooth;
+                yield frequency * (kept + (1 - kept) / scaling.factor());
+            }
+            case YarnRopeScaling _ -> throw new UnsupportedOperationException("checked against transformers");
+        };
     }
 
     private double[][] norm(double[][] x, double[] weight) {

@@ -388,7 +388,11 @@ def {{ tool.function.name }}(
 {%- generation %}{{ message.role|upper }}: {{ message.content if message.content is string else message.content|tojson }}
 {% endgeneration %}
 {%- endfor %}"""
-for name,t in [("chatml",chatml),("qwen",qwen),("llama",llama),("mistral",mistral),("gemma",gemma),("macros",macros)]:
+inst="""{% if messages[0]['role'] == 'system' %}{% set turns = messages[1:] %}{% set system = messages[0]['content'] %}{% else %}{% set turns = messages %}{% set system = false %}{% endif %}
+{% for m in turns | rejectattr("role", "equalto", "tool") | selectattr("tool_calls", "undefined") %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}{% endfor %}
+{% for m in turns %}{% if loop.index0 == 0 and system != false %}{% set text = '<<SYS>>\\n' + system + '\\n<</SYS>>\\n\\n' + m['content'] %}{% else %}{% set text = m['content'] %}{% endif %}
+{% if m['role'] == 'user' %}{{ bos_token + '[INST] ' + text.strip() + ' [/INST]' }}{% elif m['role'] == 'assistant' %}{{ ' '  + text.strip() + ' ' + eos_token }}{% endif %}{% endfor %}"""
+for name,t in [("chatml",chatml),("qwen",qwen),("llama",llama),("mistral",mistral),("gemma",gemma),("macros",macros),("inst",inst)]:
     add(name+" chat",t,chat=True)
     add(name+" chat, tools",t,chat=True,tools=tools)
     add(name+" no system, no generation prompt",t,chat=True,messages=chat[1:],add_generation_prompt=False)

@@ -1,0 +1,195 @@
+package baton.engine.model;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.within;
+
+import baton.kv.DType;
+import baton.store.safetensors.SafetensorsFile;
+import java.io.IOException;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.net.URISyntaxException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Objects;
+import java.util.OptionalInt;
+import java.util.stream.IntStream;
+import java.util.stream.Stream;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.MethodSource;
+import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.json.JsonMapper;
+
+/**
+ * Each family computes what transformers computed in fp32 from the same small random checkpoint ({@code make_goldens.py} writes
+ * them), however its tokens are cut into steps and blocks.
+ */
+class FamiliesTest {
+    private static final int WHOLE = Integer.MAX_VALUE;
+    private static final double BF16_ROUNDING = 0x1p-8;
+
+    /** Norms, projections, rotation, attention, activation, product and the two sums. */
+    private static final int ROUNDINGS_PER_LAYER = 12;
+
+    /** @param logits of each step of the continuation */
+    private record Expected(Golden golden, float[][] logits) {
+        double margin(int step) {
+            float[] sorted = logits[step].clone();
+            Arrays.sort(sorted);
+            return (double) sorted[sorted.length - 1] - sorted[sorted.length - 2];
+        }
+    }
+
+    /** @param chunk most tokens of a sequence in a step, of all sequences {@code budget} */
+    private record Cut(int chunk, int budget, int blockSize, boolean together) {}
+
+    private static final List<Cut> CUTS = List.of(
+            new Cut(WHOLE, WHOLE, 16, true),
+            new Cut(WHOLE, WHOLE, 32, false),
+            new Cut(13, 20, 16, true),
+            new Cut(64, 100, 32, true),
+            new Cut(1, 3, 16, true));
+
+    static Stream<Path> checkpoints() throws IOException, URISyntaxException {
+        Path root = Path.of(Objects.requireNonNull(FamiliesTest.class.getResource("goldens"))
+                .toURI());
+        try (Stream<Path> children = Files.list(root)) {
+            return children.sorted().toList().stream();
+        }
+    }
+
+    @ParameterizedTest
+    @MethodSource("checkpoints")
+    void logitsInFp32(Path directory) throws IOException {
+        List<Expected> expected = read(directory);
+        try (Checkpoint checkpoint = Checkpoint.open(directory)) {
+            for (Cut cut : CUTS) {
+                List<Replay.Sequence> replayed = replay(checkpoint, DType.F32, cut, expected);
+                for (int i = 0; i < expected.size(); i++) {
+                    Expected sequence = expected.get(i);
+                    assertThat(replayed.get(i).chosen)
+                            .as("%s of %s", cut, sequence.golden.name())
+                            .containsExactlyElementsOf(IntStream.of(sequence.golden.output())
+                                    .boxed()
+                                    .toList());
+                    for (int step = 0; step < sequence.logits.length; step++) {
+                        assertThat(replayed.get(i).logits.get(step))
+                                .as("%s of %s, step %d", cut, sequence.golden.name(), step)
+                                .containsExactly(
+                                        sequence.logits[step],
+                                        within(resolution(
+                                                checkpoint.config(), sequence.golden, sequence.logits[step])));
+                    }
+                }
+            }
+        }
+    }
+
+    @ParameterizedTest
+    @MethodSource("checkpoints")
+    void logitsInBf16(Path directory) throws IOException {
+        List<Expected> expected = read(directory);
+        try (Checkpoint checkpoint = Checkpoint.open(directory)) {
+            for (Cut cut : CUTS) {
+                List<Replay.Sequence> replayed = replay(checkpoint, DType.BF16, cut, expected);
+                double squares = 0;
+                double spread = 0;
+                int count = 0;
+                for (int i = 0; i < expected.size(); i++) {
+                    for (int step = 0; step < expected.get(i).logits.length; step++) {
+                        float[] exact = expected.get(i).logits[step];
+                        float[] actual = replayed.get(i).logits.get(step);
+                        for (int id = 0; id < exact.length; id++) {
+                            squares += Math.pow(actual[id] - exact[id], 2);
+                            spread += Math.pow(exact[id], 2);
+                            count++;
+                        }
+                    }
+                }
+                double error = Math.sqrt(squares / count);
+                double bound = ROUNDINGS_PER_LAYER * checkpoint.config().layers() * BF16_ROUNDING;
+                assertThat(error).as("%s", cut).isLessThan(bound * Math.sqrt(spread / count));
+                for (int i = 0; i < expected.size(); i++) {
+                    for (int step = 0; step < expected.get(i).logits.length; step++) {
+                        // A margin is a difference of two logits, each off by its own error: six standard deviations of
+                        // that.
+                        if (expected.get(i).margin(step) > 6 * Math.sqrt(2) * error) {
+                            assertThat(replayed.get(i).chosen.get(step))
+                                    .as(
+                                            "%s of %s, step %d",
+                                            cut, expected.get(i).golden.name(), step)
+                                    .isEqualTo(expected.get(i).golden.output()[step]);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /**
+     * What two fp32 computations may differ by: a rounding for each term of the longest sums, which are over positions and over
+     * the feed-forward layer's width, relative to the greatest logit.
+     */
+    private static float resolution(ModelConfig config, Golden golden, float[] logits) {
+        float greatest = 0;
+        for (float logit : logits) {
+            greatest = Math.max(greatest, Math.abs(logit));
+        }
+        int terms = golden.prompt().length + golden.output().length + config.intermediateSize();
+        return terms * Math.ulp(1f) * greatest;
+    }
+
+    private static List<Replay.Sequence> replay(Checkpoint checkpoint, DType dtype, Cut cut, List<Expected> expected)
+            throws IOException {
+        List<Replay.Sequence> sequences = new ArrayList<>();
+        ModelConfig config = checkpoint.config();
+        try (ModelRunner runner = TorchModels.load(
+                checkpoint,
+                dtype,
+                config.kvLayout(cut.blockSize, dtype),
+                40,
+                OptionalInt.of(1),
+                config.maxPositions())) {
+            List<Golden> goldens = expected.stream().map(Expected::golden).toList();
+            for (List<Golden> batch : cut.together
+                    ? List.of(goldens)
+                    : goldens.stream().map(List::of).toList()) {
+                // Slots never written may hold anything.
+                runner.cache().memory().fill((byte) 0xff);
+                Replay replay = new Replay(runner, true);
+                sequences.addAll(replay.add(batch));
+                replay.run(cut.chunk, cut.budget);
+            }
+        }
+        return sequences;
+    }
+
+    private static List<Expected> read(Path directory) throws IOException {
+        JsonNode root = JsonMapper.builder().build().readTree(Files.readString(directory.resolve("golden.json")));
+        List<Expected> expected = new ArrayList<>();
+        try (SafetensorsFile file = SafetensorsFile.open(directory.resolve("golden.safetensors"))) {
+            for (JsonNode prompt : root.get("prompts").values()) {
+                String name = prompt.get("name").asString();
+                int[] output = Golden.ints(prompt.get("output_ids"));
+                MemorySegment data = file.data(name);
+                float[] all = data.toArray(ValueLayout.JAVA_FLOAT_UNALIGNED);
+                int width = all.length / output.length;
+                float[][] logits = new float[output.length][];
+                Arrays.setAll(logits, step -> Arrays.copyOfRange(all, step * width, (step + 1) * width));
+                expected.add(new Expected(
+                        new Golden(
+                                name,
+                                Golden.ints(prompt.get("prompt_ids")),
+                                output,
+                                new double[0],
+                                new int[0],
+                                new double[0]),
+                        logits));
+            }
+        }
+        return expected;
+    }
+}

@@ -1,0 +1,157 @@
+"""Makes the tiny random checkpoints of the decoder families under src/test/resources/baton/engine/model/goldens, and what
+Hugging Face transformers computes with them in fp32: greedy continuations and every logit of each of their steps.
+
+    pip install torch transformers
+    python engine/src/test/python/make_goldens.py
+
+Made with transformers 5.23.0 and torch 2.15.0 on a CPU. Tests read only what it wrote. Weights are drawn so that attention is
+far from uniform and no logit of a chosen token is near the second's; they are stored in bf16, so that fp32 and bf16 start alike.
+"""
+
+import json
+import pathlib
+import shutil
+
+import torch
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+
+TARGET = pathlib.Path(__file__).parents[1] / "resources/baton/engine/model/goldens"
+PROMPTS = [1, 45, 150]
+STEPS = 8
+MARGIN = 0.02
+SHAPE = dict(
+    vocab_size=192,
+    hidden_size=64,
+    intermediate_size=80,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=256,
+    bos_token_id=0,
+    eos_token_id=1,
+    pad_token_id=None,
+)
+
+
+def rope(kind, **fields):
+    return dict(rope_parameters=dict(rope_type=kind, rope_theta=fields.pop("rope_theta", 10000.0), **fields))
+
+
+FAMILIES = {
+    "llama2": LlamaConfig(**{**SHAPE, "num_key_value_heads": 4}, rms_norm_eps=1e-5),
+    "llama3": LlamaConfig(
+        **SHAPE,
+        tie_word_embeddings=True,
+        rms_norm_eps=1e-5,
+        **rope(
+            "llama3",
+            rope_theta=500000.0,
+            factor=8.0,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+            original_max_position_embeddings=64,
+        ),
+    ),
+    "llama-biases": LlamaConfig(
+        **{**SHAPE, "num_key_value_heads": 1}, attention_bias=True, mlp_bias=True, **rope("linear", factor=4.0)
+    ),
+    "mistral": MistralConfig(**SHAPE, sliding_window=20, head_dim=24, rms_norm_eps=1e-5),
+    "qwen2": Qwen2Config(
+        **SHAPE, tie_word_embeddings=True, use_sliding_window=True, sliding_window=33, max_window_layers=1
+    ),
+    "qwen2-yarn": Qwen2Config(
+        **{**SHAPE, "max_position_embeddings": 64},
+        tie_word_embeddings=True,
+        use_sliding_window=False,
+        sliding_window=16,
+        **rope("yarn", rope_theta=1000000.0, factor=4.0, original_max_position_embeddings=64),
+    ),
+    "qwen3": Qwen3Config(**SHAPE, head_dim=32, tie_word_embeddings=True, **rope("default", rope_theta=1000000.0)),
+    "qwen3-layers": Qwen3Config(
+        **SHAPE,
+        head_dim=16,
+        attention_bias=True,
+        use_sliding_window=True,
+        sliding_window=9,
+        layer_types=["sliding_attention", "full_attention"],
+        **rope(
+            "yarn", factor=4.0, original_max_position_embeddings=64, attention_factor=0.8, beta_fast=16.0, beta_slow=2.0
+        ),
+    ),
+}
+
+# These get the config.json that transformers 4 wrote.
+OLD_FORM = {"llama2", "llama3", "qwen2", "qwen2-yarn"}
+
+
+def draw(model, seed):
+    generator = torch.Generator().manual_seed(seed)
+    for name, weight in sorted(model.named_parameters()):
+        drawn = torch.randn(weight.shape, generator=generator)
+        if name.endswith("norm.weight"):
+            drawn = 1 + 0.3 * drawn
+        elif name.endswith(".bias"):
+            drawn = 0.5 * drawn
+        elif "embed_tokens" in name or "lm_head" in name:
+            drawn = 0.3 * drawn
+        else:
+            drawn = 0.18 * drawn
+        weight.data.copy_(drawn)
+
+
+def old_form(file):
+    config = json.loads(file.read_text())
+    parameters = config.pop("rope_parameters")
+    config["rope_theta"] = parameters.pop("rope_theta")
+    config["rope_scaling"] = None if parameters["rope_type"] == "default" else parameters
+    config["torch_dtype"] = config.pop("dtype")
+    config["transformers_version"] = "4.46.0"
+    config.pop("layer_types", None)
+    file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+@torch.no_grad()
+def greedy(model, prompt):
+    """The continuation and the logits that chose each of its tokens, every step computed from nothing."""
+    ids, rows = list(prompt), []
+    for _ in range(STEPS):
+        rows.append(model(torch.tensor([ids]), use_cache=False).logits[0, -1])
+        ids.append(int(rows[-1].argmax()))
+    return ids[len(prompt) :], torch.stack(rows)
+
+
+def make(name, config, seed):
+    """Whether all margins are wide enough."""
+    directory = TARGET / name
+    shutil.rmtree(directory, ignore_errors=True)
+    model = AutoModelForCausalLM.from_config(config).to(torch.bfloat16)
+    draw(model, seed)
+    model.save_pretrained(directory)
+    if name in OLD_FORM:
+        old_form(directory / "config.json")
+    (directory / "generation_config.json").unlink(missing_ok=True)
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
+    generator = torch.Generator().manual_seed(seed)
+    prompts, logits, margin = [], {}, float("inf")
+    for length in PROMPTS:
+        prompt = torch.randint(0, config.vocab_size, (length,), generator=generator).tolist()
+        output, rows = greedy(model, prompt)
+        best = rows.topk(2).values
+        margin = min(margin, float((best[:, 0] - best[:, 1]).min()))
+        logits[str(length)] = rows
+        prompts.append({"name": str(length), "prompt_ids": prompt, "output_ids": output})
+    lines = ",\n".join(json.dumps(prompt) for prompt in prompts)
+    (directory / "golden.json").write_text('{"prompts": [\n' + lines + "\n]}\n")
+    save_file(logits, directory / "golden.safetensors")
+    spread = torch.cat(list(logits.values())).std()
+    print(f"{name}: seed {seed}, least margin {margin:.3f}, logits' standard deviation {spread:.2f}")
+    return margin > MARGIN
+
+
+if __name__ == "__main__":
+    torch.use_deterministic_algorithms(True)
+    for family, shape in FAMILIES.items():
+        seed = 1
+        while not make(family, shape, seed):
+            seed += 1
