@@ -21,13 +21,17 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.List;
+import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.function.Consumer;
 import java.util.stream.IntStream;
 import java.util.stream.Stream;
+import tools.jackson.databind.json.JsonMapper;
+import tools.jackson.databind.node.ObjectNode;
 
 /**
- * Measures forward passes of models, without scheduler, sampler and server, and what the machine allows.
+ * Measures what the machine allows, forward passes of models, without scheduler, sampler and server, and then requests through
+ * the whole engine.
  *
  * <p>Other programs may take the machine's time at any moment. So it measures in rounds, each of them the limits first and then
  * every case of the model, and compares the best run of a case with the best run of a limit. Medians tell how disturbed it was.
@@ -38,9 +42,10 @@ import java.util.stream.Stream;
  * @param progress told what is being done, line by line
  */
 public record EngineBench(OptionalInt threads, Duration each, int rounds, Consumer<String> progress) {
-    private static final int[] PREFILL_TOKENS = {512, 2048};
-    private static final int[] DECODE_BATCHES = {1, 8};
-    private static final int DECODE_CONTEXT = 128;
+    static final int LONGEST_PREFILL = 2048;
+    static final int DECODE_CONTEXT = 128;
+    private static final int[] PREFILL_TOKENS = {512, LONGEST_PREFILL};
+    private static final int[] DECODE_BATCHES = {1, 8, 32};
     private static final int BLOCK_SIZE = 16;
     private static final int WARM_UPS = 2;
 
@@ -66,23 +71,28 @@ public record EngineBench(OptionalInt threads, Duration each, int rounds, Consum
         List<ModelReport> reports = new ArrayList<>();
         try (MachineLimits.Probe probe = new MachineLimits.Probe(threads)) {
             for (Path model : models) {
-                try (ModelRunner runner = load(model)) {
-                    reports.add(measure(runner, probe, limits));
-                }
+                reports.add(measure(model, probe, limits));
             }
             if (random1b) {
-                try (ModelRunner runner = loadRandom(RandomCheckpoint.llama1b())) {
-                    reports.add(measure(runner, probe, limits));
-                }
+                reports.add(measureRandom(RandomCheckpoint.llama1b(), probe, limits));
             }
             return new EngineReport(probe.threads(), List.copyOf(limits), List.copyOf(reports));
         }
     }
 
+    private ModelReport measure(Path model, MachineLimits.Probe probe, List<MachineLimits> limits) throws IOException {
+        ModelReport report;
+        try (ModelRunner runner = load(model)) {
+            report = measure(runner, probe, limits);
+        }
+        progress.accept(report.name() + ": through the engine");
+        return report.with(new ServingBench(threads, each).run(model));
+    }
+
     private ModelRunner load(Path directory) throws IOException {
         try (Checkpoint checkpoint = Checkpoint.open(directory)) {
             ModelConfig config = checkpoint.config();
-            int positions = PREFILL_TOKENS[PREFILL_TOKENS.length - 1];
+            int positions = LONGEST_PREFILL;
             if (config.maxPositions() < positions) {
                 throw new ConfigException(
                         "model",
@@ -91,11 +101,16 @@ public record EngineBench(OptionalInt threads, Duration each, int rounds, Consum
             }
             DType dtype = config.dtype();
             KvLayout layout = config.kvLayout(BLOCK_SIZE, dtype);
-            return TorchModels.load(checkpoint, dtype, layout, layout.blocksFor(positions), threads, positions);
+            int blocks = Math.max(
+                    layout.blocksFor(positions),
+                    layout.blocksFor(DECODE_CONTEXT)
+                            * IntStream.of(DECODE_BATCHES).max().orElseThrow());
+            return TorchModels.load(checkpoint, dtype, layout, blocks, threads, positions);
         }
     }
 
-    private ModelRunner loadRandom(ModelConfig config) throws IOException {
+    private ModelReport measureRandom(ModelConfig config, MachineLimits.Probe probe, List<MachineLimits> limits)
+            throws IOException {
         Path temporary = Files.createTempDirectory("baton-bench");
         try {
             requireRoom(temporary, config);
@@ -103,10 +118,30 @@ public record EngineBench(OptionalInt threads, Duration each, int rounds, Consum
             Path directory = temporary.resolve(config.name());
             progress.accept("writing a random checkpoint of Llama-3.2-1B's shape to " + directory);
             RandomCheckpoint.write(directory, config, 1);
-            return load(directory);
+            writeTokenizer(directory.resolve("tokenizer.json"), config.vocabularySize());
+            return measure(directory, probe, limits);
         } finally {
             delete(temporary);
         }
+    }
+
+    /** A byte-level vocabulary of as many words; nobody encodes text with it. */
+    private static void writeTokenizer(Path file, int vocabularySize) throws IOException {
+        JsonMapper json = JsonMapper.builder().build();
+        ObjectNode root = json.createObjectNode().put("version", "1.0");
+        root.putArray("added_tokens");
+        root.putObject("pre_tokenizer")
+                .put("type", "ByteLevel")
+                .put("add_prefix_space", false)
+                .put("trim_offsets", false);
+        root.putObject("decoder").put("type", "ByteLevel");
+        ObjectNode model = root.putObject("model").put("type", "BPE");
+        ObjectNode vocabulary = model.putObject("vocab");
+        for (int id = 0; id < vocabularySize; id++) {
+            vocabulary.put("\u0120" + id, id);
+        }
+        model.putArray("merges");
+        Files.writeString(file, json.writeValueAsString(root));
     }
 
     private static void requireRoom(Path directory, ModelConfig config) throws IOException {
@@ -161,7 +196,8 @@ public record EngineBench(OptionalInt threads, Duration each, int rounds, Consum
                                 DECODE_CONTEXT,
                                 Timing.of(decodes.get(i).seconds),
                                 Work.decodeBytes(config, DECODE_BATCHES[i], DECODE_CONTEXT, elementBytes)))
-                        .toList());
+                        .toList(),
+                Optional.empty());
     }
 
     /** Sequence number {@code sequence} has blocks of its own, enough for the decode context or, being the first, for all. */

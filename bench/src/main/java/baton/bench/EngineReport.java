@@ -5,6 +5,7 @@ import baton.kv.DType;
 import java.io.PrintWriter;
 import java.util.List;
 import java.util.Locale;
+import java.util.Optional;
 import java.util.function.ToDoubleFunction;
 import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ArrayNode;
@@ -19,9 +20,21 @@ import tools.jackson.databind.node.ObjectNode;
 public record EngineReport(int threads, List<MachineLimits> limits, List<ModelReport> models) {
     private static final String HEADING = "  %-24s %10s %10s %8s %10s %10s %8s %10s%n";
 
-    /** @param parameters weights of the model, a shared embedding counted once */
+    /**
+     * @param parameters weights of the model, a shared embedding counted once
+     * @param serving requests through the whole engine, if they were measured
+     */
     public record ModelReport(
-            String name, long parameters, DType dtype, List<Prefill> prefills, List<Decode> decodes) {}
+            String name,
+            long parameters,
+            DType dtype,
+            List<Prefill> prefills,
+            List<Decode> decodes,
+            Optional<ServingReport> serving) {
+        ModelReport with(ServingReport measured) {
+            return new ModelReport(name, parameters, dtype, prefills, decodes, Optional.of(measured));
+        }
+    }
 
     /**
      * A first chunk of one sequence.
@@ -120,9 +133,20 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
                         share(decode) * 100,
                         speedUp(model, decode));
             }
+            model.serving().ifPresent(serving -> serving.print(out, model.decodes()));
         }
         out.println();
         out.println(Work.COUNTED);
+        out.flush();
+    }
+
+    /** Where the time of steps went, in microseconds, by model. */
+    public void printProfile(PrintWriter out) {
+        for (ModelReport model : models) {
+            out.println();
+            out.println(model.name());
+            model.serving().ifPresent(serving -> serving.printProfile(out));
+        }
         out.flush();
     }
 
@@ -161,11 +185,12 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
                         .put("share_of_read", share(decode))
                         .put("speed_up", speedUp(model, decode));
             }
+            model.serving().ifPresent(serving -> serving.writeTo(node.putObject("engine"), model.decodes()));
         }
         return json;
     }
 
-    private static ObjectNode timing(ObjectNode node, Timing timing) {
+    static ObjectNode timing(ObjectNode node, Timing timing) {
         return node.put("median_seconds", timing.median())
                 .put("best_seconds", timing.best())
                 .put("repetitions", timing.repetitions());

@@ -2,6 +2,7 @@ package baton.bench;
 
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
+import static org.assertj.core.api.Assertions.tuple;
 import static org.assertj.core.api.Assertions.within;
 
 import baton.bench.EngineReport.ModelReport;
@@ -29,7 +30,9 @@ class EngineBenchTest {
                 .run(List.of(TINY_LEDGER), false);
 
         assertThat(report.threads()).isEqualTo(1);
-        assertThat(progress).containsExactly("tiny-ledger: round 1 of 2", "tiny-ledger: round 2 of 2");
+        assertThat(progress)
+                .containsExactly(
+                        "tiny-ledger: round 1 of 2", "tiny-ledger: round 2 of 2", "tiny-ledger: through the engine");
         assertThat(report.limits()).hasSize(2).allSatisfy(limits -> {
             assertThat(limits.gemmFlops()).isFinite().isPositive();
             assertThat(limits.linearBytesPerSecond()).isFinite().isPositive();
@@ -43,18 +46,50 @@ class EngineBenchTest {
             assertThat(prefill.timing().best())
                     .isLessThanOrEqualTo(prefill.timing().median());
         });
-        assertThat(model.decodes()).extracting(EngineReport.Decode::batch).containsExactly(1, 8);
+        assertThat(model.decodes()).extracting(EngineReport.Decode::batch).containsExactly(1, 8, 32);
         assertThat(model.decodes())
                 .allSatisfy(
                         decode -> assertThat(report.share(decode)).isFinite().isPositive());
         assertThat(EngineReport.speedUp(model, model.decodes().getFirst())).isEqualTo(1);
 
+        ServingReport serving = model.serving().orElseThrow();
+        assertThat(serving.decodes())
+                .extracting(ServingReport.Decode::sequences, ServingReport.Decode::sampled)
+                .containsExactly(tuple(1, false), tuple(8, false), tuple(32, false), tuple(32, true));
+        assertThat(serving.decodes()).allSatisfy(decode -> {
+            assertThat(decode.profile().steps())
+                    .isGreaterThanOrEqualTo(20)
+                    .isEqualTo(decode.timing().repetitions());
+            assertThat(decode.profile().group().to()).isEqualTo(decode.sequences());
+            assertThat(decode.overheadNanos())
+                    .isPositive()
+                    .isLessThan(decode.timing().median() * 1e9);
+        });
+        // Whole blocks, and not the last token: its logits are wanted.
+        assertThat(serving.firstToken().cachedTokens()).isEqualTo(1984);
+        assertThat(serving.firstToken().share()).isPositive();
+
         StringWriter table = new StringWriter();
         report.print(new PrintWriter(table));
         assertThat(table.toString())
-                .contains("tiny-ledger: ", "prefill 512 ", "prefill 2048 ", "decode batch 8 at 128 ", "Counted for")
+                .contains(
+                        "tiny-ledger: ",
+                        "prefill 512 ",
+                        "prefill 2048 ",
+                        "decode batch 8 at 128 ",
+                        "through the engine",
+                        "decode 32, top_p 0.95 ",
+                        "first token of 2000 tokens",
+                        "Counted for")
                 .doesNotContain("NaN", "Infinity");
+        report.printProfile(new PrintWriter(table));
+        assertThat(table.toString()).contains("decode 17-32 ", " sampling ", " p99 ");
         JsonNode json = report.toJson();
+        assertThat(json.at("/models/0/engine/decode/2/step_microseconds/0/overhead")
+                        .asDouble())
+                .isEqualTo(serving.decodes().get(2).overheadNanos() / 1e3);
+        assertThat(json.at("/models/0/engine/first_token/share_of_cold").asDouble())
+                .isEqualTo(serving.firstToken().share());
         assertThat(json.at("/models/0/prefill/1/share_of_gemm").asDouble())
                 .isEqualTo(report.share(model.prefills().get(1)));
         assertThat(json.at("/models/0/decode/1/batch").asInt()).isEqualTo(8);

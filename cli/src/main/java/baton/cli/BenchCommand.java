@@ -24,7 +24,7 @@ import picocli.CommandLine.Spec;
         synopsisSubcommandLabel = "COMMAND",
         subcommands = BenchCommand.EngineCommand.class)
 final class BenchCommand {
-    /** {@code baton bench engine}: forward passes against the machine's limits. */
+    /** {@code baton bench engine}: forward passes against the machine's limits, requests against forward passes. */
     @Command(
             name = "engine",
             description = "Measures prefill and decode of models against this machine's limits, both in one run.",
@@ -48,8 +48,8 @@ final class BenchCommand {
         @Option(
                 names = "--skip-1b",
                 description =
-                        "Leave out the random checkpoint of Llama-3.2-1B's shape, which takes 2.5 GB of disk for a"
-                                + " moment and of memory.")
+                        "Leave out the random checkpoint of Llama-3.2-1B's shape, which takes 2.5 GB of disk and of"
+                                + " memory while it is measured.")
         private boolean skip1b;
 
         @Option(
@@ -57,6 +57,9 @@ final class BenchCommand {
                 defaultValue = "6",
                 description = "How long to measure each limit and each case (default: ${DEFAULT-VALUE}).")
         private double seconds;
+
+        @Option(names = "--profile", description = "Print where the engine's steps spend their time too.")
+        private boolean profile;
 
         @Option(names = "--json", paramLabel = "FILE", description = "Write the figures to this file too.")
         private @Nullable Path json;
@@ -75,6 +78,9 @@ final class BenchCommand {
                     });
             EngineReport report = bench.run(models.isEmpty() ? List.of(Models.embedded()) : models, !skip1b);
             report.print(out);
+            if (profile) {
+                report.printProfile(out);
+            }
             if (json != null) {
                 Files.writeString(json, report.toJson().toPrettyString() + "\n");
             }

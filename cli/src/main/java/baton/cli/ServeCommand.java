@@ -1,6 +1,7 @@
 package baton.cli;
 
 import baton.engine.EngineConfig;
+import baton.engine.EngineListener;
 import baton.engine.LocalEngine;
 import baton.kv.ConfigException;
 import baton.kv.DType;
@@ -116,6 +117,14 @@ final class ServeCommand implements Callable<Integer> {
     private @Nullable Long seed;
 
     @Option(
+            names = "--profile",
+            arity = "0..1",
+            paramLabel = "SECONDS",
+            fallbackValue = "30",
+            description = "Print where the engine's steps spend their time, every 30 seconds or so many.")
+    private @Nullable Integer profileSeconds;
+
+    @Option(
             names = {"--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp"},
             paramLabel = "1",
             description = "Only 1: an instance computes in one rank.")
@@ -163,7 +172,9 @@ final class ServeCommand implements Callable<Integer> {
         // A wrong option is told before the model is loaded.
         server.build();
         PrometheusMetrics metrics = new PrometheusMetrics(names.getFirst());
-        LocalEngine engine = LocalEngine.start(config, metrics);
+        Optional<PrintedProfile> profile = Optional.ofNullable(profileSeconds).map(PrintedProfile::new);
+        LocalEngine engine = LocalEngine.start(
+                config, profile.<EngineListener>map(metrics::and).orElse(metrics));
         ApiServer api;
         try {
             api = ApiServer.start(
@@ -178,6 +189,7 @@ final class ServeCommand implements Callable<Integer> {
         return Service.run("baton serve", host, api.port(), exitWithParent, () -> {
             api.close();
             engine.close();
+            profile.ifPresent(PrintedProfile::print);
         });
     }
 

@@ -2,6 +2,7 @@ package baton.engine;
 
 import baton.kv.connector.Measurement;
 import java.util.List;
+import java.util.Map;
 
 /** Observes an engine, for metrics. Called on the engine's thread; must not block. */
 public interface EngineListener {
@@ -9,6 +10,9 @@ public interface EngineListener {
 
     /** A step is done. */
     default void onStep(StepStats stats) {}
+
+    /** Where the time of a step went that computed something. */
+    default void onStepTimes(StepTimes times) {}
 
     /** A request has its first token, {@code seconds} after it came in. */
     default void onFirstToken(double seconds) {}
@@ -21,6 +25,11 @@ public interface EngineListener {
 
     /** A connector measured something. */
     default void onMeasurements(List<Measurement> measurements) {}
+
+    /** Tells this one, then the other. */
+    default EngineListener and(EngineListener other) {
+        return new BothListeners(this, other);
+    }
 
     /**
      * One step.
@@ -45,6 +54,30 @@ public interface EngineListener {
             long externalHits,
             double seconds,
             EngineStatus status) {}
+
+    /**
+     * Where a step's time went.
+     *
+     * @param sequences in the batch
+     * @param tokens computed; as many as sequences if all of them decode
+     * @param nanos by phase; none if there is nothing of it
+     */
+    record StepTimes(int sequences, int tokens, Map<StepPhase, Long> nanos) {
+        /** Nanoseconds spent in a phase. */
+        public long nanos(StepPhase phase) {
+            return nanos.getOrDefault(phase, 0L);
+        }
+
+        /** Nanoseconds from the end of the step before to the end of this one, waiting for work left out. */
+        public long totalNanos() {
+            return nanos.values().stream().mapToLong(each -> each).sum();
+        }
+
+        /** Nanoseconds in which the model did not compute. */
+        public long overheadNanos() {
+            return totalNanos() - nanos(StepPhase.MODEL);
+        }
+    }
 
     /**
      * One request, when it ends. Of the prompt's tokens, {@code localCompute + localCacheHit + externalKvTransfer =

@@ -4,8 +4,10 @@ import baton.engine.EngineConfig;
 import baton.engine.EngineListener;
 import baton.engine.EngineListener.RequestStats;
 import baton.engine.EngineListener.StepStats;
+import baton.engine.EngineListener.StepTimes;
 import baton.engine.EngineStatus;
 import baton.engine.FinishReason;
+import baton.engine.StepPhase;
 import baton.engine.core.Scheduler.LoadFailure;
 import baton.engine.core.Scheduler.Outcome;
 import baton.engine.core.Scheduler.Slice;
@@ -49,6 +51,9 @@ public final class EngineCore implements AutoCloseable {
     private final EngineListener listener;
     private final Ticker ticker;
     private final Sampler sampler;
+    private final StepClock clock;
+    /** The step before left work that can be computed at once. */
+    private boolean busy;
 
     /**
      * @param runner the model, closed with this core
@@ -65,6 +70,7 @@ public final class EngineCore implements AutoCloseable {
         ConnectorContext context =
                 new ConnectorContext(config.kvTransfer(), runner.fingerprint(), layout, 1, 1, ticker);
         this.connector = kvConnector.map(c -> c.scheduler(context));
+        this.clock = new StepClock(ticker);
         try {
             this.worker = worker(runner, kvConnector, context);
         } catch (RuntimeException | Error e) {
@@ -89,7 +95,7 @@ public final class EngineCore implements AutoCloseable {
     private Worker worker(ModelRunner runner, Optional<KvConnector> kvConnector, ConnectorContext context) {
         Optional<WorkerConnector> workerConnector = kvConnector.map(c -> c.worker(context, Rank.FIRST));
         try {
-            Worker made = new Worker(runner, workerConnector);
+            Worker made = new Worker(runner, workerConnector, clock);
             Optional<HandshakeMetadata> handshake = workerConnector.flatMap(WorkerConnector::handshakeMetadata);
             handshake.ifPresent(metadata -> connector.orElseThrow().onHandshakeMetadata(Map.of(Rank.FIRST, metadata)));
             return made;
@@ -158,6 +164,10 @@ public final class EngineCore implements AutoCloseable {
 
     /** Does one step. True if anything was computed; if not, the caller may wait a little before the next one. */
     public boolean step() {
+        if (!busy) {
+            clock.reset();
+        }
+        clock.enter(StepPhase.SCHEDULE);
         long start = ticker.nanos();
         Scheduler.Counters before = scheduler.counters().copy();
         Step step = scheduler.schedule();
@@ -170,11 +180,13 @@ public final class EngineCore implements AutoCloseable {
         List<Measurement> measurements = new ArrayList<>();
         try (CloseableLogits logits = execute(step)) {
             WorkerReport report = worker.report(step.finished());
+            clock.enter(StepPhase.SCHEDULE);
             measurements.addAll(report.measurements());
             Outcome outcome = scheduler.executed(logits.failure().isEmpty() ? step : step.notComputed(), report);
             // Told before the step's results: who has an answer finds what it took in the metrics.
             measurements.addAll(scheduler.takeMeasurements());
             countScheduler(before, scheduler.counters(), measurements);
+            clock.enter(StepPhase.PUBLISH);
             if (!measurements.isEmpty()) {
                 listener.onMeasurements(measurements);
             }
@@ -204,6 +216,11 @@ public final class EngineCore implements AutoCloseable {
                 after.externalHits - before.externalHits,
                 (ticker.nanos() - start) / 1e9,
                 status(Optional.empty())));
+        busy = computed && hasWork();
+        StepTimes times = clock.end(step.slices().size(), step.tokens());
+        if (computed) {
+            listener.onStepTimes(times);
+        }
         return computed;
     }
 
@@ -230,6 +247,7 @@ public final class EngineCore implements AutoCloseable {
     }
 
     private CloseableLogits execute(Step step) {
+        clock.enter(StepPhase.BATCH);
         List<SequenceSlice> slices = new ArrayList<>(step.slices().size());
         for (Slice slice : step.slices()) {
             Request request = slice.request();
@@ -277,12 +295,15 @@ public final class EngineCore implements AutoCloseable {
                 continue;
             }
             Logits logits = batch.logits().orElseThrow();
+            clock.enter(StepPhase.SAMPLING);
             try {
                 if (request.lacksPromptLogprobs(slice.start())) {
                     promptLogprobs(slice, logits, firstRow);
                 }
                 if (request.computedTokens == request.length()) {
-                    take(request, request.sampler().next(logits, firstRow + rows - 1));
+                    Sampled token = request.sampler().next(logits, firstRow + rows - 1);
+                    clock.enter(StepPhase.PUBLISH);
+                    take(request, token);
                     generated++;
                 }
             } catch (RuntimeException e) {

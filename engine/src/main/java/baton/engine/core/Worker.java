@@ -1,5 +1,6 @@
 package baton.engine.core;
 
+import baton.engine.StepPhase;
 import baton.engine.model.Logits;
 import baton.engine.model.ModelRunner;
 import baton.engine.model.ModelRunner.LayerHooks;
@@ -15,17 +16,20 @@ import java.util.Set;
 final class Worker implements AutoCloseable {
     private final ModelRunner runner;
     private final Optional<WorkerConnector> connector;
+    private final StepClock clock;
     private final LayerHooks hooks;
 
-    Worker(ModelRunner runner, Optional<WorkerConnector> connector) {
+    Worker(ModelRunner runner, Optional<WorkerConnector> connector, StepClock clock) {
         this.runner = runner;
         this.connector = connector;
-        this.hooks = connector.map(Worker::around).orElse(LayerHooks.NONE);
+        this.clock = clock;
+        this.hooks = connector.map(c -> around(c, clock)).orElseGet(() -> around(clock));
         connector.ifPresent(c -> c.register(runner.cache()));
     }
 
     /** Begins a step: the connector starts its loads. */
     void startLoad(ConnectorMetadata metadata) {
+        clock.enter(StepPhase.CONNECTOR);
         connector.ifPresent(c -> c.startLoad(metadata));
     }
 
@@ -38,7 +42,9 @@ final class Worker implements AutoCloseable {
         if (slices.isEmpty()) {
             return Optional.empty();
         }
+        clock.enter(StepPhase.BATCH);
         Logits logits = runner.forward(slices, hooks);
+        clock.enter(StepPhase.CONNECTOR);
         try {
             connector.ifPresent(WorkerConnector::waitForSave);
         } catch (RuntimeException e) {
@@ -50,6 +56,7 @@ final class Worker implements AutoCloseable {
 
     /** What the connector has done, this step's loads and saves included. */
     WorkerReport report(Set<String> finished) {
+        clock.enter(StepPhase.CONNECTOR);
         return connector.map(c -> c.report(finished)).orElse(WorkerReport.NOTHING);
     }
 
@@ -62,17 +69,35 @@ final class Worker implements AutoCloseable {
         }
     }
 
-    private static LayerHooks around(WorkerConnector connector) {
+    private static LayerHooks around(WorkerConnector connector, StepClock clock) {
         return new LayerHooks() {
             @Override
             public void beforeLayer(int layer) {
+                clock.enter(StepPhase.CONNECTOR);
                 connector.waitForLayerLoad(layer);
+                clock.enter(StepPhase.MODEL);
             }
 
             @Override
             public void afterLayer(int layer) {
+                clock.enter(StepPhase.CONNECTOR);
                 connector.saveLayer(layer);
+                clock.enter(StepPhase.MODEL);
             }
+        };
+    }
+
+    private static LayerHooks around(StepClock clock) {
+        return new LayerHooks() {
+            @Override
+            public void beforeLayer(int layer) {
+                if (layer == 0) {
+                    clock.enter(StepPhase.MODEL);
+                }
+            }
+
+            @Override
+            public void afterLayer(int layer) {}
         };
     }
 }

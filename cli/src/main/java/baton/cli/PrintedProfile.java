@@ -1,0 +1,37 @@
+package baton.cli;
+
+import baton.engine.EngineListener;
+import baton.engine.StepProfile;
+import baton.kv.ConfigException;
+import java.time.Duration;
+
+/** Prints an engine's profile to standard error from time to time, each time of the steps since the last. */
+final class PrintedProfile implements EngineListener {
+    private final StepProfile profile = new StepProfile();
+    private final long everyNanos;
+    /** The engine thread's. */
+    private long next;
+
+    /** @param seconds between two prints, if the engine is busy */
+    PrintedProfile(int seconds) {
+        if (seconds <= 0) {
+            throw new ConfigException("profile", "is " + seconds + ", must be a positive number of seconds");
+        }
+        everyNanos = Duration.ofSeconds(seconds).toNanos();
+        next = System.nanoTime() + everyNanos;
+    }
+
+    @Override
+    public void onStepTimes(StepTimes times) {
+        profile.onStepTimes(times);
+        long now = System.nanoTime();
+        if (now - next >= 0) {
+            print();
+            next = now + everyNanos;
+        }
+    }
+
+    void print() {
+        System.err.println(profile.takeTable());
+    }
+}

@@ -1,0 +1,43 @@
+package baton.engine;
+
+import baton.kv.connector.Measurement;
+import java.util.List;
+
+/** Two listeners that are told the same. */
+record BothListeners(EngineListener first, EngineListener second) implements EngineListener {
+    @Override
+    public void onStep(StepStats stats) {
+        first.onStep(stats);
+        second.onStep(stats);
+    }
+
+    @Override
+    public void onStepTimes(StepTimes times) {
+        first.onStepTimes(times);
+        second.onStepTimes(times);
+    }
+
+    @Override
+    public void onFirstToken(double seconds) {
+        first.onFirstToken(seconds);
+        second.onFirstToken(seconds);
+    }
+
+    @Override
+    public void onNextToken(double seconds) {
+        first.onNextToken(seconds);
+        second.onNextToken(seconds);
+    }
+
+    @Override
+    public void onFinished(RequestStats stats) {
+        first.onFinished(stats);
+        second.onFinished(stats);
+    }
+
+    @Override
+    public void onMeasurements(List<Measurement> measurements) {
+        first.onMeasurements(measurements);
+        second.onMeasurements(measurements);
+    }
+}

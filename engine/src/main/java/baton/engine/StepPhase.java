@@ -1,0 +1,19 @@
+package baton.engine;
+
+/** What an engine does in a step. Its time belongs to one phase at any moment. */
+public enum StepPhase {
+    /** Since the step before, if there was work to do all along: commands taken, status and metrics published. */
+    BETWEEN,
+    /** Choosing what to compute, blocks for it, and what follows from its being computed. */
+    SCHEDULE,
+    /** In the connector's worker: loads started and waited for, saves, its report. */
+    CONNECTOR,
+    /** Preparing the model's input: token ids, positions, block tables, masks. */
+    BATCH,
+    /** The model's layers and logits, keys and values copied to and from their blocks included. */
+    MODEL,
+    /** Choosing tokens by the logits. */
+    SAMPLING,
+    /** Tokens to text, stop strings, and events given to the requests' sinks. */
+    PUBLISH
+}
