@@ -30,7 +30,7 @@ public final class Sampler {
      * @param prompt its token ids
      * @param seed decides its choices together with the position of the output token, and with nothing else; as in vLLM,
      *     {@code params.seed() + i} for sequence {@code i} of a request
-     * @throws ConfigException if {@code logit_bias} or {@code stop_token_ids} has a token outside the vocabulary
+     * @throws ConfigException if a parameter has a token outside the vocabulary
      */
     public SequenceSampler sequence(SamplingParams params, int[] prompt, long seed) {
         check(params, vocabularySize);
@@ -40,11 +40,13 @@ public final class Sampler {
     /**
      * Checks what {@link SamplingParams} cannot know: that its tokens exist. May be called by any thread.
      *
-     * @throws ConfigException if {@code logit_bias} or {@code stop_token_ids} has a token outside the vocabulary
+     * @throws ConfigException if a parameter has a token outside the vocabulary
      */
     public static void check(SamplingParams params, int vocabularySize) {
         check("logit_bias", params.logitBias().keySet(), vocabularySize);
         check("stop_token_ids", params.stopTokenIds(), vocabularySize);
+        check("allowed_token_ids", params.allowedTokenIds().orElse(Set.of()), vocabularySize);
+        params.badWords().forEach(word -> check("bad_words", word, vocabularySize));
     }
 
     private static void check(String field, Collection<Integer> ids, int vocabularySize) {
