@@ -13,6 +13,7 @@ import java.nio.file.Path;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.Callable;
+import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -112,6 +113,20 @@ final class ServeCommand implements Callable<Integer> {
     @Option(names = "--threads", description = "Threads to compute with (default: all cores).")
     private @Nullable Integer threads;
 
+    @Option(names = "--trust-request-chat-template", description = "Let requests bring a chat template of their own.")
+    private boolean trustRequestChatTemplate;
+
+    @Option(names = "--disable-uvicorn-access-log", description = "No access log at all.")
+    private boolean disableAccessLog;
+
+    @Option(
+            names = "--disable-access-log-for-endpoints",
+            paramLabel = "PATH,...",
+            split = ",",
+            description = "Paths whose requests are not in the access log unless they fail; with an empty list all are"
+                    + " (default: /health,/ping,/metrics,/load).")
+    private @Nullable List<String> unloggedPaths;
+
     @Option(names = "--seed", description = "Seed of requests that bring none (default: 0).")
     private @Nullable Long seed;
 
@@ -133,8 +148,7 @@ final class ServeCommand implements Callable<Integer> {
                 "--enable-chunked-prefill",
                 "--disable-log-requests",
                 "--no-enable-log-requests",
-                "--disable-log-stats",
-                "--disable-uvicorn-access-log"
+                "--disable-log-stats"
             },
             hidden = true)
     private boolean[] switchesWithoutEffect = {};
@@ -160,6 +174,15 @@ final class ServeCommand implements Callable<Integer> {
                 .port(port)
                 .version(Baton.Version.current());
         Optional.ofNullable(apiKey).ifPresent(server::apiKey);
+        server.trustRequestChatTemplate(trustRequestChatTemplate);
+        if (disableAccessLog) {
+            server.accessLog(line -> {});
+        }
+        Optional.ofNullable(unloggedPaths)
+                .ifPresent(paths -> server.unloggedPaths(paths.stream()
+                        .map(String::strip)
+                        .filter(path -> !path.isEmpty())
+                        .collect(Collectors.toSet())));
         // A wrong option is told before the model is loaded.
         server.build();
         PrometheusMetrics metrics = new PrometheusMetrics(names.getFirst());

@@ -115,6 +115,16 @@ final class ServerFixture implements AutoCloseable {
             return new String(bytes, StandardCharsets.UTF_8);
         }
 
+        /** Reads that many bytes of a body. */
+        void skip(int bytes) throws IOException {
+            in.skipNBytes(bytes);
+        }
+
+        /** Waits for the server to close the connection; false if it sends something instead. */
+        boolean closed() throws IOException {
+            return in.read() < 0;
+        }
+
         /** Closes the connection at once. */
         void leave() throws IOException {
             socket.close();

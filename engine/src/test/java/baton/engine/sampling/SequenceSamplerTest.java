@@ -298,7 +298,8 @@ class SequenceSamplerTest {
         SamplingParams greedy =
                 params().temperature(0).allowedTokenIds(Set.of(2, 4)).build();
         assertThat(draw(sequence(greedy, 5, 0), logits, 3)).containsExactly(2, 2, 2);
-        SamplingParams hot = params().temperature(2).allowedTokenIds(Set.of(2, 4)).build();
+        SamplingParams hot =
+                params().temperature(2).allowedTokenIds(Set.of(2, 4)).build();
         assertThat(draw(sequence(hot, 5, 0), logits, 500)).containsOnly(2, 4);
         // A bias comes on top; what is not allowed stays out whatever its bias.
         SamplingParams biased = params().temperature(0)
@@ -312,10 +313,8 @@ class SequenceSamplerTest {
     void logprobsDoNotKnowOfWhatIsForbidden() {
         SamplingParams params =
                 params().temperature(0).allowedTokenIds(Set.of(1)).logprobs(1).build();
-        TokenLogprobs logprobs = sequence(params, 2, 0)
-                .next(FakeLogits.of(1, 0), 0)
-                .logprobs()
-                .orElseThrow();
+        TokenLogprobs logprobs =
+                sequence(params, 2, 0).next(FakeLogits.of(1, 0), 0).logprobs().orElseThrow();
         assertThat(logprobs.rank()).isEqualTo(2);
         assertThat(logprobs.top()).extracting(Candidate::id).containsExactly(0);
     }
