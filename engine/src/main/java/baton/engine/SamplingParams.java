@@ -3,9 +3,9 @@ package baton.engine;
 import baton.engine.model.GenerationDefaults;
 import baton.engine.text.Tokenizer;
 import baton.kv.ConfigException;
-import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -296,22 +296,17 @@ public record SamplingParams(
         }
 
         /**
-         * The words as tokens, each as it is at the beginning of a text and, where that changes its first token and not their
-         * number, after a space; as vLLM makes them.
+         * The words as tokens, each as it is at the beginning of a text and as it is after a space. vLLM leaves the latter out
+         * where it has another number of tokens, and so lets many words through.
          */
         public Builder badWords(List<String> words, Tokenizer tokenizer) {
-            List<List<Integer>> sequences = new ArrayList<>();
+            Set<List<Integer>> sequences = new LinkedHashSet<>();
             for (String word : words) {
-                List<Integer> plain = tokens(word.stripLeading(), tokenizer);
-                List<Integer> spaced = tokens(" " + word.stripLeading(), tokenizer);
-                sequences.add(plain);
-                if (!plain.isEmpty()
-                        && spaced.size() == plain.size()
-                        && !spaced.getFirst().equals(plain.getFirst())) {
-                    sequences.add(spaced);
-                }
+                String stripped = word.stripLeading();
+                sequences.add(tokens(stripped, tokenizer));
+                sequences.add(tokens(stripped.isEmpty() ? stripped : " " + stripped, tokenizer));
             }
-            return badWords(sequences);
+            return badWords(List.copyOf(sequences));
         }
 
         private static List<Integer> tokens(String text, Tokenizer tokenizer) {
