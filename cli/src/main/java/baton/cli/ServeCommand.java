@@ -166,26 +166,10 @@ final class ServeCommand implements Callable<Integer> {
     @Override
     public Integer call() throws IOException, InterruptedException {
         EngineConfig config = engineConfig();
-        String name = config.model().toAbsolutePath().normalize().getFileName().toString();
-        List<String> names = servedModelNames.length == 0 ? List.of(name) : List.of(servedModelNames);
-        ServerConfig.Builder server = ServerConfig.of(names.getFirst())
-                .servedModelNames(names)
-                .host(host)
-                .port(port)
-                .version(Baton.Version.current());
-        Optional.ofNullable(apiKey).ifPresent(server::apiKey);
-        server.trustRequestChatTemplate(trustRequestChatTemplate);
-        if (disableAccessLog) {
-            server.accessLog(line -> {});
-        }
-        Optional.ofNullable(unloggedPaths)
-                .ifPresent(paths -> server.unloggedPaths(paths.stream()
-                        .map(String::strip)
-                        .filter(path -> !path.isEmpty())
-                        .collect(Collectors.toSet())));
+        ServerConfig.Builder server = serverConfig(config);
         // A wrong option is told before the model is loaded.
-        server.build();
-        PrometheusMetrics metrics = new PrometheusMetrics(names.getFirst());
+        String name = server.build().servedModelNames().getFirst();
+        PrometheusMetrics metrics = new PrometheusMetrics(name);
         LocalEngine engine = LocalEngine.start(config, metrics);
         ApiServer api;
         try {
@@ -202,6 +186,27 @@ final class ServeCommand implements Callable<Integer> {
             api.close();
             engine.close();
         });
+    }
+
+    ServerConfig.Builder serverConfig(EngineConfig config) {
+        String name = config.model().toAbsolutePath().normalize().getFileName().toString();
+        List<String> names = servedModelNames.length == 0 ? List.of(name) : List.of(servedModelNames);
+        ServerConfig.Builder server = ServerConfig.of(names.getFirst())
+                .servedModelNames(names)
+                .host(host)
+                .port(port)
+                .version(Baton.Version.current())
+                .trustRequestChatTemplate(trustRequestChatTemplate);
+        Optional.ofNullable(apiKey).ifPresent(server::apiKey);
+        if (disableAccessLog) {
+            server.accessLog(line -> {});
+        }
+        Optional.ofNullable(unloggedPaths)
+                .ifPresent(paths -> server.unloggedPaths(paths.stream()
+                        .map(String::strip)
+                        .filter(path -> !path.isEmpty())
+                        .collect(Collectors.toSet())));
+        return server;
     }
 
     EngineConfig engineConfig() {
