@@ -116,6 +116,12 @@ final class ServeCommand implements Callable<Integer> {
     @Option(names = "--trust-request-chat-template", description = "Let requests bring a chat template of their own.")
     private boolean trustRequestChatTemplate;
 
+    @Option(
+            names = "--response-role",
+            defaultValue = "assistant",
+            description = "Role of the messages that the model writes (default: ${DEFAULT-VALUE}).")
+    private String responseRole;
+
     @Option(names = "--disable-uvicorn-access-log", description = "No access log at all.")
     private boolean disableAccessLog;
 
@@ -137,7 +143,13 @@ final class ServeCommand implements Callable<Integer> {
     private int[] parallelSizes = {};
 
     @Option(
-            names = {"--gpu-memory-utilization", "--swap-space", "--distributed-executor-backend", "--tokenizer-mode"},
+            names = {
+                "--uvicorn-log-level",
+                "--gpu-memory-utilization",
+                "--swap-space",
+                "--distributed-executor-backend",
+                "--tokenizer-mode"
+            },
             hidden = true)
     private String[] withoutEffect = {};
 
@@ -148,7 +160,9 @@ final class ServeCommand implements Callable<Integer> {
                 "--enable-chunked-prefill",
                 "--disable-log-requests",
                 "--no-enable-log-requests",
-                "--disable-log-stats"
+                "--disable-log-stats",
+                "--enable-prompt-tokens-details",
+                "--enable-server-load-tracking"
             },
             hidden = true)
     private boolean[] switchesWithoutEffect = {};
@@ -196,6 +210,7 @@ final class ServeCommand implements Callable<Integer> {
                 .host(host)
                 .port(port)
                 .version(Baton.Version.current())
+                .responseRole(responseRole)
                 .trustRequestChatTemplate(trustRequestChatTemplate);
         Optional.ofNullable(apiKey).ifPresent(server::apiKey);
         if (disableAccessLog) {

@@ -65,6 +65,8 @@ class ServeCommandTest {
                 "0",
                 "--api-key",
                 "k",
+                "--response-role",
+                "model",
                 "--trust-request-chat-template",
                 "--disable-uvicorn-access-log",
                 "--disable-access-log-for-endpoints",
@@ -73,6 +75,8 @@ class ServeCommandTest {
         assertThat(set.host()).isEqualTo("::1");
         assertThat(set.port()).isZero();
         assertThat(set.apiKey()).contains("k");
+        assertThat(set.responseRole()).isEqualTo("model");
+        assertThat(plain.responseRole()).isEqualTo("assistant");
         assertThat(set.trustRequestChatTemplate()).isTrue();
         assertThat(set.unloggedPaths()).containsExactlyInAnyOrder("/health", "/v1/models");
         assertThat(logged(set)).isEmpty();
@@ -141,6 +145,9 @@ class ServeCommandTest {
                 "--trust-remote-code",
                 "--enable-chunked-prefill",
                 "--disable-log-requests",
+                "--enable-prompt-tokens-details",
+                "--uvicorn-log-level",
+                "warning",
                 "--tensor-parallel-size",
                 "1",
                 "-pp",

@@ -311,7 +311,7 @@ public final class LocalEngine implements Engine {
         for (int i = 0; i < prompt.length; i++) {
             checkToken("prompt[" + i + "]", prompt[i]);
         }
-        Sampler.check(request.sampling(), model.vocabularySize());
+        Sampler.check(request.sampling(), model.vocabularySize(), core.eosTokens());
         long most = (long) config.maxNumSeqs() + config.maxWaiting();
         if (request.sampling().n() > most) {
             throw new ConfigException(

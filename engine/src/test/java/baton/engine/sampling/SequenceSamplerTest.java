@@ -310,6 +310,18 @@ class SequenceSamplerTest {
     }
 
     @Test
+    void whatIsAllowedMustLeaveAChoice() {
+        SamplingParams.Builder params =
+                params().allowedTokenIds(Set.of(3, 4)).badWords(List.of(List.of(4), List.of(3, 3)));
+        Sampler sampler = new Sampler(8, Set.of(3));
+        assertThat(sampler.sequence(params.build(), NO_PROMPT, 0)).isNotNull();
+        // The end token is all that is left, and may not be chosen first.
+        assertThatThrownBy(() -> sampler.sequence(params.minTokens(1).build(), NO_PROMPT, 0))
+                .isInstanceOf(ConfigException.class)
+                .hasMessage("allowed_token_ids: has no token that bad_words and min_tokens leave to choose");
+    }
+
+    @Test
     void logprobsDoNotKnowOfWhatIsForbidden() {
         SamplingParams params =
                 params().temperature(0).allowedTokenIds(Set.of(1)).logprobs(1).build();
