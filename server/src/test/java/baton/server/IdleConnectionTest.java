@@ -11,7 +11,7 @@ import org.junit.jupiter.api.Test;
 class IdleConnectionTest {
     private static final String GET = "GET /version HTTP/1.1\r\nHost: test\r\n\r\n";
 
-    private final ServerFixture fixture = new ServerFixture(config -> config.idleTimeout(Duration.ofMillis(300)));
+    private final ServerFixture fixture = new ServerFixture(config -> config.idleTimeout(Duration.ofSeconds(2)));
 
     @AfterEach
     void close() {
