@@ -18,7 +18,7 @@ import tools.jackson.databind.node.ObjectNode;
 
 /** Whatever a client sends, it is answered with a success or told what it did wrong, and the server lives on. */
 class RequestFuzzTest {
-    private static final int REQUESTS = 1500;
+    private static final int REQUESTS = 600;
     private static final JsonNodeFactory JSON = JsonNodeFactory.instance;
 
     private record Sample(String path, String body) {}
