@@ -14,6 +14,7 @@ import java.nio.file.Path;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.Callable;
+import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -113,6 +114,26 @@ final class ServeCommand implements Callable<Integer> {
     @Option(names = "--threads", description = "Threads to compute with (default: all cores).")
     private @Nullable Integer threads;
 
+    @Option(names = "--trust-request-chat-template", description = "Let requests bring a chat template of their own.")
+    private boolean trustRequestChatTemplate;
+
+    @Option(
+            names = "--response-role",
+            defaultValue = "assistant",
+            description = "Role of the messages that the model writes (default: ${DEFAULT-VALUE}).")
+    private String responseRole;
+
+    @Option(names = "--disable-uvicorn-access-log", description = "No access log at all.")
+    private boolean disableAccessLog;
+
+    @Option(
+            names = "--disable-access-log-for-endpoints",
+            paramLabel = "PATH,...",
+            split = ",",
+            description = "Paths whose requests are not in the access log unless they fail; with an empty list all are"
+                    + " (default: /health,/ping,/metrics,/load).")
+    private @Nullable List<String> unloggedPaths;
+
     @Option(names = "--seed", description = "Seed of requests that bring none (default: 0).")
     private @Nullable Long seed;
 
@@ -131,7 +152,13 @@ final class ServeCommand implements Callable<Integer> {
     private int[] parallelSizes = {};
 
     @Option(
-            names = {"--gpu-memory-utilization", "--swap-space", "--distributed-executor-backend", "--tokenizer-mode"},
+            names = {
+                "--uvicorn-log-level",
+                "--gpu-memory-utilization",
+                "--swap-space",
+                "--distributed-executor-backend",
+                "--tokenizer-mode"
+            },
             hidden = true)
     private String[] withoutEffect = {};
 
@@ -143,7 +170,8 @@ final class ServeCommand implements Callable<Integer> {
                 "--disable-log-requests",
                 "--no-enable-log-requests",
                 "--disable-log-stats",
-                "--disable-uvicorn-access-log"
+                "--enable-prompt-tokens-details",
+                "--enable-server-load-tracking"
             },
             hidden = true)
     private boolean[] switchesWithoutEffect = {};
@@ -161,17 +189,10 @@ final class ServeCommand implements Callable<Integer> {
     @Override
     public Integer call() throws IOException, InterruptedException {
         EngineConfig config = engineConfig();
-        String name = config.model().toAbsolutePath().normalize().getFileName().toString();
-        List<String> names = servedModelNames.length == 0 ? List.of(name) : List.of(servedModelNames);
-        ServerConfig.Builder server = ServerConfig.of(names.getFirst())
-                .servedModelNames(names)
-                .host(host)
-                .port(port)
-                .version(Baton.Version.current());
-        Optional.ofNullable(apiKey).ifPresent(server::apiKey);
+        ServerConfig.Builder server = serverConfig(config);
         // A wrong option is told before the model is loaded.
-        server.build();
-        PrometheusMetrics metrics = new PrometheusMetrics(names.getFirst());
+        String name = server.build().servedModelNames().getFirst();
+        PrometheusMetrics metrics = new PrometheusMetrics(name);
         Optional<PrintedProfile> profile = Optional.ofNullable(profileSeconds).map(PrintedProfile::new);
         LocalEngine engine = LocalEngine.start(
                 config, profile.<EngineListener>map(metrics::and).orElse(metrics));
@@ -191,6 +212,28 @@ final class ServeCommand implements Callable<Integer> {
             engine.close();
             profile.ifPresent(PrintedProfile::print);
         });
+    }
+
+    ServerConfig.Builder serverConfig(EngineConfig config) {
+        String name = config.model().toAbsolutePath().normalize().getFileName().toString();
+        List<String> names = servedModelNames.length == 0 ? List.of(name) : List.of(servedModelNames);
+        ServerConfig.Builder server = ServerConfig.of(names.getFirst())
+                .servedModelNames(names)
+                .host(host)
+                .port(port)
+                .version(Baton.Version.current())
+                .responseRole(responseRole)
+                .trustRequestChatTemplate(trustRequestChatTemplate);
+        Optional.ofNullable(apiKey).ifPresent(server::apiKey);
+        if (disableAccessLog) {
+            server.accessLog(line -> {});
+        }
+        Optional.ofNullable(unloggedPaths)
+                .ifPresent(paths -> server.unloggedPaths(paths.stream()
+                        .map(String::strip)
+                        .filter(path -> !path.isEmpty())
+                        .collect(Collectors.toSet())));
+        return server;
     }
 
     EngineConfig engineConfig() {

@@ -13,11 +13,16 @@ import com.openai.core.http.StreamResponse;
 import com.openai.errors.BadRequestException;
 import com.openai.errors.NotFoundException;
 import com.openai.errors.UnauthorizedException;
+import com.openai.models.FunctionDefinition;
+import com.openai.models.ResponseFormatJsonObject;
 import com.openai.models.chat.completions.ChatCompletion;
 import com.openai.models.chat.completions.ChatCompletionChunk;
 import com.openai.models.chat.completions.ChatCompletionCreateParams;
+import com.openai.models.chat.completions.ChatCompletionFunctionTool;
 import com.openai.models.chat.completions.ChatCompletionStreamOptions;
+import com.openai.models.chat.completions.ChatCompletionToolChoiceOption;
 import com.openai.models.completions.Completion;
+import com.openai.models.completions.CompletionChoice;
 import com.openai.models.completions.CompletionCreateParams;
 import com.openai.models.completions.CompletionUsage;
 import com.openai.models.models.Model;
@@ -148,6 +153,109 @@ class OpenAiClientTest {
         assertThat(text.toString()).contains("Harrow");
         assertThat(usages).hasSize(1);
         assertThat(usages.getFirst().completionTokens()).isPositive();
+    }
+
+    @ParameterizedTest
+    @MethodSource("endpoints")
+    void completionsTakeEveryFieldOfOpenAi(Endpoint endpoint) {
+        Case asked = Ledgers.named("recall-600");
+        var completions = endpoint.client.completions();
+        Completion plain = completions.create(completion(asked)).validate();
+        // The first token has no log probability; the client's own check does not know of that.
+        Completion echoed = completions.create(completion(asked).toBuilder()
+                .echo(true)
+                .logprobs(2)
+                .maxTokens(0)
+                .build());
+        CompletionChoice.Logprobs prompt =
+                echoed.choices().getFirst().logprobs().orElseThrow();
+        assertThat(prompt.tokens().orElseThrow()).hasSize(asked.prompt().length);
+        assertThat(echoed.usage().orElseThrow().completionTokens()).isZero();
+
+        String answer = plain.choices().getFirst().text();
+        String end = answer.strip().substring(2, 4);
+        Completion stopped = completions
+                .create(completion(asked).toBuilder().stop(end).build())
+                .validate();
+        assertThat(stopped.choices().getFirst().text()).isEqualTo(answer.substring(0, answer.indexOf(end)));
+
+        Completion best = completions
+                .create(completion(asked).toBuilder()
+                        .temperature(1.5)
+                        .seed(5)
+                        .n(2)
+                        .bestOf(3)
+                        .frequencyPenalty(0.5)
+                        .presencePenalty(0.5)
+                        .topP(0.9)
+                        .user("somebody")
+                        .build())
+                .validate();
+        assertThat(best.choices()).extracting(CompletionChoice::index).containsExactly(0L, 1L);
+
+        Completion biased = completions
+                .create(completion(asked).toBuilder()
+                        .logitBias(CompletionCreateParams.LogitBias.builder()
+                                .putAdditionalProperty("77", JsonValue.from(100))
+                                .build())
+                        .maxTokens(3)
+                        .logprobs(0)
+                        .build())
+                .validate();
+        assertThat(biased.choices().getFirst().logprobs().orElseThrow().tokens().orElseThrow())
+                .hasSize(3)
+                .allMatch(biased.choices()
+                        .getFirst()
+                        .logprobs()
+                        .orElseThrow()
+                        .tokens()
+                        .orElseThrow()
+                        .getFirst()::equals);
+
+        Completion many = completions
+                .create(completion(asked).toBuilder()
+                        .promptOfArrayOfStrings(List.of("Tomas", "Nora"))
+                        .maxTokens(1)
+                        .build())
+                .validate();
+        assertThat(many.choices()).hasSize(2);
+        assertThatThrownBy(() -> completions.create(
+                        completion(asked).toBuilder().suffix("end").build()))
+                .isInstanceOf(BadRequestException.class)
+                .hasMessageContaining("suffix: is not supported");
+    }
+
+    @ParameterizedTest
+    @MethodSource("endpoints")
+    void chatTakesToolsAndRefusesWhatItCannotKeep(Endpoint endpoint) {
+        var chat = endpoint.client.chat().completions();
+        ChatCompletion answer = chat.create(question()
+                        .logprobs(true)
+                        .topLogprobs(2)
+                        .addTool(ChatCompletionFunctionTool.builder()
+                                .function(FunctionDefinition.builder()
+                                        .name("look_up")
+                                        .build())
+                                .build())
+                        .toolChoice(ChatCompletionToolChoiceOption.Auto.NONE)
+                        .build())
+                .validate();
+        var logprobs =
+                answer.choices().getFirst().logprobs().orElseThrow().content().orElseThrow();
+        assertThat(logprobs).isNotEmpty().allSatisfy(token -> {
+            assertThat(token.topLogprobs()).hasSize(2);
+            assertThat(token.topLogprobs().getFirst().token()).isEqualTo(token.token());
+        });
+        assertThatThrownBy(() -> chat.create(question()
+                        .responseFormat(ResponseFormatJsonObject.builder().build())
+                        .build()))
+                .isInstanceOf(BadRequestException.class)
+                .hasMessageContaining("response_format.type: unsupported value 'json_object'; allowed: text");
+        assertThatThrownBy(() -> chat.create(question()
+                        .toolChoice(ChatCompletionToolChoiceOption.Auto.REQUIRED)
+                        .build()))
+                .isInstanceOf(BadRequestException.class)
+                .hasMessageContaining("tool_choice: is \"required\", must be none or auto");
     }
 
     @ParameterizedTest

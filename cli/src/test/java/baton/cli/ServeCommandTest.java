@@ -6,6 +6,10 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import baton.engine.EngineConfig;
 import baton.kv.ConfigException;
 import baton.kv.DType;
+import baton.server.ServerConfig;
+import java.io.ByteArrayOutputStream;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
@@ -14,11 +18,70 @@ import org.junit.jupiter.params.provider.CsvSource;
 
 /** vLLM's flags and what they become. */
 class ServeCommandTest {
-    private static EngineConfig config(String... flags) {
+    private static ServeCommand parsed(String... flags) {
         ServeCommand serve = new ServeCommand();
         String[] arguments = Stream.concat(Stream.of("serve"), Stream.of(flags)).toArray(String[]::new);
         Baton.commandLine(serve).parseArgs(arguments);
-        return serve.engineConfig();
+        return serve;
+    }
+
+    private static EngineConfig config(String... flags) {
+        return parsed(flags).engineConfig();
+    }
+
+    private static ServerConfig server(String... flags) {
+        ServeCommand serve = parsed(flags);
+        return serve.serverConfig(serve.engineConfig()).build();
+    }
+
+    /** What a line of the access log becomes. */
+    private static String logged(ServerConfig config) {
+        PrintStream err = System.err;
+        ByteArrayOutputStream seen = new ByteArrayOutputStream();
+        System.setErr(new PrintStream(seen, true, StandardCharsets.UTF_8));
+        try {
+            config.accessLog().accept("a line");
+        } finally {
+            System.setErr(err);
+        }
+        return seen.toString(StandardCharsets.UTF_8);
+    }
+
+    @Test
+    void theServersFlagsArrive() {
+        ServerConfig plain = server("dir/m");
+        assertThat(plain.servedModelNames()).containsExactly("m");
+        assertThat(plain.trustRequestChatTemplate()).isFalse();
+        assertThat(plain.unloggedPaths()).containsExactlyInAnyOrder("/health", "/ping", "/metrics", "/load");
+        assertThat(logged(plain)).contains("access - a line");
+        ServerConfig set = server(
+                "m",
+                "--served-model-name",
+                "a",
+                "b",
+                "--host",
+                "::1",
+                "--port",
+                "0",
+                "--api-key",
+                "k",
+                "--response-role",
+                "model",
+                "--trust-request-chat-template",
+                "--disable-uvicorn-access-log",
+                "--disable-access-log-for-endpoints",
+                "/health,/v1/models");
+        assertThat(set.servedModelNames()).containsExactly("a", "b");
+        assertThat(set.host()).isEqualTo("::1");
+        assertThat(set.port()).isZero();
+        assertThat(set.apiKey()).contains("k");
+        assertThat(set.responseRole()).isEqualTo("model");
+        assertThat(plain.responseRole()).isEqualTo("assistant");
+        assertThat(set.trustRequestChatTemplate()).isTrue();
+        assertThat(set.unloggedPaths()).containsExactlyInAnyOrder("/health", "/v1/models");
+        assertThat(logged(set)).isEmpty();
+        assertThat(server("m", "--disable-access-log-for-endpoints", "").unloggedPaths())
+                .isEmpty();
     }
 
     @Test
@@ -82,6 +145,9 @@ class ServeCommandTest {
                 "--trust-remote-code",
                 "--enable-chunked-prefill",
                 "--disable-log-requests",
+                "--enable-prompt-tokens-details",
+                "--uvicorn-log-level",
+                "warning",
                 "--tensor-parallel-size",
                 "1",
                 "-pp",

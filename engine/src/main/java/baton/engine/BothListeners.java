@@ -6,6 +6,18 @@ import java.util.List;
 /** Two listeners that are told the same. */
 record BothListeners(EngineListener first, EngineListener second) implements EngineListener {
     @Override
+    public void onStart(EngineConfig config, int maxModelLen, DType dtype, int blocks) {
+        first.onStart(config, maxModelLen, dtype, blocks);
+        second.onStart(config, maxModelLen, dtype, blocks);
+    }
+
+    @Override
+    public void onAllFinished(int n, int longestOutput) {
+        first.onAllFinished(n, longestOutput);
+        second.onAllFinished(n, longestOutput);
+    }
+
+    @Override
     public void onStep(StepStats stats) {
         first.onStep(stats);
         second.onStep(stats);
@@ -18,9 +30,9 @@ record BothListeners(EngineListener first, EngineListener second) implements Eng
     }
 
     @Override
-    public void onFirstToken(double seconds) {
-        first.onFirstToken(seconds);
-        second.onFirstToken(seconds);
+    public void onFirstToken(double seconds, PromptTokens prompt) {
+        first.onFirstToken(seconds, prompt);
+        second.onFirstToken(seconds, prompt);
     }
 
     @Override

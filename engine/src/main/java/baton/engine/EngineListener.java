@@ -1,5 +1,6 @@
 package baton.engine;
 
+import baton.kv.DType;
 import baton.kv.connector.Measurement;
 import java.util.List;
 import java.util.Map;
@@ -8,20 +9,36 @@ import java.util.Map;
 public interface EngineListener {
     EngineListener NONE = new EngineListener() {};
 
+    /**
+     * The engine is about to take requests.
+     *
+     * @param maxModelLen tokens that prompt and output of one request may have together
+     * @param dtype of the KV cache
+     * @param blocks of the KV cache
+     */
+    default void onStart(EngineConfig config, int maxModelLen, DType dtype, int blocks) {}
+
     /** A step is done. */
     default void onStep(StepStats stats) {}
 
     /** Where the time of a step went that computed something. */
     default void onStepTimes(StepTimes times) {}
 
-    /** A request has its first token, {@code seconds} after it came in. */
-    default void onFirstToken(double seconds) {}
+    /** A sequence has its first token, {@code seconds} after it came in: all of its prompt is computed or was cached. */
+    default void onFirstToken(double seconds, PromptTokens prompt) {}
 
-    /** A request has one more token, {@code seconds} after the one before. */
+    /** A sequence has one more token, {@code seconds} after the one before. */
     default void onNextToken(double seconds) {}
 
-    /** A request has ended. */
+    /** A sequence has ended. */
     default void onFinished(RequestStats stats) {}
+
+    /**
+     * All {@code n} sequences of a request have ended.
+     *
+     * @param longestOutput tokens of the longest of them
+     */
+    default void onAllFinished(int n, int longestOutput) {}
 
     /** A connector measured something. */
     default void onMeasurements(List<Measurement> measurements) {}
@@ -55,6 +72,9 @@ public interface EngineListener {
             double seconds,
             EngineStatus status) {}
 
+    /** A prompt's tokens by where their KV came from. */
+    record PromptTokens(int localCompute, int localCacheHit, int externalKvTransfer) {}
+
     /**
      * Where a step's time went.
      *
@@ -80,13 +100,14 @@ public interface EngineListener {
     }
 
     /**
-     * One request, when it ends. Of the prompt's tokens, {@code localCompute + localCacheHit + externalKvTransfer =
-     * promptTokens} if it got as far as its first token.
+     * One sequence, when it ends. {@code maxTokens} is what its output could have had at most. Of the prompt's tokens, {@code
+     * localCompute + localCacheHit + externalKvTransfer = promptTokens} if it got as far as its first token.
      */
     record RequestStats(
             FinishReason reason,
             int promptTokens,
             int outputTokens,
+            int maxTokens,
             int localCompute,
             int localCacheHit,
             int externalKvTransfer,

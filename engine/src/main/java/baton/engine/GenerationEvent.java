@@ -49,7 +49,8 @@ public sealed interface GenerationEvent {
      *
      * @param promptTokens tokens of the prompt
      * @param cachedTokens those of them that were not computed for this request
+     * @param transferredTokens those of the cached that came from elsewhere, by a connector
      * @param outputTokens tokens generated
      */
-    record Usage(int promptTokens, int cachedTokens, int outputTokens) {}
+    record Usage(int promptTokens, int cachedTokens, int transferredTokens, int outputTokens) {}
 }

@@ -56,8 +56,24 @@ public final class LocalEngine implements Engine {
         record Stop() implements Command {}
     }
 
-    /** A request and the ids of its sequences that have not ended. */
-    private record Live(String id, Set<String> left) {}
+    /** A request with the ids of its sequences that have not ended. */
+    private static final class Live {
+        private final String id;
+        private final Set<String> left = new HashSet<>();
+        private int longestOutput;
+
+        Live(String id) {
+            this.id = id;
+        }
+
+        String id() {
+            return id;
+        }
+
+        Set<String> left() {
+            return left;
+        }
+    }
 
     private final EngineConfig config;
     private final ModelConfig model;
@@ -66,6 +82,7 @@ public final class LocalEngine implements Engine {
     private final Optional<ChatTemplate> chatTemplate;
     private final GenerationDefaults generationDefaults;
     private final ModelRunner runner;
+    private final EngineListener listener;
     private final EngineCore core;
     private final Ticker ticker;
 
@@ -100,6 +117,7 @@ public final class LocalEngine implements Engine {
         this.chatTemplate = chatTemplate;
         this.generationDefaults = checkpoint.generationDefaults();
         this.runner = runner;
+        this.listener = listener;
         this.ticker = ticker;
         this.core = new EngineCore(
                 config,
@@ -151,6 +169,7 @@ public final class LocalEngine implements Engine {
             LocalEngine engine = new LocalEngine(
                     config, maxModelLen, checkpoint, tokenizer, chatTemplate, runner, listener, Ticker.system());
             made.add(engine.core);
+            listener.onStart(config, maxModelLen, dtype, blocks);
             engine.thread.start();
             LOG.info(
                     "Serving {} ({}, {} layers) in {}: {} KV blocks of {} tokens, {} MiB, max_model_len={}; ready in {} ms",
@@ -262,7 +281,7 @@ public final class LocalEngine implements Engine {
     private Command.Submit sequences(GenerationRequest request, Consumer<GenerationEvent> sink) {
         SamplingParams sampling = request.sampling();
         long seed = sampling.seed().orElseGet(() -> mix(config.seed(), seeds.getAndIncrement()));
-        Live live = new Live(request.id(), new HashSet<>());
+        Live live = new Live(request.id());
         List<Request> sequences = IntStream.range(0, sampling.n())
                 .mapToObj(index -> sequence(request, index, seed, live, sink))
                 .toList();
@@ -292,7 +311,14 @@ public final class LocalEngine implements Engine {
         for (int i = 0; i < prompt.length; i++) {
             checkToken("prompt[" + i + "]", prompt[i]);
         }
-        Sampler.check(request.sampling(), model.vocabularySize());
+        Sampler.check(request.sampling(), model.vocabularySize(), core.eosTokens());
+        long most = (long) config.maxNumSeqs() + config.maxWaiting();
+        if (request.sampling().n() > most) {
+            throw new ConfigException(
+                    "n",
+                    "is " + request.sampling().n() + ", must be at most " + most
+                            + ": max_num_seqs and max_waiting together");
+        }
     }
 
     private void checkToken(String field, int id) {
@@ -311,7 +337,7 @@ public final class LocalEngine implements Engine {
                 sampling,
                 tokenizer.detokenizer(request.prompt(), sampling.skipSpecialTokens()),
                 sink,
-                () -> ended(live, id));
+                tokens -> ended(live, id, sampling.n(), tokens));
         return new Request(
                 id,
                 request.prompt(),
@@ -457,11 +483,13 @@ public final class LocalEngine implements Engine {
         }
     }
 
-    private void ended(Live live, String sequenceId) {
+    private void ended(Live live, String sequenceId, int n, int outputTokens) {
         pending.decrementAndGet();
         live.left().remove(sequenceId);
+        live.longestOutput = Math.max(live.longestOutput, outputTokens);
         if (live.left().isEmpty()) {
             liveById.remove(live.id(), live);
+            listener.onAllFinished(n, live.longestOutput);
         }
     }
 

@@ -1,10 +1,14 @@
 package baton.engine;
 
 import baton.engine.model.GenerationDefaults;
+import baton.engine.text.Tokenizer;
 import baton.kv.ConfigException;
+import java.util.Arrays;
 import java.util.Collections;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.OptionalLong;
 import java.util.Set;
@@ -33,6 +37,8 @@ import java.util.function.DoublePredicate;
  * @param promptLogprobs the same for each prompt token
  * @param logitBias added to the logits of these tokens; values beyond -100 and 100 become these
  * @param skipSpecialTokens whether special tokens are left out of the text
+ * @param allowedTokenIds the only tokens that may be chosen, at least one; empty means all
+ * @param badWords sequences of tokens, each of at least one, whose last token is not chosen when the output ends with the others
  */
 public record SamplingParams(
         int n,
@@ -53,7 +59,9 @@ public record SamplingParams(
         OptionalInt logprobs,
         OptionalInt promptLogprobs,
         Map<Integer, Double> logitBias,
-        boolean skipSpecialTokens) {
+        boolean skipSpecialTokens,
+        Optional<Set<Integer>> allowedTokenIds,
+        List<List<Integer>> badWords) {
 
     /** Most {@code logprobs} a request may ask for. */
     public static final int MAX_LOGPROBS = 20;
@@ -94,6 +102,12 @@ public record SamplingParams(
             throw new ConfigException("stop", "cannot contain half of a surrogate pair");
         }
         logitBias.values().forEach(bias -> require("logit_bias", bias, value -> !Double.isNaN(value), "numbers"));
+        if (allowedTokenIds.filter(Set::isEmpty).isPresent()) {
+            throw new ConfigException("allowed_token_ids", "is empty, must have at least one token");
+        }
+        if (badWords.stream().anyMatch(List::isEmpty)) {
+            throw new ConfigException("bad_words", "cannot contain a word without tokens");
+        }
         if (temperature > 0) {
             temperature = Math.max(temperature, LEAST_TEMPERATURE);
         }
@@ -105,6 +119,8 @@ public record SamplingParams(
         logitBias = new TreeMap<>(logitBias);
         logitBias.replaceAll((id, bias) -> Math.clamp(bias, -MAX_LOGIT_BIAS, MAX_LOGIT_BIAS));
         logitBias = Collections.unmodifiableMap(logitBias);
+        allowedTokenIds = allowedTokenIds.map(Set::copyOf);
+        badWords = badWords.stream().map(List::copyOf).toList();
     }
 
     /** True if the most probable token is always taken. */
@@ -155,6 +171,8 @@ public record SamplingParams(
         private OptionalInt promptLogprobs = OptionalInt.empty();
         private Map<Integer, Double> logitBias = Map.of();
         private boolean skipSpecialTokens = true;
+        private Optional<Set<Integer>> allowedTokenIds = Optional.empty();
+        private List<List<Integer>> badWords = List.of();
 
         private Builder() {}
 
@@ -267,6 +285,34 @@ public record SamplingParams(
             return this;
         }
 
+        public Builder allowedTokenIds(Set<Integer> value) {
+            allowedTokenIds = Optional.of(value);
+            return this;
+        }
+
+        public Builder badWords(List<List<Integer>> value) {
+            badWords = value;
+            return this;
+        }
+
+        /**
+         * The words as tokens, each as it is at the beginning of a text and as it is after a space. vLLM leaves the latter out
+         * where it has another number of tokens, and so lets many words through.
+         */
+        public Builder badWords(List<String> words, Tokenizer tokenizer) {
+            Set<List<Integer>> sequences = new LinkedHashSet<>();
+            for (String word : words) {
+                String stripped = word.stripLeading();
+                sequences.add(tokens(stripped, tokenizer));
+                sequences.add(tokens(stripped.isEmpty() ? stripped : " " + stripped, tokenizer));
+            }
+            return badWords(List.copyOf(sequences));
+        }
+
+        private static List<Integer> tokens(String text, Tokenizer tokenizer) {
+            return Arrays.stream(tokenizer.encode(text, false)).boxed().toList();
+        }
+
         /** @throws ConfigException if a value is out of range */
         public SamplingParams build() {
             return new SamplingParams(
@@ -288,7 +334,9 @@ public record SamplingParams(
                     logprobs,
                     promptLogprobs,
                     logitBias,
-                    skipSpecialTokens);
+                    skipSpecialTokens,
+                    allowedTokenIds,
+                    badWords);
         }
     }
 }

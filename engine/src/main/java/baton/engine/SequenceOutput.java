@@ -15,6 +15,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 import java.util.function.Consumer;
+import java.util.function.IntConsumer;
 import java.util.function.Supplier;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -33,16 +34,17 @@ final class SequenceOutput implements RequestListener {
     private final int minTokens;
     private final boolean keepStopToken;
     private final Consumer<GenerationEvent> sink;
-    private final Runnable ended;
+    private final IntConsumer ended;
     private final List<TokenLogprobs> promptLogprobs = new ArrayList<>();
     private int tokens;
 
+    /** @param ended told first, with the number of tokens generated */
     SequenceOutput(
             int index,
             SamplingParams sampling,
             Detokenizer detokenizer,
             Consumer<GenerationEvent> sink,
-            Runnable ended) {
+            IntConsumer ended) {
         this.index = index;
         this.detokenizer = detokenizer;
         this.stops = new StopMatcher(sampling.stop(), sampling.includeStopInOutput());
@@ -85,7 +87,7 @@ final class SequenceOutput implements RequestListener {
             RequestStats stats,
             Optional<JsonFields> kvTransferParams,
             Optional<String> error) {
-        ended.run();
+        ended.accept(stats.outputTokens());
         if (reason != FinishReason.ERROR
                 && stopReason.filter(String.class::isInstance).isEmpty()) {
             deliver(() -> {
@@ -94,7 +96,10 @@ final class SequenceOutput implements RequestListener {
             });
         }
         Usage usage = new Usage(
-                stats.promptTokens(), stats.localCacheHit() + stats.externalKvTransfer(), stats.outputTokens());
+                stats.promptTokens(),
+                stats.localCacheHit() + stats.externalKvTransfer(),
+                stats.externalKvTransfer(),
+                stats.outputTokens());
         deliver(() -> Optional.of(new Finished(index, reason, stopReason, usage, kvTransferParams, error)));
     }
 

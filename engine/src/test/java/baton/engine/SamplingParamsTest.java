@@ -6,6 +6,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import baton.kv.ConfigException;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.OptionalLong;
 import java.util.Set;
@@ -35,7 +36,9 @@ class SamplingParamsTest {
                         OptionalInt.empty(),
                         OptionalInt.empty(),
                         Map.of(),
-                        true));
+                        true,
+                        Optional.empty(),
+                        List.of()));
     }
 
     @Test
@@ -55,6 +58,9 @@ class SamplingParamsTest {
         assertRefused(
                 b -> b.repetitionPenalty(Double.POSITIVE_INFINITY),
                 "repetition_penalty: is Infinity, must be greater than 0 and finite");
+        assertRefused(b -> b.allowedTokenIds(Set.of()), "allowed_token_ids: is empty, must have at least one token");
+        assertRefused(
+                b -> b.badWords(List.of(List.of(1), List.of())), "bad_words: cannot contain a word without tokens");
         assertRefused(b -> b.maxTokens(0), "max_tokens: is 0, must be at least 1");
         assertRefused(b -> b.minTokens(-1), "min_tokens: is -1, must be at least 0");
         assertRefused(b -> b.minTokens(9).maxTokens(8), "min_tokens: is 9, must be at most max_tokens, which is 8");

@@ -9,15 +9,18 @@ import io.vertx.core.Vertx;
 import io.vertx.core.VertxOptions;
 import io.vertx.core.buffer.Buffer;
 import io.vertx.core.file.FileSystemOptions;
+import io.vertx.core.http.HttpConnection;
 import io.vertx.core.http.HttpMethod;
 import io.vertx.core.http.HttpServer;
 import io.vertx.core.http.HttpServerOptions;
 import io.vertx.core.http.HttpServerRequest;
+import io.vertx.core.http.HttpServerResponse;
 import java.net.SocketException;
 import java.net.URLDecoder;
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 import java.time.Duration;
+import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Locale;
@@ -86,6 +89,9 @@ public final class ApiServer implements AutoCloseable {
     private final HttpServer http;
     private final long created = System.currentTimeMillis() / 1000;
     private final Set<Generation> live = new HashSet<>();
+    /** Of connections without a request in progress. */
+    private final Map<HttpConnection, Long> idleTimers = new HashMap<>();
+
     private final Map<String, Map<HttpMethod, Consumer<Exchange>>> routes = Map.ofEntries(
             Map.entry(
                     "/v1/completions",
@@ -96,6 +102,7 @@ public final class ApiServer implements AutoCloseable {
             Map.entry(MODELS, Map.of(HttpMethod.GET, this::models)),
             Map.entry("/health", Map.of(HttpMethod.GET, this::health)),
             Map.entry("/ping", Map.of(HttpMethod.GET, this::health, HttpMethod.POST, this::health)),
+            Map.entry("/load", Map.of(HttpMethod.GET, this::load)),
             Map.entry("/metrics", Map.of(HttpMethod.GET, this::metrics)),
             Map.entry("/version", Map.of(HttpMethod.GET, this::version)),
             Map.entry("/tokenize", Map.of(HttpMethod.POST, this::tokenize)),
@@ -129,6 +136,7 @@ public final class ApiServer implements AutoCloseable {
                 .setTcpKeepAlive(true)
                 .setHandle100ContinueAutomatically(true));
         http.requestHandler(this::handle);
+        http.connectionHandler(this::connected);
         http.exceptionHandler(failure -> LOG.debug("connection failed: {}", failure.toString()));
     }
 
@@ -206,7 +214,8 @@ public final class ApiServer implements AutoCloseable {
     }
 
     private void handle(HttpServerRequest request) {
-        Exchange exchange = new Exchange(request, context, writer);
+        Exchange exchange = new Exchange(request, context, writer, config);
+        busy(request.connection(), exchange.response());
         try {
             requestIdHeader(request).ifPresent(exchange::identify);
             route(exchange);
@@ -214,6 +223,26 @@ public final class ApiServer implements AutoCloseable {
             // Whatever went wrong, the client gets an answer.
             exchange.fail(e);
         }
+    }
+
+    /** A connection without a request in progress is given some time for the next one. */
+    private void connected(HttpConnection connection) {
+        idleTimers.put(connection, startIdleTimer(connection));
+        connection.closeHandler(
+                _ -> Optional.ofNullable(idleTimers.remove(connection)).ifPresent(vertx::cancelTimer));
+    }
+
+    private void busy(HttpConnection connection, HttpServerResponse response) {
+        Optional.ofNullable(idleTimers.remove(connection)).ifPresent(vertx::cancelTimer);
+        response.endHandler(_ -> idleTimers.computeIfAbsent(connection, this::startIdleTimer));
+    }
+
+    private long startIdleTimer(HttpConnection connection) {
+        return vertx.setTimer(config.idleTimeout().toMillis(), _ -> {
+            idleTimers.remove(connection);
+            LOG.debug("{}: closed, it was idle for {}", connection.remoteAddress(), config.idleTimeout());
+            Exchange.reset(connection);
+        });
     }
 
     private void route(Exchange exchange) {
@@ -359,6 +388,15 @@ public final class ApiServer implements AutoCloseable {
             throw ApiException.unavailable("the engine has failed: " + failure);
         });
         exchange.reply(200, "text/plain", Buffer.buffer());
+    }
+
+    /** Requests that are being answered. */
+    private void load(Exchange exchange) {
+        exchange.json(200, writer.json().document(out -> {
+            out.writeStartObject();
+            out.writeNumberProperty("server_load", live.size());
+            out.writeEndObject();
+        }));
     }
 
     private void metrics(Exchange exchange) {

@@ -9,18 +9,28 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Set;
+import java.util.stream.Collectors;
 import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.node.ArrayNode;
+import tools.jackson.databind.node.JsonNodeFactory;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
  * The messages of a chat request as the model's template writes them.
  *
  * @param responseRole role of the message that the model writes
+ * @param continued text of the last message, if it is of that role
  */
-record ChatPrompt(String text, String responseRole) {
+record ChatPrompt(String text, String responseRole, String continued) {
+    private static final Set<String> TEXT_PARTS = Set.of("text", "input_text", "output_text");
+
+    /** Fields that templates know as variables. */
+    private static final List<String> VARIABLES = List.of("documents", "reasoning_effort");
+
     /**
-     * Reads {@code messages}, {@code tools}, {@code chat_template_kwargs}, {@code add_generation_prompt} and {@code
-     * continue_final_message}.
+     * Reads {@code messages}, {@code tools}, {@code documents}, {@code reasoning_effort}, {@code chat_template_kwargs}, {@code
+     * add_generation_prompt} and {@code continue_final_message}.
      *
      * @throws ConfigException naming the field that is not as it should be
      */
@@ -44,6 +54,9 @@ record ChatPrompt(String text, String responseRole) {
         String role =
                 addGenerationPrompt ? assistant : messages.getLast().get("role").asString();
         Map<String, JsonNode> variables = new HashMap<>();
+        fields.objects("documents");
+        fields.string("reasoning_effort");
+        VARIABLES.forEach(name -> fields.value(name).ifPresent(value -> variables.put(name, value)));
         fields.object("chat_template_kwargs")
                 .ifPresent(kwargs ->
                         kwargs.toJson().properties().forEach(entry -> variables.put(entry.getKey(), entry.getValue())));
@@ -56,7 +69,19 @@ record ChatPrompt(String text, String responseRole) {
                 addGenerationPrompt,
                 continues,
                 variables));
-        return new ChatPrompt(text, role);
+        return new ChatPrompt(text, role, continued(messages.getLast(), role));
+    }
+
+    private static String continued(JsonNode last, String role) {
+        if (!last.path("role").asString("").equals(role)) {
+            return "";
+        }
+        JsonNode content = last.path("content");
+        return content.isArray()
+                ? content.valueStream()
+                        .map(part -> part.path("text").asString(""))
+                        .collect(Collectors.joining("\n"))
+                : content.asString("");
     }
 
     /** A message whose content, if any, is a string or an array of text parts; which of them it reads is the template's. */
@@ -67,7 +92,7 @@ record ChatPrompt(String text, String responseRole) {
         ObjectNode message = fields.toJson();
         Optional<JsonNode> content = fields.value("content");
         if (content.isPresent()) {
-            requireText(fields, content.get());
+            message.set("content", textContent(fields, content.get()));
         } else if (fields.value("tool_calls").isEmpty()) {
             throw ApiException.badField(fields.field("content"), "is missing, must be a string or an array of parts");
         }
@@ -76,23 +101,38 @@ record ChatPrompt(String text, String responseRole) {
         return message;
     }
 
-    private static void requireText(JsonFields message, JsonNode content) {
+    /** A string as it is; of an array, each part as a text part. */
+    private static JsonNode textContent(JsonFields message, JsonNode content) {
         if (content.isString()) {
-            return;
+            return content;
         }
         if (!content.isArray()) {
             throw ApiException.badField(
                     message.field("content"), "must be a string or an array of parts, is " + Json.shown(content));
         }
-        for (JsonFields part : message.objects("content").orElse(List.of())) {
+        ArrayNode parts = JsonNodeFactory.instance.arrayNode();
+        for (JsonNode element : content) {
+            if (element.isString()) {
+                parts.add(textPart(element.asString()));
+                continue;
+            }
+            String name = message.field("content[" + parts.size() + "]");
+            if (!(element instanceof ObjectNode object)) {
+                throw ApiException.badField(name, "must be an object or a string, is " + Json.shown(element));
+            }
+            JsonFields part = JsonFields.of(name, object);
             String type = part.string("type")
                     .orElseThrow(() -> ApiException.badField(part.field("type"), "is missing, must be text"));
-            if (!type.equals("text")) {
-                throw ConfigException.unsupported(part.field("type"), type, "text");
+            if (!TEXT_PARTS.contains(type)) {
+                throw ConfigException.unsupported(part.field("type"), type, "text, input_text, output_text");
             }
-            if (part.string("text").isEmpty()) {
-                throw ApiException.badField(part.field("text"), "is missing, must be a string");
-            }
+            parts.add(textPart(part.string("text")
+                    .orElseThrow(() -> ApiException.badField(part.field("text"), "is missing, must be a string"))));
         }
+        return parts;
+    }
+
+    private static ObjectNode textPart(String text) {
+        return JsonNodeFactory.instance.objectNode().put("type", "text").put("text", text);
     }
 }

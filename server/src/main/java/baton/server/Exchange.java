@@ -3,7 +3,6 @@ package baton.server;
 import io.vertx.core.Context;
 import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.HttpConnection;
-import io.vertx.core.http.HttpMethod;
 import io.vertx.core.http.HttpServerRequest;
 import io.vertx.core.http.HttpServerResponse;
 import io.vertx.core.http.impl.HttpServerConnection;
@@ -26,17 +25,19 @@ final class Exchange {
     private final HttpServerResponse response;
     private final Context context;
     private final ReplyWriter writer;
+    private final ServerConfig config;
     private final long startNanos = System.nanoTime();
     private volatile boolean clientLeft;
     private boolean logged;
     private String id = "-";
     private Optional<Runnable> whenClientLeaves = Optional.empty();
 
-    Exchange(HttpServerRequest request, Context context, ReplyWriter writer) {
+    Exchange(HttpServerRequest request, Context context, ReplyWriter writer, ServerConfig config) {
         this.request = request;
         this.response = request.response();
         this.context = context;
         this.writer = writer;
+        this.config = config;
         response.closeHandler(_ -> left());
         // Both sides report a broken connection; it is the close handler that acts.
         response.exceptionHandler(
@@ -82,7 +83,7 @@ final class Exchange {
         }
         response.setStatusCode(status).putHeader("Content-Type", contentType);
         response.end(body);
-        log(status >= 400 ? "error" : "-", status);
+        log(status, id, Optional.empty(), OptionalDouble.empty(), "-", Optional.empty());
     }
 
     void json(int status, Buffer body) {
@@ -100,12 +101,23 @@ final class Exchange {
             LOG.error("{} {} failed", request.method(), request.path(), failure);
         }
         error.retryAfterSeconds().ifPresent(seconds -> response.putHeader("Retry-After", Integer.toString(seconds)));
+        log(
+                error.status(),
+                id,
+                Optional.empty(),
+                OptionalDouble.empty(),
+                error.status() >= 500 && error.status() != 503 ? "error" : "refused",
+                Optional.of(error.message()));
         json(error.status(), writer.error(error));
     }
 
     /** Breaks the connection off, whatever is still to be written. */
     void reset() {
-        HttpConnection connection = request.connection();
+        reset(request.connection());
+    }
+
+    /** Breaks a connection off. */
+    static void reset(HttpConnection connection) {
         if (connection instanceof HttpServerConnection server) {
             // Vert.x's own close waits until all is written, which a client that does not read can put off for ever.
             Object _ = server.channelHandlerContext().close();
@@ -114,31 +126,39 @@ final class Exchange {
         }
     }
 
-    /** Writes the request's line to the log, unless it has one. Of requests that generate nothing, only at debug level. */
-    void log(AccessLine line) {
-        if (!logged) {
-            logged = true;
-            if (generates()) {
-                LOG.info("{}", line);
-            } else {
-                LOG.debug("{}", line);
-            }
+    /** Writes the request's line to the access log, unless it has one. */
+    void log(
+            int status,
+            String shownId,
+            Optional<AccessLine.Tokens> tokens,
+            OptionalDouble ttftMillis,
+            String finish,
+            Optional<String> error) {
+        if (logged) {
+            return;
         }
-    }
-
-    private void log(String finish, int status) {
-        log(new AccessLine(id, request.path(), 0, 0, 0, OptionalDouble.empty(), millis(), finish, status));
-    }
-
-    private boolean generates() {
-        return request.method().equals(HttpMethod.POST) && request.path().startsWith("/v1/");
+        logged = true;
+        if (status >= 400 || !config.unloggedPaths().contains(request.path())) {
+            config.accessLog()
+                    .accept(new AccessLine(
+                                    String.valueOf(request.remoteAddress()),
+                                    request.method() + " " + Json.shortened(request.path()),
+                                    status,
+                                    shownId,
+                                    tokens,
+                                    ttftMillis,
+                                    millis(),
+                                    finish,
+                                    error)
+                            .toString());
+        }
     }
 
     private void left() {
         if (!clientLeft && !response.ended()) {
             clientLeft = true;
             whenClientLeaves.ifPresent(Runnable::run);
-            log("client left", CLIENT_LEFT);
+            log(CLIENT_LEFT, id, Optional.empty(), OptionalDouble.empty(), "client left", Optional.empty());
         }
     }
 }

@@ -12,6 +12,7 @@ import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.HttpServerResponse;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Comparator;
 import java.util.List;
 import java.util.Optional;
 import java.util.OptionalDouble;
@@ -71,7 +72,7 @@ final class Generation {
             engineIds.add(head.id() + number + "-" + idSuffix);
             promptLogprobs.add(Optional.empty());
         }
-        for (int index = 0; index < call.choices(); index++) {
+        for (int index = 0; index < call.sequences(); index++) {
             choices.add(new Choice(index));
         }
         unfinished = choices.size();
@@ -149,9 +150,9 @@ final class Generation {
         choice.add(output);
         if (head.call().stream()) {
             Optional<Usage> usage = head.call().continuousUsage()
-                    ? Optional.of(new Usage(promptTokens(choice), 0, choice.tokens))
+                    ? Optional.of(new Usage(promptTokens(choice), 0, 0, choice.tokens))
                     : Optional.empty();
-            send(writer.chunk(head, Optional.of(choice.take()), usage, Optional.empty()));
+            send(writer.chunk(head, Optional.of(choice.take(choice.index)), usage, Optional.empty()));
         }
     }
 
@@ -167,8 +168,7 @@ final class Generation {
         boolean last = unfinished == 0;
         if (!head.call().stream()) {
             if (last) {
-                List<ReplyWriter.Output> outputs =
-                        choices.stream().map(Choice::take).toList();
+                List<ReplyWriter.Output> outputs = shown();
                 Buffer reply = writer.reply(head, outputs, usage(), kvTransferParams());
                 end(200);
                 exchange.json(200, reply);
@@ -179,7 +179,7 @@ final class Generation {
         Optional<JsonFields> params = last ? kvTransferParams() : Optional.empty();
         send(writer.chunk(
                 head,
-                Optional.of(choice.take()),
+                Optional.of(choice.take(choice.index)),
                 head.call().continuousUsage() ? Optional.of(usage(choice, finished)) : Optional.empty(),
                 usageFollows ? Optional.empty() : params));
         if (last && !ended) {
@@ -194,7 +194,28 @@ final class Generation {
     }
 
     private Usage usage(Choice choice, Finished finished) {
-        return new Usage(promptTokens(choice), finished.usage().cachedTokens(), choice.tokens);
+        return new Usage(
+                promptTokens(choice),
+                finished.usage().cachedTokens(),
+                finished.usage().transferredTokens(),
+                choice.tokens);
+    }
+
+    /** All choices; of each prompt with more sequences than are to be shown, the best, the best of all first. */
+    private List<ReplyWriter.Output> shown() {
+        int made = head.call().sampling().n();
+        int shown = head.call().n();
+        if (made == shown) {
+            return choices.stream().map(choice -> choice.take(choice.index)).toList();
+        }
+        List<ReplyWriter.Output> outputs = new ArrayList<>();
+        for (int first = 0; first < choices.size(); first += made) {
+            choices.subList(first, first + made).stream()
+                    .sorted(Comparator.comparingDouble(Choice::meanLogprob).reversed())
+                    .limit(shown)
+                    .forEach(choice -> outputs.add(choice.take(outputs.size())));
+        }
+        return outputs;
     }
 
     private int promptTokens(Choice choice) {
@@ -209,15 +230,19 @@ final class Generation {
     private Usage usage() {
         int prompt = 0;
         int cached = 0;
+        int transferred = 0;
         int output = 0;
         for (Choice choice : choices) {
-            output += choice.finished.map(end -> end.usage().outputTokens()).orElse(choice.tokens);
+            output += choice.tokens;
             if (choice.index % head.call().sampling().n() == 0) {
                 prompt += promptTokens(choice);
                 cached += choice.finished.map(end -> end.usage().cachedTokens()).orElse(0);
+                transferred += choice.finished
+                        .map(end -> end.usage().transferredTokens())
+                        .orElse(0);
             }
         }
-        return new Usage(prompt, cached, output);
+        return new Usage(prompt, cached, transferred, output);
     }
 
     private Optional<JsonFields> kvTransferParams() {
@@ -247,7 +272,7 @@ final class Generation {
                     pendingBytes,
                     maxPendingBytes);
             engineIds.forEach(engine::abort);
-            end("client too slow", 200);
+            end("client too slow", 200, Optional.empty());
             exchange.reset();
         }
     }
@@ -255,7 +280,7 @@ final class Generation {
     private void clientLeft() {
         if (!ended) {
             engineIds.forEach(engine::abort);
-            end("client left", Exchange.CLIENT_LEFT);
+            end("client left", Exchange.CLIENT_LEFT, Optional.empty());
         }
     }
 
@@ -266,10 +291,11 @@ final class Generation {
         if (response.headWritten()) {
             // The status is long gone; a stream without [DONE] is the sign of an error.
             response.write(writer.errorEvent(error));
-            end("error", 200);
+            end("error", 200, Optional.of(error.message()));
             response.end();
         } else {
-            end("error", error.status());
+            boolean refused = error.status() < 500 || error.status() == 503;
+            end(refused ? "refused" : "error", error.status(), Optional.of(error.message()));
             exchange.fail(failure);
         }
         if (failure == error && error.status() == 500) {
@@ -285,22 +311,21 @@ final class Generation {
                         .distinct()
                         .reduce((first, second) -> first + "," + second)
                         .orElse("-"),
-                status);
+                status,
+                Optional.empty());
     }
 
-    private void end(String finish, int status) {
+    private void end(String finish, int status, Optional<String> error) {
         ended = true;
         Usage usage = usage();
-        exchange.log(new AccessLine(
+        exchange.log(
+                status,
                 head.id(),
-                exchange.request().path(),
-                usage.promptTokens(),
-                usage.cachedTokens(),
-                usage.outputTokens(),
+                Optional.of(new AccessLine.Tokens(
+                        usage.promptTokens(), usage.cachedTokens(), usage.transferredTokens(), usage.outputTokens())),
                 ttftMillis,
-                exchange.millis(),
                 finish,
-                status));
+                error);
         whenEnded.accept(this);
     }
 
@@ -314,6 +339,7 @@ final class Generation {
         private final StringBuilder text = new StringBuilder();
         private final List<int[]> ids = new ArrayList<>();
         private final List<TokenLogprobs> logprobs = new ArrayList<>();
+        private double logprobSum;
         private int textOffset;
         private boolean taken;
 
@@ -322,20 +348,28 @@ final class Generation {
         }
 
         void add(GenerationEvent.Output output) {
+            if (!head.call().generates()) {
+                return;
+            }
             text.append(output.text());
             ids.add(output.ids());
             logprobs.addAll(output.logprobs());
             tokens += output.ids().length;
+            output.logprobs().forEach(token -> logprobSum += token.logprob());
         }
 
-        /** What came since the last time. */
-        ReplyWriter.Output take() {
+        double meanLogprob() {
+            return tokens == 0 ? Double.NEGATIVE_INFINITY : logprobSum / tokens;
+        }
+
+        /** What came since the last time, as part of the choice of that number. */
+        ReplyWriter.Output take(int shownIndex) {
             Call call = head.call();
             int prompt = index / call.sampling().n();
             boolean first = !taken;
             String newText = text.toString();
             ReplyWriter.Output output = new ReplyWriter.Output(
-                    index,
+                    shownIndex,
                     first,
                     textOffset,
                     newText,

@@ -1,8 +1,10 @@
 package baton.server;
 
+import baton.engine.EngineConfig;
 import baton.engine.EngineListener;
 import baton.engine.EngineStatus;
 import baton.engine.FinishReason;
+import baton.kv.DType;
 import baton.kv.connector.Measurement;
 import io.micrometer.core.instrument.Clock;
 import io.micrometer.prometheusmetrics.PrometheusConfig;
@@ -22,6 +24,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.TreeMap;
 import java.util.function.BiConsumer;
+import java.util.stream.IntStream;
 import java.util.stream.Stream;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -46,6 +49,10 @@ public final class PrometheusMetrics implements EngineListener {
     private static final double[] REQUEST_SECONDS = {
         0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680
     };
+    /** Tokens in a step. */
+    private static final double[] STEP_TOKENS = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
+
+    private static final double[] SEQUENCES = {1, 2, 5, 10, 20};
     /** For connectors; finer than vLLM's, which begin at 5 ms. */
     private static final double[] TRANSFER_SECONDS = {
         0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10
@@ -85,6 +92,21 @@ public final class PrometheusMetrics implements EngineListener {
     private final DistributionDataPoint queue;
     private final DistributionDataPoint prefill;
     private final DistributionDataPoint decode;
+    private final DistributionDataPoint inference;
+    private final DistributionDataPoint perOutputToken;
+    private final DistributionDataPoint stepTokens;
+    private final DistributionDataPoint sequences;
+
+    /** There once the engine's limits are known. */
+    private volatile Optional<Lengths> lengths = Optional.empty();
+
+    /** Histograms whose buckets end at {@code max_model_len}. */
+    private record Lengths(
+            DistributionDataPoint prompt,
+            DistributionDataPoint computed,
+            DistributionDataPoint output,
+            DistributionDataPoint longestOutput,
+            DistributionDataPoint maxTokens) {}
 
     /** Connectors' metrics by name; only the engine's thread touches it. Empty: refused once, and said so. */
     private final Map<String, Optional<BiConsumer<List<String>, Measurement>>> measured = new HashMap<>();
@@ -138,6 +160,63 @@ public final class PrometheusMetrics implements EngineListener {
         queue = histogram("vllm:request_queue_time_seconds", "Waiting to be scheduled", REQUEST_SECONDS);
         prefill = histogram("vllm:request_prefill_time_seconds", "From scheduling to the first token", REQUEST_SECONDS);
         decode = histogram("vllm:request_decode_time_seconds", "From the first token to the last", REQUEST_SECONDS);
+        inference =
+                histogram("vllm:request_inference_time_seconds", "From scheduling to the last token", REQUEST_SECONDS);
+        perOutputToken = histogram(
+                "vllm:request_time_per_output_token_seconds",
+                "Mean time from one token to the next of a request",
+                TOKEN_SECONDS);
+        stepTokens = histogram("vllm:iteration_tokens_total", "Tokens computed in a step", STEP_TOKENS);
+        sequences = histogram("vllm:request_params_n", "The parameter n of requests", SEQUENCES);
+    }
+
+    /** 1, 2, 5, 10, 20, 50, ... up to and including {@code most}. */
+    static double[] oneTwoFive(int most) {
+        return IntStream.range(0, 10)
+                .boxed()
+                .flatMap(exponent -> Stream.of(1, 2, 5).map(mantissa -> mantissa * Math.pow(10, exponent)))
+                .mapToDouble(Double::doubleValue)
+                .filter(bound -> bound <= most)
+                .toArray();
+    }
+
+    @Override
+    public void onStart(EngineConfig config, int maxModelLen, DType dtype, int blocks) {
+        double[] buckets = oneTwoFive(maxModelLen);
+        lengths = Optional.of(new Lengths(
+                histogram("vllm:request_prompt_tokens", "Prompt tokens of requests", buckets),
+                histogram(
+                        "vllm:request_prefill_kv_computed_tokens",
+                        "Prompt tokens of requests that were computed here, not cached",
+                        buckets),
+                histogram("vllm:request_generation_tokens", "Tokens generated for requests", buckets),
+                histogram(
+                        "vllm:request_max_num_generation_tokens",
+                        "Tokens of the longest sequence of requests",
+                        buckets),
+                histogram("vllm:request_params_max_tokens", "Tokens that requests may generate", buckets)));
+        Gauge.builder()
+                .name("vllm:cache_config_info")
+                .help("How the KV cache is set up; always 1")
+                .labelNames(with(
+                        "block_size",
+                        "cache_dtype",
+                        "enable_prefix_caching",
+                        "num_gpu_blocks",
+                        "num_gpu_blocks_override",
+                        "kv_cache_memory_bytes"))
+                .withoutExemplars()
+                .register(registry)
+                .labelValues(valuesWith(
+                        Integer.toString(config.blockSize()),
+                        dtype.torchName(),
+                        config.enablePrefixCaching() ? "True" : "False",
+                        Integer.toString(blocks),
+                        config.numBlocks().isPresent()
+                                ? Integer.toString(config.numBlocks().getAsInt())
+                                : "None",
+                        config.numBlocks().isPresent() ? "None" : Long.toString(config.kvCacheBytes())))
+                .set(1);
     }
 
     /** All series in Prometheus' text format, UTF-8; the gauges say {@code now}. */
@@ -160,11 +239,20 @@ public final class PrometheusMetrics implements EngineListener {
         externalHits.inc(stats.externalHits());
         generationTokens.inc(stats.generatedTokens());
         preemptions.inc(stats.preempted());
+        if (stats.scheduledTokens() > 0) {
+            stepTokens.observe(stats.scheduledTokens());
+        }
     }
 
     @Override
-    public void onFirstToken(double seconds) {
+    public void onFirstToken(double seconds, PromptTokens prompt) {
         ttft.observe(seconds);
+        int cached = prompt.localCacheHit() + prompt.externalKvTransfer();
+        promptTokens.inc(prompt.localCompute() + cached);
+        localCompute.inc(prompt.localCompute());
+        localCacheHit.inc(prompt.localCacheHit());
+        externalKvTransfer.inc(prompt.externalKvTransfer());
+        promptTokensCached.inc(cached);
     }
 
     @Override
@@ -174,17 +262,25 @@ public final class PrometheusMetrics implements EngineListener {
 
     @Override
     public void onFinished(RequestStats stats) {
-        int cached = stats.localCacheHit() + stats.externalKvTransfer();
-        promptTokens.inc(stats.localCompute() + cached);
-        localCompute.inc(stats.localCompute());
-        localCacheHit.inc(stats.localCacheHit());
-        externalKvTransfer.inc(stats.externalKvTransfer());
-        promptTokensCached.inc(cached);
         success.labelValues(valuesWith(stats.reason().wireName())).inc();
         endToEnd.observe(stats.totalSeconds());
         queue.observe(stats.queueSeconds());
         prefill.observe(stats.prefillSeconds());
         decode.observe(stats.decodeSeconds());
+        inference.observe(stats.prefillSeconds() + stats.decodeSeconds());
+        perOutputToken.observe(stats.outputTokens() > 1 ? stats.decodeSeconds() / (stats.outputTokens() - 1) : 0);
+        lengths.ifPresent(histograms -> {
+            histograms.prompt().observe(stats.promptTokens());
+            histograms.computed().observe(stats.localCompute());
+            histograms.output().observe(stats.outputTokens());
+            histograms.maxTokens().observe(stats.maxTokens());
+        });
+    }
+
+    @Override
+    public void onAllFinished(int n, int longestOutput) {
+        sequences.observe(n);
+        lengths.ifPresent(histograms -> histograms.longestOutput().observe(longestOutput));
     }
 
     @Override

@@ -131,7 +131,7 @@ final class ReplyWriter {
 
     /** Whole choices and parts of a stream look the same. */
     private void completionChoice(JsonGenerator out, Call call, Output output) {
-        Call.Prompt prompt = call.prompts().get(output.index() / call.sampling().n());
+        Call.Prompt prompt = call.prompts().get(output.index() / call.n());
         boolean echoed = call.echo() && output.firstInStream();
         out.writeStartObject();
         out.writeNumberProperty("index", output.index());
@@ -159,7 +159,7 @@ final class ReplyWriter {
         out.writeNumberProperty("index", output.index());
         out.writeObjectPropertyStart("message");
         out.writeStringProperty("role", call.role());
-        out.writeStringProperty("content", output.text());
+        out.writeStringProperty("content", call.prompts().getFirst().text() + output.text());
         out.writeNullProperty("refusal");
         out.writeEndObject();
         chatLogprobs(out, call, output);
@@ -178,7 +178,8 @@ final class ReplyWriter {
         if (output.firstInStream()) {
             out.writeStringProperty("role", call.role());
         }
-        out.writeStringProperty("content", output.text());
+        out.writeStringProperty(
+                "content", output.firstInStream() ? call.prompts().getFirst().text() + output.text() : output.text());
         out.writeEndObject();
         chatLogprobs(out, call, output);
         finish(out, output);
@@ -210,10 +211,10 @@ final class ReplyWriter {
         int offset = output.textOffset();
         if (echoed) {
             out.writeNumber(offset);
-            offset += characters(tokenizer.token(prompt.ids()[0]));
-            offset = offsets(out, offset, ofPrompt);
+            offset += characters(token(call, prompt.ids()[0]));
+            offset = offsets(out, call, offset, ofPrompt);
         }
-        offsets(out, offset, output.logprobs());
+        offsets(out, call, offset, output.logprobs());
         out.writeEndArray();
         out.writeArrayPropertyStart("token_logprobs");
         if (echoed) {
@@ -224,10 +225,10 @@ final class ReplyWriter {
         out.writeEndArray();
         out.writeArrayPropertyStart("tokens");
         if (echoed) {
-            out.writeString(tokenizer.token(prompt.ids()[0]));
+            out.writeString(token(call, prompt.ids()[0]));
         }
-        ofPrompt.forEach(token -> out.writeString(tokenizer.token(token.id())));
-        output.logprobs().forEach(token -> out.writeString(tokenizer.token(token.id())));
+        ofPrompt.forEach(token -> out.writeString(token(call, token.id())));
+        output.logprobs().forEach(token -> out.writeString(token(call, token.id())));
         out.writeEndArray();
         out.writeArrayPropertyStart("top_logprobs");
         if (echoed) {
@@ -239,13 +240,18 @@ final class ReplyWriter {
         out.writeEndObject();
     }
 
-    private int offsets(JsonGenerator out, int start, List<TokenLogprobs> tokens) {
+    private int offsets(JsonGenerator out, Call call, int start, List<TokenLogprobs> tokens) {
         int offset = start;
         for (TokenLogprobs token : tokens) {
             out.writeNumber(offset);
-            offset += characters(tokenizer.token(token.id()));
+            offset += characters(token(call, token.id()));
         }
         return offset;
+    }
+
+    /** A token as log probabilities show it. */
+    private String token(Call call, int id) {
+        return call.tokensAsIds() ? "token_id:" + id : tokenizer.token(id);
     }
 
     /** The most probable tokens and, if it is not among them, the chosen one. */
@@ -253,8 +259,8 @@ final class ReplyWriter {
         Map<String, Float> byText = new LinkedHashMap<>();
         token.top().stream()
                 .limit(call.logprobs().orElse(0))
-                .forEach(candidate -> byText.putIfAbsent(tokenizer.token(candidate.id()), candidate.logprob()));
-        byText.putIfAbsent(tokenizer.token(token.id()), token.logprob());
+                .forEach(candidate -> byText.putIfAbsent(token(call, candidate.id()), candidate.logprob()));
+        byText.putIfAbsent(token(call, token.id()), token.logprob());
         out.writeStartObject();
         byText.forEach((text, logprob) -> out.writeNumberProperty(text, finite(logprob)));
         out.writeEndObject();
@@ -269,11 +275,11 @@ final class ReplyWriter {
         out.writeArrayPropertyStart("content");
         for (TokenLogprobs token : output.logprobs()) {
             out.writeStartObject();
-            chatToken(out, token.id(), token.logprob());
+            chatToken(out, call, token.id(), token.logprob());
             out.writeArrayPropertyStart("top_logprobs");
             token.top().stream().limit(call.logprobs().getAsInt()).forEach(candidate -> {
                 out.writeStartObject();
-                chatToken(out, candidate.id(), candidate.logprob());
+                chatToken(out, call, candidate.id(), candidate.logprob());
                 out.writeEndObject();
             });
             out.writeEndArray();
@@ -283,8 +289,8 @@ final class ReplyWriter {
         out.writeEndObject();
     }
 
-    private void chatToken(JsonGenerator out, int id, float logprob) {
-        out.writeStringProperty("token", tokenizer.token(id));
+    private void chatToken(JsonGenerator out, Call call, int id, float logprob) {
+        out.writeStringProperty("token", token(call, id));
         out.writeNumberProperty("logprob", finite(logprob));
         out.writeArrayPropertyStart("bytes");
         for (byte value : tokenizer.tokenBytes(id)) {

@@ -2,9 +2,11 @@ package baton.server;
 
 import baton.engine.Engine;
 import baton.engine.SamplingParams;
+import baton.engine.text.ChatTemplate;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
@@ -33,7 +35,7 @@ final class RequestReader {
     private static final int COMPLETION_MAX_TOKENS = 16;
 
     /** What one small body can make the server set up is bounded. */
-    private static final int MAX_CHOICES = 16_384;
+    private static final int MAX_SEQUENCES = 16_384;
 
     /** Fields whose presence, other than {@code null}, {@code false} or empty, means something that is not done here. */
     private static final List<String> UNSUPPORTED = List.of(
@@ -43,15 +45,13 @@ final class RequestReader {
             "guided_regex",
             "guided_choice",
             "guided_grammar",
+            "structural_tag",
             "structured_outputs",
-            "bad_words",
-            "allowed_token_ids",
-            "truncate_prompt_tokens",
+            "repetition_detection",
             "prompt_embeds",
             "logits_processors",
             "functions",
-            "audio",
-            "chat_template");
+            "audio");
 
     private final ServerConfig config;
     private final Engine engine;
@@ -97,30 +97,51 @@ final class RequestReader {
         refuseUnsupported(fields);
         refuseResponseFormat(fields);
         SamplingParams.Builder builder = sampling(fields);
+        boolean echo = fields.bool("echo").orElse(false);
         Optional<Integer> maxTokens = integer(fields, "max_tokens");
+        // With an echo, no tokens at all are a way to ask for the prompt's log probabilities.
+        boolean generates = !(echo && maxTokens.equals(Optional.of(0)));
+        maxTokens = generates ? maxTokens : Optional.of(1);
         builder.maxTokens(maxTokens.orElse(COMPLETION_MAX_TOKENS));
         OptionalInt logprobs = toOptionalInt(integer(fields, "logprobs"));
         logprobs.ifPresent(builder::logprobs);
-        boolean echo = fields.bool("echo").orElse(false);
         boolean stream = fields.bool("stream").orElse(false);
         readPromptLogprobs(fields, builder, stream);
         if (echo) {
             logprobs.ifPresent(builder::promptLogprobs);
         }
-        SamplingParams sampling = builder.build();
-        integer(fields, "best_of").filter(best -> best != sampling.n()).ifPresent(best -> {
-            throw new ConfigException("best_of", "is " + best + ", must equal n, which is " + sampling.n());
+        int n = builder.build().n();
+        integer(fields, "best_of").filter(best -> best != n).ifPresent(best -> {
+            if (best < n) {
+                throw new ConfigException("best_of", "is " + best + ", must be at least n, which is " + n);
+            }
+            if (stream) {
+                throw new ConfigException("best_of", "is " + best + ", must equal n, which is " + n + ", in a stream");
+            }
+            builder.n(best).logprobs(logprobs.orElse(0));
         });
+        SamplingParams sampling = builder.build();
 
         Optional<JsonFields> kvTransferParams = fields.object("kv_transfer_params");
         boolean addSpecialTokens = fields.bool("add_special_tokens").orElse(true);
-        requireFewChoices(fields, sampling.n());
+        requireFewSequences(fields, sampling.n());
         List<Call.Prompt> prompts = new ArrayList<>();
-        for (int[] ids : prompts(fields, kvTransferParams, addSpecialTokens)) {
+        for (int[] whole : prompts(fields, kvTransferParams, addSpecialTokens)) {
+            int[] ids = truncated(fields, whole, maxTokens.orElse(COMPLETION_MAX_TOKENS));
             requireFits(ids, maxTokens, "max_tokens");
             prompts.add(new Call.Prompt(ids, echo ? engine.tokenizer().decode(ids, true) : ""));
         }
-        return call(fields, Call.Api.COMPLETION, model, prompts, sampling, logprobs, echo, config.responseRole());
+        return call(
+                fields,
+                Call.Api.COMPLETION,
+                model,
+                prompts,
+                sampling,
+                n,
+                logprobs,
+                echo,
+                generates,
+                config.responseRole());
     }
 
     Call chat(JsonFields fields) {
@@ -128,9 +149,6 @@ final class RequestReader {
         refuseUnsupported(fields);
         refuseResponseFormat(fields);
         refuseToolChoice(fields);
-        if (fields.bool("echo").orElse(false)) {
-            throw new ConfigException("echo", "is not supported for chat");
-        }
         SamplingParams.Builder builder = sampling(fields);
         String maxTokensField =
                 fields.value("max_completion_tokens").isPresent() ? "max_completion_tokens" : "max_tokens";
@@ -140,24 +158,59 @@ final class RequestReader {
         logprobs.ifPresent(builder::logprobs);
         readPromptLogprobs(fields, builder, fields.bool("stream").orElse(false));
         SamplingParams sampling = builder.build();
+        requireFewSequences(fields, sampling.n());
 
-        ChatPrompt chat = ChatPrompt.read(fields, engine.chatTemplate(), config.responseRole());
+        ChatPrompt chat = chatPrompt(fields);
         Optional<JsonFields> kvTransferParams = fields.object("kv_transfer_params");
-        int[] ids = handedOverPrompt(kvTransferParams)
+        int[] whole = handedOverPrompt(kvTransferParams)
                 .orElseGet(() -> encode(
                         "messages",
                         chat.text(),
                         fields.bool("add_special_tokens").orElse(false)));
+        int[] ids = truncated(fields, whole, maxTokens.orElse(1));
         requireFits(ids, maxTokens, maxTokensField);
+        boolean echo = fields.bool("echo").orElse(false);
         return call(
                 fields,
                 Call.Api.CHAT,
                 model,
-                List.of(new Call.Prompt(ids, "")),
+                List.of(new Call.Prompt(ids, echo ? chat.continued() : "")),
                 sampling,
+                sampling.n(),
                 logprobs,
                 false,
+                true,
                 chat.responseRole());
+    }
+
+    private ChatPrompt chatPrompt(JsonFields fields) {
+        Optional<ChatTemplate> template = engine.chatTemplate();
+        Optional<String> own = fields.string("chat_template");
+        if (own.isPresent()) {
+            if (!config.trustRequestChatTemplate()) {
+                throw ApiException.badField(
+                        "chat_template", "is a program that this server runs only with --trust-request-chat-template");
+            }
+            template = template.map(model -> model.with(own.get()));
+        }
+        return ChatPrompt.read(fields, template, config.responseRole());
+    }
+
+    /** The end of the prompt, if the request wants it cut. */
+    private int[] truncated(JsonFields fields, int[] ids, int maxTokens) {
+        Optional<Integer> asked = integer(fields, "truncate_prompt_tokens");
+        if (asked.isEmpty()) {
+            return ids;
+        }
+        int most = engine.maxModelLen() - 1;
+        if (asked.get() < -1 || asked.get() == 0 || asked.get() > most) {
+            throw ApiException.badField(
+                    "truncate_prompt_tokens",
+                    "is " + asked.get() + ", must be between 1 and " + most
+                            + ", or -1 for as many as fit with the output");
+        }
+        int kept = asked.get() == -1 ? Math.clamp(engine.maxModelLen() - (long) maxTokens, 1, most) : asked.get();
+        return ids.length <= kept ? ids : Arrays.copyOfRange(ids, ids.length - kept, ids.length);
     }
 
     /** The ids of {@code prompt} or {@code messages} of a {@code /tokenize} request. */
@@ -172,8 +225,7 @@ final class RequestReader {
             return engine.tokenizer()
                     .encode(text, fields.bool("add_special_tokens").orElse(true));
         }
-        String text = ChatPrompt.read(fields, engine.chatTemplate(), config.responseRole())
-                .text();
+        String text = chatPrompt(fields).text();
         return engine.tokenizer().encode(text, fields.bool("add_special_tokens").orElse(false));
     }
 
@@ -191,9 +243,12 @@ final class RequestReader {
             String model,
             List<Call.Prompt> prompts,
             SamplingParams sampling,
+            int n,
             OptionalInt logprobs,
             boolean echo,
+            boolean generates,
             String role) {
+        checkIgnored(fields);
         boolean stream = fields.bool("stream").orElse(false);
         Optional<JsonFields> options = fields.object("stream_options");
         if (options.isPresent() && !stream) {
@@ -209,6 +264,7 @@ final class RequestReader {
                 model,
                 prompts,
                 sampling,
+                n,
                 logprobs,
                 stream,
                 includeUsage,
@@ -216,8 +272,10 @@ final class RequestReader {
                         && options.flatMap(o -> o.bool("continuous_usage_stats"))
                                 .orElse(false),
                 echo,
+                generates,
                 fields.value("prompt_logprobs").isPresent(),
                 fields.bool("return_token_ids").orElse(false),
+                fields.bool("return_tokens_as_token_ids").orElse(false),
                 role,
                 fields.object("kv_transfer_params"),
                 cacheSalt,
@@ -239,6 +297,15 @@ final class RequestReader {
                                 .map(name -> "'" + name + "'")
                                 .collect(Collectors.joining(", ")),
                 Optional.of("model"));
+    }
+
+    /** Fields without an effect here still have a type. */
+    private static void checkIgnored(JsonFields fields) {
+        fields.string("user");
+        fields.bool("spaces_between_special_tokens");
+        fields.bool("parallel_tool_calls");
+        fields.number("length_penalty");
+        fields.object("vllm_xargs");
     }
 
     private static void refuseUnsupported(JsonFields fields) {
@@ -273,7 +340,10 @@ final class RequestReader {
             boolean allowed = choice.isString()
                     && (choice.asString().equals("none") || choice.asString().equals("auto"));
             if (!allowed) {
-                throw ConfigException.unsupported("tool_choice", Json.shown(choice), "none, auto");
+                throw ApiException.badField(
+                        "tool_choice",
+                        "is " + Json.shown(choice)
+                                + ", must be none or auto: tools are shown to the model, calls stay part of its text");
             }
         });
     }
@@ -313,6 +383,16 @@ final class RequestReader {
         integer(fields, "min_tokens").ifPresent(builder::minTokens);
         fields.object("logit_bias").ifPresent(bias -> builder.logitBias(logitBias(bias)));
         fields.bool("skip_special_tokens").ifPresent(builder::skipSpecialTokens);
+        fields.value("allowed_token_ids")
+                .ifPresent(value -> builder.allowedTokenIds(Arrays.stream(tokenIds("allowed_token_ids", value))
+                        .boxed()
+                        .collect(Collectors.toSet())));
+        fields.value("bad_words").ifPresent(value -> {
+            if (!value.isArray()) {
+                throw ApiException.badField("bad_words", "must be an array of strings, is " + Json.shown(value));
+            }
+            builder.badWords(stringOrStrings("bad_words", value), engine.tokenizer());
+        });
         return builder;
     }
 
@@ -395,17 +475,23 @@ final class RequestReader {
         return prompts;
     }
 
-    /** Before anything is made for each of them. */
-    private static void requireFewChoices(JsonFields fields, int n) {
+    /** Before anything is made for each of them; also of what the engine could never hold at once. */
+    private void requireFewSequences(JsonFields fields, int n) {
+        long most = Math.min(
+                MAX_SEQUENCES,
+                (long) engine.config().maxNumSeqs() + engine.config().maxWaiting());
         int prompts = fields.value("prompt")
                 .filter(prompt -> prompt.isArray() && !prompt.path(0).isNumber())
                 .map(JsonNode::size)
                 .orElse(1);
-        if ((long) prompts * n > MAX_CHOICES) {
-            throw ApiException.badField(
-                    "prompt",
-                    "has " + prompts + " prompts with n=" + n + ", a request may have at most " + MAX_CHOICES
-                            + " choices");
+        if ((long) prompts * n > most) {
+            String own = fields.value("best_of").isPresent() ? "best_of" : "n";
+            throw prompts == 1
+                    ? ApiException.badField(own, "is " + n + ", a request may have at most " + most + " sequences")
+                    : ApiException.badField(
+                            "prompt",
+                            "has " + prompts + " prompts with " + own + "=" + n + ", a request may have at most " + most
+                                    + " sequences");
         }
     }
 

@@ -5,7 +5,10 @@ import baton.kv.ConfigException;
 import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
+import java.util.Set;
 import java.util.function.Consumer;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /**
  * How an {@link ApiServer} answers.
@@ -17,8 +20,12 @@ import java.util.function.Consumer;
  * @param maxBodyBytes largest request body
  * @param maxPendingBytes output that may wait for a client that reads slowly; beyond it the request is aborted
  * @param bodyTimeout how long a client may take to send a body
+ * @param idleTimeout how long a connection may have no request, or an incomplete request line or header
  * @param responseRole role of chat answers
  * @param version what {@code /version} says
+ * @param trustRequestChatTemplate whether requests may bring a {@code chat_template} of their own
+ * @param accessLog takes a line for each request when it has ended, on the event loop
+ * @param unloggedPaths paths whose successful requests have no line, such as those that are polled
  * @param samplingDefaults applied to a request's parameters before its own fields are, e.g. to put the model's
  *     generation_config.json in force; a {@code maxTokens} set here counts for chat only
  */
@@ -30,9 +37,19 @@ public record ServerConfig(
         int maxBodyBytes,
         int maxPendingBytes,
         Duration bodyTimeout,
+        Duration idleTimeout,
         String responseRole,
         String version,
+        boolean trustRequestChatTemplate,
+        Consumer<String> accessLog,
+        Set<String> unloggedPaths,
         Consumer<SamplingParams.Builder> samplingDefaults) {
+
+    /** Where access lines go unless told otherwise. */
+    private static final Logger ACCESS_LOG = LoggerFactory.getLogger("access");
+
+    /** What load balancers and Prometheus ask for all the time. */
+    public static final Set<String> POLLED = Set.of("/health", "/ping", "/metrics", "/load");
 
     public ServerConfig {
         servedModelNames = List.copyOf(servedModelNames);
@@ -54,6 +71,10 @@ public record ServerConfig(
         if (!bodyTimeout.isPositive()) {
             throw new ConfigException("body_timeout", "is " + bodyTimeout + ", must be positive");
         }
+        if (!idleTimeout.isPositive()) {
+            throw new ConfigException("idle_timeout", "is " + idleTimeout + ", must be positive");
+        }
+        unloggedPaths = Set.copyOf(unloggedPaths);
     }
 
     /** The defaults: vLLM's port, this host only, no key. */
@@ -70,8 +91,12 @@ public record ServerConfig(
         private int maxBodyBytes = 32 << 20;
         private int maxPendingBytes = 1 << 20;
         private Duration bodyTimeout = Duration.ofSeconds(60);
+        private Duration idleTimeout = Duration.ofSeconds(75);
         private String responseRole = "assistant";
         private String version = "unknown";
+        private boolean trustRequestChatTemplate;
+        private Consumer<String> accessLog = ACCESS_LOG::info;
+        private Set<String> unloggedPaths = POLLED;
         private Consumer<SamplingParams.Builder> samplingDefaults = builder -> {};
 
         private Builder(List<String> servedModelNames) {
@@ -113,6 +138,26 @@ public record ServerConfig(
             return this;
         }
 
+        public Builder idleTimeout(Duration value) {
+            idleTimeout = value;
+            return this;
+        }
+
+        public Builder trustRequestChatTemplate(boolean value) {
+            trustRequestChatTemplate = value;
+            return this;
+        }
+
+        public Builder accessLog(Consumer<String> value) {
+            accessLog = value;
+            return this;
+        }
+
+        public Builder unloggedPaths(Set<String> value) {
+            unloggedPaths = value;
+            return this;
+        }
+
         public Builder responseRole(String value) {
             responseRole = value;
             return this;
@@ -138,8 +183,12 @@ public record ServerConfig(
                     maxBodyBytes,
                     maxPendingBytes,
                     bodyTimeout,
+                    idleTimeout,
                     responseRole,
                     version,
+                    trustRequestChatTemplate,
+                    accessLog,
+                    unloggedPaths,
                     samplingDefaults);
         }
     }

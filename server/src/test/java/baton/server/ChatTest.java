@@ -72,6 +72,59 @@ class ChatTest {
     }
 
     @Test
+    void contentPartsMayBeStringsOrOfNewerTypes() throws Exception {
+        fixture.engine.answers("x");
+        assertThat(
+                        promptOf(
+                                "\"messages\":[{\"role\":\"user\",\"content\":[\"A\",{\"type\":\"input_text\",\"text\":\"B\"}]}]"))
+                .isEqualTo("<|bos|><|user|>A\nB<|end|><|assistant|>");
+    }
+
+    @Test
+    void echoRepeatsTheMessageThatIsContinued() throws Exception {
+        fixture.engine.answers(" seven", ".");
+        String body =
+                "\"messages\":[{\"role\":\"user\",\"content\":\"?\"},{\"role\":\"assistant\",\"content\":\"It is\"}],"
+                        + "\"continue_final_message\":true,\"add_generation_prompt\":false,\"echo\":true";
+        assertThat(ServerFixture.json(fixture.post("/v1/chat/completions", "{" + body + "}"))
+                        .at("/choices/0/message/content")
+                        .asString())
+                .isEqualTo("It is seven.");
+        assertThat(StreamingTest.events(fixture.post("/v1/chat/completions", "{" + body + ",\"stream\":true}")))
+                .element(0)
+                .asString()
+                .contains("\"content\":\"It is seven\"");
+        // Nothing is repeated if the model begins a message of its own.
+        assertThat(ServerFixture.json(fixture.post("/v1/chat/completions", "{" + HELLO + ",\"echo\":true}"))
+                        .at("/choices/0/message/content")
+                        .asString())
+                .isEqualTo(" seven.");
+    }
+
+    @Test
+    void aTrustedTemplateReadsItsVariables() throws Exception {
+        try (ServerFixture trusting = new ServerFixture(config -> config.trustRequestChatTemplate(true))) {
+            trusting.engine.answers("x");
+            String template = "{{ bos_token }}{{ messages[0].content }} {{ reasoning_effort }} {{ documents[0].text }}"
+                    + " {{ mood }}{% if add_generation_prompt %}:{% endif %}";
+            HttpResponse<String> response = trusting.post(
+                    "/v1/chat/completions",
+                    "{" + HELLO + ",\"chat_template\":\"" + template
+                            + "\",\"reasoning_effort\":\"low\",\"documents\":[{\"text\":\"D\"}],"
+                            + "\"chat_template_kwargs\":{\"mood\":\"sad\"}}");
+            assertThat(response.statusCode()).as(response.body()).isEqualTo(200);
+            assertThat(trusting.engine
+                            .tokenizer()
+                            .decode(trusting.engine.nextSubmitted().request.prompt(), false))
+                    .isEqualTo("<|bos|>Item 7? low D sad:");
+            HttpResponse<String> broken =
+                    trusting.post("/v1/chat/completions", "{" + HELLO + ",\"chat_template\":\"{% if %}\"}");
+            assertThat(broken.statusCode()).isEqualTo(400);
+            assertThat(broken.body()).contains("chat_template, ");
+        }
+    }
+
+    @Test
     void limitsOfTheOutput() throws Exception {
         fixture.engine.answers("x");
         fixture.post("/v1/chat/completions", "{" + HELLO + ",\"max_tokens\":5}");
@@ -148,11 +201,15 @@ class ChatTest {
             {"messages":[{"content":"x"}]}                                                    | messages[0].role: is missing, must be a string such as user
             {"messages":[{"role":"user"}]}                                                    | messages[0].content: is missing, must be a string or an array of parts
             {"messages":[{"role":"user","content":5}]}                                        | messages[0].content: must be a string or an array of parts, is 5
-            {"messages":[{"role":"user","content":[{"type":"image_url"}]}]}                   | messages[0].content[0].type: unsupported value 'image_url'; allowed: text
+            {"messages":[{"role":"user","content":[{"type":"image_url"}]}]}                   | messages[0].content[0].type: unsupported value 'image_url'; allowed: text, input_text, output_text
+            {"messages":[{"role":"user","content":"x"},{"role":"user","content":[{"type":"text","text":5}]}]} | messages[1].content[0].text: must be a string, is 5
+            {"messages":[{"role":"user","content":[["x"]]}]}                                  | messages[0].content[0]: must be an object or a string, is ["x"]
+            {"messages":[{"role":"user","content":"x"}],"chat_template":"{{ 1 }}"}            | chat_template: is a program that this server runs only with --trust-request-chat-template
+            {"messages":[{"role":"user","content":"x"}],"documents":{}}                       | documents: must be an array of objects, is {}
             {"messages":[{"role":"user","content":[{"text":"x"}]}]}                           | messages[0].content[0].type: is missing, must be text
             {"messages":[{"role":"user","content":[{"type":"text"}]}]}                        | messages[0].content[0].text: is missing, must be a string
             {"messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_object"}} | response_format.type: unsupported value 'json_object'; allowed: text
-            {"messages":[{"role":"user","content":"x"}],"tool_choice":"required"}             | tool_choice: unsupported value '"required"'; allowed: none, auto
+            {"messages":[{"role":"user","content":"x"}],"tool_choice":"required"}             | tool_choice: is "required", must be none or auto: tools are shown to the model, calls stay part of its text
             {"messages":[{"role":"user","content":"x"}],"top_logprobs":2}                     | top_logprobs: is 2, which needs logprobs to be true
             {"messages":[{"role":"user","content":"x"}],"logprobs":true,"top_logprobs":21}    | top_logprobs: is 21, must be between 0 and 20
             {"messages":[{"role":"user","content":"x"}],"max_completion_tokens":4000}         | max_completion_tokens: is 4000, must be at most 2041: prompt and output together may have 2048 tokens and the prompt has 7

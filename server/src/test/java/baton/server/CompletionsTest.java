@@ -59,6 +59,7 @@ class CompletionsTest {
                         "repetition_penalty":1.2,"stop":["END","STOP"],"stop_token_ids":[9,10],
                         "include_stop_str_in_output":true,"ignore_eos":true,"max_tokens":12,"min_tokens":3,"logprobs":2,
                         "logit_bias":{"5":1.5,"6":-2},"skip_special_tokens":false,"cache_salt":"pepper","priority":-4,
+                        "allowed_token_ids":[5,6,7],"bad_words":["a"],"user":"u","spaces_between_special_tokens":true,
                         "prompt_logprobs":1,"kv_transfer_params":{"do_remote_decode":true},"nobody_knows_this":{}}
                         """).statusCode()).isEqualTo(200);
         GenerationRequest request = fixture.engine.nextSubmitted().request;
@@ -83,7 +84,11 @@ class CompletionsTest {
                         .promptLogprobs(1)
                         .logitBias(Map.of(5, 1.5, 6, -2.0))
                         .skipSpecialTokens(false)
+                        .allowedTokenIds(Set.of(5, 6, 7))
+                        .badWords(List.of("a"), fixture.engine.tokenizer())
                         .build());
+        assertThat(request.sampling().badWords())
+                .contains(ints(fixture.engine.tokenizer().encode("a", false)));
         assertThat(request.cacheSalt()).contains("pepper");
         assertThat(request.priority()).isEqualTo(-4);
         assertThat(request.kvTransferParams().flatMap(params -> params.bool("do_remote_decode")))
@@ -195,6 +200,152 @@ class CompletionsTest {
         assertThat(choice.at("/logprobs/text_offset/" + prompt.length).asInt()).isEqualTo(2);
         assertThat(choice.get("prompt_token_ids").size()).isEqualTo(prompt.length);
         assertThat(choice.get("token_ids").toString()).isEqualTo("[" + a + "]");
+    }
+
+    @Test
+    void aNullFieldIsAnAbsentOne() throws Exception {
+        fixture.engine.answers("x");
+        StringBuilder body = new StringBuilder("{\"prompt\":\"a\"");
+        for (String name : List.of(
+                "model",
+                "echo",
+                "suffix",
+                "n",
+                "best_of",
+                "max_tokens",
+                "temperature",
+                "top_p",
+                "top_k",
+                "min_p",
+                "seed",
+                "stop",
+                "stop_token_ids",
+                "stream",
+                "stream_options",
+                "logprobs",
+                "prompt_logprobs",
+                "logit_bias",
+                "presence_penalty",
+                "frequency_penalty",
+                "repetition_penalty",
+                "min_tokens",
+                "ignore_eos",
+                "user",
+                "allowed_token_ids",
+                "bad_words",
+                "truncate_prompt_tokens",
+                "response_format",
+                "structured_outputs",
+                "guided_json",
+                "cache_salt",
+                "priority",
+                "request_id",
+                "kv_transfer_params",
+                "add_special_tokens",
+                "return_token_ids",
+                "return_tokens_as_token_ids",
+                "skip_special_tokens",
+                "use_beam_search")) {
+            body.append(",\"").append(name).append("\":null");
+        }
+        HttpResponse<String> response = fixture.post("/v1/completions", body + "}");
+        assertThat(response.statusCode()).as(response.body()).isEqualTo(200);
+        GenerationRequest request = fixture.engine.nextSubmitted().request;
+        assertThat(request.sampling()).isEqualTo(SamplingParams.builder().build());
+    }
+
+    @Test
+    void bestOfShowsTheMostProbablePerToken() throws Exception {
+        float[] means = {-3f, -0.5f, -9f, -1f};
+        fixture.engine.script(session -> {
+            assertThat(session.request.sampling().n()).isEqualTo(4);
+            for (int index = 0; index < 4; index++) {
+                int prompt = session.request.prompt()[0];
+                // The longer the less probable as a whole; per token it is the mean that counts.
+                for (int token = 0; token < 4 - index; token++) {
+                    session.output(
+                            index,
+                            new int[] {5},
+                            token == 0 ? prompt + ":" + index : "",
+                            List.of(new TokenLogprobs(5, means[index], 1, List.of())));
+                }
+                session.finish(index, FinishReason.STOP);
+            }
+        });
+        JsonNode json = ServerFixture.json(
+                fixture.post("/v1/completions", "{\"prompt\":[[20],[30]],\"n\":2,\"best_of\":4,\"temperature\":1}"));
+        List<String> texts = new ArrayList<>();
+        json.get("choices")
+                .forEach(choice -> texts.add(
+                        choice.get("index").asInt() + "=" + choice.get("text").asString()));
+        assertThat(texts).containsExactly("0=20:1", "1=20:3", "2=30:1", "3=30:3");
+        assertThat(json.at("/choices/0/logprobs").isNull()).isTrue();
+        // All that was generated is paid for.
+        assertThat(json.at("/usage/completion_tokens").asInt()).isEqualTo(2 * (4 + 3 + 2 + 1));
+    }
+
+    @Test
+    void anEchoWithoutTokensIsThePromptAlone() throws Exception {
+        int[] prompt = fixture.engine.tokenizer().encode("ab", false);
+        fixture.engine.script(session -> {
+            assertThat(session.request.sampling().maxTokens()).hasValue(1);
+            session.promptLogprobs(List.of(new TokenLogprobs(prompt[1], -2f, 3, List.of())));
+            session.output(0, new int[] {7}, "z", List.of(new TokenLogprobs(7, -0.5f, 1, List.of())));
+            session.finish(0, FinishReason.LENGTH);
+        });
+        String body = "{\"prompt\":\"ab\",\"add_special_tokens\":false,\"echo\":true,\"logprobs\":0,\"max_tokens\":0";
+        JsonNode json = ServerFixture.json(fixture.post("/v1/completions", body + "}"));
+        assertThat(json.at("/choices/0/text").asString()).isEqualTo("ab");
+        assertThat(json.at("/choices/0/logprobs/token_logprobs").toString()).isEqualTo("[null,-2.0]");
+        assertThat(json.at("/choices/0/finish_reason").asString()).isEqualTo("length");
+        assertThat(json.at("/usage/completion_tokens").asInt()).isZero();
+        List<String> events = StreamingTest.events(fixture.post("/v1/completions", body + ",\"stream\":true}"));
+        assertThat(events.getFirst()).contains("\"text\":\"ab\"");
+        assertThat(String.join("", events)).doesNotContain("z");
+        // Without an echo there must be something to answer.
+        assertThat(fixture.post("/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":0}")
+                        .statusCode())
+                .isEqualTo(400);
+    }
+
+    @Test
+    void logprobsCanNameTokensById() throws Exception {
+        fixture.engine.script(session -> {
+            session.output(
+                    0,
+                    new int[] {300},
+                    "a",
+                    List.of(new TokenLogprobs(300, -0.5f, 1, List.of(new Candidate(301, -1.5f)))));
+            session.finish(0, FinishReason.STOP);
+        });
+        JsonNode logprobs = ServerFixture.json(fixture.post(
+                        "/v1/completions", "{\"prompt\":\"x\",\"logprobs\":1,\"return_tokens_as_token_ids\":true}"))
+                .at("/choices/0/logprobs");
+        assertThat(logprobs.get("tokens").toString()).isEqualTo("[\"token_id:300\"]");
+        assertThat(logprobs.get("top_logprobs").toString())
+                .isEqualTo("[{\"token_id:301\":-1.5,\"token_id:300\":-0.5}]");
+        JsonNode chat = ServerFixture.json(fixture.post(
+                "/v1/chat/completions",
+                "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"logprobs\":true,\"top_logprobs\":1,"
+                        + "\"return_tokens_as_token_ids\":true}"));
+        assertThat(chat.at("/choices/0/logprobs/content/0/token").asString()).isEqualTo("token_id:300");
+        assertThat(chat.at("/choices/0/logprobs/content/0/top_logprobs/0/token").asString())
+                .isEqualTo("token_id:301");
+    }
+
+    @Test
+    void aLongPromptLosesItsBeginningIfAsked() throws Exception {
+        fixture.engine.answers("x");
+        assertThat(promptsOf("[1,2,3,4,5],\"truncate_prompt_tokens\":2", 1)).containsExactly(List.of(4, 5));
+        assertThat(promptsOf("[1,2],\"truncate_prompt_tokens\":3", 1)).containsExactly(List.of(1, 2));
+        String tooLong = "[" + "5,".repeat(3000) + "6]";
+        assertThat(promptsOf(tooLong + ",\"truncate_prompt_tokens\":-1,\"max_tokens\":48", 1)
+                        .getFirst())
+                .hasSize(2000)
+                .endsWith(5, 6);
+        assertThat(fixture.post("/v1/completions", "{\"prompt\":" + tooLong + "}")
+                        .statusCode())
+                .isEqualTo(400);
     }
 
     @Test

@@ -3,9 +3,12 @@ package baton.server;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import baton.engine.FinishReason;
 import baton.kv.ConfigException;
+import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.util.List;
+import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import tools.jackson.databind.JsonNode;
@@ -103,18 +106,17 @@ class EndpointsTest {
     }
 
     @Test
-    void theAccessLineIsReadable() {
-        assertThat(new AccessLine(
-                        "cmpl-1",
-                        "/v1/completions",
-                        100,
-                        96,
-                        16,
-                        java.util.OptionalDouble.of(12.34),
-                        56.78,
-                        "stop",
-                        200))
-                .hasToString("cmpl-1 /v1/completions prompt=100 cached=96 output=16 ttft=12.3ms total=56.8ms"
-                        + " finish=stop status=200");
+    void loadCountsWhatIsBeingAnswered() throws Exception {
+        assertThat(fixture.get("/load").body()).isEqualTo("{\"server_load\":0}");
+        var answer = fixture.client.sendAsync(
+                HttpRequest.newBuilder(fixture.uri("/v1/completions"))
+                        .POST(HttpRequest.BodyPublishers.ofString("{\"prompt\":\"a\"}"))
+                        .build(),
+                HttpResponse.BodyHandlers.ofString());
+        FakeEngine.Session session = fixture.engine.nextSubmitted();
+        assertThat(fixture.get("/load").body()).isEqualTo("{\"server_load\":1}");
+        session.finish(0, FinishReason.STOP);
+        assertThat(answer.get(10, TimeUnit.SECONDS).statusCode()).isEqualTo(200);
+        assertThat(fixture.get("/load").body()).isEqualTo("{\"server_load\":0}");
     }
 }

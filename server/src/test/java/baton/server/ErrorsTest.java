@@ -30,7 +30,21 @@ class ErrorsTest {
             {"prompt":"a","top_p":[1]}                       | top_p                | top_p: must be a number, is [1]
             {"prompt":"a","n":0}                             | n                    | n: is 0, must be between 1 and 16384
             {"prompt":"a","n":1.5}                           | n                    | n: must be a whole number, is 1.5
-            {"prompt":"a","n":2,"best_of":3}                 | best_of              | best_of: is 3, must equal n, which is 2
+            {"prompt":"a","n":3,"best_of":2}                 | best_of              | best_of: is 2, must be at least n, which is 3
+            {"prompt":"a","n":2,"best_of":3,"stream":true}   | best_of              | best_of: is 3, must equal n, which is 2, in a stream
+            {"prompt":"a","best_of":5000}                    | best_of              | best_of: is 5000, a request may have at most 4224 sequences
+            {"prompt":"a","n":5000}                          | n                    | n: is 5000, a request may have at most 4224 sequences
+            {"prompt":"a","allowed_token_ids":[]}            | allowed_token_ids    | allowed_token_ids: is empty, must have at least one token
+            {"prompt":"a","allowed_token_ids":[5,2048]}      | allowed_token_ids[1] | allowed_token_ids[1]: token id 2048 is not in the vocabulary, must be between 0 and 2047
+            {"prompt":"a","bad_words":"x"}                   | bad_words            | bad_words: must be an array of strings, is "x"
+            {"prompt":"a","bad_words":["x",{}]}              | bad_words[1]         | bad_words[1]: must be a string, is {}
+            {"prompt":"a","bad_words":[""]}                  | bad_words            | bad_words: cannot contain a word without tokens
+            {"prompt":"a","truncate_prompt_tokens":0}        | truncate_prompt_tokens | truncate_prompt_tokens: is 0, must be between 1 and 2047, or -1 for as many as fit with the output
+            {"prompt":"a","truncate_prompt_tokens":2048}     | truncate_prompt_tokens | truncate_prompt_tokens: is 2048, must be between 1 and 2047, or -1 for as many as fit with the output
+            {"prompt":"a","structured_outputs":{"json":{}}}  | structured_outputs   | structured_outputs: is not supported by this server, is {"json":{}}
+            {"prompt":"a","user":7}                          | user                 | user: must be a string, is 7
+            {"prompt":"a","return_tokens_as_token_ids":1}    | return_tokens_as_token_ids | return_tokens_as_token_ids: must be true or false, is 1
+            {"prompt":"a","stream":true,"stream_options":{"include_usage":3}} | stream_options.include_usage | stream_options.include_usage: must be true or false, is 3
             {"prompt":"a","max_tokens":0}                    | max_tokens           | max_tokens: is 0, must be at least 1
             {"prompt":"a","max_tokens":99999999999}          | max_tokens           | max_tokens: is 99999999999, must fit 32 bits
             {"prompt":"a","stream":"yes"}                    | stream               | stream: must be true or false, is "yes"
@@ -40,7 +54,7 @@ class ErrorsTest {
             {"prompt":"a","stop":["x",""]}                   | stop                 | stop: cannot contain an empty string
             {"prompt":"a","seed":1.5}                        | seed                 | seed: must be a whole number, is 1.5
             {"prompt":"a","seed":9223372036854775808}        | seed                 | seed: must be a whole number of 64 bits, is 9223372036854775808
-            {"prompt":["a","b"],"n":16384,"temperature":1}   | prompt               | prompt: has 2 prompts with n=16384, a request may have at most 16384 choices
+            {"prompt":["a","b"],"n":16384,"temperature":1}   | prompt               | prompt: has 2 prompts with n=16384, a request may have at most 4224 sequences
             {"prompt":"a","response_format":{"type":"json_object"}} | response_format.type | response_format.type: unsupported value 'json_object'; allowed: text
             {"prompt":"a","logprobs":true}                   | logprobs             | logprobs: must be a whole number, is true
             {"prompt":"a","logprobs":21}                     | logprobs             | logprobs: is 21, must be between 0 and 20

@@ -34,6 +34,7 @@ import java.util.function.Consumer;
 final class FakeEngine implements Engine {
     static final int MAX_MODEL_LEN = 2048;
     static final int CACHED_TOKENS = 3;
+    static final int TRANSFERRED_TOKENS = 2;
     static final Path MODEL = Path.of(System.getProperty("baton.root", "."), "models", "tiny-ledger")
             .normalize();
 
@@ -215,7 +216,8 @@ final class FakeEngine implements Engine {
                     index,
                     reason,
                     stopReason,
-                    new Usage(request.prompt().length, CACHED_TOKENS, outputs.getOrDefault(index, 0)),
+                    new Usage(
+                            request.prompt().length, CACHED_TOKENS, TRANSFERRED_TOKENS, outputs.getOrDefault(index, 0)),
                     kvTransferParams,
                     error));
         }

@@ -2,13 +2,17 @@ package baton.server;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import baton.engine.EngineConfig;
+import baton.engine.EngineListener.PromptTokens;
 import baton.engine.EngineListener.RequestStats;
 import baton.engine.EngineListener.StepStats;
 import baton.engine.EngineStatus;
 import baton.engine.FinishReason;
+import baton.kv.DType;
 import baton.kv.connector.Measurement;
 import baton.kv.connector.Measurement.Kind;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -18,14 +22,19 @@ class PrometheusMetricsTest {
     private static final EngineStatus STATUS = new EngineStatus(3, 5, 2, 200, 50, Optional.empty());
     private static final String LABELS = "engine=\"0\",model_name=\"m\"";
 
+    private static final EngineConfig CONFIG =
+            EngineConfig.of(Path.of("m")).blockSize(32).numBlocks(200).build();
+
     private final PrometheusMetrics metrics = new PrometheusMetrics("m");
 
     @Test
     void everySeriesHasVllmsName() {
         metrics.onStep(new StepStats(40, 3, 1, 100, 64, 36, 32, 0.01, STATUS));
-        metrics.onFirstToken(0.004);
+        metrics.onStart(CONFIG, 64, DType.BF16, 200);
+        metrics.onFirstToken(0.004, new PromptTokens(4, 64, 32));
         metrics.onNextToken(0.03);
-        metrics.onFinished(new RequestStats(FinishReason.STOP, 100, 3, 4, 64, 32, 0.1, 0.2, 0.6, 0.9));
+        metrics.onFinished(new RequestStats(FinishReason.STOP, 100, 3, 16, 4, 64, 32, 0.1, 0.2, 0.6, 0.9));
+        metrics.onAllFinished(2, 7);
         assertThat(lines())
                 .contains(
                         "# TYPE vllm:num_requests_running gauge",
@@ -64,8 +73,37 @@ class PrometheusMetricsTest {
                         "vllm:e2e_request_latency_seconds_bucket{" + LABELS + ",le=\"1.0\"} 1",
                         "vllm:request_queue_time_seconds_sum{" + LABELS + "} 0.1",
                         "vllm:request_prefill_time_seconds_sum{" + LABELS + "} 0.2",
-                        "vllm:request_decode_time_seconds_sum{" + LABELS + "} 0.6");
-        assertThat(lines()).noneMatch(line -> line.contains("_max") || line.contains("_created"));
+                        "vllm:request_decode_time_seconds_sum{" + LABELS + "} 0.6",
+                        "vllm:request_inference_time_seconds_sum{" + LABELS + "} 0.8",
+                        "vllm:request_time_per_output_token_seconds_sum{" + LABELS + "} 0.3",
+                        "vllm:request_time_per_output_token_seconds_bucket{" + LABELS + ",le=\"0.2\"} 0",
+                        "vllm:iteration_tokens_total_bucket{" + LABELS + ",le=\"32.0\"} 0",
+                        "vllm:iteration_tokens_total_bucket{" + LABELS + ",le=\"64.0\"} 1",
+                        "vllm:request_params_n_bucket{" + LABELS + ",le=\"1.0\"} 0",
+                        "vllm:request_params_n_bucket{" + LABELS + ",le=\"2.0\"} 1",
+                        "vllm:request_params_max_tokens_sum{" + LABELS + "} 16.0",
+                        "vllm:request_prompt_tokens_bucket{" + LABELS + ",le=\"50.0\"} 0",
+                        "vllm:request_prompt_tokens_bucket{" + LABELS + ",le=\"+Inf\"} 1",
+                        "vllm:request_prefill_kv_computed_tokens_sum{" + LABELS + "} 4.0",
+                        "vllm:request_generation_tokens_sum{" + LABELS + "} 3.0",
+                        "vllm:request_max_num_generation_tokens_sum{" + LABELS + "} 7.0",
+                        "vllm:cache_config_info{block_size=\"32\",cache_dtype=\"bfloat16\","
+                                + "enable_prefix_caching=\"True\",engine=\"0\",kv_cache_memory_bytes=\"None\","
+                                + "model_name=\"m\",num_gpu_blocks=\"200\",num_gpu_blocks_override=\"200\"} 1.0");
+        assertThat(lines()).noneMatch(line -> line.matches(".*_(max|created)[{ ].*"));
+    }
+
+    @Test
+    void bucketsOfTokensEndAtTheModelsLength() {
+        assertThat(PrometheusMetrics.oneTwoFive(100)).containsExactly(1, 2, 5, 10, 20, 50, 100);
+        assertThat(PrometheusMetrics.oneTwoFive(99)).containsExactly(1, 2, 5, 10, 20, 50);
+        assertThat(PrometheusMetrics.oneTwoFive(131_072)).hasSize(16).endsWith(50_000, 100_000);
+    }
+
+    @Test
+    void aStepWithoutTokensIsNoIteration() {
+        metrics.onStep(new StepStats(0, 0, 0, 0, 0, 0, 0, 0.01, STATUS));
+        assertThat(lines()).contains("vllm:iteration_tokens_total_count{" + LABELS + "} 0");
     }
 
     @Test

@@ -52,7 +52,7 @@ final class ServerFixture implements AutoCloseable {
     }
 
     HttpResponse<String> send(HttpRequest.Builder request) throws IOException, InterruptedException {
-        return client.send(request.timeout(Duration.ofSeconds(10)).build(), HttpResponse.BodyHandlers.ofString());
+        return client.send(request.timeout(Duration.ofSeconds(60)).build(), HttpResponse.BodyHandlers.ofString());
     }
 
     static JsonNode json(HttpResponse<String> response) {
@@ -113,6 +113,16 @@ final class ServerFixture implements AutoCloseable {
             byte[] bytes = in.readNBytes(length);
             line();
             return new String(bytes, StandardCharsets.UTF_8);
+        }
+
+        /** Reads that many bytes of a body. */
+        void skip(int bytes) throws IOException {
+            in.skipNBytes(bytes);
+        }
+
+        /** Waits for the server to close the connection; false if it sends something instead. */
+        boolean closed() throws IOException {
+            return in.read() < 0;
         }
 
         /** Closes the connection at once. */

@@ -2,6 +2,7 @@ package baton.engine.core;
 
 import baton.engine.EngineConfig;
 import baton.engine.EngineListener;
+import baton.engine.EngineListener.PromptTokens;
 import baton.engine.EngineListener.RequestStats;
 import baton.engine.EngineListener.StepStats;
 import baton.engine.EngineListener.StepTimes;
@@ -43,6 +44,9 @@ import org.slf4j.LoggerFactory;
 public final class EngineCore implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(EngineCore.class);
 
+    /** What the logits of prompt tokens may take in one step; rows over the whole vocabulary are large. */
+    private static final int PROMPT_LOGITS_BYTES = 64 << 20;
+
     private final Scheduler scheduler;
     private final BlockPool pool;
     private final Worker worker;
@@ -83,6 +87,7 @@ public final class EngineCore implements AutoCloseable {
                 layout.blockSize(),
                 config.maxNumSeqs(),
                 config.maxNumBatchedTokens(),
+                Math.max(1, PROMPT_LOGITS_BYTES / (runner.config().vocabularySize() * Float.BYTES)),
                 config.enablePrefixCaching(),
                 config.kvTransfer().loadFailurePolicy(),
                 connector);
@@ -336,7 +341,9 @@ public final class EngineCore implements AutoCloseable {
         long now = ticker.nanos();
         if (request.firstTokenNanos == 0) {
             request.firstTokenNanos = now;
-            listener.onFirstToken((now - request.arrivalNanos()) / 1e9);
+            listener.onFirstToken(
+                    (now - request.arrivalNanos()) / 1e9,
+                    new PromptTokens(computed(request), request.localHit, request.externalHit));
         } else {
             listener.onNextToken((now - request.lastTokenNanos) / 1e9);
         }
@@ -378,18 +385,22 @@ public final class EngineCore implements AutoCloseable {
         long now = ticker.nanos();
         long scheduled = request.firstScheduledNanos == 0 ? now : request.firstScheduledNanos;
         long first = request.firstTokenNanos == 0 ? now : request.firstTokenNanos;
-        int computed = request.everScheduled ? request.promptLength() - request.localHit - request.externalHit : 0;
         return new RequestStats(
                 reason,
                 request.promptLength(),
                 request.outputLength(),
-                computed,
+                request.maxTokens(),
+                computed(request),
                 request.localHit,
                 request.externalHit,
                 seconds(request.arrivalNanos(), scheduled),
                 seconds(scheduled, first),
                 seconds(first, now),
                 seconds(request.arrivalNanos(), now));
+    }
+
+    private static int computed(Request request) {
+        return request.everScheduled ? request.promptLength() - request.localHit - request.externalHit : 0;
     }
 
     private static double seconds(long from, long to) {

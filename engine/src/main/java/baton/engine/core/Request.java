@@ -201,7 +201,7 @@ public final class Request implements KvRequest {
         listener.onFinished(
                 FinishReason.ERROR,
                 Optional.empty(),
-                new RequestStats(FinishReason.ERROR, promptLength, 0, 0, 0, 0, 0, 0, 0, 0),
+                new RequestStats(FinishReason.ERROR, promptLength, 0, maxTokens(), 0, 0, 0, 0, 0, 0, 0),
                 Optional.empty(),
                 Optional.of(why));
     }
@@ -213,11 +213,14 @@ public final class Request implements KvRequest {
         tokens[length++] = token;
     }
 
+    /** Tokens that the output may have. */
+    int maxTokens() {
+        return Math.min(sampling.maxTokens().orElse(Integer.MAX_VALUE), maxLength - promptLength);
+    }
+
     /** True if no further token may be added. */
     boolean isFull() {
-        return length >= maxLength
-                || (sampling.maxTokens().isPresent()
-                        && outputLength() >= sampling.maxTokens().getAsInt());
+        return outputLength() >= maxTokens();
     }
 
     /** True if the token that was just added ends the output. */

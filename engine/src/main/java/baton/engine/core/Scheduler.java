@@ -139,6 +139,7 @@ final class Scheduler {
     private final int blockSize;
     private final int maxNumSeqs;
     private final int maxNumBatchedTokens;
+    private final int maxLogitsRows;
     private final boolean prefixCaching;
     private final LoadFailurePolicy loadFailurePolicy;
     private final Optional<SchedulerConnector> connector;
@@ -156,12 +157,15 @@ final class Scheduler {
     private final Set<String> finishedSinceStep = new HashSet<>();
     private final Counters counters = new Counters();
     private long arrivals;
+    /** Of this step, for prompt log probabilities. */
+    private int logitsRowsLeft;
 
     Scheduler(
             BlockPool pool,
             int blockSize,
             int maxNumSeqs,
             int maxNumBatchedTokens,
+            int maxLogitsRows,
             boolean prefixCaching,
             LoadFailurePolicy loadFailurePolicy,
             Optional<SchedulerConnector> connector) {
@@ -169,6 +173,7 @@ final class Scheduler {
         this.blockSize = blockSize;
         this.maxNumSeqs = maxNumSeqs;
         this.maxNumBatchedTokens = maxNumBatchedTokens;
+        this.maxLogitsRows = maxLogitsRows;
         this.prefixCaching = prefixCaching;
         this.loadFailurePolicy = loadFailurePolicy;
         this.connector = connector;
@@ -247,6 +252,7 @@ final class Scheduler {
     Step schedule() {
         Map<Request, Slice> slices = new LinkedHashMap<>();
         Set<String> preempted = new HashSet<>();
+        logitsRowsLeft = maxLogitsRows;
         int budget = scheduleRunning(slices, preempted, maxNumBatchedTokens);
         Map<Request, String> refused = new LinkedHashMap<>();
         if (preempted.isEmpty()) {
@@ -281,7 +287,10 @@ final class Scheduler {
             if (request.state != Request.State.RUNNING) {
                 continue;
             }
-            int count = Math.min(request.length() - request.computedTokens, budget);
+            int count = tokensNow(request, request.computedTokens, budget);
+            if (count == 0) {
+                continue;
+            }
             boolean fits = grow(request, request.computedTokens + count);
             while (!fits) {
                 Request victim = running.stream().max(ORDER).orElseThrow();
@@ -297,6 +306,7 @@ final class Scheduler {
                 fits = grow(request, request.computedTokens + count);
             }
             if (fits) {
+                takeLogitsRows(request, request.computedTokens, count);
                 slices.put(request, new Slice(request, request.computedTokens, count));
                 budget -= count;
             }
@@ -325,9 +335,12 @@ final class Scheduler {
             if (request.state == Request.State.WAITING_FOR_REMOTE_KVS || fresh > pool.free()) {
                 continue;
             }
-            loaded.remove();
             int known = request.computedTokens;
-            int count = Math.min(request.length() - known, budget);
+            int count = tokensNow(request, known, budget);
+            if (count == 0) {
+                continue;
+            }
+            loaded.remove();
             run(request, known, count, known, 0, slices);
             reserved -= fresh - (blocksFor(request.length()) - request.blocks.size());
             addInFlight(request, inFlight);
@@ -364,7 +377,10 @@ final class Scheduler {
                 }
             }
             int known = local + external;
-            int count = async ? 0 : Math.min(request.length() - known, budget);
+            int count = async ? 0 : tokensNow(request, known, budget);
+            if (!async && count == 0) {
+                continue;
+            }
             if (!fits(request, hits, reserved)) {
                 break;
             }
@@ -389,10 +405,26 @@ final class Scheduler {
         }
     }
 
+    /**
+     * How many of the request's tokens from {@code start} on this step can compute. Prompt log probabilities need the logits of
+     * every token of a prompt; of these a step makes a bounded number, for all requests together.
+     */
+    private int tokensNow(Request request, int start, int budget) {
+        int count = Math.min(request.length() - start, budget);
+        return request.lacksPromptLogprobs(start) ? Math.min(count, logitsRowsLeft) : count;
+    }
+
+    private void takeLogitsRows(Request request, int start, int count) {
+        if (request.lacksPromptLogprobs(start)) {
+            logitsRowsLeft -= count;
+        }
+    }
+
     private void run(Request request, int known, int count, int local, int external, Map<Request, Slice> slices) {
         request.state = Request.State.RUNNING;
         running.add(request);
         request.computedTokens = known;
+        takeLogitsRows(request, known, count);
         allocate(request, known + count, local, external);
         slices.put(request, new Slice(request, known, count));
     }

@@ -5,6 +5,7 @@ import baton.engine.model.Logits;
 import baton.kv.ConfigException;
 import java.util.ArrayList;
 import java.util.Collection;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
 
@@ -30,21 +31,36 @@ public final class Sampler {
      * @param prompt its token ids
      * @param seed decides its choices together with the position of the output token, and with nothing else; as in vLLM,
      *     {@code params.seed() + i} for sequence {@code i} of a request
-     * @throws ConfigException if {@code logit_bias} or {@code stop_token_ids} has a token outside the vocabulary
+     * @throws ConfigException if a parameter has a token outside the vocabulary
      */
     public SequenceSampler sequence(SamplingParams params, int[] prompt, long seed) {
-        check(params, vocabularySize);
+        check(params, vocabularySize, eosIds);
         return new SequenceSampler(params, prompt, eosIds, vocabularySize, seed, distribution);
     }
 
     /**
-     * Checks what {@link SamplingParams} cannot know: that its tokens exist. May be called by any thread.
+     * Checks what {@link SamplingParams} cannot know: that its tokens exist, and that of the allowed ones any is left to begin
+     * with. May be called by any thread.
      *
-     * @throws ConfigException if {@code logit_bias} or {@code stop_token_ids} has a token outside the vocabulary
+     * @throws ConfigException if a parameter has a token outside the vocabulary, or all that is allowed is forbidden otherwise
      */
-    public static void check(SamplingParams params, int vocabularySize) {
+    public static void check(SamplingParams params, int vocabularySize, Set<Integer> eosIds) {
         check("logit_bias", params.logitBias().keySet(), vocabularySize);
         check("stop_token_ids", params.stopTokenIds(), vocabularySize);
+        check("allowed_token_ids", params.allowedTokenIds().orElse(Set.of()), vocabularySize);
+        params.badWords().forEach(word -> check("bad_words", word, vocabularySize));
+        params.allowedTokenIds().ifPresent(allowed -> {
+            Set<Integer> left = new HashSet<>(allowed);
+            params.badWords().stream().filter(word -> word.size() == 1).forEach(word -> left.remove(word.getFirst()));
+            if (params.minTokens() > 0) {
+                left.removeAll(eosIds);
+                left.removeAll(params.stopTokenIds());
+            }
+            if (left.isEmpty()) {
+                throw new ConfigException(
+                        "allowed_token_ids", "has no token that bad_words and min_tokens leave to choose");
+            }
+        });
     }
 
     private static void check(String field, Collection<Integer> ids, int vocabularySize) {

@@ -3,9 +3,11 @@ package baton.engine.sampling;
 import baton.engine.SamplingParams;
 import baton.engine.model.Logits;
 import java.lang.foreign.ValueLayout;
+import java.util.Arrays;
 import java.util.BitSet;
 import java.util.HashMap;
 import java.util.HashSet;
+import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
@@ -18,6 +20,7 @@ import java.util.Set;
  * {@code raw_logprobs}):
  *
  * <ol>
+ *   <li>{@code allowed_token_ids} and {@code bad_words}: what may not be chosen now becomes negative infinity;
  *   <li>{@code min_tokens} (no end token or stop token before) and {@code logit_bias};
  *   <li>penalties: repetition over prompt and output, dividing positive logits and multiplying others; then, over the output alone,
  *       frequency times count and presence, both subtracted;
@@ -44,6 +47,11 @@ public final class SequenceSampler {
     /** How often each token is in the output, for the other two. */
     private final Map<Integer, Integer> outputCounts = new HashMap<>();
 
+    private final BitSet forbidden = new BitSet();
+    /** The end of the output, as long as bad words look back. */
+    private int[] tail = new int[0];
+
+    private final int lookBack;
     private int position;
 
     /**
@@ -73,6 +81,11 @@ public final class SequenceSampler {
                 seen.set(id);
             }
         }
+        params.allowedTokenIds().ifPresent(allowed -> {
+            forbidden.set(0, vocabularySize);
+            allowed.forEach(forbidden::clear);
+        });
+        this.lookBack = params.badWords().stream().mapToInt(List::size).max().orElse(1) - 1;
     }
 
     /**
@@ -115,6 +128,12 @@ public final class SequenceSampler {
         if (counted) {
             outputCounts.merge(id, 1, Integer::sum);
         }
+        if (lookBack > 0) {
+            int kept = Math.min(tail.length, lookBack - 1);
+            int[] next = Arrays.copyOfRange(tail, tail.length - kept, tail.length + 1);
+            next[kept] = id;
+            tail = next;
+        }
         position++;
         return new Sampled(id, logprobs);
     }
@@ -132,10 +151,37 @@ public final class SequenceSampler {
     }
 
     private boolean changesLogits() {
-        return position < params.minTokens() || !params.logitBias().isEmpty() || repetition || counted;
+        return position < params.minTokens()
+                || !params.logitBias().isEmpty()
+                || repetition
+                || counted
+                || !forbidden.isEmpty()
+                || !params.badWords().isEmpty();
+    }
+
+    /** Whether the output ends with all of the word but its last token. */
+    private boolean begun(List<Integer> word) {
+        int length = word.size() - 1;
+        if (length > tail.length) {
+            return false;
+        }
+        for (int i = 0; i < length; i++) {
+            if (tail[tail.length - length + i] != word.get(i)) {
+                return false;
+            }
+        }
+        return true;
     }
 
     private void changeLogits() {
+        for (int id = forbidden.nextSetBit(0); id >= 0; id = forbidden.nextSetBit(id + 1)) {
+            distribution.mask(id);
+        }
+        for (List<Integer> word : params.badWords()) {
+            if (begun(word)) {
+                distribution.mask(word.getLast());
+            }
+        }
         if (position < params.minTokens()) {
             for (int id : endIds) {
                 if (id < vocabularySize) {

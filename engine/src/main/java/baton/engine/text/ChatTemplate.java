@@ -78,6 +78,19 @@ public final class ChatTemplate {
         return new ChatTemplate(modelDir, templates, specialTokens(config), clock);
     }
 
+    /**
+     * The same model with another template.
+     *
+     * @throws ChatTemplateException if {@code source} cannot be compiled
+     */
+    public ChatTemplate with(String source) {
+        try {
+            return new ChatTemplate(modelDir, Map.of("default", Template.compile(source)), specialTokens, clock);
+        } catch (JinjaException e) {
+            throw new ChatTemplateException("chat_template, " + e.getMessage(), e);
+        }
+    }
+
     /** Whether there is a template at all. */
     public boolean isPresent() {
         return !templates.isEmpty();

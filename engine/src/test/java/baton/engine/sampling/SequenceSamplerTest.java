@@ -293,6 +293,75 @@ class SequenceSamplerTest {
     }
 
     @Test
+    void onlyAllowedTokensAreChosen() {
+        FakeLogits logits = FakeLogits.of(5, 4, 3, 2, 1);
+        SamplingParams greedy =
+                params().temperature(0).allowedTokenIds(Set.of(2, 4)).build();
+        assertThat(draw(sequence(greedy, 5, 0), logits, 3)).containsExactly(2, 2, 2);
+        SamplingParams hot =
+                params().temperature(2).allowedTokenIds(Set.of(2, 4)).build();
+        assertThat(draw(sequence(hot, 5, 0), logits, 500)).containsOnly(2, 4);
+        // A bias comes on top; what is not allowed stays out whatever its bias.
+        SamplingParams biased = params().temperature(0)
+                .allowedTokenIds(Set.of(2, 4))
+                .logitBias(Map.of(0, 100.0, 4, 50.0))
+                .build();
+        assertThat(draw(sequence(biased, 5, 0), logits, 2)).containsExactly(4, 4);
+    }
+
+    @Test
+    void whatIsAllowedMustLeaveAChoice() {
+        SamplingParams.Builder params =
+                params().allowedTokenIds(Set.of(3, 4)).badWords(List.of(List.of(4), List.of(3, 3)));
+        Sampler sampler = new Sampler(8, Set.of(3));
+        assertThat(sampler.sequence(params.build(), NO_PROMPT, 0)).isNotNull();
+        // The end token is all that is left, and may not be chosen first.
+        assertThatThrownBy(() -> sampler.sequence(params.minTokens(1).build(), NO_PROMPT, 0))
+                .isInstanceOf(ConfigException.class)
+                .hasMessage("allowed_token_ids: has no token that bad_words and min_tokens leave to choose");
+    }
+
+    @Test
+    void logprobsDoNotKnowOfWhatIsForbidden() {
+        SamplingParams params =
+                params().temperature(0).allowedTokenIds(Set.of(1)).logprobs(1).build();
+        TokenLogprobs logprobs =
+                sequence(params, 2, 0).next(FakeLogits.of(1, 0), 0).logprobs().orElseThrow();
+        assertThat(logprobs.rank()).isEqualTo(2);
+        assertThat(logprobs.top()).extracting(Candidate::id).containsExactly(0);
+    }
+
+    @Test
+    void aBadWordIsNotCompleted() {
+        FakeLogits preferences = new FakeLogits(new float[][] {
+            {9, 1, 0, 0}, // 0, else 1
+            {0, 9, 5, 0}, // 1, else 2
+            {0, 0, 9, 5} // 2, else 3
+        });
+        SamplingParams params = params().temperature(0)
+                .badWords(List.of(List.of(0, 1, 2), List.of(1, 1)))
+                .build();
+        SequenceSampler sequence = sequence(params, 4, 0);
+        assertThat(sequence.next(preferences, 0).id()).isEqualTo(0);
+        assertThat(sequence.next(preferences, 1).id()).isEqualTo(1);
+        // 0 1 2 is forbidden, and so is 1 1.
+        assertThat(sequence.next(preferences, 2).id()).isEqualTo(3);
+        assertThat(sequence.next(preferences, 1).id()).isEqualTo(1);
+        assertThat(sequence.next(preferences, 1).id()).isEqualTo(2);
+        // Two tokens that are not the word's beginning.
+        assertThat(sequence.next(preferences, 2).id()).isEqualTo(2);
+        // A word of one token never comes, and the prompt does not count as its beginning.
+        SequenceSampler other = new Sampler(4, Set.of())
+                .sequence(
+                        params().temperature(0)
+                                .badWords(List.of(List.of(0), List.of(3, 1)))
+                                .build(),
+                        new int[] {3},
+                        0);
+        assertThat(other.next(preferences, 0).id()).isEqualTo(1);
+    }
+
+    @Test
     void promptLogprobsScoreTheGivenTokens() {
         FakeLogits logits = new FakeLogits(new float[][] {{9, 9, 9}, {0, 1, 2}, {-INFINITY, 0, 0}});
         List<TokenLogprobs> logprobs = new Sampler(3, Set.of()).promptLogprobs(logits, 1, new int[] {1, 0}, 1);
