@@ -46,7 +46,7 @@ public final class EngineCore implements AutoCloseable {
     private final Worker worker;
     private final Optional<SchedulerConnector> connector;
     private final Set<Integer> eosTokens;
-    private final EngineListener listener;
+    private final Guarded listener;
     private final Ticker ticker;
     private final Sampler sampler;
 
@@ -77,11 +77,13 @@ public final class EngineCore implements AutoCloseable {
                 layout.blockSize(),
                 config.maxNumSeqs(),
                 config.maxNumBatchedTokens(),
+                config.schedulingPolicy(),
+                config.longPrefillTokenThreshold(),
                 config.enablePrefixCaching(),
                 config.kvTransfer().loadFailurePolicy(),
                 connector);
         this.eosTokens = Set.copyOf(eosTokens);
-        this.listener = listener;
+        this.listener = new Guarded(listener);
         this.ticker = ticker;
         this.sampler = new Sampler(runner.config().vocabularySize(), eosTokens);
     }
@@ -175,6 +177,7 @@ public final class EngineCore implements AutoCloseable {
             // Told before the step's results: who has an answer finds what it took in the metrics.
             measurements.addAll(scheduler.takeMeasurements());
             countScheduler(before, scheduler.counters(), measurements);
+            count("baton:listener_failures", listener.takeFailures(), measurements);
             if (!measurements.isEmpty()) {
                 listener.onMeasurements(measurements);
             }
@@ -350,7 +353,57 @@ public final class EngineCore implements AutoCloseable {
         var kvTransferParams = scheduler.finish(request, end);
         RequestStats stats = stats(request, reason);
         listener.onFinished(stats);
-        request.listener().onFinished(reason, stopReason, stats, kvTransferParams, error);
+        listener.guard(() -> request.listener().onFinished(reason, stopReason, stats, kvTransferParams, error));
+    }
+
+    /** Keeps what a listener throws from ending the engine: logged and counted. */
+    private static final class Guarded implements EngineListener {
+        private final EngineListener listener;
+        private long failures;
+
+        private Guarded(EngineListener listener) {
+            this.listener = listener;
+        }
+
+        private void guard(Runnable call) {
+            try {
+                call.run();
+            } catch (RuntimeException e) {
+                failures++;
+                LOG.error("A listener failed", e);
+            }
+        }
+
+        private long takeFailures() {
+            long taken = failures;
+            failures = 0;
+            return taken;
+        }
+
+        @Override
+        public void onStep(StepStats stats) {
+            guard(() -> listener.onStep(stats));
+        }
+
+        @Override
+        public void onFirstToken(double seconds) {
+            guard(() -> listener.onFirstToken(seconds));
+        }
+
+        @Override
+        public void onNextToken(double seconds) {
+            guard(() -> listener.onNextToken(seconds));
+        }
+
+        @Override
+        public void onFinished(RequestStats stats) {
+            guard(() -> listener.onFinished(stats));
+        }
+
+        @Override
+        public void onMeasurements(List<Measurement> measurements) {
+            guard(() -> listener.onMeasurements(measurements));
+        }
     }
 
     private RequestStats stats(Request request, FinishReason reason) {
