@@ -96,7 +96,8 @@ final class ServeCommand implements Callable<Integer> {
     @Option(
             names = "--long-prefill-token-threshold",
             converter = HumanSize.AsInt.class,
-            description = "Tokens of one prompt in one step, so that short prompts get a share too (default: no limit).")
+            description =
+                    "Tokens of one prompt in one step, so that short prompts get a share too (default: no limit).")
     private @Nullable Integer longPrefillTokenThreshold;
 
     @Option(

@@ -14,6 +14,7 @@ import baton.kv.connector.SchedulerConnector.ScheduledRequest;
 import baton.kv.connector.SchedulerConnector.ScheduledStep;
 import baton.kv.connector.WorkerReport;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.Comparator;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -70,7 +71,6 @@ final class Scheduler {
     private static final Logger LOG = LoggerFactory.getLogger(Scheduler.class);
     /** How many requests that are to be asked about again a step asks about; the next step goes on after them. */
     private static final int MOST_ASKED_AGAIN = 256;
-
 
     /**
      * One request's part in a step.
@@ -167,9 +167,10 @@ final class Scheduler {
     /** Finished requests whose blocks a transfer still uses. */
     private final Map<String, Request> lingering = new HashMap<>();
 
-    private final Set<String> finishedSinceStep = new HashSet<>();
+    private final Set<String> finishedSinceStep = new LinkedHashSet<>();
     /** Requests that lost their blocks after the last step. */
     private final Set<String> takenBackSinceStep = new HashSet<>();
+
     private final Counters counters = new Counters();
     private long arrivals;
 
@@ -279,7 +280,7 @@ final class Scheduler {
             scheduleWaiting(slices, refused, budget);
         }
         List<Slice> ordered = List.copyOf(slices.values());
-        Set<String> finished = Set.copyOf(finishedSinceStep);
+        Set<String> finished = Collections.unmodifiableSet(new LinkedHashSet<>(finishedSinceStep));
         finishedSinceStep.clear();
         preempted.addAll(takenBackSinceStep);
         takenBackSinceStep.clear();
@@ -770,6 +771,12 @@ final class Scheduler {
                 throw new IllegalStateException("broken: " + request + " blocks=" + request.blocks.size());
             }
         }
+        held.forEach((block, count) -> {
+            if (pool.references(block) != count) {
+                throw new IllegalStateException("block=%d is held %d times but has references=%d"
+                        .formatted(block, count, pool.references(block)));
+            }
+        });
         if (held.size() != pool.used()) {
             throw new IllegalStateException("blocks held by requests=" + held.size() + " used in pool=" + pool.used());
         }

@@ -121,9 +121,11 @@ class EngineCoreTest {
 
     @Test
     void smallerPriorityRunsEarlier() {
-        try (CoreHarness harness = core(64, config -> config.schedulingPolicy(SchedulingPolicy.PRIORITY)
-                .maxNumSeqs(1)
-                .maxNumBatchedTokens(64))) {
+        try (CoreHarness harness = core(
+                64,
+                config -> config.schedulingPolicy(SchedulingPolicy.PRIORITY)
+                        .maxNumSeqs(1)
+                        .maxNumBatchedTokens(64))) {
             SamplingParams one = SamplingParams.builder()
                     .temperature(0)
                     .maxTokens(1)
