@@ -12,7 +12,6 @@ import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerConnector;
 import baton.kv.connector.WorkerReport;
 import baton.testkit.SimNetwork;
-import baton.testkit.SimNetwork.Endpoint;
 import baton.testkit.SimNetwork.Range;
 import baton.testkit.SimNetwork.Read;
 import baton.testkit.SimNetwork.ReadState;
@@ -42,7 +41,6 @@ final class StoreConnector implements KvConnector {
     static final class Store {
         private record Entry(int slot, long digest) {}
 
-        private final Endpoint endpoint;
         private final MemorySegment memory;
         private final long blockBytes;
         private final @Nullable BlockHash[] slots;
@@ -53,7 +51,7 @@ final class StoreConnector implements KvConnector {
             this.memory = memory;
             this.blockBytes = blockBytes;
             this.slots = new @Nullable BlockHash[(int) (memory.byteSize() / blockBytes)];
-            this.endpoint = network.open("store", 0, memory);
+            network.open("store", 0, memory);
         }
 
         private void put(BlockHash hash, MemorySegment block) {

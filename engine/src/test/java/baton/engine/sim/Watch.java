@@ -123,6 +123,9 @@ final class Watch {
                 int blockSize = cache().layout().blockSize();
                 for (SequenceSlice slice : slices) {
                     int end = slice.start() + slice.tokens().length;
+                    if (end == slice.start()) {
+                        throw broken("a step has nothing to compute for a request, so nothing to sample from");
+                    }
                     for (int i = 0; i * blockSize < end; i++) {
                         int block = slice.blockTable()[i];
                         if (network.isWritten(place.endpoint(), block * bytes(), bytes())) {
