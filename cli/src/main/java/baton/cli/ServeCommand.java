@@ -3,6 +3,7 @@ package baton.cli;
 import baton.engine.EngineConfig;
 import baton.engine.EngineListener;
 import baton.engine.LocalEngine;
+import baton.engine.SchedulingPolicy;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.KvTransferConfig;
@@ -88,6 +89,18 @@ final class ServeCommand implements Callable<Integer> {
             converter = HumanSize.AsInt.class,
             description = "Tokens in one step; longer prompts are prefilled in chunks (default: 2048).")
     private @Nullable Integer maxNumBatchedTokens;
+
+    @Option(
+            names = "--scheduling-policy",
+            description = "fcfs (first come, first served) or priority (smallest first) (default: fcfs).")
+    private @Nullable String schedulingPolicy;
+
+    @Option(
+            names = "--long-prefill-token-threshold",
+            converter = HumanSize.AsInt.class,
+            description =
+                    "Tokens of one prompt in one step, so that short prompts get a share too (default: no limit).")
+    private @Nullable Integer longPrefillTokenThreshold;
 
     @Option(
             names = "--enable-prefix-caching",
@@ -255,6 +268,10 @@ final class ServeCommand implements Callable<Integer> {
         Optional.ofNullable(blockSize).ifPresent(config::blockSize);
         Optional.ofNullable(maxNumSeqs).ifPresent(config::maxNumSeqs);
         Optional.ofNullable(maxNumBatchedTokens).ifPresent(config::maxNumBatchedTokens);
+        Optional.ofNullable(schedulingPolicy)
+                .map(name -> SchedulingPolicy.parse("scheduling_policy", name))
+                .ifPresent(config::schedulingPolicy);
+        Optional.ofNullable(longPrefillTokenThreshold).ifPresent(config::longPrefillTokenThreshold);
         Optional.ofNullable(kvCacheBytes).ifPresent(config::kvCacheBytes);
         Optional.ofNullable(numBlocks).ifPresent(config::numBlocks);
         Optional.ofNullable(maxWaiting).ifPresent(config::maxWaiting);

@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.engine.EngineConfig;
+import baton.engine.SchedulingPolicy;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.server.ServerConfig;
@@ -112,6 +113,10 @@ class ServeCommandTest {
                 "3",
                 "--max-num-batched-tokens",
                 "2k",
+                "--scheduling-policy",
+                "priority",
+                "--long-prefill-token-threshold",
+                "500",
                 "--no-enable-prefix-caching",
                 "--kv-cache-memory-bytes",
                 "0.5G",
@@ -127,6 +132,8 @@ class ServeCommandTest {
         assertThat(config.blockSize()).isEqualTo(32);
         assertThat(config.maxNumSeqs()).isEqualTo(3);
         assertThat(config.maxNumBatchedTokens()).isEqualTo(2000);
+        assertThat(config.schedulingPolicy()).isEqualTo(SchedulingPolicy.PRIORITY);
+        assertThat(config.longPrefillTokenThreshold()).isEqualTo(500);
         assertThat(config.enablePrefixCaching()).isFalse();
         assertThat(config.kvCacheBytes()).isEqualTo(1L << 29);
         assertThat(config.maxWaiting()).isEqualTo(7);
@@ -160,7 +167,9 @@ class ServeCommandTest {
         "--tensor-parallel-size, 2, tensor_parallel_size",
         "-pp, 4, pipeline_parallel_size",
         "--dtype, int7, dtype",
-        "--block-size, 0, block_size"
+        "--block-size, 0, block_size",
+        "--scheduling-policy, lifo, scheduling_policy",
+        "--long-prefill-token-threshold, -1, long_prefill_token_threshold"
     })
     void whatCannotBeSaysWhichFlag(String flag, String value, String field) {
         assertThatThrownBy(() -> config("m", flag, value))

@@ -1,5 +1,6 @@
 package baton.engine;
 
+import baton.kv.DType;
 import baton.kv.connector.Measurement;
 import java.util.List;
 

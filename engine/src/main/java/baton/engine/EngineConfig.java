@@ -16,6 +16,8 @@ import java.util.OptionalInt;
  * @param blockSize tokens in a KV block
  * @param maxNumSeqs sequences in one step
  * @param maxNumBatchedTokens tokens in one step; a longer prompt is prefilled in chunks
+ * @param schedulingPolicy who is served first
+ * @param longPrefillTokenThreshold tokens of one request's prompt in one step, 0 for as many as fit
  * @param enablePrefixCaching whether blocks are shared among requests with equal prefixes
  * @param kvCacheBytes memory for KV blocks
  * @param numBlocks blocks of the KV cache, instead of {@code kvCacheBytes}
@@ -31,6 +33,8 @@ public record EngineConfig(
         int blockSize,
         int maxNumSeqs,
         int maxNumBatchedTokens,
+        SchedulingPolicy schedulingPolicy,
+        int longPrefillTokenThreshold,
         boolean enablePrefixCaching,
         long kvCacheBytes,
         OptionalInt numBlocks,
@@ -44,6 +48,11 @@ public record EngineConfig(
         requirePositive("max_num_seqs", maxNumSeqs);
         requirePositive("max_num_batched_tokens", maxNumBatchedTokens);
         requirePositive("max_waiting", maxWaiting);
+        if (longPrefillTokenThreshold < 0) {
+            throw new ConfigException(
+                    "long_prefill_token_threshold",
+                    "is " + longPrefillTokenThreshold + ", must be 0 (no limit) or positive");
+        }
         if (kvCacheBytes <= 0) {
             throw new ConfigException("kv_cache_memory_bytes", "is " + kvCacheBytes + ", must be positive");
         }
@@ -76,6 +85,8 @@ public record EngineConfig(
         private int blockSize = 16;
         private int maxNumSeqs = 128;
         private int maxNumBatchedTokens = 2048;
+        private SchedulingPolicy schedulingPolicy = SchedulingPolicy.FCFS;
+        private int longPrefillTokenThreshold;
         private boolean enablePrefixCaching = true;
         private long kvCacheBytes = 1L << 30;
         private OptionalInt numBlocks = OptionalInt.empty();
@@ -110,6 +121,16 @@ public record EngineConfig(
 
         public Builder maxNumBatchedTokens(int value) {
             maxNumBatchedTokens = value;
+            return this;
+        }
+
+        public Builder schedulingPolicy(SchedulingPolicy value) {
+            schedulingPolicy = value;
+            return this;
+        }
+
+        public Builder longPrefillTokenThreshold(int value) {
+            longPrefillTokenThreshold = value;
             return this;
         }
 
@@ -157,6 +178,8 @@ public record EngineConfig(
                     blockSize,
                     maxNumSeqs,
                     maxNumBatchedTokens,
+                    schedulingPolicy,
+                    longPrefillTokenThreshold,
                     enablePrefixCaching,
                     kvCacheBytes,
                     numBlocks,

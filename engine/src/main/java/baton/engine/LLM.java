@@ -50,6 +50,8 @@ public final class LLM implements AutoCloseable {
                 config.blockSize(),
                 config.maxNumSeqs(),
                 config.maxNumBatchedTokens(),
+                config.schedulingPolicy(),
+                config.longPrefillTokenThreshold(),
                 config.enablePrefixCaching(),
                 config.kvCacheBytes(),
                 config.numBlocks(),

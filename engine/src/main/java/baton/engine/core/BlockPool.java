@@ -75,6 +75,11 @@ final class BlockPool {
         return references[block] == 0;
     }
 
+    /** How often the block is held. */
+    int references(int block) {
+        return references[block];
+    }
+
     /** Hands out the least recently used free block with one reference; what it held is forgotten. */
     int allocate() {
         int block = next[anchor];

@@ -56,6 +56,7 @@ public final class EngineCore implements AutoCloseable {
     private final Ticker ticker;
     private final Sampler sampler;
     private final StepClock clock;
+    private long listenerFailures;
     /** The step before left work that can be computed at once. */
     private boolean busy;
 
@@ -88,6 +89,8 @@ public final class EngineCore implements AutoCloseable {
                 config.maxNumSeqs(),
                 config.maxNumBatchedTokens(),
                 Math.max(1, PROMPT_LOGITS_BYTES / (runner.config().vocabularySize() * Float.BYTES)),
+                config.schedulingPolicy(),
+                config.longPrefillTokenThreshold(),
                 config.enablePrefixCaching(),
                 config.kvTransfer().loadFailurePolicy(),
                 connector);
@@ -191,9 +194,10 @@ public final class EngineCore implements AutoCloseable {
             // Told before the step's results: who has an answer finds what it took in the metrics.
             measurements.addAll(scheduler.takeMeasurements());
             countScheduler(before, scheduler.counters(), measurements);
+            count("baton:listener_failures", takeListenerFailures(), measurements);
             clock.enter(StepPhase.PUBLISH);
             if (!measurements.isEmpty()) {
-                listener.onMeasurements(measurements);
+                tell(() -> listener.onMeasurements(measurements));
             }
             step.refused().forEach(this::fail);
             for (LoadFailure failure : outcome.failures()) {
@@ -211,7 +215,7 @@ public final class EngineCore implements AutoCloseable {
         }
         boolean computed = !step.slices().isEmpty();
         Scheduler.Counters after = scheduler.counters();
-        listener.onStep(new StepStats(
+        StepStats stats = new StepStats(
                 step.tokens(),
                 generated,
                 step.preempted().size(),
@@ -220,11 +224,12 @@ public final class EngineCore implements AutoCloseable {
                 after.externalQueries - before.externalQueries,
                 after.externalHits - before.externalHits,
                 (ticker.nanos() - start) / 1e9,
-                status(Optional.empty())));
+                status(Optional.empty()));
+        tell(() -> listener.onStep(stats));
         busy = computed && hasWork();
         StepTimes times = clock.end(step.slices().size(), step.tokens());
         if (computed) {
-            listener.onStepTimes(times);
+            tell(() -> listener.onStepTimes(times));
         }
         return computed;
     }
@@ -341,11 +346,11 @@ public final class EngineCore implements AutoCloseable {
         long now = ticker.nanos();
         if (request.firstTokenNanos == 0) {
             request.firstTokenNanos = now;
-            listener.onFirstToken(
-                    (now - request.arrivalNanos()) / 1e9,
-                    new PromptTokens(computed(request), request.localHit, request.externalHit));
+            PromptTokens prompt = new PromptTokens(computed(request), request.localHit, request.externalHit);
+            tell(() -> listener.onFirstToken((now - request.arrivalNanos()) / 1e9, prompt));
         } else {
-            listener.onNextToken((now - request.lastTokenNanos) / 1e9);
+            long before = request.lastTokenNanos;
+            tell(() -> listener.onNextToken((now - before) / 1e9));
         }
         request.lastTokenNanos = now;
         boolean stops = request.stopsAt(token.id(), eosTokens);
@@ -377,8 +382,18 @@ public final class EngineCore implements AutoCloseable {
         };
         var kvTransferParams = scheduler.finish(request, end);
         RequestStats stats = stats(request, reason);
-        listener.onFinished(stats);
-        request.listener().onFinished(reason, stopReason, stats, kvTransferParams, error);
+        tell(() -> listener.onFinished(stats));
+        tell(() -> request.listener().onFinished(reason, stopReason, stats, kvTransferParams, error));
+    }
+
+    /** What a listener throws does not end the engine: it is logged and counted. */
+    private void tell(Runnable call) {
+        try {
+            call.run();
+        } catch (RuntimeException e) {
+            listenerFailures++;
+            LOG.error("A listener failed", e);
+        }
     }
 
     private RequestStats stats(Request request, FinishReason reason) {
@@ -405,6 +420,12 @@ public final class EngineCore implements AutoCloseable {
 
     private static double seconds(long from, long to) {
         return (to - from) / 1e9;
+    }
+
+    private long takeListenerFailures() {
+        long taken = listenerFailures;
+        listenerFailures = 0;
+        return taken;
     }
 
     private static void countScheduler(

@@ -54,6 +54,9 @@ public final class Request implements KvRequest {
     State state = State.WAITING;
     /** Order of arrival, for first come first served. */
     long sequence;
+    /** The request waits until this block, which another is computing, is there to share. */
+    @Nullable
+    BlockHash deferredUntil;
     /** Tokens whose KV is in {@link #blocks}. */
     int computedTokens;
     /** Blocks published in the pool, a prefix of {@link #blocks}. */

@@ -1,5 +1,6 @@
 package baton.engine.core;
 
+import baton.engine.SchedulingPolicy;
 import baton.kv.BlockHash;
 import baton.kv.JsonFields;
 import baton.kv.LoadFailurePolicy;
@@ -13,6 +14,7 @@ import baton.kv.connector.SchedulerConnector.ScheduledRequest;
 import baton.kv.connector.SchedulerConnector.ScheduledStep;
 import baton.kv.connector.WorkerReport;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.Comparator;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -25,6 +27,7 @@ import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.Set;
 import java.util.TreeSet;
+import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -35,7 +38,8 @@ import org.slf4j.LoggerFactory;
  *
  *   schedule() picks the tokens to compute under a budget: first the requests that are running, those with one token to compute
  *   before those in the middle of their prompt (so a long prompt never holds up the others' next tokens), then waiting ones in
- *   order of priority and arrival. A prompt that does not fit the budget is computed in chunks; there is no other prefill.
+ *   order (of arrival, or of priority and arrival). A prompt that does not fit the budget, or its share of it, is computed in
+ *   chunks; there is no other prefill.
  *   The model runs. executed() takes what the workers report and moves everything on.
  *
  * Blocks
@@ -43,7 +47,7 @@ import org.slf4j.LoggerFactory;
  *   A waiting request is admitted if its whole prompt fits the free blocks, less what running requests need to complete theirs.
  *   If blocks run out all the same, the running request that is last in order loses its blocks and waits again.
  *   Blocks are published for sharing after the step that filled them, never before: a step may fail, a load may fail. Instead, a
- *   request whose next block is being computed by another waits for that block and then shares it.
+ *   request whose next block is being computed by another waits for that block, out of the queue, and then shares it.
  *   A request that waits for a load, or for its turn after it, has the rest of the blocks of its prompt reserved. So whatever
  *   is admitted can be completed: when all that run have ended, all that hold blocks fit together.
  *
@@ -51,7 +55,8 @@ import org.slf4j.LoggerFactory;
  *
  *   The connector is asked about a request while none of its tokens are computed. A load within the step counts as computed at
  *   once; a load between steps parks the request, with its blocks, as WAITING_FOR_REMOTE_KVS. Blocks that fail to load cut the
- *   request's computed tokens at the first of them; by policy the rest is computed here or the request fails.
+ *   request's computed tokens at the first of them; by policy the rest is computed here or the request fails. What several
+ *   requests share is computed again by the first of them, for which the others wait.
  *
  * Ends
  *
@@ -64,8 +69,8 @@ import org.slf4j.LoggerFactory;
 /** Decides what each step computes and owns the blocks. One thread uses it. */
 final class Scheduler {
     private static final Logger LOG = LoggerFactory.getLogger(Scheduler.class);
-    private static final Comparator<Request> ORDER =
-            Comparator.comparingInt(Request::priority).thenComparingLong(request -> request.sequence);
+    /** How many requests that are to be asked about again a step asks about; the next step goes on after them. */
+    private static final int MOST_ASKED_AGAIN = 256;
 
     /**
      * One request's part in a step.
@@ -140,21 +145,33 @@ final class Scheduler {
     private final int maxNumSeqs;
     private final int maxNumBatchedTokens;
     private final int maxLogitsRows;
+    private final int longPrefillTokenThreshold;
     private final boolean prefixCaching;
     private final LoadFailurePolicy loadFailurePolicy;
     private final Optional<SchedulerConnector> connector;
 
+    /** Who is served first. */
+    private final Comparator<Request> order;
     /** Waiting requests without blocks. */
-    private final TreeSet<Request> waiting = new TreeSet<>(ORDER);
+    private final TreeSet<Request> waiting;
     /** Waiting requests with blocks: a load is filling them, or has filled them. */
-    private final TreeSet<Request> holding = new TreeSet<>(ORDER);
+    private final TreeSet<Request> holding;
+    /** Waiting requests, by the block that a running one is computing for them to share. Not looked at until it is there. */
+    private final Map<BlockHash, Set<Request>> deferred = new HashMap<>();
+
+    private int deferredCount;
+    /** Where in {@link #waiting} the next step begins, if the last one had asked enough. */
+    private @Nullable Request resumeAt;
 
     private final List<Request> running = new ArrayList<>();
     private final Map<String, Request> live = new LinkedHashMap<>();
     /** Finished requests whose blocks a transfer still uses. */
     private final Map<String, Request> lingering = new HashMap<>();
 
-    private final Set<String> finishedSinceStep = new HashSet<>();
+    private final Set<String> finishedSinceStep = new LinkedHashSet<>();
+    /** Requests that lost their blocks after the last step. */
+    private final Set<String> takenBackSinceStep = new HashSet<>();
+
     private final Counters counters = new Counters();
     private long arrivals;
     /** Of this step, for prompt log probabilities. */
@@ -166,6 +183,8 @@ final class Scheduler {
             int maxNumSeqs,
             int maxNumBatchedTokens,
             int maxLogitsRows,
+            SchedulingPolicy policy,
+            int longPrefillTokenThreshold,
             boolean prefixCaching,
             LoadFailurePolicy loadFailurePolicy,
             Optional<SchedulerConnector> connector) {
@@ -174,7 +193,15 @@ final class Scheduler {
         this.maxNumSeqs = maxNumSeqs;
         this.maxNumBatchedTokens = maxNumBatchedTokens;
         this.maxLogitsRows = maxLogitsRows;
+        this.longPrefillTokenThreshold = longPrefillTokenThreshold == 0 ? Integer.MAX_VALUE : longPrefillTokenThreshold;
         this.prefixCaching = prefixCaching;
+        Comparator<Request> arrival = Comparator.comparingLong(request -> request.sequence);
+        this.order = switch (policy) {
+            case FCFS -> arrival;
+            case PRIORITY -> Comparator.comparingInt(Request::priority).thenComparing(arrival);
+        };
+        this.waiting = new TreeSet<>(order);
+        this.holding = new TreeSet<>(order);
         this.loadFailurePolicy = loadFailurePolicy;
         this.connector = connector;
     }
@@ -216,7 +243,7 @@ final class Scheduler {
     }
 
     int waitingCount() {
-        return waiting.size() + holding.size();
+        return waiting.size() + holding.size() + deferredCount;
     }
 
     int waitingForRemoteKvCount() {
@@ -259,8 +286,10 @@ final class Scheduler {
             scheduleWaiting(slices, refused, budget);
         }
         List<Slice> ordered = List.copyOf(slices.values());
-        Set<String> finished = Set.copyOf(finishedSinceStep);
+        Set<String> finished = Collections.unmodifiableSet(new LinkedHashSet<>(finishedSinceStep));
         finishedSinceStep.clear();
+        preempted.addAll(takenBackSinceStep);
+        takenBackSinceStep.clear();
         ConnectorMetadata metadata = connector
                 .map(c -> c.buildMetadata(new ScheduledStep(
                         ordered.stream()
@@ -277,10 +306,10 @@ final class Scheduler {
     }
 
     private int scheduleRunning(Map<Request, Slice> slices, Set<String> preempted, int budget) {
-        List<Request> order = new ArrayList<>(running);
-        order.sort(Comparator.comparing((Request request) -> request.length() - request.computedTokens > 1)
-                .thenComparing(ORDER));
-        for (Request request : order) {
+        List<Request> inOrder = new ArrayList<>(running);
+        inOrder.sort(Comparator.comparing((Request request) -> request.length() - request.computedTokens > 1)
+                .thenComparing(order));
+        for (Request request : inOrder) {
             if (budget == 0) {
                 break;
             }
@@ -293,7 +322,7 @@ final class Scheduler {
             }
             boolean fits = grow(request, request.computedTokens + count);
             while (!fits) {
-                Request victim = running.stream().max(ORDER).orElseThrow();
+                Request victim = running.stream().max(order).orElseThrow();
                 Slice taken = slices.remove(victim);
                 if (taken != null) {
                     budget += taken.count();
@@ -346,12 +375,19 @@ final class Scheduler {
             addInFlight(request, inFlight);
             budget -= count;
         }
-        Iterator<Request> queue = waiting.iterator();
+        Iterator<Request> queue = startOfQueue();
+        int askAgain = 0;
         while (queue.hasNext() && budget > 0 && running.size() < maxNumSeqs) {
             Request request = queue.next();
+            if (askAgain == MOST_ASKED_AGAIN) {
+                resumeAt = request;
+                break;
+            }
             List<Integer> hits = lookUp(request);
             int local = hits.size() * blockSize;
             if (nextBlockInFlight(request, hits.size(), inFlight)) {
+                queue.remove();
+                defer(request, request.blockHashes().get(hits.size()));
                 continue;
             }
             int external = 0;
@@ -367,6 +403,7 @@ final class Scheduler {
                 switch (match) {
                     case KvMatch.None() -> {}
                     case KvMatch.AskAgain() -> {
+                        askAgain++;
                         continue;
                     }
                     case KvMatch.Tokens(int count, boolean isAsync) -> {
@@ -405,12 +442,19 @@ final class Scheduler {
         }
     }
 
+    /** The first in order, unless the last step had to stop on its way: then the one it would have looked at next. */
+    private Iterator<Request> startOfQueue() {
+        Request from = resumeAt;
+        resumeAt = null;
+        return from == null ? waiting.iterator() : waiting.tailSet(from, true).iterator();
+    }
+
     /**
      * How many of the request's tokens from {@code start} on this step can compute. Prompt log probabilities need the logits of
      * every token of a prompt; of these a step makes a bounded number, for all requests together.
      */
     private int tokensNow(Request request, int start, int budget) {
-        int count = Math.min(request.length() - start, budget);
+        int count = Math.min(Math.min(request.length() - start, longPrefillTokenThreshold), budget);
         return request.lacksPromptLogprobs(start) ? Math.min(count, logitsRowsLeft) : count;
     }
 
@@ -469,6 +513,52 @@ final class Scheduler {
         return shareable && inFlight.contains(hashes.get(hits));
     }
 
+    private void defer(Request request, BlockHash until) {
+        request.deferredUntil = until;
+        deferred.computeIfAbsent(until, _ -> new LinkedHashSet<>()).add(request);
+        deferredCount++;
+    }
+
+    /** The block is there, or whoever was computing it does so no longer. */
+    private void wake(BlockHash hash) {
+        Set<Request> woken = deferred.remove(hash);
+        if (woken != null) {
+            deferredCount -= woken.size();
+            for (Request request : woken) {
+                request.deferredUntil = null;
+                waiting.add(request);
+            }
+        }
+    }
+
+    /** What a request that leaves {@link #running} has not published, others need not wait for. */
+    private void wakeWhoWaitsFor(Request request) {
+        if (!deferred.isEmpty()) {
+            List<BlockHash> hashes = request.blockHashes();
+            for (int i = request.publishedBlocks; i < hashes.size(); i++) {
+                wake(hashes.get(i));
+            }
+        }
+    }
+
+    /** Takes a request out of whichever queue it is in. */
+    private void unqueue(Request request) {
+        if (running.remove(request)) {
+            wakeWhoWaitsFor(request);
+        }
+        waiting.remove(request);
+        holding.remove(request);
+        BlockHash until = request.deferredUntil;
+        if (until != null) {
+            request.deferredUntil = null;
+            deferredCount--;
+            Set<Request> others = deferred.get(until);
+            if (others != null && others.remove(request) && others.isEmpty()) {
+                deferred.remove(until);
+            }
+        }
+    }
+
     private boolean fits(Request request, List<Integer> hits, int reserved) {
         int fromFree = (int) hits.stream().filter(pool::isFree).count();
         int fresh = blocksFor(request.length()) - request.blocks.size() - hits.size();
@@ -509,8 +599,7 @@ final class Scheduler {
 
     /** Puts a request back to where it has no blocks and nothing computed. */
     private void waitAgain(Request request) {
-        running.remove(request);
-        holding.remove(request);
+        unqueue(request);
         releaseBlocks(request);
         request.computedTokens = 0;
         request.state = Request.State.WAITING;
@@ -560,7 +649,8 @@ final class Scheduler {
                 counters.unknownReports++;
             }
         }
-        for (Request request : live.values()) {
+        Set<Integer> recomputed = new HashSet<>();
+        for (Request request : List.copyOf(live.values())) {
             int first = 0;
             while (first < request.blocks.size() && !invalid.contains(request.blocks.get(first))) {
                 first++;
@@ -580,9 +670,11 @@ final class Scheduler {
             request.externalHit = Math.max(0, Math.min(request.externalHit, request.computedTokens - request.localHit));
             if (loadFailurePolicy == LoadFailurePolicy.FAIL) {
                 failures.add(new LoadFailure(request, request.blocks.count(invalid)));
-            } else if (request.state != Request.State.WAITING_FOR_REMOTE_KVS && request.computedTokens == 0) {
-                // Nothing is left; it may still share what others have computed.
+            } else if (request.state != Request.State.WAITING_FOR_REMOTE_KVS
+                    && (request.computedTokens == 0 || !recomputed.add(request.blocks.get(first)))) {
+                // Nothing is left, or another computes the next block anyway: it may share what others compute.
                 waitAgain(request);
+                takenBackSinceStep.add(request.id());
             }
         }
         return cut;
@@ -623,6 +715,7 @@ final class Scheduler {
             while (request.publishedBlocks < full) {
                 int index = request.publishedBlocks++;
                 pool.publish(request.blocks.get(index), hashes.get(index));
+                wake(hashes.get(index));
             }
         }
     }
@@ -636,9 +729,7 @@ final class Scheduler {
         if (live.remove(request.id()) == null) {
             throw new IllegalStateException("finished twice: " + request);
         }
-        running.remove(request);
-        waiting.remove(request);
-        holding.remove(request);
+        unqueue(request);
         request.awaitsReceived = request.state == Request.State.WAITING_FOR_REMOTE_KVS;
         request.state = Request.State.FINISHED;
         Release release = release(request, end);
@@ -686,9 +777,9 @@ final class Scheduler {
     /** @throws IllegalStateException naming the first broken invariant */
     void checkInvariants() {
         pool.checkInvariants();
-        if (waiting.size() + holding.size() + running.size() != live.size()) {
-            throw new IllegalStateException("waiting=%d holding=%d running=%d but live=%d"
-                    .formatted(waiting.size(), holding.size(), running.size(), live.size()));
+        if (waitingCount() + running.size() != live.size()) {
+            throw new IllegalStateException("waiting=%d holding=%d deferred=%d running=%d but live=%d"
+                    .formatted(waiting.size(), holding.size(), deferredCount, running.size(), live.size()));
         }
         for (Request request : waiting) {
             if (request.blocks.size() > 0 || request.computedTokens > 0) {
@@ -707,6 +798,12 @@ final class Scheduler {
                 throw new IllegalStateException("broken: " + request + " blocks=" + request.blocks.size());
             }
         }
+        held.forEach((block, count) -> {
+            if (pool.references(block) != count) {
+                throw new IllegalStateException("block=%d is held %d times but has references=%d"
+                        .formatted(block, count, pool.references(block)));
+            }
+        });
         if (held.size() != pool.used()) {
             throw new IllegalStateException("blocks held by requests=" + held.size() + " used in pool=" + pool.used());
         }

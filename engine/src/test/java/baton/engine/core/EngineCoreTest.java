@@ -7,6 +7,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import baton.engine.EngineConfig;
 import baton.engine.FinishReason;
 import baton.engine.SamplingParams;
+import baton.engine.SchedulingPolicy;
 import baton.engine.core.CoreHarness.Result;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -120,7 +121,11 @@ class EngineCoreTest {
 
     @Test
     void smallerPriorityRunsEarlier() {
-        try (CoreHarness harness = core(64, config -> config.maxNumSeqs(1).maxNumBatchedTokens(64))) {
+        try (CoreHarness harness = core(
+                64,
+                config -> config.schedulingPolicy(SchedulingPolicy.PRIORITY)
+                        .maxNumSeqs(1)
+                        .maxNumBatchedTokens(64))) {
             SamplingParams one = SamplingParams.builder()
                     .temperature(0)
                     .maxTokens(1)

@@ -19,17 +19,24 @@ import java.util.Optional;
  * A model whose next token depends on every token before it, and that knows those only from the cache: a token's key is its id, its
  * value its position. A lost, stale or misplaced cache entry changes the output.
  */
-final class OracleRunner implements ModelRunner {
-    static final int VOCABULARY = 97;
-    private static final int LAYERS = 2;
+public final class OracleRunner implements ModelRunner {
+    public static final int VOCABULARY = 97;
+    public static final ModelFingerprint FINGERPRINT = new ModelFingerprint("oracle", "00ff");
+    public static final int LAYERS = 2;
 
-    private final Arena arena = Arena.ofShared();
+    private final Arena arena;
     private final KvCache cache;
     private final ModelConfig config;
     /** Slices run so far, for tests that count what was computed. */
     final List<SequenceSlice> computed = new ArrayList<>();
 
     OracleRunner(int blocks, int blockSize) {
+        this(Arena.ofShared(), blocks, blockSize);
+    }
+
+    /** @param arena for the cache; closed with this runner */
+    public OracleRunner(Arena arena, int blocks, int blockSize) {
+        this.arena = arena;
         KvLayout layout = new KvLayout(LAYERS, 1, 1, blockSize, DType.F32);
         cache = new KvCache(
                 arena.allocate(blocks * layout.blockBytes()), layout, blocks, List.of("layers.0", "layers.1"));
@@ -47,7 +54,7 @@ final class OracleRunner implements ModelRunner {
     }
 
     /** The token that follows these. */
-    static int next(int[] tokens) {
+    public static int next(int[] tokens) {
         long state = 17;
         for (int position = 0; position < tokens.length; position++) {
             state = mix(state, tokens[position], position);
@@ -75,7 +82,7 @@ final class OracleRunner implements ModelRunner {
 
     @Override
     public ModelFingerprint fingerprint() {
-        return new ModelFingerprint("oracle", "00ff");
+        return FINGERPRINT;
     }
 
     @Override

@@ -3,6 +3,7 @@ package baton.engine.core;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.engine.SamplingParams;
+import baton.engine.SchedulingPolicy;
 import baton.engine.core.CoreHarness.Result;
 import baton.engine.core.Scheduler.Slice;
 import baton.engine.core.Scheduler.Step;
@@ -23,7 +24,16 @@ class PromptLogprobsScheduleTest {
 
     private final BlockHasher hasher = new BlockHasher(new ModelFingerprint("oracle", "00ff"), BLOCK_SIZE);
     private final Scheduler scheduler = new Scheduler(
-            new BlockPool(64), BLOCK_SIZE, 8, 40, MAX_ROWS, true, LoadFailurePolicy.RECOMPUTE, Optional.empty());
+            new BlockPool(64),
+            BLOCK_SIZE,
+            8,
+            40,
+            MAX_ROWS,
+            SchedulingPolicy.FCFS,
+            0,
+            true,
+            LoadFailurePolicy.RECOMPUTE,
+            Optional.empty());
     private final Map<String, Integer> computed = new HashMap<>();
 
     @Test

@@ -42,11 +42,11 @@ final class ScriptedConnector implements KvConnector {
     final Set<String> nextSent = new HashSet<>();
 
     final Set<String> nextReceived = new HashSet<>();
+    final Set<Integer> nextInvalid = new HashSet<>();
     final List<Load> started = new ArrayList<>();
     final List<String> events = new ArrayList<>();
 
     private @Nullable KvCache registered;
-    private final Set<Integer> invalid = new HashSet<>();
     private final Map<String, Load> pendingAsync = new HashMap<>();
 
     boolean isLoading(String request) {
@@ -60,13 +60,19 @@ final class ScriptedConnector implements KvConnector {
         nextReceived.add(request);
     }
 
+    /** The next report says that a block of a load under way is invalid; the load goes on. */
+    void reportInvalid(String request, int index) {
+        nextInvalid.add(
+                Objects.requireNonNull(pendingAsync.get(request), request).blockTable()[index]);
+    }
+
     private void fill(Load load) {
         KvCache cache = Objects.requireNonNull(registered, "no cache");
         int blockSize = cache.layout().blockSize();
         for (int position = load.from(); position < load.tokens().length; position++) {
             int index = position / blockSize;
             if (fails.apply(load, index)) {
-                invalid.add(load.blockTable()[index]);
+                nextInvalid.add(load.blockTable()[index]);
             } else {
                 for (int layer = 0; layer < cache.layout().layers(); layer++) {
                     OracleRunner.write(cache, layer, load.blockTable(), position, load.tokens()[position]);
@@ -159,10 +165,10 @@ final class ScriptedConnector implements KvConnector {
             @Override
             public WorkerReport report(Set<String> finished) {
                 WorkerReport report = new WorkerReport(
-                        Set.copyOf(nextSent), Set.copyOf(nextReceived), Set.copyOf(invalid), List.of());
+                        Set.copyOf(nextSent), Set.copyOf(nextReceived), Set.copyOf(nextInvalid), List.of());
                 nextSent.clear();
                 nextReceived.clear();
-                invalid.clear();
+                nextInvalid.clear();
                 return report;
             }
 

@@ -98,8 +98,9 @@ public interface SchedulerConnector extends AutoCloseable {
      *
      * @param requests those that have tokens to compute in it
      * @param finished ids of requests that ended since the last step
-     * @param preempted ids of requests whose blocks were taken back for it. Its forward pass may write to these blocks, so a
-     *     worker that still reads them is done with that when {@link WorkerConnector#startLoad} returns
+     * @param preempted ids of requests whose blocks were taken back for it, or since the last one because their load failed; these
+     *     may be among {@code requests} again, with other blocks. Its forward pass may write to what was taken back, so a
+     *     worker that still reads that is done with it when {@link WorkerConnector#startLoad} returns
      */
     record ScheduledStep(List<ScheduledRequest> requests, Set<String> finished, Set<String> preempted) {}
 

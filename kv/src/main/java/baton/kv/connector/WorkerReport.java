@@ -1,5 +1,7 @@
 package baton.kv.connector;
 
+import java.util.Collections;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Set;
 
@@ -16,9 +18,10 @@ public record WorkerReport(
     public static final WorkerReport NOTHING = new WorkerReport(Set.of(), Set.of(), Set.of(), List.of());
 
     public WorkerReport {
-        sent = Set.copyOf(sent);
-        received = Set.copyOf(received);
-        invalidBlocks = Set.copyOf(invalidBlocks);
+        // Keeping the order: the same reports lead to the same schedule, in every process.
+        sent = Collections.unmodifiableSet(new LinkedHashSet<>(sent));
+        received = Collections.unmodifiableSet(new LinkedHashSet<>(received));
+        invalidBlocks = Collections.unmodifiableSet(new LinkedHashSet<>(invalidBlocks));
         measurements = List.copyOf(measurements);
     }
 }

@@ -1,0 +1,29 @@
+package baton.engine.sim;
+
+import baton.kv.Ticker;
+import baton.kv.connector.KvConnector;
+import baton.testkit.SimNetwork.Endpoint;
+import java.time.Duration;
+
+/**
+ * Where a connector of the simulation lives: one life of one instance.
+ *
+ * @param endpoint on the network; its memory is the instance's KV pool
+ */
+record Place(Endpoint endpoint, Ticker ticker) {
+    /** Makes the connectors of a world, one for each life of each instance. */
+    interface Wiring {
+        KvConnector connect(Place place);
+
+        /** Once it has begun, no transfer holds blocks for longer than this. */
+        Duration longestTransfer();
+    }
+
+    String name() {
+        return endpoint.name();
+    }
+
+    long epoch() {
+        return endpoint.epoch();
+    }
+}

@@ -1,0 +1,98 @@
+package baton.engine.sim;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.engine.core.OracleRunner;
+import baton.kv.DType;
+import baton.kv.KvLayout;
+import baton.kv.connector.KvConnector;
+import java.time.Duration;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.function.Function;
+import org.junit.jupiter.api.Test;
+
+/** Worlds from seeds. A failure says which seed replays it. */
+class SimulationTest {
+    private static final int WORLDS = Integer.getInteger("tests.worlds", 3000);
+
+    /** What a world of that seed exchanges its caches by. */
+    private static Place.Wiring wiring(World.Site site, long seed) {
+        Function<Place, KvConnector> connectors = switch ((int) Math.floorMod(seed, 4L)) {
+            case 0 -> store(site, false);
+            case 1 -> store(site, true);
+            default -> PullConnector::new;
+        };
+        return new Place.Wiring() {
+            @Override
+            public KvConnector connect(Place place) {
+                return connectors.apply(place);
+            }
+
+            @Override
+            public Duration longestTransfer() {
+                return Duration.ofSeconds(2);
+            }
+        };
+    }
+
+    private static Function<Place, KvConnector> store(World.Site site, boolean async) {
+        long blockBytes = new KvLayout(OracleRunner.LAYERS, 1, 1, site.blockSize(), DType.F32).blockBytes();
+        int slots = 4 + site.random().nextInt(60);
+        StoreConnector.Store store =
+                new StoreConnector.Store(site.network(), site.arena().allocate(slots * blockBytes), blockBytes);
+        Duration think = Duration.ofMillis(site.random().nextInt(3) * 4L);
+        return place -> new StoreConnector(place, store, async, think);
+    }
+
+    private static Map<String, Long> live(long seed) {
+        try (World world = new World(seed, SimulationTest::wiring)) {
+            return world.run();
+        } catch (RuntimeException | AssertionError e) {
+            throw new AssertionError(
+                    "world %d: %s; to replay: mvn -pl engine -am test -Dtest='SimulationTest' -Dsurefire.failIfNoSpecifiedTests=false -Dtests.worlds=1 -Dtests.seed=%d"
+                            .formatted(seed, e.getMessage(), seed),
+                    e);
+        }
+    }
+
+    @Test
+    void everyWorldEndsRight() {
+        long seed = Long.getLong("tests.seed", System.nanoTime());
+        Map<String, Long> happened = new TreeMap<>();
+        for (int i = 0; i < WORLDS; i++) {
+            live(seed + i).forEach((what, times) -> happened.merge(what, times, Long::sum));
+        }
+        System.out.println("tests.seed=" + seed + ", worlds=" + WORLDS + ": " + happened);
+        if (WORLDS >= 1000) {
+            // The worlds are worth living: all that can happen does.
+            assertThat(happened)
+                    .containsKeys(
+                            "answers",
+                            "baton:kv_load_failed_requests",
+                            "baton:kv_recomputed_tokens",
+                            "deaths",
+                            "errors",
+                            "external hits",
+                            "failed",
+                            "left",
+                            "preemptions",
+                            "prefix cache hits");
+        }
+    }
+
+    @Test
+    void theSameSeedLivesTheSameWorld() {
+        long seed = Long.getLong("tests.seed", System.nanoTime());
+        for (int i = 0; i < 20; i++) {
+            assertThat(trace(seed + i)).as("seed %d", seed + i).isEqualTo(trace(seed + i));
+        }
+    }
+
+    private static long trace(long seed) {
+        try (World world = new World(seed, SimulationTest::wiring)) {
+            world.run();
+            return world.trace();
+        }
+    }
+}

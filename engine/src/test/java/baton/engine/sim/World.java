@@ -1,0 +1,538 @@
+package baton.engine.sim;
+
+import baton.engine.EngineConfig;
+import baton.engine.EngineListener;
+import baton.engine.EngineListener.RequestStats;
+import baton.engine.EngineListener.StepStats;
+import baton.engine.FinishReason;
+import baton.engine.SamplingParams;
+import baton.engine.SchedulingPolicy;
+import baton.engine.core.EngineCore;
+import baton.engine.core.OracleRunner;
+import baton.engine.core.Request;
+import baton.engine.core.RequestListener;
+import baton.engine.sampling.SequenceSampler.Sampled;
+import baton.kv.BlockHasher;
+import baton.kv.JsonFields;
+import baton.kv.KvRole;
+import baton.kv.KvTransferConfig;
+import baton.kv.LoadFailurePolicy;
+import baton.kv.connector.Measurement;
+import baton.testkit.SimNetwork;
+import baton.testkit.SimNetwork.Endpoint;
+import baton.testkit.SimNetwork.Faults;
+import baton.testkit.VirtualTicker;
+import java.lang.foreign.Arena;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Comparator;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.PriorityQueue;
+import java.util.Set;
+import java.util.SplittableRandom;
+import java.util.TreeMap;
+import java.util.function.BiFunction;
+import java.util.stream.IntStream;
+import org.jspecify.annotations.Nullable;
+
+/*
+ * A world is drawn from its seed: instances, their sizes and settings, what goes wrong, and the clients. It then goes from event to
+ * event under its own clock: an instance steps, a message arrives, a client asks or leaves, an instance dies and comes back.
+ *
+ * After every step of every instance
+ *
+ *   the core's own invariants hold: reference counts, queues, no block both free and in use,
+ *   no block was handed out, written or computed from while a transfer used it (Watch),
+ *   no transfer has taken longer than it may.
+ *
+ * At the end every request has ended, every whole answer is the oracle's and every part of one its beginning, and no instance
+ * has a block in use. A request may end with an error only where the world has a reason for it.
+ */
+
+/** A cluster of instances with their clients, from one seed, in one thread. */
+final class World implements AutoCloseable {
+    private static final long MILLI = 1_000_000;
+    /** By then every world is over. */
+    private static final long BOUND = 60_000 * MILLI;
+
+    private static final int MOST_ATTEMPTS = 4;
+
+    /** What a world was made of and what happened in it, by name. */
+    private final Map<String, Long> happened = new TreeMap<>();
+
+    private record Event(long nanos, long order, Runnable action) {}
+
+    private final SplittableRandom random;
+    private final VirtualTicker ticker = new VirtualTicker();
+    private final Arena arena = Arena.ofConfined();
+    private final PriorityQueue<Event> events =
+            new PriorityQueue<>(Comparator.comparingLong(Event::nanos).thenComparingLong(Event::order));
+    private final SimNetwork network;
+    private final Place.Wiring wiring;
+    private final List<Instance> prefill = new ArrayList<>();
+    private final List<Instance> decode = new ArrayList<>();
+    private final List<int[]> families;
+    private final int blockSize;
+    private final int maxLength;
+    private final LoadFailurePolicy loadFailurePolicy;
+    private final double modelFaults;
+    private final int deaths;
+    private long order;
+    private int legs;
+    private int open;
+    private long trace;
+
+    /** The world as its connectors need it. */
+    record Site(SplittableRandom random, SimNetwork network, Arena arena, int blockSize) {}
+
+    /**
+     * @param wiring chooses the connectors
+     */
+    World(long seed, BiFunction<Site, Long, Place.Wiring> wiring) {
+        random = new SplittableRandom(seed);
+        ticker.advance(Duration.ofSeconds(1));
+        boolean calm = random.nextInt(4) == 0;
+        network = new SimNetwork(
+                ticker,
+                random.split(),
+                calm ? Faults.NONE : new Faults(odds(), odds(), odds(), odds(), odds(), odds() / 2, odds(), odds() * 3),
+                Duration.ofNanos(100_000),
+                Duration.ofNanos(100_000 + random.nextLong(10 * MILLI)));
+        blockSize = new int[] {1, 2, 3, 4, 8}[random.nextInt(5)];
+        maxLength = 16 + random.nextInt(40);
+        loadFailurePolicy = random.nextInt(4) == 0 ? LoadFailurePolicy.FAIL : LoadFailurePolicy.RECOMPUTE;
+        modelFaults = !calm && random.nextInt(6) == 0 ? 0.02 : 0;
+        this.wiring = wiring.apply(new Site(random.split(), network, arena, blockSize), seed);
+        families = IntStream.range(0, 1 + random.nextInt(3))
+                .mapToObj(_ -> tokens(maxLength))
+                .toList();
+        for (int i = 2 + random.nextInt(2); i > 0; i--) {
+            prefill.add(new Instance("p" + i));
+        }
+        for (int i = 2 + random.nextInt(2); i > 0; i--) {
+            decode.add(new Instance("d" + i));
+        }
+        deaths = !calm && random.nextInt(3) == 0 ? 1 + random.nextInt(3) : 0;
+        for (int i = 0; i < deaths; i++) {
+            List<Instance> side = random.nextBoolean() ? prefill : decode;
+            Instance victim = side.get(random.nextInt(side.size()));
+            at(random.nextLong(150 * MILLI), victim::die);
+        }
+        long span = random.nextLong(MILLI, 120 * MILLI);
+        for (int i = 4 + random.nextInt(8); i > 0; i--) {
+            Client client = new Client(i);
+            open++;
+            at(random.nextLong(span), client::ask);
+        }
+    }
+
+    /** Lives through it. */
+    Map<String, Long> run() {
+        while (open > 0 || !events.isEmpty()) {
+            Event event = events.poll();
+            if (event == null) {
+                throw new AssertionError(open + " clients wait, and nothing will happen");
+            }
+            if (event.nanos() > BOUND) {
+                throw new AssertionError("not over in time: " + open + " clients wait");
+            }
+            ticker.advance(Duration.ofNanos(Math.max(0, event.nanos() - ticker.nanos())));
+            network.poll();
+            event.action().run();
+        }
+        for (Instance instance : instances()) {
+            instance.checkOver();
+        }
+        return happened;
+    }
+
+    /** Equal if two worlds went the same way. */
+    long trace() {
+        return trace;
+    }
+
+    @Override
+    public void close() {
+        for (Instance instance : instances()) {
+            instance.shutDown();
+        }
+        arena.close();
+    }
+
+    private List<Instance> instances() {
+        List<Instance> all = new ArrayList<>(prefill);
+        all.addAll(decode);
+        return all;
+    }
+
+    private double odds() {
+        return random.nextInt(3) == 0 ? random.nextDouble() * 0.15 : 0;
+    }
+
+    private int[] tokens(int length) {
+        return random.ints(length, 1, OracleRunner.VOCABULARY).toArray();
+    }
+
+    private void at(long afterNanos, Runnable action) {
+        events.add(new Event(ticker.nanos() + afterNanos, order++, action));
+    }
+
+    private void count(String what, long times) {
+        if (times > 0) {
+            happened.merge(what, times, Long::sum);
+        }
+    }
+
+    private void trace(long what) {
+        trace = (trace ^ what) * 0x9E3779B97F4A7C15L;
+        trace ^= trace >>> 32;
+    }
+
+    /** One life of an instance. */
+    private record Life(EngineCore core, Watch watch, Endpoint endpoint, Map<String, Leg> legs) {}
+
+    private final class Instance implements EngineListener {
+        private final String name;
+        private final int blocks = Math.ceilDiv(maxLength, blockSize) * (1 + random.nextInt(3)) + random.nextInt(4);
+        private final EngineConfig config;
+        private final BlockHasher hasher;
+        private long epoch;
+        private @Nullable Life life;
+        private boolean stepping;
+
+        private Instance(String name) {
+            this.name = name;
+            int seqs = 1 + random.nextInt(6);
+            this.config = EngineConfig.of(Path.of("oracle"))
+                    .blockSize(blockSize)
+                    .maxNumSeqs(seqs)
+                    .maxNumBatchedTokens(seqs + random.nextInt(32))
+                    .schedulingPolicy(random.nextBoolean() ? SchedulingPolicy.FCFS : SchedulingPolicy.PRIORITY)
+                    .longPrefillTokenThreshold(random.nextInt(3) == 0 ? 1 + random.nextInt(8) : 0)
+                    .enablePrefixCaching(random.nextInt(6) > 0)
+                    .kvTransfer(KvTransferConfig.builder("Simulated", KvRole.BOTH)
+                            .engineId(name)
+                            .loadFailurePolicy(loadFailurePolicy)
+                            .build())
+                    .build();
+            this.hasher = new BlockHasher(OracleRunner.FINGERPRINT, blockSize);
+            begin();
+        }
+
+        private Life current() {
+            Life now = life;
+            if (now == null) {
+                throw new IllegalStateException(name + " is dead");
+            }
+            return now;
+        }
+
+        private void begin() {
+            OracleRunner runner = new OracleRunner(Arena.ofConfined(), blocks, blockSize);
+            Endpoint endpoint = network.open(name, ++epoch, runner.cache().memory());
+            Place place = new Place(endpoint, ticker);
+            Watch watch = new Watch(
+                    place,
+                    network,
+                    wiring.connect(place),
+                    runner,
+                    () -> modelFaults > 0 && random.nextDouble() < modelFaults,
+                    wiring.longestTransfer().toNanos());
+            EngineCore core =
+                    new EngineCore(config, watch.runner(), Set.of(0), Optional.of(watch.connector()), this, ticker);
+            life = new Life(core, watch, endpoint, new LinkedHashMap<>());
+        }
+
+        private void die() {
+            Life last = life;
+            if (last == null) {
+                return;
+            }
+            count("deaths", 1);
+            shutDown();
+            for (Leg leg : last.legs().values()) {
+                at(MILLI, () -> leg.client.lost(leg));
+            }
+            at(random.nextLong(5 * MILLI, 50 * MILLI), this::begin);
+        }
+
+        private void shutDown() {
+            Life last = life;
+            if (last != null) {
+                life = null;
+                last.endpoint().close();
+                last.core().close();
+            }
+        }
+
+        private void submit(Leg leg) {
+            Life now = current();
+            now.legs().put(leg.id, leg);
+            now.core()
+                    .add(new Request(
+                            leg.id,
+                            leg.prompt,
+                            SamplingParams.builder()
+                                    .temperature(0)
+                                    .maxTokens(leg.maxTokens)
+                                    .ignoreEos(true)
+                                    .build(),
+                            maxLength,
+                            leg.params,
+                            leg.client.salt,
+                            leg.client.priority,
+                            0,
+                            hasher,
+                            leg,
+                            ticker.nanos()));
+            goOn();
+        }
+
+        private void abort(Leg leg) {
+            Life now = life;
+            if (now != null) {
+                now.core().abort(leg.id);
+                goOn();
+            }
+        }
+
+        private void goOn() {
+            if (!stepping) {
+                stepping = true;
+                at(10_000, this::step);
+            }
+        }
+
+        private void step() {
+            stepping = false;
+            Life now = life;
+            if (now == null || !now.core().hasWork()) {
+                return;
+            }
+            boolean computed = now.core().step();
+            now.core().checkInvariants();
+            now.watch().checkDeadlines();
+            count("steps", 1);
+            trace(ticker.nanos() * 31 + name.hashCode());
+            trace(now.core().status(Optional.empty()).usedBlocks());
+            stepping = true;
+            at(computed ? random.nextLong(MILLI / 5, 2 * MILLI) : random.nextLong(MILLI / 2, 4 * MILLI), this::step);
+        }
+
+        private void checkOver() {
+            Life now = life;
+            if (now != null) {
+                now.watch().checkOver();
+                int used = now.core().status(Optional.empty()).usedBlocks();
+                if (used > 0) {
+                    throw new AssertionError(name + " has " + used + " blocks in use at the end");
+                }
+            }
+        }
+
+        @Override
+        public void onStep(StepStats stats) {
+            count("preemptions", stats.preempted());
+            count("prefix cache hits", stats.prefixCacheHits());
+            count("external hits", stats.externalHits());
+        }
+
+        @Override
+        public void onMeasurements(List<Measurement> measurements) {
+            measurements.forEach(each -> count(each.name(), (long) each.value()));
+        }
+    }
+
+    /** One request to one instance. */
+    private final class Leg implements RequestListener {
+        private final String id = "r" + legs++;
+        private final Client client;
+        private final Instance instance;
+        private final int[] prompt;
+        private final int maxTokens;
+        private final Optional<JsonFields> params;
+        private final List<Integer> output = new ArrayList<>();
+        private boolean over;
+
+        private Leg(Client client, Instance instance, int maxTokens, Optional<JsonFields> params) {
+            this.client = client;
+            this.instance = instance;
+            this.prompt = client.prompt;
+            this.maxTokens = maxTokens;
+            this.params = params;
+        }
+
+        @Override
+        public Optional<String> onToken(Sampled token, boolean ends) {
+            int[] sequence = Arrays.copyOf(prompt, prompt.length + output.size());
+            for (int i = 0; i < output.size(); i++) {
+                sequence[prompt.length + i] = output.get(i);
+            }
+            int right = OracleRunner.next(sequence);
+            if (token.id() != right || over) {
+                throw new AssertionError("wrong answer to " + id + " on " + instance.name + ": token " + output.size()
+                        + " is " + token.id() + ", not " + right);
+            }
+            output.add(token.id());
+            return Optional.empty();
+        }
+
+        @Override
+        public void onFinished(
+                FinishReason reason,
+                Optional<Object> stopReason,
+                RequestStats stats,
+                Optional<JsonFields> kvTransferParams,
+                Optional<String> error) {
+            if (over) {
+                throw new AssertionError(id + " ends twice");
+            }
+            over = true;
+            instance.current().legs().remove(id);
+            trace(reason.name().hashCode() + output.size() * 31L);
+            at(100_000, () -> client.ended(this, reason, kvTransferParams, error));
+        }
+    }
+
+    private final class Client {
+        private final int number;
+        private final int priority = random.nextInt(3);
+        private final Optional<String> salt = random.nextInt(8) == 0 ? Optional.of("s") : Optional.empty();
+        private final boolean direct = random.nextInt(8) == 0;
+        private int turns = 1 + random.nextInt(3);
+        private int[] prompt;
+        private int maxTokens;
+        private int attempts;
+        private boolean left;
+        private @Nullable Leg leg;
+
+        private Client(int number) {
+            this.number = number;
+            // Around the borders of blocks, often with a beginning that others have too.
+            int blocks = random.nextInt(Math.max(1, (maxLength - 4) / blockSize));
+            int length = Math.clamp(blocks * blockSize + random.nextInt(-1, 2), 1, maxLength - 2);
+            int shared = random.nextInt(4) == 0 ? random.nextInt(length + 1) : length;
+            prompt = Arrays.copyOf(families.get(random.nextInt(families.size())), length);
+            System.arraycopy(tokens(length - shared), 0, prompt, shared, length - shared);
+            maxTokens = 1 + random.nextInt(Math.min(12, maxLength - length));
+            if (random.nextInt(6) == 0) {
+                at(random.nextLong(200 * MILLI), this::leave);
+            }
+        }
+
+        private void ask() {
+            if (left) {
+                end("left");
+                return;
+            }
+            Optional<Instance> first = direct || maxTokens == 1 ? Optional.empty() : alive(prefill);
+            if (first.isPresent()) {
+                send(new Leg(this, first.get(), 1, Optional.of(PullConnector.keep())));
+            } else {
+                decode(Optional.empty());
+            }
+        }
+
+        private void decode(Optional<JsonFields> params) {
+            Optional<Instance> second = alive(decode);
+            if (second.isPresent()) {
+                send(new Leg(this, second.get(), maxTokens, params));
+            } else {
+                at(5 * MILLI, () -> decode(params));
+            }
+        }
+
+        private Optional<Instance> alive(List<Instance> side) {
+            List<Instance> candidates =
+                    side.stream().filter(instance -> instance.life != null).toList();
+            return candidates.isEmpty()
+                    ? Optional.empty()
+                    : Optional.of(candidates.get(random.nextInt(candidates.size())));
+        }
+
+        private void send(Leg next) {
+            leg = next;
+            next.instance.submit(next);
+        }
+
+        private void leave() {
+            left = true;
+            Leg current = leg;
+            if (current != null && !current.over) {
+                current.instance.abort(current);
+            }
+        }
+
+        /** The leg's instance has died. */
+        private void lost(Leg lost) {
+            lost.over = true;
+            if (left) {
+                end("left");
+            } else if (random.nextBoolean()) {
+                decode(lost.params.filter(
+                        params -> params.bool("do_remote_prefill").orElse(false)));
+            } else {
+                ask();
+            }
+        }
+
+        private void ended(Leg ended, FinishReason reason, Optional<JsonFields> params, Optional<String> error) {
+            if (left) {
+                end("left");
+                return;
+            }
+            switch (reason) {
+                case ABORT, STOP -> throw new AssertionError(ended.id + " ended with " + reason);
+                case ERROR -> {
+                    count("errors", 1);
+                    if (loadFailurePolicy == LoadFailurePolicy.RECOMPUTE && modelFaults == 0) {
+                        throw new AssertionError("client " + number + ": " + ended.id + " failed: " + error);
+                    }
+                    if (++attempts < MOST_ATTEMPTS) {
+                        ask();
+                    } else {
+                        end("failed");
+                    }
+                }
+                case LENGTH -> {
+                    if (ended.output.size() != ended.maxTokens) {
+                        throw new AssertionError(ended.id + " ended after " + ended.output.size());
+                    }
+                    if (ended.maxTokens < maxTokens) {
+                        decode(params);
+                    } else {
+                        answered(ended);
+                    }
+                }
+            }
+        }
+
+        private void answered(Leg last) {
+            count("answers", 1);
+            int room = maxLength - prompt.length - last.output.size();
+            if (--turns == 0 || room < 4) {
+                end("served");
+                return;
+            }
+            int more = random.nextInt(1, Math.min(room - 2, blockSize + 1) + 1);
+            int[] next = Arrays.copyOf(prompt, prompt.length + last.output.size() + more);
+            for (int i = 0; i < last.output.size(); i++) {
+                next[prompt.length + i] = last.output.get(i);
+            }
+            System.arraycopy(tokens(more), 0, next, next.length - more, more);
+            prompt = next;
+            maxTokens = 1 + random.nextInt(Math.min(12, maxLength - prompt.length));
+            at(random.nextLong(20 * MILLI), this::ask);
+        }
+
+        private void end(String how) {
+            count(how, 1);
+            open--;
+        }
+    }
+}
