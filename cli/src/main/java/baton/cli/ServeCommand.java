@@ -2,6 +2,7 @@ package baton.cli;
 
 import baton.engine.EngineConfig;
 import baton.engine.LocalEngine;
+import baton.engine.model.Quantization;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.KvTransferConfig;
@@ -11,6 +12,7 @@ import baton.server.ServerConfig;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.util.List;
+import java.util.Locale;
 import java.util.Optional;
 import java.util.concurrent.Callable;
 import org.jspecify.annotations.Nullable;
@@ -68,6 +70,18 @@ final class ServeCommand implements Callable<Integer> {
 
     @Option(names = "--dtype", defaultValue = "auto", description = "auto (the checkpoint's), bfloat16 or float32.")
     private String dtype;
+
+    @Option(
+            names = {"--quantization", "-q"},
+            defaultValue = "none",
+            description = "none, or int8: weights become 8-bit integers when loaded (default: none).")
+    private String quantization;
+
+    @Option(
+            names = "--kv-cache-dtype",
+            defaultValue = "auto",
+            description = "auto (that of computation), bfloat16 or float32.")
+    private String kvCacheDtype;
 
     @Option(
             names = "--max-model-len",
@@ -196,6 +210,8 @@ final class ServeCommand implements Callable<Integer> {
         if (!dtype.equals("auto")) {
             config.dtype(DType.parse("dtype", dtype));
         }
+        config.quantization(Quantization.parse("quantization", quantization));
+        kvCacheDtype().ifPresent(config::kvCacheDtype);
         Optional.ofNullable(maxModelLen).ifPresent(config::maxModelLen);
         Optional.ofNullable(blockSize).ifPresent(config::blockSize);
         Optional.ofNullable(maxNumSeqs).ifPresent(config::maxNumSeqs);
@@ -207,5 +223,14 @@ final class ServeCommand implements Callable<Integer> {
         Optional.ofNullable(seed).ifPresent(config::seed);
         kvTransfer.ifPresent(config::kvTransfer);
         return config.build();
+    }
+
+    private Optional<DType> kvCacheDtype() {
+        return switch (kvCacheDtype.toLowerCase(Locale.ROOT)) {
+            case "auto" -> Optional.empty();
+            case "bfloat16", "bf16" -> Optional.of(DType.BF16);
+            case "float32", "fp32", "float" -> Optional.of(DType.F32);
+            default -> throw ConfigException.unsupported("kv_cache_dtype", kvCacheDtype, "auto, bfloat16, float32");
+        };
     }
 }

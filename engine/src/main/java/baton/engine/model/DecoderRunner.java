@@ -4,6 +4,7 @@ import baton.engine.model.Batch.Chunk;
 import baton.engine.model.Batch.Group;
 import baton.engine.model.Weights.LayerWeights;
 import baton.engine.model.Weights.Owned;
+import baton.kv.DType;
 import baton.kv.KvCache;
 import baton.kv.KvLayout;
 import baton.kv.ModelFingerprint;
@@ -62,6 +63,7 @@ final class DecoderRunner implements ModelRunner {
     private final int maxPositions;
     private final int threads;
     private final ScalarType type;
+    private final ScalarType cacheType;
     private final Arena arena;
     private final Owned owned;
     private final Weights weights;
@@ -78,6 +80,7 @@ final class DecoderRunner implements ModelRunner {
             KvCache cache,
             int maxPositions,
             int threads,
+            DType dtype,
             Arena arena,
             Owned owned,
             Weights weights) {
@@ -87,7 +90,8 @@ final class DecoderRunner implements ModelRunner {
         this.layout = cache.layout();
         this.maxPositions = maxPositions;
         this.threads = threads;
-        this.type = LibTorch.scalarType(layout.dtype());
+        this.type = LibTorch.scalarType(dtype);
+        this.cacheType = LibTorch.scalarType(layout.dtype());
         this.arena = arena;
         this.owned = owned;
         this.weights = weights;
@@ -95,7 +99,14 @@ final class DecoderRunner implements ModelRunner {
         this.rowElements = queryElements + 2 * config.kvHeads() * config.headDim();
     }
 
-    static DecoderRunner load(Checkpoint checkpoint, KvLayout layout, int blocks, int threads, int maxPositions)
+    static DecoderRunner load(
+            Checkpoint checkpoint,
+            DType dtype,
+            Quantization quantization,
+            KvLayout layout,
+            int blocks,
+            int threads,
+            int maxPositions)
             throws IOException {
         ModelConfig config = checkpoint.config();
         Arena arena = Arena.ofShared();
@@ -106,13 +117,14 @@ final class DecoderRunner implements ModelRunner {
             List<String> names = IntStream.range(0, config.layers())
                     .mapToObj("model.layers.%d.self_attn.attn"::formatted)
                     .toList();
-            Weights weights = Weights.load(checkpoint, layout.dtype(), maxPositions, arena, owned);
+            Weights weights = Weights.load(checkpoint, dtype, quantization, maxPositions, arena, owned);
             return new DecoderRunner(
                     config,
-                    checkpoint.fingerprint(),
+                    fingerprint(checkpoint, dtype, quantization),
                     new KvCache(pool, layout, blocks, names),
                     maxPositions,
                     threads,
+                    dtype,
                     arena,
                     owned,
                     weights);
@@ -121,6 +133,18 @@ final class DecoderRunner implements ModelRunner {
             arena.close();
             throw e;
         }
+    }
+
+    /** Another type of computation and quantised weights give other keys and values, as another model does. */
+    private static ModelFingerprint fingerprint(Checkpoint checkpoint, DType dtype, Quantization quantization)
+            throws IOException {
+        ModelFingerprint model = checkpoint.fingerprint();
+        return model.derived("dtype=%s quantization=%s".formatted(dtype.torchName(), quantization.label()));
+    }
+
+    /** Bytes of native memory that hold the weights. */
+    long weightBytes() {
+        return owned.bytes();
     }
 
     @Override
@@ -252,7 +276,7 @@ final class DecoderRunner implements ModelRunner {
         long head = config.headDim();
         view(projected, queryElements, rows, rowElements, config.kvHeads(), 2 * head, head)
                 .copy_(keys);
-        save(layer, projected, step.batch);
+        save(layer, stored(projected), step.batch);
         Tensor attended = LibTorch.empty(type, rows, queryElements);
         for (GroupStep group : step.groups) {
             attend(layer, group, queries, attended);
@@ -306,14 +330,27 @@ final class DecoderRunner implements ModelRunner {
         return turned;
     }
 
-    /** Copies the rows' keys and values into their slots. */
-    private void save(int layer, Tensor projected, Batch batch) {
+    /**
+     * The rows' keys and values as they are cached, [T, G*2D]. What attention reads of {@code projected} becomes the same, so that
+     * it does not matter which tokens are computed in the same step.
+     */
+    private Tensor stored(Tensor projected) {
+        Tensor entries = projected.narrow(1, queryElements, rowElements - queryElements);
+        if (cacheType == type) {
+            return entries;
+        }
+        Tensor stored = entries.to(cacheType).contiguous();
+        entries.copy_(stored);
+        return stored;
+    }
+
+    /** Copies the rows' keys and values, [T, G*2D], into their slots. */
+    private void save(int layer, Tensor stored, Batch batch) {
         long entry = layout.entryBytes();
-        long rowBytes = (long) rowElements * layout.dtype().bytes();
-        long queryBytes = (long) queryElements * layout.dtype().bytes();
-        MemorySegment rows = LibTorch.memory(projected, batch.tokens() * rowBytes);
+        long rowBytes = stored.stride(0) * layout.dtype().bytes();
+        MemorySegment rows = LibTorch.memory(stored, (batch.tokens() - 1) * rowBytes + config.kvHeads() * entry);
         for (int row = 0; row < batch.tokens(); row++) {
-            long from = row * rowBytes + queryBytes;
+            long from = row * rowBytes;
             long to = cache.layerStart(batch.block(row), layer) + batch.slot(row) * entry;
             for (int head = 0; head < config.kvHeads(); head++) {
                 MemorySegment.copy(rows, from + head * entry, cache.memory(), to + head * layout.headBytes(), entry);
@@ -346,7 +383,7 @@ final class DecoderRunner implements ModelRunner {
     private Tensor gather(int layer, List<int[]> blockTables, int[] contexts, long padded) {
         int sequences = contexts.length;
         long entry = layout.entryBytes();
-        Tensor gathered = LibTorch.empty(type, config.kvHeads(), sequences, padded, 2L * config.headDim());
+        Tensor gathered = LibTorch.empty(cacheType, config.kvHeads(), sequences, padded, 2L * config.headDim());
         MemorySegment memory = LibTorch.memory(gathered, (long) config.kvHeads() * sequences * padded * entry);
         for (int i = 0; i < sequences; i++) {
             long used = contexts[i] * entry;
@@ -360,7 +397,7 @@ final class DecoderRunner implements ModelRunner {
                 memory.asSlice(to + used, padded * entry - used).fill((byte) 0);
             }
         }
-        return gathered;
+        return cacheType == type ? gathered : gathered.to(type);
     }
 
     private void attendFirst(Chunk chunk, Tensor queries, Tensor projected, Tensor attended) {

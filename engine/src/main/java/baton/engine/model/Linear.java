@@ -4,7 +4,7 @@ import org.bytedeco.pytorch.Tensor;
 import org.bytedeco.pytorch.global.torch;
 
 /** A matrix of weights, [out, in], that rows of activations are multiplied by. What it returns belongs to the caller's scope. */
-sealed interface Linear {
+sealed interface Linear permits Linear.Dense, Int8 {
     /** {@code rows} [m, in] times the transposed matrix: [m, out]. */
     Tensor apply(Tensor rows);
 

@@ -44,16 +44,17 @@ final class Weights {
             layers.add(loader.layer("model.layers." + i + "."));
         }
         finalNorm = loader.vector("model.norm.weight");
-        head = new Dense(config.tiedEmbeddings() ? embedding : loader.matrix(hidden, List.of("lm_head.weight")));
+        head = loader.head(embedding);
         rope = loader.rope(maxPositions);
         eps = loader.owned.add(new DoubleOptional(config.rmsNormEps()));
         defaultScale = loader.owned.add(new DoubleOptional());
         none = loader.owned.add(new TensorOptional());
     }
 
-    static Weights load(Checkpoint checkpoint, DType dtype, int maxPositions, Arena arena, Owned owned)
+    static Weights load(
+            Checkpoint checkpoint, DType dtype, Quantization quantization, int maxPositions, Arena arena, Owned owned)
             throws IOException {
-        return new Weights(new Loader(checkpoint, dtype, arena, owned), maxPositions);
+        return new Weights(new Loader(checkpoint, dtype, quantization, arena, owned), maxPositions);
     }
 
     /**
@@ -71,6 +72,17 @@ final class Weights {
     /** Native objects to free together. */
     static final class Owned implements AutoCloseable {
         private final Deque<Pointer> pointers = new ArrayDeque<>();
+        private long bytes;
+
+        /** Counts memory that is held as long as these objects. */
+        void count(long more) {
+            bytes += more;
+        }
+
+        /** Bytes counted. */
+        long bytes() {
+            return bytes;
+        }
 
         <P extends Pointer> P add(P pointer) {
             pointers.push(pointer);
@@ -85,16 +97,27 @@ final class Weights {
         }
     }
 
-    private record Loader(Checkpoint checkpoint, ModelConfig config, DType dtype, Arena arena, Owned owned) {
-        Loader(Checkpoint checkpoint, DType dtype, Arena arena, Owned owned) {
-            this(checkpoint, checkpoint.config(), dtype, arena, owned);
+    private record Loader(
+            Checkpoint checkpoint,
+            ModelConfig config,
+            DType dtype,
+            Quantization quantization,
+            Arena arena,
+            Owned owned) {
+        Loader(Checkpoint checkpoint, DType dtype, Quantization quantization, Arena arena, Owned owned) {
+            this(checkpoint, checkpoint.config(), dtype, quantization, arena, owned);
+        }
+
+        /** A matrix in the type of computation, loaded into the memory of {@code into}. */
+        private interface Matrix {
+            Tensor load(Loader into) throws IOException;
         }
 
         LayerWeights layer(String prefix) throws IOException {
             long hidden = config.hiddenSize();
             return new LayerWeights(
                     vector(prefix + "input_layernorm.weight"),
-                    new Dense(projection(prefix + "self_attn.")),
+                    quantized(into -> into.projection(prefix + "self_attn.")),
                     linear((long) config.heads() * config.headDim(), prefix + "self_attn.o_proj.weight"),
                     vector(prefix + "post_attention_layernorm.weight"),
                     linear(hidden, prefix + "mlp.gate_proj.weight", prefix + "mlp.up_proj.weight"),
@@ -102,7 +125,26 @@ final class Weights {
         }
 
         private Linear linear(long columns, String... names) throws IOException {
-            return new Dense(matrix(columns, List.of(names)));
+            return quantized(into -> into.matrix(columns, List.of(names)));
+        }
+
+        /** A shared embedding stays as it is, for looking up, and the output projection may be a quantised copy. */
+        Linear head(Tensor embedding) throws IOException {
+            return quantized(into ->
+                    config.tiedEmbeddings() ? embedding : into.matrix(config.hiddenSize(), List.of("lm_head.weight")));
+        }
+
+        private Linear quantized(Matrix matrix) throws IOException {
+            return switch (quantization) {
+                case NONE -> new Dense(matrix.load(this));
+                case INT8 -> {
+                    try (Arena scratch = Arena.ofConfined();
+                            Owned temporary = new Owned()) {
+                        Loader into = new Loader(checkpoint, config, dtype, quantization, scratch, temporary);
+                        yield Int8.quantize(matrix.load(into), owned);
+                    }
+                }
+            };
         }
 
         /** The tensors' rows one after the other. */
@@ -186,6 +228,7 @@ final class Weights {
                 elements *= size;
             }
             MemorySegment memory = Pages.allocate(arena, elements * dtype.bytes(), "weights");
+            owned.count(elements * dtype.bytes());
             return owned.add(LibTorch.over(memory, LibTorch.scalarType(dtype), shape));
         }
     }
