@@ -125,7 +125,7 @@ class Int8Test {
 
     /**
      * Which tokens are computed in the same step does not matter: attention sees the keys and values as they are cached. In fp32 over
-     * a bf16 cache the logits would differ by about 0.05 if a first chunk attended to its keys before they are rounded.
+     * a bf16 cache the logits would differ by about 0.1 if a first chunk attended to its keys before they are rounded.
      */
     @ParameterizedTest(name = "computed in {0}, {1}, cached in {2}")
     @CsvSource({"F32, NONE, BF16, 0.01", "F32, NONE, F32, 0.001", "F32, INT8, F32, 0.02", "BF16, NONE, F32, 0.5"})
