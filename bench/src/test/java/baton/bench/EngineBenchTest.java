@@ -26,7 +26,8 @@ class EngineBenchTest {
     @Test
     void measuresTheEmbeddedModel() throws IOException {
         List<String> progress = new ArrayList<>();
-        EngineReport report = new EngineBench(OptionalInt.of(1), Quantization.NONE, Duration.ofMillis(2), 2, progress::add)
+        EngineReport report = new EngineBench(
+                        OptionalInt.of(1), Quantization.NONE, Duration.ofMillis(2), 2, progress::add)
                 .run(List.of(TINY_LEDGER), false);
 
         assertThat(report.threads()).isEqualTo(1);
@@ -90,7 +91,8 @@ class EngineBenchTest {
         assertThatThrownBy(() -> new EngineBench(OptionalInt.empty(), Quantization.NONE, Duration.ZERO, 1, _ -> {}))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageStartingWith("seconds: ");
-        assertThatThrownBy(() -> new EngineBench(OptionalInt.empty(), Quantization.NONE, Duration.ofSeconds(1), 0, _ -> {}))
+        assertThatThrownBy(() ->
+                        new EngineBench(OptionalInt.empty(), Quantization.NONE, Duration.ofSeconds(1), 0, _ -> {}))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageStartingWith("rounds: ");
     }

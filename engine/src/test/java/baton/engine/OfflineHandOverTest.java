@@ -119,8 +119,8 @@ class OfflineHandOverTest {
         }
         // What computes in another way takes nothing over, though its cache has the same layout.
         DType other = dtype == DType.F32 ? DType.BF16 : DType.F32;
-        try (LLM stranger = new LLM(
-                kind.apply(config(16, KvRole.CONSUMER)).dtype(other).build())) {
+        try (LLM stranger =
+                new LLM(kind.apply(config(16, KvRole.CONSUMER)).dtype(other).build())) {
             assertThat(stranger.generateTokens(prompts, SamplingParams.greedy(1)))
                     .allMatch(output -> output.cachedTokens() == 0);
         }

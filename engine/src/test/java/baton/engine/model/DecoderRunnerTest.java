@@ -118,7 +118,8 @@ class DecoderRunnerTest {
             System.out.printf(
                     "resident memory: %d MiB after warming up, %+d KiB after %d more forwards%n",
                     before >> 20, grown >> 10, forwards);
-            // Leaking one [T, hidden] tensor in each forward, or in each product of int8, would be 30 MiB; the Java heap is
+            // Leaking one [T, hidden] tensor in each forward, or in each product of int8, would be 30 MiB; the Java
+            // heap is
             // the noise.
             assertThat(grown).isLessThan(24L << 20);
         }

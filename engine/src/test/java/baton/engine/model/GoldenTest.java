@@ -103,7 +103,10 @@ class GoldenTest {
                             .filter(margin -> margin < resolution)
                             .count())
                     .as("steps that decide nothing")
-                    .isLessThan(goldens.stream().mapToInt(golden -> golden.output().length).sum() / 4);
+                    .isLessThan(goldens.stream()
+                                    .mapToInt(golden -> golden.output().length)
+                                    .sum()
+                            / 4);
             assertTokens("bf16", replayed, resolution);
         }
     }

@@ -39,12 +39,7 @@ class Int8Test {
     }
 
     @ParameterizedTest(name = "{0} rows, [{1}, {2}] in {3}")
-    @CsvSource({
-        "1, 300, 256, F32",
-        "1, 300, 256, BF16",
-        "5, 37, 101, F32",
-        "300, 4096, 64, F32",
-        "300, 64, 4096, BF16"
+    @CsvSource({"1, 300, 256, F32", "1, 300, 256, BF16", "5, 37, 101, F32", "300, 4096, 64, F32", "300, 64, 4096, BF16"
     })
     void multipliesAsPlainArithmeticDoes(int rows, int outputs, int inputs, DType dtype) {
         Random random = new Random(17);
@@ -79,7 +74,8 @@ class Int8Test {
                         expected += weight * exactX[row * inputs + i];
                         magnitude += Math.abs(weight);
                     }
-                    // Half a step of the second plane for each activation, and half a step of a weight where it is a tie.
+                    // Half a step of the second plane for each activation, and half a step of a weight where it is a
+                    // tie.
                     double bound = magnitude * largest / (127 * 127) + 2 * scale * resolution + 1e-6;
                     int at = row * outputs + out;
                     assertThat((double) product[at])
@@ -138,8 +134,8 @@ class Int8Test {
             float[] whole = last(runner, new SequenceSlice(tokens, 0, table, 1));
             float[] chunked = {};
             for (int start = 0; start < 96; start += 24) {
-                chunked = last(
-                        runner, new SequenceSlice(Arrays.copyOfRange(tokens, start, start + 24), start, table, 1));
+                chunked =
+                        last(runner, new SequenceSlice(Arrays.copyOfRange(tokens, start, start + 24), start, table, 1));
             }
             double worst = 0;
             for (int id = 0; id < whole.length; id++) {
