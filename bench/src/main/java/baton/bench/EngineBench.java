@@ -9,6 +9,7 @@ import baton.engine.model.ModelConfig;
 import baton.engine.model.ModelRunner;
 import baton.engine.model.ModelRunner.LayerHooks;
 import baton.engine.model.ModelRunner.SequenceSlice;
+import baton.engine.model.Quantization;
 import baton.engine.model.RandomCheckpoint;
 import baton.engine.model.TorchModels;
 import baton.kv.ConfigException;
@@ -37,11 +38,13 @@ import tools.jackson.databind.node.ObjectNode;
  * every case of the model, and compares the best run of a case with the best run of a limit. Medians tell how disturbed it was.
  *
  * @param threads to compute with; empty: one for each processor
+ * @param quantization of the models
  * @param each how long each limit and each case is measured, all rounds together
  * @param rounds rounds for each model
  * @param progress told what is being done, line by line
  */
-public record EngineBench(OptionalInt threads, Duration each, int rounds, Consumer<String> progress) {
+public record EngineBench(
+        OptionalInt threads, Quantization quantization, Duration each, int rounds, Consumer<String> progress) {
     static final int LONGEST_PREFILL = 2048;
     static final int DECODE_CONTEXT = 128;
     private static final int[] PREFILL_TOKENS = {512, LONGEST_PREFILL};
@@ -105,7 +108,7 @@ public record EngineBench(OptionalInt threads, Duration each, int rounds, Consum
                     layout.blocksFor(positions),
                     layout.blocksFor(DECODE_CONTEXT)
                             * IntStream.of(DECODE_BATCHES).max().orElseThrow());
-            return TorchModels.load(checkpoint, dtype, layout, blocks, threads, positions);
+            return TorchModels.load(checkpoint, dtype, quantization, layout, blocks, threads, positions);
         }
     }
 
@@ -180,10 +183,12 @@ public record EngineBench(OptionalInt threads, Duration each, int rounds, Consum
             cases.forEach(measured -> measured.run(runner, once));
         }
         int elementBytes = config.dtype().bytes();
+        int weightBytes = quantization == Quantization.INT8 ? 1 : elementBytes;
         return new ModelReport(
                 config.name(),
                 config.parameters(),
                 config.dtype(),
+                quantization,
                 IntStream.range(0, prefills.size())
                         .mapToObj(i -> new Prefill(
                                 PREFILL_TOKENS[i],
@@ -195,7 +200,7 @@ public record EngineBench(OptionalInt threads, Duration each, int rounds, Consum
                                 DECODE_BATCHES[i],
                                 DECODE_CONTEXT,
                                 Timing.of(decodes.get(i).seconds),
-                                Work.decodeBytes(config, DECODE_BATCHES[i], DECODE_CONTEXT, elementBytes)))
+                                Work.decodeBytes(config, DECODE_BATCHES[i], DECODE_CONTEXT, weightBytes, elementBytes)))
                         .toList(),
                 Optional.empty());
     }

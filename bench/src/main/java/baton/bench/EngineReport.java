@@ -1,6 +1,7 @@
 package baton.bench;
 
 import baton.engine.model.MachineLimits;
+import baton.engine.model.Quantization;
 import baton.kv.DType;
 import java.io.PrintWriter;
 import java.util.List;
@@ -28,11 +29,12 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
             String name,
             long parameters,
             DType dtype,
+            Quantization quantization,
             List<Prefill> prefills,
             List<Decode> decodes,
             Optional<ServingReport> serving) {
         ModelReport with(ServingReport measured) {
-            return new ModelReport(name, parameters, dtype, prefills, decodes, Optional.of(measured));
+            return new ModelReport(name, parameters, dtype, quantization, prefills, decodes, Optional.of(measured));
         }
     }
 
@@ -101,10 +103,11 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
             out.println();
             out.printf(
                     Locale.ROOT,
-                    "%s: %.1f M parameters in %s%n",
+                    "%s: %.1f M parameters in %s, quantization %s%n",
                     model.name(),
                     model.parameters() / 1e6,
-                    model.dtype().torchName());
+                    model.dtype().torchName(),
+                    model.quantization().label());
             out.printf(Locale.ROOT, HEADING, "", "tokens/s", "median", "times", "ms", "TFLOP/s", "of GEMM", "");
             for (Prefill prefill : model.prefills()) {
                 out.printf(
@@ -167,7 +170,8 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
                     .addObject()
                     .put("name", model.name())
                     .put("parameters", model.parameters())
-                    .put("dtype", model.dtype().torchName());
+                    .put("dtype", model.dtype().torchName())
+                    .put("quantization", model.quantization().label());
             ArrayNode prefills = node.putArray("prefill");
             for (Prefill prefill : model.prefills()) {
                 timing(prefills.addObject().put("tokens", prefill.tokens()), prefill.timing())

@@ -21,9 +21,13 @@ final class Work {
         return linear + 4.0 * pairs * config.layers() * config.heads() * config.headDim();
     }
 
-    static double decodeBytes(ModelConfig config, int batch, int context, int elementBytes) {
+    /**
+     * @param weightBytes of a weight
+     * @param cacheBytes of an element of the KV cache
+     */
+    static double decodeBytes(ModelConfig config, int batch, int context, int weightBytes, int cacheBytes) {
         double cached = 2.0 * config.layers() * config.kvHeads() * config.headDim() * context * batch;
-        return elementBytes * (layerWeights(config) + outputWeights(config) + cached);
+        return weightBytes * (layerWeights(config) + outputWeights(config)) + cacheBytes * cached;
     }
 
     private static double layerWeights(ModelConfig config) {

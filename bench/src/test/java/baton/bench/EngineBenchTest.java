@@ -7,6 +7,7 @@ import static org.assertj.core.api.Assertions.within;
 
 import baton.bench.EngineReport.ModelReport;
 import baton.engine.model.ModelConfig;
+import baton.engine.model.Quantization;
 import baton.engine.model.RandomCheckpoint;
 import baton.kv.ConfigException;
 import java.io.IOException;
@@ -26,7 +27,8 @@ class EngineBenchTest {
     @Test
     void measuresTheEmbeddedModel() throws IOException {
         List<String> progress = new ArrayList<>();
-        EngineReport report = new EngineBench(OptionalInt.of(1), Duration.ofMillis(2), 2, progress::add)
+        EngineReport report = new EngineBench(
+                        OptionalInt.of(1), Quantization.NONE, Duration.ofMillis(2), 2, progress::add)
                 .run(List.of(TINY_LEDGER), false);
 
         assertThat(report.threads()).isEqualTo(1);
@@ -102,7 +104,8 @@ class EngineBenchTest {
         double matrices = config.parameters() - norms;
         double keysAndValues = 2.0 * 16 * 8 * 64;
 
-        assertThat(Work.decodeBytes(config, 8, 128, 2)).isEqualTo(2 * (matrices + 8 * 128 * keysAndValues));
+        assertThat(Work.decodeBytes(config, 8, 128, 2, 2)).isEqualTo(2 * (matrices + 8 * 128 * keysAndValues));
+        assertThat(Work.decodeBytes(config, 8, 128, 1, 2)).isEqualTo(matrices + 2 * 8 * 128 * keysAndValues);
         // One token: every matrix once, and one query against one key in each head.
         assertThat(Work.prefillFlops(config, 1)).isEqualTo(2 * matrices + 4.0 * 16 * 32 * 64);
         // Attention grows with the square, the rest with the length.
@@ -120,10 +123,11 @@ class EngineBenchTest {
 
     @Test
     void settingsThatDoNotFitAreNamed() {
-        assertThatThrownBy(() -> new EngineBench(OptionalInt.empty(), Duration.ZERO, 1, _ -> {}))
+        assertThatThrownBy(() -> new EngineBench(OptionalInt.empty(), Quantization.NONE, Duration.ZERO, 1, _ -> {}))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageStartingWith("seconds: ");
-        assertThatThrownBy(() -> new EngineBench(OptionalInt.empty(), Duration.ofSeconds(1), 0, _ -> {}))
+        assertThatThrownBy(() ->
+                        new EngineBench(OptionalInt.empty(), Quantization.NONE, Duration.ofSeconds(1), 0, _ -> {}))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageStartingWith("rounds: ");
     }

@@ -2,6 +2,7 @@ package baton.cli;
 
 import baton.bench.EngineBench;
 import baton.bench.EngineReport;
+import baton.engine.model.Quantization;
 import java.io.IOException;
 import java.io.PrintWriter;
 import java.nio.file.Files;
@@ -46,6 +47,12 @@ final class BenchCommand {
         private List<Path> models = List.of();
 
         @Option(
+                names = {"--quantization", "-q"},
+                defaultValue = "none",
+                description = "Of the models: none or int8 (default: ${DEFAULT-VALUE}).")
+        private String quantization;
+
+        @Option(
                 names = "--skip-1b",
                 description =
                         "Leave out the random checkpoint of Llama-3.2-1B's shape, which takes 2.5 GB of disk and of"
@@ -70,6 +77,7 @@ final class BenchCommand {
             PrintWriter err = spec.commandLine().getErr();
             EngineBench bench = new EngineBench(
                     threads == null ? OptionalInt.empty() : OptionalInt.of(threads),
+                    Quantization.parse("quantization", quantization),
                     Duration.ofNanos(Math.round(seconds * 1e9)),
                     ROUNDS,
                     line -> {

@@ -4,6 +4,7 @@ import baton.engine.EngineConfig;
 import baton.engine.EngineListener;
 import baton.engine.LocalEngine;
 import baton.engine.SchedulingPolicy;
+import baton.engine.model.Quantization;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.KvTransferConfig;
@@ -13,6 +14,7 @@ import baton.server.ServerConfig;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.util.List;
+import java.util.Locale;
 import java.util.Optional;
 import java.util.concurrent.Callable;
 import java.util.stream.Collectors;
@@ -71,6 +73,18 @@ final class ServeCommand implements Callable<Integer> {
 
     @Option(names = "--dtype", defaultValue = "auto", description = "auto (the checkpoint's), bfloat16 or float32.")
     private String dtype;
+
+    @Option(
+            names = {"--quantization", "-q"},
+            defaultValue = "none",
+            description = "none, or int8: weights become 8-bit integers when loaded (default: none).")
+    private String quantization;
+
+    @Option(
+            names = "--kv-cache-dtype",
+            defaultValue = "auto",
+            description = "auto (that of computation), bfloat16 or float32.")
+    private String kvCacheDtype;
 
     @Option(
             names = "--max-model-len",
@@ -264,6 +278,8 @@ final class ServeCommand implements Callable<Integer> {
         if (!dtype.equals("auto")) {
             config.dtype(DType.parse("dtype", dtype));
         }
+        config.quantization(Quantization.parse("quantization", quantization));
+        kvCacheDtype().ifPresent(config::kvCacheDtype);
         Optional.ofNullable(maxModelLen).ifPresent(config::maxModelLen);
         Optional.ofNullable(blockSize).ifPresent(config::blockSize);
         Optional.ofNullable(maxNumSeqs).ifPresent(config::maxNumSeqs);
@@ -279,5 +295,14 @@ final class ServeCommand implements Callable<Integer> {
         Optional.ofNullable(seed).ifPresent(config::seed);
         kvTransfer.ifPresent(config::kvTransfer);
         return config.build();
+    }
+
+    private Optional<DType> kvCacheDtype() {
+        return switch (kvCacheDtype.toLowerCase(Locale.ROOT)) {
+            case "auto" -> Optional.empty();
+            case "bfloat16", "bf16" -> Optional.of(DType.BF16);
+            case "float32", "fp32", "float" -> Optional.of(DType.F32);
+            default -> throw ConfigException.unsupported("kv_cache_dtype", kvCacheDtype, "auto, bfloat16, float32");
+        };
     }
 }

@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.engine.EngineConfig;
 import baton.engine.SchedulingPolicy;
+import baton.engine.model.Quantization;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.server.ServerConfig;
@@ -105,6 +106,10 @@ class ServeCommandTest {
                 "m",
                 "--dtype",
                 "float32",
+                "--quantization",
+                "int8",
+                "--kv-cache-dtype",
+                "bf16",
                 "--max-model-len",
                 "1K",
                 "--block-size",
@@ -128,6 +133,8 @@ class ServeCommandTest {
                 "9");
         assertThat(config.model()).isEqualTo(Path.of("m"));
         assertThat(config.dtype()).contains(DType.F32);
+        assertThat(config.quantization()).isEqualTo(Quantization.INT8);
+        assertThat(config.kvCacheDtype()).contains(DType.BF16);
         assertThat(config.maxModelLen()).hasValue(1024);
         assertThat(config.blockSize()).isEqualTo(32);
         assertThat(config.maxNumSeqs()).isEqualTo(3);
@@ -167,6 +174,8 @@ class ServeCommandTest {
         "--tensor-parallel-size, 2, tensor_parallel_size",
         "-pp, 4, pipeline_parallel_size",
         "--dtype, int7, dtype",
+        "'--quantization', 'int4', 'quantization: unsupported value ''int4''; allowed: none'",
+        "'--kv-cache-dtype', 'fp8', 'kv_cache_dtype: unsupported value ''fp8''; allowed: auto'",
         "--block-size, 0, block_size",
         "--scheduling-policy, lifo, scheduling_policy",
         "--long-prefill-token-threshold, -1, long_prefill_token_threshold"

@@ -1,5 +1,6 @@
 package baton.engine;
 
+import baton.engine.model.Quantization;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.KvTransferConfig;
@@ -11,7 +12,9 @@ import java.util.OptionalInt;
  * How to run a model: vLLM's engine arguments, where they apply.
  *
  * @param model directory of a Hugging Face checkpoint
- * @param dtype type of weights and KV cache; empty means the checkpoint's
+ * @param dtype type of computation, and of weights that are not quantised; empty means the checkpoint's
+ * @param quantization how the weights' matrices are kept
+ * @param kvCacheDtype type of the KV cache, bf16 or fp32; empty means {@code dtype}
  * @param maxModelLen tokens that prompt and output may have together; empty means the model's own limit
  * @param blockSize tokens in a KV block
  * @param maxNumSeqs sequences in one step
@@ -29,6 +32,8 @@ import java.util.OptionalInt;
 public record EngineConfig(
         Path model,
         Optional<DType> dtype,
+        Quantization quantization,
+        Optional<DType> kvCacheDtype,
         OptionalInt maxModelLen,
         int blockSize,
         int maxNumSeqs,
@@ -81,6 +86,8 @@ public record EngineConfig(
     public static final class Builder {
         private final Path model;
         private Optional<DType> dtype = Optional.empty();
+        private Quantization quantization = Quantization.NONE;
+        private Optional<DType> kvCacheDtype = Optional.empty();
         private OptionalInt maxModelLen = OptionalInt.empty();
         private int blockSize = 16;
         private int maxNumSeqs = 128;
@@ -101,6 +108,16 @@ public record EngineConfig(
 
         public Builder dtype(DType value) {
             dtype = Optional.of(value);
+            return this;
+        }
+
+        public Builder quantization(Quantization value) {
+            quantization = value;
+            return this;
+        }
+
+        public Builder kvCacheDtype(DType value) {
+            kvCacheDtype = Optional.of(value);
             return this;
         }
 
@@ -174,6 +191,8 @@ public record EngineConfig(
             return new EngineConfig(
                     model,
                     dtype,
+                    quantization,
+                    kvCacheDtype,
                     maxModelLen,
                     blockSize,
                     maxNumSeqs,

@@ -46,6 +46,8 @@ public final class LLM implements AutoCloseable {
         return new EngineConfig(
                 config.model(),
                 config.dtype(),
+                config.quantization(),
+                config.kvCacheDtype(),
                 config.maxModelLen(),
                 config.blockSize(),
                 config.maxNumSeqs(),

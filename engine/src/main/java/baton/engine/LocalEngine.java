@@ -156,7 +156,8 @@ public final class LocalEngine implements Engine {
                             + model.maxPositions());
         }
         DType dtype = config.dtype().orElse(model.dtype());
-        KvLayout layout = new KvLayout(model.layers(), model.kvHeads(), model.headDim(), config.blockSize(), dtype);
+        KvLayout layout =
+                model.kvLayout(config.blockSize(), config.kvCacheDtype().orElse(dtype));
         int blocks = numBlocks(config, layout, maxModelLen);
         List<AutoCloseable> made = new ArrayList<>();
         try {
@@ -164,7 +165,8 @@ public final class LocalEngine implements Engine {
             made.add(tokenizer);
             Optional<ChatTemplate> chatTemplate =
                     Optional.of(ChatTemplate.load(config.model())).filter(ChatTemplate::isPresent);
-            ModelRunner runner = TorchModels.load(checkpoint, dtype, layout, blocks, config.threads(), maxModelLen);
+            ModelRunner runner = TorchModels.load(
+                    checkpoint, dtype, config.quantization(), layout, blocks, config.threads(), maxModelLen);
             made.add(runner);
             LocalEngine engine = new LocalEngine(
                     config, maxModelLen, checkpoint, tokenizer, chatTemplate, runner, listener, Ticker.system());
@@ -172,13 +174,15 @@ public final class LocalEngine implements Engine {
             listener.onStart(config, maxModelLen, dtype, blocks);
             engine.thread.start();
             LOG.info(
-                    "Serving {} ({}, {} layers) in {}: {} KV blocks of {} tokens, {} MiB, max_model_len={}; ready in {} ms",
+                    "Serving {} ({}, {} layers) in {}, quantization {}: {} KV blocks of {} tokens in {}, {} MiB, max_model_len={}; ready in {} ms",
                     model.name(),
                     runner.fingerprint().digest().substring(0, 12),
                     model.layers(),
                     dtype.torchName(),
+                    config.quantization().label(),
                     blocks,
                     layout.blockSize(),
+                    layout.dtype().torchName(),
                     (blocks * layout.blockBytes()) >> 20,
                     maxModelLen,
                     (System.nanoTime() - start) / 1_000_000);

@@ -3,6 +3,8 @@ package baton.engine;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import baton.engine.model.Quantization;
+import baton.kv.DType;
 import baton.kv.KvCache;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
@@ -16,14 +18,17 @@ import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerConnector;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
+import java.util.function.UnaryOperator;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** A prompt's KV cache from one offline engine to another, as in vLLM's offline example. */
@@ -32,14 +37,17 @@ class OfflineHandOverTest {
     Path directory;
 
     private LLM llm(int blockSize, KvRole role) {
-        return new LLM(LLMTest.config()
+        return new LLM(config(blockSize, role).build());
+    }
+
+    private EngineConfig.Builder config(int blockSize, KvRole role) {
+        return LLMTest.config()
                 .blockSize(blockSize)
                 // So that a token which is not computed can only have come from the connector.
                 .enablePrefixCaching(false)
                 .kvTransfer(KvTransferConfig.builder("SharedStorageConnector", role)
                         .extra("shared_storage_path", directory.toString())
-                        .build())
-                .build());
+                        .build());
     }
 
     @ParameterizedTest
@@ -76,6 +84,51 @@ class OfflineHandOverTest {
                     .as("length %d", length)
                     .isEqualTo(Math.min(length / blockSize * blockSize, (length - 1) / blockSize * blockSize));
         }
+    }
+
+    @ParameterizedTest(name = "computed in {0}, {1}, cached in {2}")
+    @CsvSource({"F32, NONE, BF16", "BF16, NONE, F32", "F32, INT8, F32"})
+    void aCacheOfAnotherTypeAndQuantisedWeightsChangeNothing(DType dtype, Quantization quantization, DType cached) {
+        List<int[]> prompts = IntStream.of(15, 17, 48, 200, 515)
+                .mapToObj(length -> LLMTest.prompt(length, length))
+                .toList();
+        SamplingParams eight = SamplingParams.builder()
+                .temperature(0)
+                .ignoreEos(true)
+                .maxTokens(8)
+                .build();
+        UnaryOperator<EngineConfig.Builder> kind =
+                config -> config.dtype(dtype).quantization(quantization).kvCacheDtype(cached);
+        List<int[]> colocated;
+        try (LLM alone = new LLM(kind.apply(LLMTest.config()).build())) {
+            colocated = tokens(alone.generateTokens(prompts, eight));
+        }
+        try (LLM chunked = new LLM(kind.apply(LLMTest.config())
+                .maxNumSeqs(4)
+                .maxNumBatchedTokens(50)
+                .build())) {
+            assertSame(chunked.generateTokens(prompts, eight), colocated);
+        }
+        try (LLM producer = new LLM(kind.apply(config(16, KvRole.PRODUCER)).build())) {
+            producer.generateTokens(prompts, SamplingParams.greedy(1));
+        }
+        try (LLM consumer = new LLM(kind.apply(config(16, KvRole.CONSUMER)).build())) {
+            List<RequestOutput> handedOver = consumer.generateTokens(prompts, eight);
+            assertSame(handedOver, colocated);
+            assertThat(handedOver).extracting(RequestOutput::cachedTokens).containsExactly(0, 16, 32, 192, 512);
+        }
+        // What computes in another way takes nothing over, though its cache has the same layout.
+        DType other = dtype == DType.F32 ? DType.BF16 : DType.F32;
+        try (LLM stranger =
+                new LLM(kind.apply(config(16, KvRole.CONSUMER)).dtype(other).build())) {
+            assertThat(stranger.generateTokens(prompts, SamplingParams.greedy(1)))
+                    .allMatch(output -> output.cachedTokens() == 0);
+        }
+    }
+
+    private static void assertSame(List<RequestOutput> outputs, List<int[]> expected) {
+        assertThat(tokens(outputs).stream().map(Arrays::toString).toList())
+                .isEqualTo(expected.stream().map(Arrays::toString).toList());
     }
 
     private static List<int[]> tokens(List<RequestOutput> outputs) {

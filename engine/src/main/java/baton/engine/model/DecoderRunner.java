@@ -76,6 +76,7 @@ final class DecoderRunner implements ModelRunner {
     private final int threads;
     private final DType dtype;
     private final ScalarType type;
+    private final ScalarType cacheType;
     private final FewRows fewRows;
     private final Arena arena;
     private final Owned owned;
@@ -97,6 +98,7 @@ final class DecoderRunner implements ModelRunner {
             KvCache cache,
             int maxPositions,
             int threads,
+            DType dtype,
             Arena arena,
             Owned owned,
             Weights weights) {
@@ -106,8 +108,9 @@ final class DecoderRunner implements ModelRunner {
         this.layout = cache.layout();
         this.maxPositions = maxPositions;
         this.threads = threads;
-        this.dtype = layout.dtype();
+        this.dtype = dtype;
         this.type = LibTorch.scalarType(dtype);
+        this.cacheType = LibTorch.scalarType(layout.dtype());
         this.fewRows = new FewRows(dtype);
         this.arena = arena;
         this.owned = owned;
@@ -119,7 +122,14 @@ final class DecoderRunner implements ModelRunner {
                 .toArray();
     }
 
-    static DecoderRunner load(Checkpoint checkpoint, KvLayout layout, int blocks, int threads, int maxPositions)
+    static DecoderRunner load(
+            Checkpoint checkpoint,
+            DType dtype,
+            Quantization quantization,
+            KvLayout layout,
+            int blocks,
+            int threads,
+            int maxPositions)
             throws IOException {
         ModelConfig config = checkpoint.config();
         Arena arena = Arena.ofShared();
@@ -130,13 +140,14 @@ final class DecoderRunner implements ModelRunner {
             List<String> names = IntStream.range(0, config.layers())
                     .mapToObj("model.layers.%d.self_attn.attn"::formatted)
                     .toList();
-            Weights weights = Weights.load(checkpoint, layout.dtype(), maxPositions, arena, owned);
+            Weights weights = Weights.load(checkpoint, dtype, quantization, maxPositions, arena, owned);
             return new DecoderRunner(
                     config,
-                    checkpoint.fingerprint(),
+                    fingerprint(checkpoint, dtype, quantization),
                     new KvCache(pool, layout, blocks, names),
                     maxPositions,
                     threads,
+                    dtype,
                     arena,
                     owned,
                     weights);
@@ -145,6 +156,18 @@ final class DecoderRunner implements ModelRunner {
             arena.close();
             throw e;
         }
+    }
+
+    /** Another type of computation and quantised weights give other keys and values, as another model does. */
+    private static ModelFingerprint fingerprint(Checkpoint checkpoint, DType dtype, Quantization quantization)
+            throws IOException {
+        ModelFingerprint model = checkpoint.fingerprint();
+        return model.derived("dtype=%s quantization=%s".formatted(dtype.torchName(), quantization.label()));
+    }
+
+    /** Bytes of native memory that hold the weights. */
+    long weightBytes() {
+        return owned.bytes();
     }
 
     @Override
@@ -254,8 +277,8 @@ final class DecoderRunner implements ModelRunner {
 
         private GroupStep groupStep(Group group, int window, Arena scratch) {
             long[] shape = {config.kvHeads(), group.size(), paddedContext(group), 2L * config.headDim()};
-            Tensor gathered = LibTorch.empty(type, shape);
-            Tensor floats = type == ScalarType.Float ? gathered : LibTorch.empty(ScalarType.Float, shape);
+            Tensor gathered = LibTorch.empty(cacheType, shape);
+            Tensor floats = cacheType == ScalarType.Float ? gathered : LibTorch.empty(ScalarType.Float, shape);
             return new GroupStep(group, mask(group, window, scratch), gathered, floats);
         }
 
@@ -264,7 +287,7 @@ final class DecoderRunner implements ModelRunner {
             return new ChunkStep(
                     chunk,
                     runs(chunk, window),
-                    LibTorch.empty(type, config.kvHeads(), positions, 2L * config.headDim()));
+                    LibTorch.empty(cacheType, config.kvHeads(), positions, 2L * config.headDim()));
         }
 
         /** Zero for the last positions of a sequence, minus infinity elsewhere, as [1, sequences, 1, padded context]. */
@@ -342,7 +365,7 @@ final class DecoderRunner implements ModelRunner {
         LayerWeights layerWeights = weights.layers.get(layer);
         Tensor projected = layerWeights.projection().apply(norm(x, layerWeights.attentionNorm()));
         Tensor queries = rotate(projected, layerWeights.headNorms(), step);
-        save(layer, projected, step.batch);
+        save(layer, stored(projected), step.batch);
         Tensor attended = LibTorch.empty(type, step.batch.rows(), queryElements);
         Attention attention = step.attention(layer);
         for (GroupStep group : attention.groups) {
@@ -434,14 +457,27 @@ final class DecoderRunner implements ModelRunner {
         return turned;
     }
 
-    /** Copies the rows' keys and values into their slots. */
-    private void save(int layer, Tensor projected, Batch batch) {
+    /**
+     * The rows' keys and values as they are cached, [T, G*2D]. What attention reads of {@code projected} becomes the same, so that
+     * it does not matter which tokens are computed in the same step.
+     */
+    private Tensor stored(Tensor projected) {
+        Tensor entries = projected.narrow(1, queryElements, rowElements - queryElements);
+        if (cacheType == type) {
+            return entries;
+        }
+        Tensor stored = entries.to(cacheType).contiguous();
+        entries.copy_(stored);
+        return stored;
+    }
+
+    /** Copies the rows' keys and values, [T, G*2D], into their slots. */
+    private void save(int layer, Tensor stored, Batch batch) {
         long entry = layout.entryBytes();
-        long rowBytes = (long) rowElements * layout.dtype().bytes();
-        long queryBytes = (long) queryElements * layout.dtype().bytes();
-        MemorySegment rows = LibTorch.memory(projected, batch.tokens() * rowBytes);
+        long rowBytes = stored.stride(0) * layout.dtype().bytes();
+        MemorySegment rows = LibTorch.memory(stored, (batch.tokens() - 1) * rowBytes + config.kvHeads() * entry);
         for (int row = 0; row < batch.tokens(); row++) {
-            long from = row * rowBytes + queryBytes;
+            long from = row * rowBytes;
             long to = cache.layerStart(batch.block(row), layer) + batch.slot(row) * entry;
             for (int head = 0; head < config.kvHeads(); head++) {
                 MemorySegment.copy(rows, from + head * entry, cache.memory(), to + head * layout.headBytes(), entry);
@@ -455,7 +491,7 @@ final class DecoderRunner implements ModelRunner {
         long shared = config.heads() / config.kvHeads();
         long padded = paddedContext(group);
         gather(layer, group.blockTables(), group.contexts(), padded, step.gathered);
-        Tensor floats = type == ScalarType.Float ? step.gathered : step.floats.copy_(step.gathered);
+        Tensor floats = cacheType == ScalarType.Float ? step.gathered : step.floats.copy_(step.gathered);
         long[] shape = {config.kvHeads(), group.size(), padded, head};
         long[] strides = {group.size() * padded * 2 * head, padded * 2 * head, 2 * head, 1};
         Tensor keys = floats.as_strided(shape, strides, new LongOptional(0));

@@ -55,9 +55,10 @@ final class Weights {
         none = loader.owned.add(new TensorOptional());
     }
 
-    static Weights load(Checkpoint checkpoint, DType dtype, int maxPositions, Arena arena, Owned owned)
+    static Weights load(
+            Checkpoint checkpoint, DType dtype, Quantization quantization, int maxPositions, Arena arena, Owned owned)
             throws IOException {
-        return new Weights(new Loader(checkpoint, dtype, arena, owned), maxPositions);
+        return new Weights(new Loader(checkpoint, dtype, quantization, arena, owned), maxPositions);
     }
 
     /**
@@ -83,6 +84,17 @@ final class Weights {
     /** Native objects to free together. */
     static final class Owned implements AutoCloseable {
         private final Deque<Pointer> pointers = new ArrayDeque<>();
+        private long bytes;
+
+        /** Counts memory that is held as long as these objects. */
+        void count(long more) {
+            bytes += more;
+        }
+
+        /** Bytes counted. */
+        long bytes() {
+            return bytes;
+        }
 
         <P extends Pointer> P add(P pointer) {
             // It outlives the scope that it may have been made in.
@@ -100,9 +112,22 @@ final class Weights {
     }
 
     private record Loader(
-            Checkpoint checkpoint, ModelConfig config, DType dtype, Arena arena, Owned owned, Optional<OneDnn> oneDnn) {
-        Loader(Checkpoint checkpoint, DType dtype, Arena arena, Owned owned) {
-            this(checkpoint, checkpoint.config(), dtype, arena, owned, OneDnn.find(LibTorch.scalarType(dtype), owned));
+            Checkpoint checkpoint,
+            ModelConfig config,
+            DType dtype,
+            Quantization quantization,
+            Arena arena,
+            Owned owned,
+            Optional<OneDnn> oneDnn) {
+        Loader(Checkpoint checkpoint, DType dtype, Quantization quantization, Arena arena, Owned owned) {
+            this(
+                    checkpoint,
+                    checkpoint.config(),
+                    dtype,
+                    quantization,
+                    arena,
+                    owned,
+                    OneDnn.find(LibTorch.scalarType(dtype), owned));
         }
 
         LayerWeights layer(String prefix) throws IOException {
@@ -148,7 +173,7 @@ final class Weights {
             if (!config.tiedEmbeddings()) {
                 return linear("lm_head.weight");
             }
-            return oneDnn.isPresent()
+            return oneDnn.isPresent() || quantization != Quantization.NONE
                     ? linear(matrix -> matrix.copy_(embedding), config.vocabularySize(), config.hiddenSize())
                     : new Dense(embedding);
         }
@@ -159,7 +184,7 @@ final class Weights {
         }
 
         private Linear linear(Consumer<Tensor> filler, long rows, long columns) {
-            if (oneDnn.isEmpty()) {
+            if (quantization == Quantization.NONE && oneDnn.isEmpty()) {
                 Tensor matrix = allocate(rows, columns);
                 try (PointerScope _ = new PointerScope()) {
                     filler.accept(matrix);
@@ -169,8 +194,14 @@ final class Weights {
             try (PointerScope _ = new PointerScope()) {
                 Tensor matrix = LibTorch.empty(LibTorch.scalarType(dtype), rows, columns);
                 filler.accept(matrix);
-                return new Packed(
-                        oneDnn.get(), owned.add(new IValue(oneDnn.get().pack(matrix))));
+                return switch (quantization) {
+                    case INT8 -> Int8.quantize(matrix, owned);
+                    case NONE -> {
+                        owned.count(rows * columns * dtype.bytes());
+                        OneDnn packing = oneDnn.orElseThrow();
+                        yield new Packed(packing, owned.add(new IValue(packing.pack(matrix))));
+                    }
+                };
             }
         }
 
@@ -259,6 +290,7 @@ final class Weights {
                 elements *= size;
             }
             MemorySegment memory = Pages.allocate(arena, elements * dtype.bytes(), "weights");
+            owned.count(elements * dtype.bytes());
             return owned.add(LibTorch.over(memory, LibTorch.scalarType(dtype), shape));
         }
     }

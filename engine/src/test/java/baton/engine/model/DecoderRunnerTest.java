@@ -12,6 +12,7 @@ import baton.engine.model.ModelRunner.LayerHooks;
 import baton.engine.model.ModelRunner.SequenceSlice;
 import baton.kv.ConfigException;
 import baton.kv.DType;
+import baton.kv.KvLayout;
 import java.io.IOException;
 import java.lang.foreign.ValueLayout;
 import java.nio.file.Files;
@@ -148,15 +149,15 @@ class DecoderRunnerTest {
         return computed;
     }
 
-    @Test
-    void manyForwardsLeaveNoMemoryBehind() throws IOException {
-        try (ModelRunner runner = tiny(DType.BF16, 400)) {
+    @ParameterizedTest
+    @CsvSource({"NONE, 2000", "INT8, 400"})
+    void manyForwardsLeaveNoMemoryBehind(Quantization quantization, int forwards) throws IOException {
+        try (ModelRunner runner = tiny(DType.BF16, quantization, 400)) {
             Random random = new Random(11);
             for (int i = 0; i < 300; i++) {
                 randomForward(runner, random);
             }
             long before = residentBytes();
-            int forwards = 2000;
             for (int i = 0; i < forwards; i++) {
                 randomForward(runner, random);
             }
@@ -164,7 +165,9 @@ class DecoderRunnerTest {
             System.out.printf(
                     "resident memory: %d MiB after warming up, %+d KiB after %d more forwards%n",
                     before >> 20, grown >> 10, forwards);
-            // Leaking one [T, hidden] tensor in each forward would be 30 MiB; the Java heap is the noise.
+            // Leaking one [T, hidden] tensor in each forward, or in each product of int8, would be 30 MiB; the Java
+            // heap is
+            // the noise.
             assertThat(grown).isLessThan(24L << 20);
         }
     }
@@ -222,9 +225,16 @@ class DecoderRunnerTest {
                     .isInstanceOf(ConfigException.class)
                     .hasMessage("dtype: unsupported value 'float16'; allowed: bfloat16, float32");
             assertThatThrownBy(() -> TorchModels.load(
-                            checkpoint, DType.BF16, config.kvLayout(16, DType.F32), 4, OptionalInt.of(1), 64))
+                            checkpoint, DType.BF16, config.kvLayout(16, DType.F16), 4, OptionalInt.of(1), 64))
                     .isInstanceOf(ConfigException.class)
-                    .hasMessageContaining("dtype=float32, the model needs");
+                    .hasMessage("kv_cache_dtype: unsupported value 'float16'; allowed: auto, bfloat16, float32");
+            assertThatThrownBy(() -> TorchModels.load(
+                            checkpoint, DType.BF16, new KvLayout(6, 4, 16, 16, DType.BF16), 4, OptionalInt.of(1), 64))
+                    .isInstanceOf(ConfigException.class)
+                    .hasMessageContaining("head_dim=16 block_size=16 dtype=bfloat16, the model needs");
+            assertThatThrownBy(() -> Quantization.parse("quantization", "int4"))
+                    .isInstanceOf(ConfigException.class)
+                    .hasMessage("quantization: unsupported value 'int4'; allowed: none, int8");
         }
     }
 
@@ -251,9 +261,19 @@ class DecoderRunnerTest {
     }
 
     private static ModelRunner tiny(DType dtype, int blocks) throws IOException {
+        return tiny(dtype, Quantization.NONE, blocks);
+    }
+
+    private static ModelRunner tiny(DType dtype, Quantization quantization, int blocks) throws IOException {
         try (Checkpoint checkpoint = Checkpoint.open(Golden.TINY_LEDGER)) {
             return TorchModels.load(
-                    checkpoint, dtype, checkpoint.config().kvLayout(16, dtype), blocks, OptionalInt.of(1), 2048);
+                    checkpoint,
+                    dtype,
+                    quantization,
+                    checkpoint.config().kvLayout(16, dtype),
+                    blocks,
+                    OptionalInt.of(1),
+                    2048);
         }
     }
 }

@@ -6,6 +6,7 @@ import static org.assertj.core.api.Assertions.within;
 import baton.kv.DType;
 import java.io.IOException;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.OptionalInt;
 import org.junit.jupiter.api.BeforeAll;
@@ -72,10 +73,10 @@ class GoldenTest {
         }
     }
 
-    @ParameterizedTest(name = "chunks of {0}, {1} tokens a step, blocks of {2}")
-    @CsvSource({"2147483647, 2147483647, 16", "257, 512, 32"})
-    void greedyTokensInBf16(int chunk, int budget, int blockSize) throws IOException {
-        try (ModelRunner runner = load(DType.BF16, blockSize, 3000)) {
+    @ParameterizedTest(name = "chunks of {0}, {1} tokens a step, blocks of {2}, quantization {3}")
+    @CsvSource({"2147483647, 2147483647, 16, NONE", "257, 512, 32, NONE", "2147483647, 2147483647, 16, INT8"})
+    void greedyTokensInBf16(int chunk, int budget, int blockSize, Quantization quantization) throws IOException {
+        try (ModelRunner runner = load(DType.BF16, quantization, blockSize, 3000)) {
             List<Replay.Sequence> replayed = replay(runner, chunk, budget);
             double sum = 0;
             double worst = 0;
@@ -93,9 +94,21 @@ class GoldenTest {
                 }
             }
             double rms = Math.sqrt(sum / count);
-            System.out.printf("bf16: logits differ from fp32 by %.3f rms, %.3f at most%n", rms, worst);
+            System.out.printf(
+                    "bf16, %s: logits differ from fp32 by %.3f rms, %.3f at most%n", quantization, rms, worst);
             // A margin is a difference of two logits, each off by its own error: six standard deviations of that.
-            assertTokens("bf16", replayed, 6 * Math.sqrt(2) * rms);
+            double resolution = 6 * Math.sqrt(2) * rms;
+            assertThat(goldens.stream()
+                            .flatMapToDouble(
+                                    golden -> Arrays.stream(golden.margins()).limit(golden.output().length))
+                            .filter(margin -> margin >= resolution)
+                            .count())
+                    .as("steps that are clear")
+                    .isGreaterThan(goldens.stream()
+                                    .mapToInt(golden -> golden.output().length)
+                                    .sum()
+                            / 2);
+            assertTokens("bf16", replayed, resolution);
         }
     }
 
@@ -125,10 +138,16 @@ class GoldenTest {
     }
 
     private static ModelRunner load(DType dtype, int blockSize, int blocks) throws IOException {
+        return load(dtype, Quantization.NONE, blockSize, blocks);
+    }
+
+    private static ModelRunner load(DType dtype, Quantization quantization, int blockSize, int blocks)
+            throws IOException {
         try (Checkpoint checkpoint = Checkpoint.open(Golden.TINY_LEDGER)) {
             return TorchModels.load(
                     checkpoint,
                     dtype,
+                    quantization,
                     checkpoint.config().kvLayout(blockSize, dtype),
                     blocks,
                     OptionalInt.of(1),

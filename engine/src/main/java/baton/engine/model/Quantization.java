@@ -1,0 +1,34 @@
+package baton.engine.model;
+
+import baton.kv.ConfigException;
+import java.util.Locale;
+
+/** How a model's matrices are kept. Embedding and norms stay in the type of computation. */
+public enum Quantization {
+    /** In the type of computation. */
+    NONE,
+    /**
+     * 8-bit integers, made when the model is loaded, with one scale for each output channel; the output projection too. Activations
+     * keep 15 bits, see {@link Int8}.
+     */
+    INT8;
+
+    /** The name on the command line. */
+    public String label() {
+        return name().toLowerCase(Locale.ROOT);
+    }
+
+    /**
+     * The quantization of that name.
+     *
+     * @throws ConfigException naming {@code field} if there is none
+     */
+    public static Quantization parse(String field, String name) {
+        for (Quantization quantization : values()) {
+            if (quantization.label().equals(name.toLowerCase(Locale.ROOT))) {
+                return quantization;
+            }
+        }
+        throw ConfigException.unsupported(field, name, "none, int8");
+    }
+}

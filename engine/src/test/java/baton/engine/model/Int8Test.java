@@ -1,0 +1,195 @@
+package baton.engine.model;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.within;
+
+import baton.engine.model.ModelRunner.LayerHooks;
+import baton.engine.model.ModelRunner.SequenceSlice;
+import baton.engine.model.Weights.Owned;
+import baton.kv.DType;
+import baton.kv.ModelFingerprint;
+import java.io.IOException;
+import java.lang.foreign.ValueLayout;
+import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Optional;
+import java.util.OptionalInt;
+import java.util.Random;
+import java.util.Set;
+import java.util.stream.IntStream;
+import org.bytedeco.javacpp.PointerScope;
+import org.bytedeco.pytorch.Tensor;
+import org.bytedeco.pytorch.global.torch.ScalarType;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+/** Quantised weights against plain arithmetic, and a KV cache of another type than that of computation. */
+class Int8Test {
+    @TempDir
+    Path directory;
+
+    @BeforeAll
+    static void libTorch() {
+        LibTorch.load(OptionalInt.of(1));
+    }
+
+    @ParameterizedTest(name = "{0} rows, [{1}, {2}] in {3}")
+    @CsvSource({"1, 300, 256, F32", "1, 300, 256, BF16", "5, 37, 101, F32", "300, 4096, 64, F32", "300, 64, 4096, BF16"
+    })
+    void multipliesAsPlainArithmeticDoes(int rows, int outputs, int inputs, DType dtype) {
+        Random random = new Random(17);
+        ScalarType type = LibTorch.scalarType(dtype);
+        double resolution = dtype == DType.F32 ? 1e-6 : 1 / 256.0;
+        try (PointerScope _ = new PointerScope();
+                Owned owned = new Owned()) {
+            float[] matrix = random(random, outputs * inputs, 0.02);
+            Arrays.fill(matrix, inputs, 2 * inputs, 0);
+            float[] x = random(random, rows * inputs, 1);
+            // An outlier takes resolution from its row alone.
+            x[0] = 60;
+            float[] before = random(random, rows * outputs, 1);
+            Tensor weights = tensor(matrix, type, outputs, inputs);
+            Tensor activations = tensor(x, type, rows, inputs);
+            float[] exactMatrix = floats(weights);
+            float[] exactX = floats(activations);
+            Int8 quantized = Int8.quantize(weights, owned);
+            float[] product = floats(quantized.apply(activations));
+            Tensor sum = tensor(before, type, rows, outputs);
+            float[] exactBefore = floats(sum);
+            quantized.addTo(sum, activations);
+            float[] added = floats(sum);
+            for (int row = 0; row < rows; row++) {
+                double largest = largest(exactX, row, inputs);
+                for (int out = 0; out < outputs; out++) {
+                    double scale = largest(exactMatrix, out, inputs) / 127;
+                    double expected = 0;
+                    double magnitude = 0;
+                    for (int i = 0; i < inputs; i++) {
+                        double weight = scale == 0 ? 0 : scale * Math.rint(exactMatrix[out * inputs + i] / scale);
+                        expected += weight * exactX[row * inputs + i];
+                        magnitude += Math.abs(weight);
+                    }
+                    // Half a step of the second plane for each activation, and half a step of a weight where it is a
+                    // tie.
+                    double bound = magnitude * largest / (127 * 127) + 2 * scale * resolution + 1e-6;
+                    int at = row * outputs + out;
+                    assertThat((double) product[at])
+                            .as("row %d output %d", row, out)
+                            .isCloseTo(expected, within(bound + resolution * Math.abs(expected)));
+                    double total = expected + exactBefore[at];
+                    assertThat((double) added[at]).isCloseTo(total, within(bound + resolution * Math.abs(total)));
+                }
+            }
+        }
+    }
+
+    @Test
+    void weightsTakeHalfTheMemory() throws IOException {
+        ModelConfig config = new ModelConfig(
+                "wide", 128, 512, 2048, 2, 8, 8, 64, 64, 1e-5, 10000, Optional.empty(), false, DType.BF16);
+        RandomCheckpoint.write(directory, config, 3);
+        try (Checkpoint checkpoint = Checkpoint.open(directory);
+                DecoderRunner dense = load(checkpoint, DType.BF16, Quantization.NONE, DType.BF16, 8);
+                DecoderRunner int8 = load(checkpoint, DType.BF16, Quantization.INT8, DType.BF16, 8)) {
+            assertThat(dense.weightBytes()).isGreaterThanOrEqualTo(2 * config.parameters());
+            assertThat((double) int8.weightBytes() / dense.weightBytes()).isBetween(0.48, 0.54);
+        }
+    }
+
+    /** Different ways to compute the same model must not take over one another's keys and values. */
+    @Test
+    void fingerprintsTellTheWaysToComputeApart() throws IOException {
+        Set<ModelFingerprint> fingerprints = new HashSet<>();
+        try (Checkpoint checkpoint = Checkpoint.open(Golden.TINY_LEDGER)) {
+            for (DType dtype : List.of(DType.BF16, DType.F32)) {
+                for (Quantization quantization : Quantization.values()) {
+                    for (int again = 0; again < 2; again++) {
+                        try (DecoderRunner runner = load(checkpoint, dtype, quantization, DType.BF16, 8)) {
+                            fingerprints.add(runner.fingerprint());
+                        }
+                    }
+                }
+            }
+        }
+        assertThat(fingerprints).hasSize(4);
+    }
+
+    /**
+     * Which tokens are computed in the same step does not matter: attention sees the keys and values as they are cached. In fp32 over
+     * a bf16 cache the logits would differ by about 0.1 if a first chunk attended to its keys before they are rounded.
+     */
+    @ParameterizedTest(name = "computed in {0}, {1}, cached in {2}")
+    @CsvSource({"F32, NONE, BF16, 0.01", "F32, NONE, F32, 0.001", "F32, INT8, F32, 0.02", "BF16, NONE, F32, 0.5"})
+    void chunksDoNotChangeTheLogits(DType dtype, Quantization quantization, DType cached, double tolerance)
+            throws IOException {
+        int[] tokens = new Random(3).ints(96, 5, 2048).toArray();
+        int[] table = IntStream.range(0, 6).toArray();
+        try (Checkpoint checkpoint = Checkpoint.open(Golden.TINY_LEDGER);
+                DecoderRunner runner = load(checkpoint, dtype, quantization, cached, 8)) {
+            float[] whole = last(runner, new SequenceSlice(tokens, 0, table, 1));
+            float[] chunked = {};
+            for (int start = 0; start < 96; start += 24) {
+                chunked =
+                        last(runner, new SequenceSlice(Arrays.copyOfRange(tokens, start, start + 24), start, table, 1));
+            }
+            double worst = 0;
+            for (int id = 0; id < whole.length; id++) {
+                worst = Math.max(worst, Math.abs(whole[id] - chunked[id]));
+            }
+            System.out.printf("%s %s over %s: logits differ by %.2g%n", dtype, quantization, cached, worst);
+            assertThat(worst).isLessThan(tolerance);
+        }
+    }
+
+    private static float[] last(ModelRunner runner, SequenceSlice slice) {
+        try (Logits logits = runner.forward(List.of(slice), LayerHooks.NONE)) {
+            return logits.row(0).toArray(ValueLayout.JAVA_FLOAT);
+        }
+    }
+
+    private static DecoderRunner load(
+            Checkpoint checkpoint, DType dtype, Quantization quantization, DType cached, int blocks)
+            throws IOException {
+        return (DecoderRunner) TorchModels.load(
+                checkpoint,
+                dtype,
+                quantization,
+                checkpoint.config().kvLayout(16, cached),
+                blocks,
+                OptionalInt.of(1),
+                Math.min(128, checkpoint.config().maxPositions()));
+    }
+
+    private static double largest(float[] values, int row, int length) {
+        double largest = 0;
+        for (int i = row * length; i < (row + 1) * length; i++) {
+            largest = Math.max(largest, Math.abs(values[i]));
+        }
+        return largest;
+    }
+
+    private static float[] random(Random random, int length, double deviation) {
+        float[] values = new float[length];
+        for (int i = 0; i < length; i++) {
+            values[i] = (float) (random.nextGaussian() * deviation);
+        }
+        return values;
+    }
+
+    private static Tensor tensor(float[] values, ScalarType type, long... shape) {
+        Tensor tensor = LibTorch.empty(ScalarType.Float, shape);
+        LibTorch.memory(tensor, (long) values.length * Float.BYTES)
+                .copyFrom(java.lang.foreign.MemorySegment.ofArray(values));
+        return tensor.to(type);
+    }
+
+    private static float[] floats(Tensor tensor) {
+        return LibTorch.memory(tensor.to(ScalarType.Float), tensor.numel() * Float.BYTES)
+                .toArray(ValueLayout.JAVA_FLOAT);
+    }
+}
