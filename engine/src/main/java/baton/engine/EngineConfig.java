@@ -1,5 +1,6 @@
 package baton.engine;
 
+import baton.engine.model.Device;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.KvTransferConfig;
@@ -17,10 +18,12 @@ import java.util.OptionalInt;
  * @param maxNumSeqs sequences in one step
  * @param maxNumBatchedTokens tokens in one step; a longer prompt is prefilled in chunks
  * @param enablePrefixCaching whether blocks are shared among requests with equal prefixes
- * @param kvCacheBytes memory for KV blocks
+ * @param kvCacheBytes memory for KV blocks, of all ranks together
  * @param numBlocks blocks of the KV cache, instead of {@code kvCacheBytes}
  * @param maxWaiting requests that may wait before new ones are turned away
- * @param threads threads to compute with; empty means all cores
+ * @param threads threads to compute with, all ranks together; empty means all cores, or those of {@code parallel}
+ * @param parallel the ranks that share the model
+ * @param device where to compute
  * @param seed of the sampling of requests that bring none
  * @param kvTransfer the exchange of KV caches with other instances
  */
@@ -36,6 +39,8 @@ public record EngineConfig(
         OptionalInt numBlocks,
         int maxWaiting,
         OptionalInt threads,
+        ParallelConfig parallel,
+        Device device,
         long seed,
         KvTransferConfig kvTransfer) {
 
@@ -81,6 +86,8 @@ public record EngineConfig(
         private OptionalInt numBlocks = OptionalInt.empty();
         private int maxWaiting = 4096;
         private OptionalInt threads = OptionalInt.empty();
+        private ParallelConfig parallel = ParallelConfig.SINGLE;
+        private Device device = Device.AUTO;
         private long seed;
         private KvTransferConfig kvTransfer = KvTransferConfig.none();
 
@@ -138,6 +145,16 @@ public record EngineConfig(
             return this;
         }
 
+        public Builder parallel(ParallelConfig value) {
+            parallel = value;
+            return this;
+        }
+
+        public Builder device(Device value) {
+            device = value;
+            return this;
+        }
+
         public Builder seed(long value) {
             seed = value;
             return this;
@@ -162,6 +179,8 @@ public record EngineConfig(
                     numBlocks,
                     maxWaiting,
                     threads,
+                    parallel,
+                    device,
                     seed,
                     kvTransfer);
         }

@@ -618,7 +618,7 @@ class SharedStorageConnectorTest {
                 .isInstanceOf(ConfigException.class)
                 .hasMessageStartingWith("pipeline_parallel_size: is 4;");
         SharedStorageConnector.Settings defaults = SharedStorageConnector.Settings.of(
-                new ConnectorContext(builder(KvRole.BOTH).build(), MODEL, LAYOUT, 1, 1, Ticker.system()));
+                new ConnectorContext(builder(KvRole.BOTH).build(), MODEL, LAYOUT, Ticker.system()));
         assertThat(defaults.root()).isEqualTo(Path.of("/tmp"));
         assertThat(defaults.timeout()).isEqualTo(Duration.ofSeconds(60));
     }
@@ -701,7 +701,7 @@ class SharedStorageConnectorTest {
     private FakeEngine engine(
             KvTransferConfig config, KvLayout layout, ModelFingerprint model, Ticker ticker, int blocks) {
         FakeEngine engine = new FakeEngine(
-                new SharedStorageConnector(), new ConnectorContext(config, model, layout, 1, 1, ticker), blocks);
+                new SharedStorageConnector(), new ConnectorContext(config, model, layout, ticker), blocks);
         engines.add(engine);
         return engine;
     }
@@ -719,7 +719,7 @@ class SharedStorageConnectorTest {
     }
 
     private static void assertRefused(SharedStorageConnector connector, KvTransferConfig config, String message) {
-        ConnectorContext context = new ConnectorContext(config, MODEL, LAYOUT, 1, 1, Ticker.system());
+        ConnectorContext context = new ConnectorContext(config, MODEL, LAYOUT, Ticker.system());
         assertThatThrownBy(() -> connector.scheduler(context))
                 .isInstanceOf(ConfigException.class)
                 .hasMessage(message);

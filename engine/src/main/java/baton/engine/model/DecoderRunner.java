@@ -14,6 +14,7 @@ import java.lang.foreign.ValueLayout;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Optional;
 import java.util.stream.IntStream;
 import org.bytedeco.javacpp.PointerScope;
 import org.bytedeco.pytorch.InferenceMode;
@@ -55,7 +56,11 @@ final class DecoderRunner implements ModelRunner {
     /** Contexts of single tokens are computed as multiples of this many positions. */
     private static final int CONTEXT_STEP = 64;
 
+    private final Shard shard;
+    /** The model as far as this rank has it. */
     private final ModelConfig config;
+
+    private final Collective.Member ranks;
     private final ModelFingerprint fingerprint;
     private final KvLayout layout;
     private final KvCache cache;
@@ -73,7 +78,8 @@ final class DecoderRunner implements ModelRunner {
     private long threadConfigured = -1;
 
     private DecoderRunner(
-            ModelConfig config,
+            Shard shard,
+            Collective.Member ranks,
             ModelFingerprint fingerprint,
             KvCache cache,
             int maxPositions,
@@ -81,7 +87,9 @@ final class DecoderRunner implements ModelRunner {
             Arena arena,
             Owned owned,
             Weights weights) {
-        this.config = config;
+        this.shard = shard;
+        this.config = shard.config();
+        this.ranks = ranks;
         this.fingerprint = fingerprint;
         this.cache = cache;
         this.layout = cache.layout();
@@ -95,21 +103,38 @@ final class DecoderRunner implements ModelRunner {
         this.rowElements = queryElements + 2 * config.kvHeads() * config.headDim();
     }
 
-    static DecoderRunner load(Checkpoint checkpoint, KvLayout layout, int blocks, int threads, int maxPositions)
+    /**
+     * Loads a rank.
+     *
+     * @param layout of this rank's pool
+     * @param first the first rank of the model, if this is another
+     */
+    static DecoderRunner load(
+            Checkpoint checkpoint,
+            ModelFingerprint fingerprint,
+            Shard shard,
+            Collective.Member ranks,
+            KvLayout layout,
+            int blocks,
+            int threads,
+            int maxPositions,
+            Optional<DecoderRunner> first)
             throws IOException {
-        ModelConfig config = checkpoint.config();
         Arena arena = Arena.ofShared();
         Owned owned = new Owned();
         try {
             MemorySegment pool =
                     Pages.allocate(arena, Math.multiplyExact(layout.blockBytes(), (long) blocks), "the KV cache");
-            List<String> names = IntStream.range(0, config.layers())
+            int firstLayer = shard.layers().first();
+            List<String> names = IntStream.range(firstLayer, firstLayer + layout.layers())
                     .mapToObj("model.layers.%d.self_attn.attn"::formatted)
                     .toList();
-            Weights weights = Weights.load(checkpoint, layout.dtype(), maxPositions, arena, owned);
+            Weights weights = Weights.load(
+                    checkpoint, shard, layout.dtype(), maxPositions, arena, owned, first.map(each -> each.weights));
             return new DecoderRunner(
-                    config,
-                    checkpoint.fingerprint(),
+                    shard,
+                    ranks,
+                    fingerprint,
                     new KvCache(pool, layout, blocks, names),
                     maxPositions,
                     threads,
@@ -125,7 +150,7 @@ final class DecoderRunner implements ModelRunner {
 
     @Override
     public ModelConfig config() {
-        return config;
+        return shard.model();
     }
 
     @Override
@@ -143,7 +168,16 @@ final class DecoderRunner implements ModelRunner {
         if (closed) {
             throw new IllegalStateException("the model is closed");
         }
-        Batch batch = new Batch(slices, config, layout, cache.blocks(), maxPositions);
+        ranks.enter();
+        try {
+            return compute(new Batch(slices, config, layout, cache.blocks(), maxPositions), hooks);
+        } catch (RuntimeException | Error e) {
+            ranks.fail(e);
+            throw e;
+        }
+    }
+
+    private Logits compute(Batch batch, LayerHooks hooks) {
         if (threadConfigured != Thread.currentThread().threadId()) {
             // OpenMP keeps the number by calling thread.
             torch.set_num_threads(threads);
@@ -153,7 +187,9 @@ final class DecoderRunner implements ModelRunner {
                 PointerScope _ = new PointerScope();
                 Arena scratch = Arena.ofConfined()) {
             Step step = new Step(batch, scratch);
-            Tensor x = torch.embedding(weights.embedding, longs(scratch, batch.ids()));
+            Tensor x = shard.isFirstStage()
+                    ? torch.embedding(weights.embedding, longs(scratch, batch.ids()))
+                    : ranks.handedOn(type, batch.rows());
             for (int layer = 0; layer < config.layers(); layer++) {
                 hooks.beforeLayer(layer);
                 try (PointerScope _ = new PointerScope()) {
@@ -167,6 +203,7 @@ final class DecoderRunner implements ModelRunner {
                 }
                 hooks.afterLayer(layer);
             }
+            ranks.handOn(x);
             return logits(x, batch, scratch);
         }
     }
@@ -180,6 +217,7 @@ final class DecoderRunner implements ModelRunner {
         owned.close();
         logitsArena.close();
         arena.close();
+        ranks.close();
     }
 
     /** What all layers of one forward pass share. */
@@ -264,14 +302,14 @@ final class DecoderRunner implements ModelRunner {
                 attendLater(layer, chunk, queries, attended);
             }
         }
-        layerWeights.output().addTo(x, attended);
+        ranks.addTo(x, layerWeights.output(), attended);
     }
 
     private void feedForward(LayerWeights layerWeights, Tensor x) {
         Tensor gateUp = layerWeights.gateUp().apply(norm(x, layerWeights.feedForwardNorm()));
         Tensor gated = torch.silu(gateUp.narrow(1, 0, config.intermediateSize()));
         gated.mul_(gateUp.narrow(1, config.intermediateSize(), config.intermediateSize()));
-        layerWeights.down().addTo(x, gated);
+        ranks.addTo(x, layerWeights.down(), gated);
     }
 
     /** LibTorch's norm of bf16 makes several fp32 copies, so rows are taken in pieces whose copies stay in cache. */
@@ -405,17 +443,27 @@ final class DecoderRunner implements ModelRunner {
 
     private Logits logits(Tensor x, Batch batch, Arena scratch) {
         int rows = batch.logitRows().length;
-        if (rows == 0) {
-            return new TorchLogits(0, config.vocabularySize(), MemorySegment.NULL, new long[0]);
+        if (rows == 0 || weights.head.isEmpty()) {
+            return noLogits();
         }
         Tensor wanted = x.index_select(0, longs(scratch, batch.logitRows()));
-        Tensor computed = weights.head.apply(norm(wanted, weights.finalNorm));
-        MemorySegment memory = logitsMemory((long) rows * config.vocabularySize() * Float.BYTES);
+        Tensor computed = weights.head.get().apply(norm(wanted, weights.finalNorm));
+        MemorySegment memory =
+                ranks.fromFirst(() -> logitsMemory((long) rows * config.vocabularySize() * Float.BYTES));
         Tensor floats = LibTorch.over(memory, ScalarType.Float, rows, config.vocabularySize());
-        floats.copy_(computed);
+        Shard.Range tokens = shard.vocabulary();
+        floats.narrow(1, tokens.first(), tokens.count()).copy_(computed);
+        ranks.await();
+        if (shard.rank().tensor() != 0) {
+            return noLogits();
+        }
         Tensor best = floats.argmax(new LongOptional(1), false);
         long[] ids = LibTorch.memory(best, (long) rows * Long.BYTES).toArray(ValueLayout.JAVA_LONG);
         return new TorchLogits(rows, config.vocabularySize(), memory, ids);
+    }
+
+    private Logits noLogits() {
+        return new TorchLogits(0, config.vocabularySize(), MemorySegment.NULL, new long[0]);
     }
 
     private MemorySegment logitsMemory(long bytes) {

@@ -12,6 +12,7 @@ import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Deque;
 import java.util.List;
+import java.util.Optional;
 import org.bytedeco.javacpp.Pointer;
 import org.bytedeco.javacpp.PointerScope;
 import org.bytedeco.pytorch.DoubleOptional;
@@ -25,8 +26,8 @@ final class Weights {
     final List<LayerWeights> layers;
     final TensorOptional finalNorm;
 
-    /** The output projection, [vocabulary, hidden]. */
-    final Linear head;
+    /** The output projection to this rank's part of the vocabulary, [tokens, hidden]; only the last stage has it. */
+    final Optional<Linear> head;
 
     /** By position: cosines for all D elements of a head, sines for the first half, the negated sines. [positions, 2D]. */
     final Tensor rope;
@@ -35,25 +36,35 @@ final class Weights {
     final DoubleOptional defaultScale;
     final TensorOptional none;
 
-    private Weights(Loader loader, int maxPositions) throws IOException {
+    private Weights(Loader loader, int maxPositions, Optional<Weights> shared) throws IOException {
         ModelConfig config = loader.config;
         long hidden = config.hiddenSize();
-        embedding = loader.matrix(hidden, List.of("model.embed_tokens.weight"));
+        embedding = shared.isPresent()
+                ? shared.get().embedding
+                : loader.matrix(hidden, List.of("model.embed_tokens.weight"));
         layers = new ArrayList<>();
         for (int i = 0; i < config.layers(); i++) {
-            layers.add(loader.layer("model.layers." + i + "."));
+            layers.add(loader.layer("model.layers." + (loader.shard.layers().first() + i) + "."));
         }
         finalNorm = loader.vector("model.norm.weight");
-        head = new Dense(config.tiedEmbeddings() ? embedding : loader.matrix(hidden, List.of("lm_head.weight")));
-        rope = loader.rope(maxPositions);
+        head = loader.shard.isLastStage() ? Optional.of(loader.head(embedding)) : Optional.empty();
+        rope = shared.isPresent() ? shared.get().rope : loader.rope(maxPositions);
         eps = loader.owned.add(new DoubleOptional(config.rmsNormEps()));
         defaultScale = loader.owned.add(new DoubleOptional());
         none = loader.owned.add(new TensorOptional());
     }
 
-    static Weights load(Checkpoint checkpoint, DType dtype, int maxPositions, Arena arena, Owned owned)
+    /** @param shared another rank's weights, whose embedding and rotation this one uses too */
+    static Weights load(
+            Checkpoint checkpoint,
+            Shard shard,
+            DType dtype,
+            int maxPositions,
+            Arena arena,
+            Owned owned,
+            Optional<Weights> shared)
             throws IOException {
-        return new Weights(new Loader(checkpoint, dtype, arena, owned), maxPositions);
+        return new Weights(new Loader(checkpoint, shard, shard.config(), dtype, arena, owned), maxPositions, shared);
     }
 
     /**
@@ -85,9 +96,14 @@ final class Weights {
         }
     }
 
-    private record Loader(Checkpoint checkpoint, ModelConfig config, DType dtype, Arena arena, Owned owned) {
-        Loader(Checkpoint checkpoint, DType dtype, Arena arena, Owned owned) {
-            this(checkpoint, checkpoint.config(), dtype, arena, owned);
+    private record Loader(
+            Checkpoint checkpoint, Shard shard, ModelConfig config, DType dtype, Arena arena, Owned owned) {
+        Linear head(Tensor embedding) throws IOException {
+            if (!config.tiedEmbeddings()) {
+                return linear(config.hiddenSize(), "lm_head.weight");
+            }
+            Shard.Range tokens = shard.vocabulary();
+            return new Dense(owned.add(embedding.narrow(0, tokens.first(), tokens.count())));
         }
 
         LayerWeights layer(String prefix) throws IOException {
@@ -109,7 +125,7 @@ final class Weights {
         Tensor matrix(long columns, List<String> names) throws IOException {
             long rows = 0;
             for (String name : names) {
-                rows += checkpoint.info(name).elements() / columns;
+                rows += elements(name) / columns;
             }
             Tensor matrix = allocate(rows, columns);
             long at = 0;
@@ -124,7 +140,7 @@ final class Weights {
         }
 
         TensorOptional vector(String name) throws IOException {
-            Tensor vector = allocate(checkpoint.info(name).elements());
+            Tensor vector = allocate(elements(name));
             try (PointerScope _ = new PointerScope()) {
                 vector.copy_(source(name));
             }
@@ -173,11 +189,18 @@ final class Weights {
             }
         }
 
+        private long elements(String name) throws IOException {
+            try (PointerScope _ = new PointerScope()) {
+                return source(name).numel();
+            }
+        }
+
+        /** This rank's part of a tensor. */
         private Tensor source(String name) throws IOException {
             TensorInfo info = checkpoint.info(name);
             DType stored = Checkpoint.dtypeOf(info).orElseThrow();
             long[] shape = info.shape().stream().mapToLong(Long::longValue).toArray();
-            return LibTorch.over(checkpoint.data(name), LibTorch.scalarType(stored), shape);
+            return shard.part(name, LibTorch.over(checkpoint.data(name), LibTorch.scalarType(stored), shape));
         }
 
         private Tensor allocate(long... shape) {

@@ -76,26 +76,45 @@ class GoldenTest {
     @CsvSource({"2147483647, 2147483647, 16", "257, 512, 32"})
     void greedyTokensInBf16(int chunk, int budget, int blockSize) throws IOException {
         try (ModelRunner runner = load(DType.BF16, blockSize, 3000)) {
-            List<Replay.Sequence> replayed = replay(runner, chunk, budget);
-            double sum = 0;
-            double worst = 0;
-            long count = 0;
-            for (int i = 0; i < goldens.size(); i++) {
-                for (int step = 0; step < goldens.get(i).output().length; step++) {
-                    float[] expected = exact.get(i).logits.get(step);
-                    float[] actual = replayed.get(i).logits.get(step);
-                    for (int id = 0; id < expected.length; id++) {
-                        double difference = actual[id] - expected[id];
-                        sum += difference * difference;
-                        worst = Math.max(worst, Math.abs(difference));
-                        count++;
-                    }
+            assertBf16(replay(runner, chunk, budget));
+        }
+    }
+
+    @ParameterizedTest(name = "{0} tensor ranks, {1} stages")
+    @CsvSource({"2, 1", "2, 2"})
+    void greedyTokensOfRanksInBf16(int tensorSize, int pipelineSize) throws IOException {
+        try (ModelRunner ranks = RanksTest.load(DType.BF16, 16, 3000, tensorSize, pipelineSize)) {
+            assertBf16(replay(ranks, WHOLE, WHOLE));
+        }
+    }
+
+    private static void assertBf16(List<Replay.Sequence> replayed) {
+        double sum = 0;
+        double worst = 0;
+        long count = 0;
+        for (int i = 0; i < goldens.size(); i++) {
+            for (int step = 0; step < goldens.get(i).output().length; step++) {
+                float[] expected = exact.get(i).logits.get(step);
+                float[] actual = replayed.get(i).logits.get(step);
+                for (int id = 0; id < expected.length; id++) {
+                    double difference = actual[id] - expected[id];
+                    sum += difference * difference;
+                    worst = Math.max(worst, Math.abs(difference));
+                    count++;
                 }
             }
-            double rms = Math.sqrt(sum / count);
-            System.out.printf("bf16: logits differ from fp32 by %.3f rms, %.3f at most%n", rms, worst);
-            // A margin is a difference of two logits, each off by its own error: six standard deviations of that.
-            assertTokens("bf16", replayed, 6 * Math.sqrt(2) * rms);
+        }
+        double rms = Math.sqrt(sum / count);
+        System.out.printf("bf16: logits differ from fp32 by %.3f rms, %.3f at most%n", rms, worst);
+        // A margin is a difference of two logits, each off by its own error: six standard deviations of that.
+        assertTokens("bf16", replayed, 6 * Math.sqrt(2) * rms);
+    }
+
+    @ParameterizedTest(name = "{0} tensor ranks, {1} stages")
+    @CsvSource({"2, 1", "8, 1", "1, 2", "1, 4", "2, 2"})
+    void greedyTokensOfRanksInFp32(int tensorSize, int pipelineSize) throws IOException {
+        try (ModelRunner ranks = RanksTest.load(DType.F32, 16, 3000, tensorSize, pipelineSize)) {
+            assertTokens("fp32, ranks", replay(ranks, 257, 512), 1e-3);
         }
     }
 
