@@ -608,15 +608,6 @@ class SharedStorageConnectorTest {
                 connector,
                 builder(KvRole.BOTH).extra("shared_storage_timeout_seconds", 0).build(),
                 "kv_connector_extra_config.shared_storage_timeout_seconds: is 0.0, must be more than 0 and at most 86400");
-        assertThatThrownBy(() -> connector.worker(
-                        new ConnectorContext(config(KvRole.BOTH), MODEL, LAYOUT, 2, 1, Ticker.system()), Rank.FIRST))
-                .isInstanceOf(ConfigException.class)
-                .hasMessage("tensor_parallel_size: is 2; SharedStorageConnector supports 1,"
-                        + " as its files hold all heads and layers");
-        assertThatThrownBy(() -> connector.scheduler(
-                        new ConnectorContext(config(KvRole.BOTH), MODEL, LAYOUT, 1, 4, Ticker.system())))
-                .isInstanceOf(ConfigException.class)
-                .hasMessageStartingWith("pipeline_parallel_size: is 4;");
         SharedStorageConnector.Settings defaults = SharedStorageConnector.Settings.of(
                 new ConnectorContext(builder(KvRole.BOTH).build(), MODEL, LAYOUT, Ticker.system()));
         assertThat(defaults.root()).isEqualTo(Path.of("/tmp"));
