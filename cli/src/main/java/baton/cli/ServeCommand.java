@@ -1,8 +1,10 @@
 package baton.cli;
 
+import baton.engine.CpuBinding;
 import baton.engine.EngineConfig;
 import baton.engine.LocalEngine;
-import baton.kv.ConfigException;
+import baton.engine.ParallelConfig;
+import baton.engine.model.Device;
 import baton.kv.DType;
 import baton.kv.KvTransferConfig;
 import baton.server.ApiServer;
@@ -109,17 +111,38 @@ final class ServeCommand implements Callable<Integer> {
             description = "Requests that may wait before more are refused with 503 (default: 4096).")
     private @Nullable Integer maxWaiting;
 
-    @Option(names = "--threads", description = "Threads to compute with (default: all cores).")
+    @Option(
+            names = "--threads",
+            description = "Threads to compute with, shared out among the ranks (default: all cores).")
     private @Nullable Integer threads;
 
     @Option(names = "--seed", description = "Seed of requests that bring none (default: 0).")
     private @Nullable Long seed;
 
     @Option(
-            names = {"--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp"},
-            paramLabel = "1",
-            description = "Only 1: an instance computes in one rank.")
-    private int[] parallelSizes = {};
+            names = {"--tensor-parallel-size", "-tp"},
+            defaultValue = "1",
+            description = "Ranks, threads of this process, that share each layer's heads (default: ${DEFAULT-VALUE}).")
+    private int tensorParallelSize;
+
+    @Option(
+            names = {"--pipeline-parallel-size", "-pp"},
+            defaultValue = "1",
+            description = "Stages of ranks that share the layers (default: ${DEFAULT-VALUE}).")
+    private int pipelineParallelSize;
+
+    @Option(
+            names = "--cpu-bind",
+            paramLabel = "CORES",
+            defaultValue = "auto",
+            description = "Cores of each rank, stage after stage, such as '0-3|4-7'; auto: not pinned.")
+    private String cpuBind;
+
+    @Option(
+            names = "--device",
+            defaultValue = "auto",
+            description = "auto, cpu or cuda (refused where it cannot be used) (default: ${DEFAULT-VALUE}).")
+    private String device;
 
     @Option(
             names = {"--gpu-memory-utilization", "--swap-space", "--distributed-executor-backend", "--tokenizer-mode"},
@@ -182,17 +205,15 @@ final class ServeCommand implements Callable<Integer> {
     }
 
     EngineConfig engineConfig() {
-        for (int size : parallelSizes) {
-            if (size != 1) {
-                throw ConfigException.unsupported("tensor_parallel_size or pipeline_parallel_size", size, "1");
-            }
-        }
         if (withoutEffect.length + switchesWithoutEffect.length > 0) {
             LOG.info("Some of the flags are vLLM's and have no effect here");
         }
         Optional<Path> directory = Optional.ofNullable(model).or(() -> Optional.ofNullable(modelFlag));
         EngineConfig.Builder config =
                 EngineConfig.of(Models.orEmbedded(directory)).enablePrefixCaching(enablePrefixCaching);
+        config.parallel(
+                new ParallelConfig(tensorParallelSize, pipelineParallelSize, CpuBinding.parse("cpu_bind", cpuBind)));
+        config.device(Device.parse("device", device));
         if (!dtype.equals("auto")) {
             config.dtype(DType.parse("dtype", dtype));
         }

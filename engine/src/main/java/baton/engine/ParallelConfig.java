@@ -43,7 +43,10 @@ public record ParallelConfig(int tensorParallelSize, int pipelineParallelSize, C
             // More threads than cores would wait for each other spinning.
             return Math.max(1, total.orElse(Runtime.getRuntime().availableProcessors()) / ranks());
         }
-        return cpuBinding.coresByRank().stream().mapToInt(cores -> cores.size()).min().orElse(1);
+        return cpuBinding.coresByRank().stream()
+                .mapToInt(cores -> cores.size())
+                .min()
+                .orElse(1);
     }
 
     private static void requireSize(String field, int size) {

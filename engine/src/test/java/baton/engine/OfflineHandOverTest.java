@@ -24,6 +24,7 @@ import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** A prompt's KV cache from one offline engine to another, as in vLLM's offline example. */
@@ -32,8 +33,13 @@ class OfflineHandOverTest {
     Path directory;
 
     private LLM llm(int blockSize, KvRole role) {
+        return llm(blockSize, role, 1, 1);
+    }
+
+    private LLM llm(int blockSize, KvRole role, int tensorSize, int pipelineSize) {
         return new LLM(LLMTest.config()
                 .blockSize(blockSize)
+                .parallel(new ParallelConfig(tensorSize, pipelineSize, CpuBinding.NONE))
                 // So that a token which is not computed can only have come from the connector.
                 .enablePrefixCaching(false)
                 .kvTransfer(KvTransferConfig.builder("SharedStorageConnector", role)
@@ -75,6 +81,41 @@ class OfflineHandOverTest {
             assertThat(handedOver.get(i).cachedTokens())
                     .as("length %d", length)
                     .isEqualTo(Math.min(length / blockSize * blockSize, (length - 1) / blockSize * blockSize));
+        }
+    }
+
+    /** The ranks of the two engines share heads and layers as each likes. */
+    @ParameterizedTest(name = "TP={0} PP={1} to TP={2} PP={3}")
+    @CsvSource({"2, 1, 1, 1", "1, 1, 2, 1", "1, 2, 1, 1", "8, 1, 2, 2", "1, 1, 1, 4"})
+    void theTwoEnginesMayHaveDifferentRanks(int fromTensor, int fromPipeline, int toTensor, int toPipeline) {
+        List<int[]> prompts = IntStream.of(15, 17, 100, 500)
+                .mapToObj(length -> LLMTest.prompt(length, length))
+                .toList();
+        SamplingParams eight = SamplingParams.builder()
+                .temperature(0)
+                .ignoreEos(true)
+                .maxTokens(8)
+                .build();
+        List<int[]> colocated;
+        try (LLM alone = new LLM(LLMTest.config().build())) {
+            colocated = tokens(alone.generateTokens(prompts, eight));
+        }
+        try (LLM producer = llm(16, KvRole.PRODUCER, fromTensor, fromPipeline)) {
+            List<RequestOutput> first = producer.generateTokens(prompts, SamplingParams.greedy(1));
+            for (int i = 0; i < prompts.size(); i++) {
+                assertThat(first.get(i).tokens()).containsExactly(colocated.get(i)[0]);
+            }
+        }
+        try (LLM consumer = llm(16, KvRole.CONSUMER, toTensor, toPipeline)) {
+            List<RequestOutput> handedOver = consumer.generateTokens(prompts, eight);
+            for (int i = 0; i < prompts.size(); i++) {
+                int length = prompts.get(i).length;
+                assertThat(handedOver.get(i).tokens()).as("length %d", length).isEqualTo(colocated.get(i));
+                assertThat(handedOver.get(i).cachedTokens())
+                        .as("length %d", length)
+                        .isEqualTo((length - 1) / 16 * 16);
+            }
+            LLMTest.await(() -> consumer.engine().status().usedBlocks() == 0);
         }
     }
 

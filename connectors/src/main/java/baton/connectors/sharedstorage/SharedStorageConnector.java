@@ -50,7 +50,8 @@ public final class SharedStorageConnector implements KvConnector {
             transfers = Optional.of(new Transfers(context, Settings.of(context)));
         }
         return new SharedStorageWorker(
-                transfers.orElseThrow(() -> new IllegalStateException("rank " + rank + " comes before the first")), rank);
+                transfers.orElseThrow(() -> new IllegalStateException("rank " + rank + " comes before the first")),
+                rank);
     }
 
     /** The layers that a rank has. */

@@ -62,8 +62,8 @@ final class SharedStorageScheduler implements SchedulerConnector {
             }
             names.addAll(layers.names());
         }
-        storage = Optional.of(new SharedStorage(
-                settings.root(), SharedStorageConnector.format(context, names), context.ticker()));
+        storage = Optional.of(
+                new SharedStorage(settings.root(), SharedStorageConnector.format(context, names), context.ticker()));
     }
 
     @Override

@@ -37,8 +37,7 @@ final class CpuAffinity {
         if (missing.isEmpty() && set(wanted) && current().equals(wanted)) {
             return;
         }
-        throw new ConfigException(
-                field, "names cores %s; this process may run on %s only".formatted(cores, allowed));
+        throw new ConfigException(field, "names cores %s; this process may run on %s only".formatted(cores, allowed));
     }
 
     /** The cores that the calling thread may run on. */

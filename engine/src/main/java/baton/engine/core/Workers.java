@@ -66,7 +66,9 @@ final class Workers implements AutoCloseable {
                 if (ranks.runners().size() > 1 || !cores.isEmpty()) {
                     threads.add(Executors.newSingleThreadExecutor(Thread.ofPlatform()
                             .name("rank-pp%d-tp%d"
-                                    .formatted(ranks.rank(i).pipeline(), ranks.rank(i).tensor()))
+                                    .formatted(
+                                            ranks.rank(i).pipeline(),
+                                            ranks.rank(i).tensor()))
                             .factory()));
                 }
             }
@@ -92,8 +94,7 @@ final class Workers implements AutoCloseable {
         Optional<WorkerConnector> connector = kvConnector.map(c -> c.worker(context.apply(runner), rank));
         try {
             Worker worker = new Worker(runner, connector);
-            connector.flatMap(WorkerConnector::handshakeMetadata)
-                    .ifPresent(metadata -> handshakes.put(rank, metadata));
+            connector.flatMap(WorkerConnector::handshakeMetadata).ifPresent(metadata -> handshakes.put(rank, metadata));
             workers.add(worker);
         } catch (RuntimeException | Error e) {
             connector.ifPresent(WorkerConnector::close);

@@ -238,7 +238,8 @@ final class Collective implements AutoCloseable {
         /** The hidden states of the stage before, [rows, hidden]. */
         Tensor handedOn(ScalarType type, long rows) {
             current.await(pipelineSize + stage - 1, 1);
-            return LibTorch.over(handed.get(stage - 1).memory, type, rows, hiddenSize).clone();
+            return LibTorch.over(handed.get(stage - 1).memory, type, rows, hiddenSize)
+                    .clone();
         }
     }
 }

@@ -448,8 +448,7 @@ final class DecoderRunner implements ModelRunner {
         }
         Tensor wanted = x.index_select(0, longs(scratch, batch.logitRows()));
         Tensor computed = weights.head.get().apply(norm(wanted, weights.finalNorm));
-        MemorySegment memory =
-                ranks.fromFirst(() -> logitsMemory((long) rows * config.vocabularySize() * Float.BYTES));
+        MemorySegment memory = ranks.fromFirst(() -> logitsMemory((long) rows * config.vocabularySize() * Float.BYTES));
         Tensor floats = LibTorch.over(memory, ScalarType.Float, rows, config.vocabularySize());
         Shard.Range tokens = shard.vocabulary();
         floats.narrow(1, tokens.first(), tokens.count()).copy_(computed);

@@ -14,8 +14,7 @@ import java.util.List;
  * @param pipelineParallelSize stages that share the layers
  * @param layout of a pool that had all layers and heads
  */
-public record ModelRanks(
-        List<ModelRunner> runners, int tensorParallelSize, int pipelineParallelSize, KvLayout layout)
+public record ModelRanks(List<ModelRunner> runners, int tensorParallelSize, int pipelineParallelSize, KvLayout layout)
         implements AutoCloseable {
     public ModelRanks {
         runners = List.copyOf(runners);

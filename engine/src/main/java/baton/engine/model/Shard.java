@@ -89,7 +89,10 @@ record Shard(ModelConfig model, Rank rank, int tensorSize, int pipelineSize) {
     /** The model as far as this rank computes it: its layers, and of each its heads and its part of the feed-forward layer. */
     ModelConfig config() {
         return model.share(
-                layers().count(), heads().count(), kvHeads().count(), intermediate().count());
+                layers().count(),
+                heads().count(),
+                kvHeads().count(),
+                intermediate().count());
     }
 
     /** This rank's part of a tensor of the checkpoint. */

@@ -118,7 +118,8 @@ public final class TorchModels {
     public static void require(Device device) {
         switch (device) {
             case AUTO, CPU -> {}
-            case CUDA -> throw new ConfigException("device", "is 'cuda', but " + LibTorch.whyNoCuda() + "; allowed: auto, cpu");
+            case CUDA ->
+                throw new ConfigException("device", "is 'cuda', but " + LibTorch.whyNoCuda() + "; allowed: auto, cpu");
         }
     }
 }

@@ -81,7 +81,7 @@ class GoldenTest {
     }
 
     @ParameterizedTest(name = "{0} tensor ranks, {1} stages")
-    @CsvSource({"2, 1", "2, 2"})
+    @CsvSource({"2, 2"})
     void greedyTokensOfRanksInBf16(int tensorSize, int pipelineSize) throws IOException {
         try (ModelRunner ranks = RanksTest.load(DType.BF16, 16, 3000, tensorSize, pipelineSize)) {
             assertBf16(replay(ranks, WHOLE, WHOLE));
@@ -111,7 +111,7 @@ class GoldenTest {
     }
 
     @ParameterizedTest(name = "{0} tensor ranks, {1} stages")
-    @CsvSource({"2, 1", "8, 1", "1, 2", "1, 4", "2, 2"})
+    @CsvSource({"2, 1", "8, 1", "1, 4", "2, 2"})
     void greedyTokensOfRanksInFp32(int tensorSize, int pipelineSize) throws IOException {
         try (ModelRunner ranks = RanksTest.load(DType.F32, 16, 3000, tensorSize, pipelineSize)) {
             assertTokens("fp32, ranks", replay(ranks, 257, 512), 1e-3);

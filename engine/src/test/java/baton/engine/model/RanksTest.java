@@ -38,7 +38,9 @@ class RanksTest {
     }
 
     private static SequenceSlice slice(int seed, int length) {
-        int[] table = IntStream.range(0, BLOCKS).map(block -> (block * 7 + seed) % BLOCKS).toArray();
+        int[] table = IntStream.range(0, BLOCKS)
+                .map(block -> (block * 7 + seed) % BLOCKS)
+                .toArray();
         return new SequenceSlice(new Random(seed).ints(length, 5, 2048).toArray(), 0, table, 1);
     }
 
@@ -102,8 +104,7 @@ class RanksTest {
     private static float[] entry(KvCache cache, SequenceSlice slice, int layer, int head, int position) {
         KvLayout layout = cache.layout();
         MemorySegment block = cache.block(slice.blockTable()[position / layout.blockSize()]);
-        return block.asSlice(
-                        layout.entryOffset(layer, head, position % layout.blockSize()), layout.entryBytes())
+        return block.asSlice(layout.entryOffset(layer, head, position % layout.blockSize()), layout.entryBytes())
                 .toArray(ValueLayout.JAVA_FLOAT);
     }
 
