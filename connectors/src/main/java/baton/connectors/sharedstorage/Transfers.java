@@ -237,13 +237,13 @@ final class Transfers {
     }
 
     /** One rank's pool, and which of the model's heads it has. */
-    private record Pool(KvCache cache, int firstHead) {}
+    record Pool(KvCache cache, int firstHead) {}
 
     /** A layer of the model: where it is in the pools of those ranks that have it. */
-    private record Layer(int inPool, List<Pool> pools) {}
+    record Layer(int inPool, List<Pool> pools) {}
 
     /** The pools of all ranks and the storage; rearranges between blocks and a file's order. */
-    private record Pools(KvLayout model, List<Layer> layers, Map<Rank, Integer> firstLayers, SharedStorage storage) {
+    record Pools(KvLayout model, List<Layer> layers, Map<Rank, Integer> firstLayers, SharedStorage storage) {
         static Pools of(
                 SequencedMap<Rank, KvCache> caches,
                 ConnectorContext context,
@@ -317,7 +317,7 @@ final class Transfers {
     }
 
     /** One request's load or save. Its fields are guarded by its monitor. */
-    private abstract class Job {
+    abstract class Job {
         private final long startNanos = ticker.nanos();
         private long endNanos;
         private boolean over;
