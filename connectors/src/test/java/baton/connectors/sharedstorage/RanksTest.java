@@ -105,7 +105,9 @@ class RanksTest {
             List<Future<?>> ranks = new ArrayList<>();
             for (int index = 0; index < 4; index++) {
                 WorkerConnector worker = workers.get(index);
-                int layers = index == 3 ? lastRanksLayers : caches.get(index).layout().layers();
+                int layers = index == 3
+                        ? lastRanksLayers
+                        : caches.get(index).layout().layers();
                 ranks.add(threads.submit(() -> {
                     worker.startLoad(metadata);
                     for (int layer = 0; layer < layers; layer++) {
@@ -178,8 +180,10 @@ class RanksTest {
                     .containsExactly(Measurement.count("baton:kv_load_bytes", 2.0 * MODEL_LAYOUT.blockBytes()));
             for (int rank = 0; rank < 4; rank++) {
                 for (int block = 0; block < 2; block++) {
-                    assertThat(consumer.caches.get(rank).block(other[block]).mismatch(
-                                    producer.caches.get(rank).block(table[block])))
+                    assertThat(consumer.caches
+                                    .get(rank)
+                                    .block(other[block])
+                                    .mismatch(producer.caches.get(rank).block(table[block])))
                             .as("rank %d, block %d", rank, block)
                             .isEqualTo(-1);
                 }

@@ -128,7 +128,11 @@ final class Workers implements AutoCloseable {
         }
         List<Logits> computed = all(worker -> worker.forward(slices), Logits::close);
         Logits logits = computed.get(logitsRank);
-        computed.stream().filter(other -> other != logits).forEach(Logits::close);
+        for (int i = 0; i < computed.size(); i++) {
+            if (i != logitsRank) {
+                computed.get(i).close();
+            }
+        }
         if (connected) {
             try {
                 each(Worker::waitForSave);

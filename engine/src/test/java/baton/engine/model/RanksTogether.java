@@ -1,5 +1,7 @@
 package baton.engine.model;
 
+import static org.assertj.core.api.Assertions.assertThat;
+
 import baton.kv.KvCache;
 import baton.kv.ModelFingerprint;
 import java.util.ArrayList;
@@ -34,8 +36,7 @@ final class RanksTogether implements ModelRunner {
             try {
                 future.get(60, TimeUnit.SECONDS);
             } catch (ExecutionException e) {
-                // The caller looks at it.
-                continue;
+                assertThat(future.state()).isEqualTo(Future.State.FAILED);
             } catch (InterruptedException | TimeoutException e) {
                 throw new AssertionError("a rank has not come back", e);
             }
