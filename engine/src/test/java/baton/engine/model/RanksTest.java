@@ -15,6 +15,7 @@ import java.lang.foreign.ValueLayout;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
 import java.util.OptionalInt;
 import java.util.Random;
@@ -175,11 +176,18 @@ class RanksTest {
     void manyStepsLeaveNoMemoryBehind() throws IOException {
         try (RanksTogether ranks = load(DType.F32, 16, BLOCKS, 2, 2)) {
             Random random = new Random(7);
-            steps(ranks, random, 150);
-            long before = residentBytes();
-            steps(ranks, random, 600);
-            long grown = residentBytes() - before;
-            assertThat(grown).as("bytes more after 600 steps").isLessThan(24L << 20);
+            List<Long> grown = new ArrayList<>();
+            for (int round = 0; round < 6; round++) {
+                long before = residentBytes();
+                steps(ranks, random, 150);
+                grown.add(residentBytes() - before);
+            }
+            // The Java heap and what is kept for new shapes grow now and then. One tensor of hidden states lost in each
+            // step would be
+            // 9 MiB in every round.
+            assertThat(Collections.min(grown))
+                    .as("bytes more by round: %s", grown)
+                    .isLessThan(2L << 20);
         }
     }
 
