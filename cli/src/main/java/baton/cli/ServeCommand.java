@@ -1,9 +1,12 @@
 package baton.cli;
 
+import baton.engine.CpuBinding;
 import baton.engine.EngineConfig;
 import baton.engine.EngineListener;
 import baton.engine.LocalEngine;
+import baton.engine.ParallelConfig;
 import baton.engine.SchedulingPolicy;
+import baton.engine.model.Device;
 import baton.engine.model.Quantization;
 import baton.kv.ConfigException;
 import baton.kv.DType;
@@ -138,7 +141,9 @@ final class ServeCommand implements Callable<Integer> {
             description = "Requests that may wait before more are refused with 503 (default: 4096).")
     private @Nullable Integer maxWaiting;
 
-    @Option(names = "--threads", description = "Threads to compute with (default: all cores).")
+    @Option(
+            names = "--threads",
+            description = "Threads to compute with, shared out among the ranks (default: all cores).")
     private @Nullable Integer threads;
 
     @Option(names = "--trust-request-chat-template", description = "Let requests bring a chat template of their own.")
@@ -173,10 +178,29 @@ final class ServeCommand implements Callable<Integer> {
     private @Nullable Integer profileSeconds;
 
     @Option(
-            names = {"--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp"},
-            paramLabel = "1",
-            description = "Only 1: an instance computes in one rank.")
-    private int[] parallelSizes = {};
+            names = {"--tensor-parallel-size", "-tp"},
+            defaultValue = "1",
+            description = "Ranks, threads of this process, that share each layer's heads (default: ${DEFAULT-VALUE}).")
+    private int tensorParallelSize;
+
+    @Option(
+            names = {"--pipeline-parallel-size", "-pp"},
+            defaultValue = "1",
+            description = "Stages of ranks that share the layers (default: ${DEFAULT-VALUE}).")
+    private int pipelineParallelSize;
+
+    @Option(
+            names = "--cpu-bind",
+            paramLabel = "CORES",
+            defaultValue = "auto",
+            description = "Cores of each rank, stage after stage, such as '0-3|4-7'; auto: not pinned.")
+    private String cpuBind;
+
+    @Option(
+            names = "--device",
+            defaultValue = "auto",
+            description = "auto, cpu or cuda (refused where it cannot be used) (default: ${DEFAULT-VALUE}).")
+    private String device;
 
     @Option(
             names = {
@@ -264,17 +288,15 @@ final class ServeCommand implements Callable<Integer> {
     }
 
     EngineConfig engineConfig() {
-        for (int size : parallelSizes) {
-            if (size != 1) {
-                throw ConfigException.unsupported("tensor_parallel_size or pipeline_parallel_size", size, "1");
-            }
-        }
         if (withoutEffect.length + switchesWithoutEffect.length > 0) {
             LOG.info("Some of the flags are vLLM's and have no effect here");
         }
         Optional<Path> directory = Optional.ofNullable(model).or(() -> Optional.ofNullable(modelFlag));
         EngineConfig.Builder config =
                 EngineConfig.of(Models.orEmbedded(directory)).enablePrefixCaching(enablePrefixCaching);
+        config.parallel(
+                new ParallelConfig(tensorParallelSize, pipelineParallelSize, CpuBinding.parse("cpu_bind", cpuBind)));
+        config.device(Device.parse("device", device));
         if (!dtype.equals("auto")) {
             config.dtype(DType.parse("dtype", dtype));
         }

@@ -52,7 +52,8 @@ class HandoverTest {
         Pair whole = pair("whole", 16, List.of());
         // Not a multiple of the block: chunks end inside blocks.
         Pair chunked = pair("chunked", 32, List.of("--max-num-batched-tokens", "136", "--max-num-seqs", "16"));
-        DEPLOYMENTS.addAll(List.of(whole.routed(), chunked.routed()));
+        Pair ranks = pair("ranks", 16, List.of("-tp", "2"), List.of("-tp", "2", "-pp", "2"));
+        DEPLOYMENTS.addAll(List.of(whole.routed(), chunked.routed(), ranks.routed()));
     }
 
     private record Pair(String name, int blockSize, Instance prefill, Instance decode) {
@@ -63,16 +64,22 @@ class HandoverTest {
     }
 
     private static Pair pair(String name, int blockSize, List<String> more) throws Exception {
+        return pair(name, blockSize, more, more);
+    }
+
+    private static Pair pair(String name, int blockSize, List<String> prefill, List<String> decode) throws Exception {
         Path shared = INSTANCES.directory(name);
-        List<String> options =
-                new ArrayList<>(List.of("--dtype", "float32", "--block-size", Integer.toString(blockSize)));
-        options.addAll(more);
-        String[] array = options.toArray(String[]::new);
         return new Pair(
                 name,
                 blockSize,
-                INSTANCES.serve(name + "-prefill", "kv_producer", shared, array),
-                INSTANCES.serve(name + "-decode", "kv_consumer", shared, array));
+                INSTANCES.serve(name + "-prefill", "kv_producer", shared, options(blockSize, prefill)),
+                INSTANCES.serve(name + "-decode", "kv_consumer", shared, options(blockSize, decode)));
+    }
+
+    private static String[] options(int blockSize, List<String> more) {
+        return Stream.concat(
+                        Stream.of("--dtype", "float32", "--block-size", Integer.toString(blockSize)), more.stream())
+                .toArray(String[]::new);
     }
 
     static Stream<Arguments> lengths() {

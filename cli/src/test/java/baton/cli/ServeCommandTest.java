@@ -4,7 +4,9 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.engine.EngineConfig;
+import baton.engine.ParallelConfig;
 import baton.engine.SchedulingPolicy;
+import baton.engine.model.Device;
 import baton.engine.model.Quantization;
 import baton.kv.ConfigException;
 import baton.kv.DType;
@@ -13,6 +15,7 @@ import java.io.ByteArrayOutputStream;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
+import java.util.OptionalInt;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -169,10 +172,28 @@ class ServeCommandTest {
         assertThat(config.model()).isEqualTo(Path.of("m"));
     }
 
+    @Test
+    void ranksAndTheirCores() {
+        ParallelConfig parallel = config("m", "-tp", "2", "--pipeline-parallel-size", "2", "--cpu-bind", "0-1|2|3|4")
+                .parallel();
+        assertThat(parallel.tensorParallelSize()).isEqualTo(2);
+        assertThat(parallel.pipelineParallelSize()).isEqualTo(2);
+        assertThat(parallel.cpuBinding().coresByRank()).hasSize(4);
+        assertThat(parallel.threadsPerRank(OptionalInt.empty())).isEqualTo(1);
+        assertThat(parallel.threadsPerRank(OptionalInt.of(12))).isEqualTo(3);
+        assertThat(config("m").parallel()).isEqualTo(ParallelConfig.SINGLE);
+        assertThat(config("m", "--device", "cuda").device()).isEqualTo(Device.CUDA);
+        assertThatThrownBy(() -> config("m", "-tp", "2", "--cpu-bind", "0"))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageContaining("cpu_bind: has cores for 1 ranks");
+    }
+
     @ParameterizedTest
     @CsvSource({
-        "--tensor-parallel-size, 2, tensor_parallel_size",
-        "-pp, 4, pipeline_parallel_size",
+        "--tensor-parallel-size, 0, tensor_parallel_size",
+        "-pp, -4, pipeline_parallel_size",
+        "--cpu-bind, 1-, cpu_bind",
+        "--device, tpu, device",
         "--dtype, int7, dtype",
         "'--quantization', 'int4', 'quantization: unsupported value ''int4''; allowed: none'",
         "'--kv-cache-dtype', 'fp8', 'kv_cache_dtype: unsupported value ''fp8''; allowed: auto'",

@@ -1,5 +1,6 @@
 package baton.engine;
 
+import baton.engine.model.Device;
 import baton.engine.model.Quantization;
 import baton.kv.ConfigException;
 import baton.kv.DType;
@@ -22,10 +23,12 @@ import java.util.OptionalInt;
  * @param schedulingPolicy who is served first
  * @param longPrefillTokenThreshold tokens of one request's prompt in one step, 0 for as many as fit
  * @param enablePrefixCaching whether blocks are shared among requests with equal prefixes
- * @param kvCacheBytes memory for KV blocks
+ * @param kvCacheBytes memory for KV blocks, of all ranks together
  * @param numBlocks blocks of the KV cache, instead of {@code kvCacheBytes}
  * @param maxWaiting requests that may wait before new ones are turned away
- * @param threads threads to compute with; empty means all cores
+ * @param threads threads to compute with, all ranks together; empty means all cores, or those of {@code parallel}
+ * @param parallel the ranks that share the model
+ * @param device where to compute
  * @param seed of the sampling of requests that bring none
  * @param kvTransfer the exchange of KV caches with other instances
  */
@@ -45,6 +48,8 @@ public record EngineConfig(
         OptionalInt numBlocks,
         int maxWaiting,
         OptionalInt threads,
+        ParallelConfig parallel,
+        Device device,
         long seed,
         KvTransferConfig kvTransfer) {
 
@@ -99,6 +104,8 @@ public record EngineConfig(
         private OptionalInt numBlocks = OptionalInt.empty();
         private int maxWaiting = 4096;
         private OptionalInt threads = OptionalInt.empty();
+        private ParallelConfig parallel = ParallelConfig.SINGLE;
+        private Device device = Device.AUTO;
         private long seed;
         private KvTransferConfig kvTransfer = KvTransferConfig.none();
 
@@ -176,6 +183,16 @@ public record EngineConfig(
             return this;
         }
 
+        public Builder parallel(ParallelConfig value) {
+            parallel = value;
+            return this;
+        }
+
+        public Builder device(Device value) {
+            device = value;
+            return this;
+        }
+
         public Builder seed(long value) {
             seed = value;
             return this;
@@ -204,6 +221,8 @@ public record EngineConfig(
                     numBlocks,
                     maxWaiting,
                     threads,
+                    parallel,
+                    device,
                     seed,
                     kvTransfer);
         }

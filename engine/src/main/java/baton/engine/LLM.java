@@ -59,6 +59,8 @@ public final class LLM implements AutoCloseable {
                 config.numBlocks(),
                 Integer.MAX_VALUE,
                 config.threads(),
+                config.parallel(),
+                config.device(),
                 config.seed(),
                 config.kvTransfer());
     }

@@ -5,6 +5,7 @@ import baton.engine.core.Request;
 import baton.engine.model.Checkpoint;
 import baton.engine.model.GenerationDefaults;
 import baton.engine.model.ModelConfig;
+import baton.engine.model.ModelRanks;
 import baton.engine.model.ModelRunner;
 import baton.engine.model.TorchModels;
 import baton.engine.sampling.Sampler;
@@ -13,7 +14,6 @@ import baton.engine.text.Tokenizer;
 import baton.kv.BlockHasher;
 import baton.kv.ConfigException;
 import baton.kv.DType;
-import baton.kv.KvLayout;
 import baton.kv.Ticker;
 import baton.kv.connector.KvConnectors;
 import java.io.IOException;
@@ -24,6 +24,7 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.OptionalInt;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
@@ -107,21 +108,21 @@ public final class LocalEngine implements Engine {
             Checkpoint checkpoint,
             Tokenizer tokenizer,
             Optional<ChatTemplate> chatTemplate,
-            ModelRunner runner,
+            ModelRanks ranks,
             EngineListener listener,
             Ticker ticker) {
         this.config = config;
+        this.runner = ranks.first();
         this.model = runner.config();
         this.maxModelLen = maxModelLen;
         this.tokenizer = tokenizer;
         this.chatTemplate = chatTemplate;
         this.generationDefaults = checkpoint.generationDefaults();
-        this.runner = runner;
         this.listener = listener;
         this.ticker = ticker;
         this.core = new EngineCore(
                 config,
-                runner,
+                ranks,
                 Set.copyOf(checkpoint.eosTokenIds()),
                 KvConnectors.find(config.kvTransfer()),
                 listener,
@@ -140,6 +141,7 @@ public final class LocalEngine implements Engine {
         long start = System.nanoTime();
         // An unknown connector is told before minutes are spent on loading.
         KvConnectors.find(config.kvTransfer());
+        TorchModels.require(config.device());
         try (Checkpoint checkpoint = Checkpoint.open(config.model())) {
             return start(config, listener, checkpoint, start);
         }
@@ -156,34 +158,48 @@ public final class LocalEngine implements Engine {
                             + model.maxPositions());
         }
         DType dtype = config.dtype().orElse(model.dtype());
-        KvLayout layout =
-                model.kvLayout(config.blockSize(), config.kvCacheDtype().orElse(dtype));
-        int blocks = numBlocks(config, layout, maxModelLen);
+        ParallelConfig parallel = config.parallel();
+        int tensorSize = parallel.tensorParallelSize();
+        int pipelineSize = parallel.pipelineParallelSize();
+        DType cacheDtype = config.kvCacheDtype().orElse(dtype);
+        long blockBytes = TorchModels.blockBytes(model, config.blockSize(), cacheDtype, tensorSize, pipelineSize);
+        int blocks = numBlocks(config, blockBytes, maxModelLen);
         List<AutoCloseable> made = new ArrayList<>();
         try {
             Tokenizer tokenizer = Tokenizer.load(config.model());
             made.add(tokenizer);
             Optional<ChatTemplate> chatTemplate =
                     Optional.of(ChatTemplate.load(config.model())).filter(ChatTemplate::isPresent);
-            ModelRunner runner = TorchModels.load(
-                    checkpoint, dtype, config.quantization(), layout, blocks, config.threads(), maxModelLen);
-            made.add(runner);
+            ModelRanks ranks = TorchModels.load(
+                    checkpoint,
+                    dtype,
+                    config.quantization(),
+                    cacheDtype,
+                    config.blockSize(),
+                    blocks,
+                    OptionalInt.of(parallel.threadsPerRank(config.threads())),
+                    maxModelLen,
+                    tensorSize,
+                    pipelineSize);
+            made.add(ranks);
             LocalEngine engine = new LocalEngine(
-                    config, maxModelLen, checkpoint, tokenizer, chatTemplate, runner, listener, Ticker.system());
+                    config, maxModelLen, checkpoint, tokenizer, chatTemplate, ranks, listener, Ticker.system());
             made.add(engine.core);
             listener.onStart(config, maxModelLen, dtype, blocks);
             engine.thread.start();
             LOG.info(
-                    "Serving {} ({}, {} layers) in {}, quantization {}: {} KV blocks of {} tokens in {}, {} MiB, max_model_len={}; ready in {} ms",
+                    "Serving {} ({}, {} layers) in {}, quantization {}, tensor_parallel_size={} pipeline_parallel_size={}: {} KV blocks of {} tokens in {}, {} MiB, max_model_len={}; ready in {} ms",
                     model.name(),
-                    runner.fingerprint().digest().substring(0, 12),
+                    ranks.first().fingerprint().digest().substring(0, 12),
                     model.layers(),
                     dtype.torchName(),
                     config.quantization().label(),
+                    tensorSize,
+                    pipelineSize,
                     blocks,
-                    layout.blockSize(),
-                    layout.dtype().torchName(),
-                    (blocks * layout.blockBytes()) >> 20,
+                    config.blockSize(),
+                    cacheDtype.torchName(),
+                    (blocks * blockBytes) >> 20,
                     maxModelLen,
                     (System.nanoTime() - start) / 1_000_000);
             return engine;
@@ -203,15 +219,15 @@ public final class LocalEngine implements Engine {
         }
     }
 
-    private static int numBlocks(EngineConfig config, KvLayout layout, int maxModelLen) {
+    private static int numBlocks(EngineConfig config, long blockBytes, int maxModelLen) {
         int blocks = config.numBlocks()
-                .orElseGet(() -> (int) Math.min(Integer.MAX_VALUE / 2, config.kvCacheBytes() / layout.blockBytes()));
-        int least = layout.blocksFor(maxModelLen);
+                .orElseGet(() -> (int) Math.min(Integer.MAX_VALUE / 2, config.kvCacheBytes() / blockBytes));
+        int least = Math.ceilDiv(maxModelLen, config.blockSize());
         if (blocks < least) {
             throw new ConfigException(
                     config.numBlocks().isPresent() ? "num_gpu_blocks_override" : "kv_cache_memory_bytes",
                     "gives %d KV blocks of %d bytes, but one request of max_model_len=%d needs %d; give at least %d bytes or lower max_model_len"
-                            .formatted(blocks, layout.blockBytes(), maxModelLen, least, least * layout.blockBytes()));
+                            .formatted(blocks, blockBytes, maxModelLen, least, least * blockBytes));
         }
         return blocks;
     }

@@ -131,6 +131,45 @@ class OfflineHandOverTest {
                 .isEqualTo(expected.stream().map(Arrays::toString).toList());
     }
 
+    /** The ranks of the two engines share heads and layers as each likes. */
+    @ParameterizedTest(name = "TP={0} PP={1} to TP={2} PP={3}")
+    @CsvSource({"2, 1, 1, 1", "1, 1, 2, 1", "1, 2, 1, 1", "8, 1, 2, 2", "1, 1, 1, 4"})
+    void theTwoEnginesMayHaveDifferentRanks(int fromTensor, int fromPipeline, int toTensor, int toPipeline) {
+        List<int[]> prompts = IntStream.of(15, 17, 100, 500)
+                .mapToObj(length -> LLMTest.prompt(length, length))
+                .toList();
+        SamplingParams eight = SamplingParams.builder()
+                .temperature(0)
+                .ignoreEos(true)
+                .maxTokens(8)
+                .build();
+        List<int[]> colocated;
+        try (LLM alone = new LLM(LLMTest.config().build())) {
+            colocated = tokens(alone.generateTokens(prompts, eight));
+        }
+        try (LLM producer = new LLM(config(16, KvRole.PRODUCER)
+                .parallel(new ParallelConfig(fromTensor, fromPipeline, CpuBinding.NONE))
+                .build())) {
+            List<RequestOutput> first = producer.generateTokens(prompts, SamplingParams.greedy(1));
+            for (int i = 0; i < prompts.size(); i++) {
+                assertThat(first.get(i).tokens()).containsExactly(colocated.get(i)[0]);
+            }
+        }
+        try (LLM consumer = new LLM(config(16, KvRole.CONSUMER)
+                .parallel(new ParallelConfig(toTensor, toPipeline, CpuBinding.NONE))
+                .build())) {
+            List<RequestOutput> handedOver = consumer.generateTokens(prompts, eight);
+            for (int i = 0; i < prompts.size(); i++) {
+                int length = prompts.get(i).length;
+                assertThat(handedOver.get(i).tokens()).as("length %d", length).isEqualTo(colocated.get(i));
+                assertThat(handedOver.get(i).cachedTokens())
+                        .as("length %d", length)
+                        .isEqualTo((length - 1) / 16 * 16);
+            }
+            LLMTest.await(() -> consumer.engine().status().usedBlocks() == 0);
+        }
+    }
+
     private static List<int[]> tokens(List<RequestOutput> outputs) {
         return outputs.stream().map(RequestOutput::tokens).toList();
     }

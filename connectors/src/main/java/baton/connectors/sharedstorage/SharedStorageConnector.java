@@ -12,6 +12,7 @@ import baton.store.safetensors.SharedStorage;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
+import java.util.Optional;
 import java.util.Set;
 import java.util.TreeSet;
 import org.slf4j.Logger;
@@ -29,6 +30,9 @@ import org.slf4j.LoggerFactory;
 public final class SharedStorageConnector implements KvConnector {
     private static final Logger log = LoggerFactory.getLogger(SharedStorageConnector.class);
 
+    /** Of the engine whose workers are being made. */
+    private Optional<Transfers> transfers = Optional.empty();
+
     @Override
     public Set<String> names() {
         return Set.of("SharedStorageConnector", "ExampleConnector");
@@ -39,20 +43,26 @@ public final class SharedStorageConnector implements KvConnector {
         return new SharedStorageScheduler(context, Settings.of(context));
     }
 
+    /** The first rank's worker comes before the others', which share its transfers. */
     @Override
-    public WorkerConnector worker(ConnectorContext context, Rank rank) {
-        return new SharedStorageWorker(context, Settings.of(context));
+    public synchronized WorkerConnector worker(ConnectorContext context, Rank rank) {
+        if (rank.equals(Rank.FIRST)) {
+            transfers = Optional.of(new Transfers(context, Settings.of(context)));
+        }
+        return new SharedStorageWorker(
+                transfers.orElseThrow(() -> new IllegalStateException("rank " + rank + " comes before the first")),
+                rank);
     }
 
-    /** What the scheduler side must know of the worker's cache. */
+    /** The layers that a rank has. */
     record LayerNames(List<String> names) implements HandshakeMetadata {}
 
     static SharedStorage.Format format(ConnectorContext context, List<String> layerNames) {
         return new SharedStorage.Format(
                 layerNames,
-                context.layout().kvHeads(),
-                context.layout().headDim(),
-                context.layout().dtype(),
+                context.modelLayout().kvHeads(),
+                context.modelLayout().headDim(),
+                context.modelLayout().dtype(),
                 context.model().digest());
     }
 
@@ -61,8 +71,6 @@ public final class SharedStorageConnector implements KvConnector {
         private static final String TIMEOUT = "shared_storage_timeout_seconds";
 
         static Settings of(ConnectorContext context) {
-            requireOne("tensor_parallel_size", context.tensorParallelSize());
-            requireOne("pipeline_parallel_size", context.pipelineParallelSize());
             JsonFields extra = context.config().extra();
             Set<String> unknown = new TreeSet<>(extra.names());
             unknown.removeAll(Set.of(PATH, TIMEOUT));
@@ -77,14 +85,6 @@ public final class SharedStorageConnector implements KvConnector {
             return new Settings(
                     SharedStorage.root(extra.field(PATH), extra.string(PATH).orElse("/tmp")),
                     Duration.ofNanos((long) (seconds * 1e9)));
-        }
-
-        private static void requireOne(String field, int size) {
-            if (size != 1) {
-                throw new ConfigException(
-                        field,
-                        "is " + size + "; SharedStorageConnector supports 1, as its files hold all heads and layers");
-            }
         }
     }
 }

@@ -55,11 +55,15 @@ final class SharedStorageScheduler implements SchedulerConnector {
 
     @Override
     public void onHandshakeMetadata(Map<Rank, HandshakeMetadata> metadata) {
-        if (!(metadata.get(Rank.FIRST) instanceof SharedStorageConnector.LayerNames layers)) {
-            throw new IllegalStateException("the worker's handshake metadata is missing: " + metadata);
+        List<String> names = new ArrayList<>();
+        for (int stage = 0; stage < context.pipelineParallelSize(); stage++) {
+            if (!(metadata.get(new Rank(stage, 0)) instanceof SharedStorageConnector.LayerNames layers)) {
+                throw new IllegalStateException("a worker's handshake metadata is missing: " + metadata);
+            }
+            names.addAll(layers.names());
         }
-        storage = Optional.of(new SharedStorage(
-                settings.root(), SharedStorageConnector.format(context, layers.names()), context.ticker()));
+        storage = Optional.of(
+                new SharedStorage(settings.root(), SharedStorageConnector.format(context, names), context.ticker()));
     }
 
     @Override

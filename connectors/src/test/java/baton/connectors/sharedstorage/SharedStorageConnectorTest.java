@@ -608,17 +608,8 @@ class SharedStorageConnectorTest {
                 connector,
                 builder(KvRole.BOTH).extra("shared_storage_timeout_seconds", 0).build(),
                 "kv_connector_extra_config.shared_storage_timeout_seconds: is 0.0, must be more than 0 and at most 86400");
-        assertThatThrownBy(() -> connector.worker(
-                        new ConnectorContext(config(KvRole.BOTH), MODEL, LAYOUT, 2, 1, Ticker.system()), Rank.FIRST))
-                .isInstanceOf(ConfigException.class)
-                .hasMessage("tensor_parallel_size: is 2; SharedStorageConnector supports 1,"
-                        + " as its files hold all heads and layers");
-        assertThatThrownBy(() -> connector.scheduler(
-                        new ConnectorContext(config(KvRole.BOTH), MODEL, LAYOUT, 1, 4, Ticker.system())))
-                .isInstanceOf(ConfigException.class)
-                .hasMessageStartingWith("pipeline_parallel_size: is 4;");
         SharedStorageConnector.Settings defaults = SharedStorageConnector.Settings.of(
-                new ConnectorContext(builder(KvRole.BOTH).build(), MODEL, LAYOUT, 1, 1, Ticker.system()));
+                new ConnectorContext(builder(KvRole.BOTH).build(), MODEL, LAYOUT, Ticker.system()));
         assertThat(defaults.root()).isEqualTo(Path.of("/tmp"));
         assertThat(defaults.timeout()).isEqualTo(Duration.ofSeconds(60));
     }
@@ -701,7 +692,7 @@ class SharedStorageConnectorTest {
     private FakeEngine engine(
             KvTransferConfig config, KvLayout layout, ModelFingerprint model, Ticker ticker, int blocks) {
         FakeEngine engine = new FakeEngine(
-                new SharedStorageConnector(), new ConnectorContext(config, model, layout, 1, 1, ticker), blocks);
+                new SharedStorageConnector(), new ConnectorContext(config, model, layout, ticker), blocks);
         engines.add(engine);
         return engine;
     }
@@ -719,7 +710,7 @@ class SharedStorageConnectorTest {
     }
 
     private static void assertRefused(SharedStorageConnector connector, KvTransferConfig config, String message) {
-        ConnectorContext context = new ConnectorContext(config, MODEL, LAYOUT, 1, 1, Ticker.system());
+        ConnectorContext context = new ConnectorContext(config, MODEL, LAYOUT, Ticker.system());
         assertThatThrownBy(() -> connector.scheduler(context))
                 .isInstanceOf(ConfigException.class)
                 .hasMessage(message);

@@ -14,6 +14,7 @@ import baton.engine.core.Scheduler.Outcome;
 import baton.engine.core.Scheduler.Slice;
 import baton.engine.core.Scheduler.Step;
 import baton.engine.model.Logits;
+import baton.engine.model.ModelRanks;
 import baton.engine.model.ModelRunner;
 import baton.engine.model.ModelRunner.SequenceSlice;
 import baton.engine.sampling.Sampler;
@@ -27,13 +28,13 @@ import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
-import baton.kv.connector.WorkerConnector;
 import baton.kv.connector.WorkerReport;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import java.util.function.Function;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -49,7 +50,7 @@ public final class EngineCore implements AutoCloseable {
 
     private final Scheduler scheduler;
     private final BlockPool pool;
-    private final Worker worker;
+    private final Workers workers;
     private final Optional<SchedulerConnector> connector;
     private final Set<Integer> eosTokens;
     private final EngineListener listener;
@@ -71,14 +72,45 @@ public final class EngineCore implements AutoCloseable {
             Optional<KvConnector> kvConnector,
             EngineListener listener,
             Ticker ticker) {
+        this(config, ModelRanks.of(runner), eosTokens, kvConnector, listener, ticker);
+    }
+
+    /**
+     * @param ranks the model, closed with this core; more than one rank have a thread each
+     * @param eosTokens ids that end a text
+     */
+    public EngineCore(
+            EngineConfig config,
+            ModelRanks ranks,
+            Set<Integer> eosTokens,
+            Optional<KvConnector> kvConnector,
+            EngineListener listener,
+            Ticker ticker) {
+        ModelRunner runner = ranks.first();
         KvLayout layout = runner.cache().layout();
-        ConnectorContext context =
-                new ConnectorContext(config.kvTransfer(), runner.fingerprint(), layout, 1, 1, ticker);
-        this.connector = kvConnector.map(c -> c.scheduler(context));
         this.clock = new StepClock(ticker);
+        Function<ModelRunner, ConnectorContext> context = each -> new ConnectorContext(
+                config.kvTransfer(),
+                each.fingerprint(),
+                each.cache().layout(),
+                ranks.layout(),
+                ranks.tensorParallelSize(),
+                ranks.pipelineParallelSize(),
+                ticker);
+        this.connector = kvConnector.map(c -> c.scheduler(context.apply(runner)));
         try {
-            this.worker = worker(runner, kvConnector, context);
+            this.workers = new Workers(ranks, config.parallel().cpuBinding(), kvConnector, context, ticker, clock);
         } catch (RuntimeException | Error e) {
+            connector.ifPresent(SchedulerConnector::close);
+            throw e;
+        }
+        try {
+            Map<Rank, HandshakeMetadata> handshakes = workers.handshakes();
+            if (!handshakes.isEmpty()) {
+                connector.orElseThrow().onHandshakeMetadata(handshakes);
+            }
+        } catch (RuntimeException | Error e) {
+            workers.close();
             connector.ifPresent(SchedulerConnector::close);
             throw e;
         }
@@ -98,19 +130,6 @@ public final class EngineCore implements AutoCloseable {
         this.listener = listener;
         this.ticker = ticker;
         this.sampler = new Sampler(runner.config().vocabularySize(), eosTokens);
-    }
-
-    private Worker worker(ModelRunner runner, Optional<KvConnector> kvConnector, ConnectorContext context) {
-        Optional<WorkerConnector> workerConnector = kvConnector.map(c -> c.worker(context, Rank.FIRST));
-        try {
-            Worker made = new Worker(runner, workerConnector, clock);
-            Optional<HandshakeMetadata> handshake = workerConnector.flatMap(WorkerConnector::handshakeMetadata);
-            handshake.ifPresent(metadata -> connector.orElseThrow().onHandshakeMetadata(Map.of(Rank.FIRST, metadata)));
-            return made;
-        } catch (RuntimeException | Error e) {
-            workerConnector.ifPresent(WorkerConnector::close);
-            throw e;
-        }
     }
 
     /** Queues a request. Its id must not be in use. A connector that refuses it ends it with an error. */
@@ -187,7 +206,7 @@ public final class EngineCore implements AutoCloseable {
         int generated = 0;
         List<Measurement> measurements = new ArrayList<>();
         try (CloseableLogits logits = execute(step)) {
-            WorkerReport report = worker.report(step.finished());
+            WorkerReport report = workers.report(step.finished());
             clock.enter(StepPhase.SCHEDULE);
             measurements.addAll(report.measurements());
             Outcome outcome = scheduler.executed(logits.failure().isEmpty() ? step : step.notComputed(), report);
@@ -237,7 +256,7 @@ public final class EngineCore implements AutoCloseable {
     @Override
     public void close() {
         try {
-            worker.close();
+            workers.close();
         } finally {
             connector.ifPresent(SchedulerConnector::close);
         }
@@ -266,9 +285,9 @@ public final class EngineCore implements AutoCloseable {
                     request.tokens(slice.start(), end), slice.start(), request.blocks.toArray(), logitsWanted(slice)));
         }
         // A connector that fails here may have parked requests that it will never report: nothing goes on after that.
-        worker.startLoad(step.metadata());
+        workers.startLoad(step.metadata());
         try {
-            return new CloseableLogits(worker.forward(slices), Optional.empty());
+            return new CloseableLogits(workers.forward(slices), Optional.empty());
         } catch (RuntimeException | OutOfMemoryError e) {
             // The requests of this step are lost; what is cached from earlier steps is untouched, so others go on.
             LOG.error(

@@ -13,7 +13,7 @@ import java.util.Optional;
 import java.util.Set;
 
 /** Runs steps on one rank: the model, and around its layers the connector. */
-final class Worker implements AutoCloseable {
+final class Worker {
     private final ModelRunner runner;
     private final Optional<WorkerConnector> connector;
     private final StepClock clock;
@@ -36,22 +36,18 @@ final class Worker implements AutoCloseable {
     /**
      * Computes a step.
      *
-     * @return its logits, none if there was nothing to compute; the caller closes them
+     * @return its logits; the caller closes them
      */
-    Optional<Logits> forward(List<SequenceSlice> slices) {
-        if (slices.isEmpty()) {
-            return Optional.empty();
-        }
+    Logits forward(List<SequenceSlice> slices) {
         clock.enter(StepPhase.BATCH);
         Logits logits = runner.forward(slices, hooks);
         clock.enter(StepPhase.CONNECTOR);
-        try {
-            connector.ifPresent(WorkerConnector::waitForSave);
-        } catch (RuntimeException e) {
-            logits.close();
-            throw e;
-        }
-        return Optional.of(logits);
+        return logits;
+    }
+
+    /** Ends a step that all ranks have computed: the connector finishes its saves. */
+    void waitForSave() {
+        connector.ifPresent(WorkerConnector::waitForSave);
     }
 
     /** What the connector has done, this step's loads and saves included. */
@@ -60,13 +56,12 @@ final class Worker implements AutoCloseable {
         return connector.map(c -> c.report(finished)).orElse(WorkerReport.NOTHING);
     }
 
-    @Override
-    public void close() {
-        try {
-            connector.ifPresent(WorkerConnector::close);
-        } finally {
-            runner.close();
-        }
+    void closeConnector() {
+        connector.ifPresent(WorkerConnector::close);
+    }
+
+    void closeRunner() {
+        runner.close();
     }
 
     private static LayerHooks around(WorkerConnector connector, StepClock clock) {

@@ -68,7 +68,11 @@ final class DecoderRunner implements ModelRunner {
     /** Contexts of single tokens are computed as multiples of this many positions. */
     private static final int CONTEXT_STEP = 64;
 
+    private final Shard shard;
+    /** The model as far as this rank has it. */
     private final ModelConfig config;
+
+    private final Collective.Member ranks;
     private final ModelFingerprint fingerprint;
     private final KvLayout layout;
     private final KvCache cache;
@@ -93,7 +97,8 @@ final class DecoderRunner implements ModelRunner {
     private long threadConfigured = -1;
 
     private DecoderRunner(
-            ModelConfig config,
+            Shard shard,
+            Collective.Member ranks,
             ModelFingerprint fingerprint,
             KvCache cache,
             int maxPositions,
@@ -102,7 +107,9 @@ final class DecoderRunner implements ModelRunner {
             Arena arena,
             Owned owned,
             Weights weights) {
-        this.config = config;
+        this.shard = shard;
+        this.config = shard.config();
+        this.ranks = ranks;
         this.fingerprint = fingerprint;
         this.cache = cache;
         this.layout = cache.layout();
@@ -118,32 +125,51 @@ final class DecoderRunner implements ModelRunner {
         this.queryElements = config.heads() * config.headDim();
         this.rowElements = queryElements + 2 * config.kvHeads() * config.headDim();
         this.reach = IntStream.range(0, config.layers())
-                .map(config::attendedPositions)
+                .map(layer -> shard.model().attendedPositions(shard.layers().first() + layer))
                 .toArray();
     }
 
+    /**
+     * Loads a rank.
+     *
+     * @param layout of this rank's pool
+     * @param first the first rank of the model, if this is another
+     */
     static DecoderRunner load(
             Checkpoint checkpoint,
+            ModelFingerprint fingerprint,
             DType dtype,
             Quantization quantization,
+            Shard shard,
+            Collective.Member ranks,
             KvLayout layout,
             int blocks,
             int threads,
-            int maxPositions)
+            int maxPositions,
+            Optional<DecoderRunner> first)
             throws IOException {
-        ModelConfig config = checkpoint.config();
         Arena arena = Arena.ofShared();
         Owned owned = new Owned();
         try {
             MemorySegment pool =
                     Pages.allocate(arena, Math.multiplyExact(layout.blockBytes(), (long) blocks), "the KV cache");
-            List<String> names = IntStream.range(0, config.layers())
+            int firstLayer = shard.layers().first();
+            List<String> names = IntStream.range(firstLayer, firstLayer + layout.layers())
                     .mapToObj("model.layers.%d.self_attn.attn"::formatted)
                     .toList();
-            Weights weights = Weights.load(checkpoint, dtype, quantization, maxPositions, arena, owned);
+            Weights weights = Weights.load(
+                    checkpoint,
+                    shard,
+                    dtype,
+                    quantization,
+                    maxPositions,
+                    arena,
+                    owned,
+                    first.map(each -> each.weights));
             return new DecoderRunner(
-                    config,
-                    fingerprint(checkpoint, dtype, quantization),
+                    shard,
+                    ranks,
+                    fingerprint,
                     new KvCache(pool, layout, blocks, names),
                     maxPositions,
                     threads,
@@ -158,13 +184,6 @@ final class DecoderRunner implements ModelRunner {
         }
     }
 
-    /** Another type of computation and quantised weights give other keys and values, as another model does. */
-    private static ModelFingerprint fingerprint(Checkpoint checkpoint, DType dtype, Quantization quantization)
-            throws IOException {
-        ModelFingerprint model = checkpoint.fingerprint();
-        return model.derived("dtype=%s quantization=%s".formatted(dtype.torchName(), quantization.label()));
-    }
-
     /** Bytes of native memory that hold the weights. */
     long weightBytes() {
         return owned.bytes();
@@ -172,7 +191,7 @@ final class DecoderRunner implements ModelRunner {
 
     @Override
     public ModelConfig config() {
-        return config;
+        return shard.model();
     }
 
     @Override
@@ -190,7 +209,16 @@ final class DecoderRunner implements ModelRunner {
         if (closed) {
             throw new IllegalStateException("the model is closed");
         }
-        Batch batch = new Batch(slices, config, layout, cache.blocks(), maxPositions);
+        ranks.enter();
+        try {
+            return compute(new Batch(slices, config, layout, cache.blocks(), maxPositions), hooks);
+        } catch (RuntimeException | Error e) {
+            ranks.fail(e);
+            throw e;
+        }
+    }
+
+    private Logits compute(Batch batch, LayerHooks hooks) {
         if (threadConfigured != Thread.currentThread().threadId()) {
             // OpenMP keeps the number by calling thread.
             torch.set_num_threads(threads);
@@ -200,7 +228,9 @@ final class DecoderRunner implements ModelRunner {
                 PointerScope _ = new PointerScope();
                 Arena scratch = Arena.ofConfined()) {
             Step step = new Step(batch, scratch);
-            Tensor x = torch.embedding(weights.embedding, longs(scratch, batch.ids()));
+            Tensor x = shard.isFirstStage()
+                    ? torch.embedding(weights.embedding, longs(scratch, batch.ids()))
+                    : ranks.handedOn(type, batch.rows());
             for (int layer = 0; layer < config.layers(); layer++) {
                 hooks.beforeLayer(layer);
                 try (PointerScope _ = new PointerScope()) {
@@ -214,6 +244,7 @@ final class DecoderRunner implements ModelRunner {
                 }
                 hooks.afterLayer(layer);
             }
+            ranks.handOn(x);
             return logits(x, batch, scratch);
         }
     }
@@ -227,6 +258,7 @@ final class DecoderRunner implements ModelRunner {
         owned.close();
         logitsArena.close();
         arena.close();
+        ranks.close();
     }
 
     /** What all layers of one forward pass share. */
@@ -378,13 +410,13 @@ final class DecoderRunner implements ModelRunner {
                 attendLater(layer, chunk, queries, attended);
             }
         }
-        layerWeights.output().addTo(x, attended);
+        ranks.addTo(x, layerWeights.output(), attended);
     }
 
     private void feedForward(LayerWeights layerWeights, Tensor x) {
         Tensor normed = norm(x, layerWeights.feedForwardNorm());
         Tensor gated = layerWeights.up().applyTimes(normed, layerWeights.gate().applySilu(normed));
-        layerWeights.down().addTo(x, gated);
+        ranks.addTo(x, layerWeights.down(), gated);
     }
 
     /**
@@ -566,17 +598,26 @@ final class DecoderRunner implements ModelRunner {
 
     private Logits logits(Tensor x, Batch batch, Arena scratch) {
         int rows = batch.logitRows().length;
-        if (rows == 0) {
-            return new TorchLogits(0, config.vocabularySize(), MemorySegment.NULL, new long[0]);
+        if (rows == 0 || weights.head.isEmpty()) {
+            return noLogits();
         }
         Tensor wanted = x.index_select(0, longs(scratch, batch.logitRows()));
-        Tensor computed = weights.head.apply(norm(wanted, weights.finalNorm));
-        MemorySegment memory = logitsMemory((long) rows * config.vocabularySize() * Float.BYTES);
+        Tensor computed = weights.head.get().apply(norm(wanted, weights.finalNorm));
+        MemorySegment memory = ranks.fromFirst(() -> logitsMemory((long) rows * config.vocabularySize() * Float.BYTES));
         Tensor floats = LibTorch.over(memory, ScalarType.Float, rows, config.vocabularySize());
-        floats.copy_(computed);
+        Shard.Range tokens = shard.vocabulary();
+        floats.narrow(1, tokens.first(), tokens.count()).copy_(computed);
+        ranks.await();
+        if (shard.rank().tensor() != 0) {
+            return noLogits();
+        }
         Tensor best = floats.argmax(new LongOptional(1), false);
         long[] ids = LibTorch.memory(best, (long) rows * Long.BYTES).toArray(ValueLayout.JAVA_LONG);
         return new TorchLogits(rows, config.vocabularySize(), memory, ids);
+    }
+
+    private Logits noLogits() {
+        return new TorchLogits(0, config.vocabularySize(), MemorySegment.NULL, new long[0]);
     }
 
     private MemorySegment logitsMemory(long bytes) {

@@ -1,7 +1,14 @@
 package baton.engine.model;
 
 import baton.kv.DType;
+import java.lang.foreign.Arena;
+import java.lang.foreign.FunctionDescriptor;
+import java.lang.foreign.Linker;
 import java.lang.foreign.MemorySegment;
+import java.lang.foreign.SymbolLookup;
+import java.lang.foreign.ValueLayout;
+import java.lang.invoke.MethodHandle;
+import java.util.NoSuchElementException;
 import java.util.OptionalInt;
 import org.bytedeco.javacpp.Loader;
 import org.bytedeco.javacpp.Pointer;
@@ -10,9 +17,13 @@ import org.bytedeco.pytorch.Tensor;
 import org.bytedeco.pytorch.TensorOptions;
 import org.bytedeco.pytorch.global.torch;
 import org.bytedeco.pytorch.global.torch.ScalarType;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /** Loading LibTorch, and tensors over memory of our own. */
 final class LibTorch {
+    private static final Logger LOG = LoggerFactory.getLogger(LibTorch.class);
+
     private LibTorch() {}
 
     /**
@@ -32,6 +43,7 @@ final class LibTorch {
         try {
             Loader.load(torch.class);
             torch.set_num_threads(threads.orElse(Runtime.getRuntime().availableProcessors()));
+            setBlasThreads(torch.get_num_threads());
             return torch.get_num_threads();
         } catch (LinkageError e) {
             throw new IllegalStateException(
@@ -41,6 +53,36 @@ final class LibTorch {
                             + e.getMessage(),
                     e);
         }
+    }
+
+    /** OpenBLAS, which multiplies fp32, has threads of its own, as many as there are cores unless it is told. */
+    private static void setBlasThreads(int threads) {
+        try {
+            MethodHandle function = Linker.nativeLinker()
+                    .downcallHandle(
+                            SymbolLookup.libraryLookup("libopenblas.so.0", Arena.global())
+                                    .findOrThrow("openblas_set_num_threads"),
+                            FunctionDescriptor.ofVoid(ValueLayout.JAVA_INT));
+            function.invokeExact(threads);
+        } catch (IllegalArgumentException | NoSuchElementException e) {
+            LOG.info("OpenBLAS keeps its number of threads: {}", e.getMessage());
+        } catch (RuntimeException | Error e) {
+            throw e;
+        } catch (Throwable e) {
+            throw new AssertionError("C throws nothing", e);
+        }
+    }
+
+    /** Why models cannot be computed on a GPU here. */
+    static String whyNoCuda() {
+        load(OptionalInt.empty());
+        if (torch.cuda_is_available()) {
+            return "models keep their weights and KV cache in host memory and compute on the CPU only, although LibTorch has"
+                    + " CUDA and a GPU";
+        }
+        return torch.hasCUDA()
+                ? "LibTorch finds no usable NVIDIA GPU and driver"
+                : "the LibTorch on the class path is the one for CPUs (CUDA needs pytorch's jar for linux-x86_64-gpu)";
     }
 
     static ScalarType scalarType(DType dtype) {

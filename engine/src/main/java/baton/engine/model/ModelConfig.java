@@ -146,6 +146,26 @@ public record ModelConfig(
                 .orElse(Integer.MAX_VALUE);
     }
 
+    /** This model with fewer layers, and each of a part of its heads and of its feed-forward layer. */
+    ModelConfig share(int someLayers, int someHeads, int someKvHeads, int someIntermediate) {
+        return new ModelConfig(
+                name,
+                vocabularySize,
+                hiddenSize,
+                someIntermediate,
+                someLayers,
+                someHeads,
+                someKvHeads,
+                headDim,
+                maxPositions,
+                rmsNormEps,
+                ropeTheta,
+                ropeScaling,
+                tiedEmbeddings,
+                dtype,
+                variant);
+    }
+
     /** The layout of a cache of all layers and heads of this model. */
     public KvLayout kvLayout(int blockSize, DType cacheType) {
         return new KvLayout(layers, kvHeads, headDim, blockSize, cacheType);

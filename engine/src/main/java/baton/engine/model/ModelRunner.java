@@ -9,6 +9,7 @@ import java.util.List;
  * cache. Used by one thread.
  */
 public interface ModelRunner extends AutoCloseable {
+    /** The whole model, whatever part of it this runner has. */
     ModelConfig config();
 
     ModelFingerprint fingerprint();
@@ -18,7 +19,8 @@ public interface ModelRunner extends AutoCloseable {
 
     /**
      * Computes the slices' tokens: writes their keys and values to their slots, and returns the logits asked for, rows in the order
-     * of the slices and of the tokens within them. The caller closes the logits before the next call.
+     * of the slices and of the tokens within them. The caller closes the logits before the next call. Of several ranks of a model
+     * ({@link ModelRanks}) one returns them.
      */
     Logits forward(List<SequenceSlice> slices, LayerHooks hooks);
 
@@ -36,7 +38,7 @@ public interface ModelRunner extends AutoCloseable {
      */
     record SequenceSlice(int[] tokens, int start, int[] blockTable, int logits) {}
 
-    /** Called around each layer, so that keys and values can be loaded just in time and saved early. */
+    /** Called around each layer of this runner, counted from 0, so that keys and values can be loaded just in time and saved early. */
     interface LayerHooks {
         LayerHooks NONE = new LayerHooks() {
             @Override

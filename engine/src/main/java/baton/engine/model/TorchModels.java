@@ -3,7 +3,10 @@ package baton.engine.model;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.KvLayout;
+import baton.kv.ModelFingerprint;
 import java.io.IOException;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.OptionalInt;
 
 /** Makes model runners of checkpoints. */
@@ -40,17 +43,57 @@ public final class TorchModels {
             OptionalInt threads,
             int maxPositions)
             throws IOException {
+        KvLayout wanted = checkpoint.config().kvLayout(layout.blockSize(), layout.dtype());
+        if (!layout.equals(wanted)) {
+            throw new ConfigException(
+                    "layout", "is %s, the model needs %s".formatted(layout.describe(), wanted.describe()));
+        }
+        return load(
+                        checkpoint,
+                        dtype,
+                        quantization,
+                        layout.dtype(),
+                        layout.blockSize(),
+                        blocks,
+                        threads,
+                        maxPositions,
+                        1,
+                        1)
+                .first();
+    }
+
+    /**
+     * Loads a checkpoint's weights shared out among ranks, each with a KV pool for its layers and heads; the embedding, and an output
+     * projection tied to it, are there once for all.
+     *
+     * @param cacheDtype type of the KV pools' elements
+     * @param blockSize tokens in a block of the KV pools
+     * @param blocks blocks in each KV pool
+     * @param threads threads for each rank to compute with; empty: one for each processor
+     * @param tensorParallelSize ranks that share the heads
+     * @param pipelineParallelSize stages that share the layers
+     * @throws ConfigException naming what does not fit
+     * @throws IOException if the weights cannot be read
+     * @throws IllegalStateException if LibTorch cannot be loaded or memory is refused
+     */
+    public static ModelRanks load(
+            Checkpoint checkpoint,
+            DType dtype,
+            Quantization quantization,
+            DType cacheDtype,
+            int blockSize,
+            int blocks,
+            OptionalInt threads,
+            int maxPositions,
+            int tensorParallelSize,
+            int pipelineParallelSize)
+            throws IOException {
         ModelConfig config = checkpoint.config();
         if (dtype == DType.F16) {
             throw ConfigException.unsupported("dtype", dtype.torchName(), "bfloat16, float32");
         }
-        if (layout.dtype() == DType.F16) {
-            throw ConfigException.unsupported("kv_cache_dtype", layout.dtype().torchName(), "auto, bfloat16, float32");
-        }
-        KvLayout wanted = config.kvLayout(layout.blockSize(), layout.dtype());
-        if (!layout.equals(wanted)) {
-            throw new ConfigException(
-                    "layout", "is %s, the model needs %s".formatted(layout.describe(), wanted.describe()));
+        if (cacheDtype == DType.F16) {
+            throw ConfigException.unsupported("kv_cache_dtype", cacheDtype.torchName(), "auto, bfloat16, float32");
         }
         if (blocks <= 0) {
             throw new ConfigException("blocks", "is " + blocks + ", must be positive");
@@ -58,7 +101,62 @@ public final class TorchModels {
         if (maxPositions <= 0) {
             throw new ConfigException("max_model_len", "is " + maxPositions + ", must be positive");
         }
+        List<Shard> shards = Shard.of(config, tensorParallelSize, pipelineParallelSize);
         int threadCount = LibTorch.load(threads);
-        return DecoderRunner.load(checkpoint, dtype, quantization, layout, blocks, threadCount, maxPositions);
+        // Another type of computation and quantised weights give other keys and values, as another model does.
+        ModelFingerprint fingerprint = checkpoint
+                .fingerprint()
+                .derived("dtype=%s quantization=%s".formatted(dtype.torchName(), quantization.label()));
+        Collective collective =
+                new Collective(tensorParallelSize, pipelineParallelSize, config.hiddenSize(), Collective.TIMEOUT);
+        List<DecoderRunner> runners = new ArrayList<>();
+        try {
+            for (Shard shard : shards) {
+                runners.add(DecoderRunner.load(
+                        checkpoint,
+                        fingerprint,
+                        dtype,
+                        quantization,
+                        shard,
+                        collective.member(shard),
+                        shard.config().kvLayout(blockSize, cacheDtype),
+                        blocks,
+                        threadCount,
+                        maxPositions,
+                        runners.stream().findFirst()));
+            }
+        } catch (IOException | RuntimeException | Error e) {
+            runners.reversed().forEach(DecoderRunner::close);
+            collective.close();
+            throw e;
+        }
+        return new ModelRanks(
+                List.copyOf(runners), tensorParallelSize, pipelineParallelSize, config.kvLayout(blockSize, cacheDtype));
+    }
+
+    /**
+     * Bytes of one block in the pools of all ranks together.
+     *
+     * @throws ConfigException if the model cannot be shared like this
+     */
+    public static long blockBytes(
+            ModelConfig config, int blockSize, DType cacheDtype, int tensorParallelSize, int pipelineParallelSize) {
+        return Shard.of(config, tensorParallelSize, pipelineParallelSize).stream()
+                .mapToLong(
+                        shard -> shard.config().kvLayout(blockSize, cacheDtype).blockBytes())
+                .sum();
+    }
+
+    /**
+     * Sees to it that models can be computed there.
+     *
+     * @throws ConfigException with the reason if they cannot
+     */
+    public static void require(Device device) {
+        switch (device) {
+            case AUTO, CPU -> {}
+            case CUDA ->
+                throw new ConfigException("device", "is 'cuda', but " + LibTorch.whyNoCuda() + "; allowed: auto, cpu");
+        }
     }
 }

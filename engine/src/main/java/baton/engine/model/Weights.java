@@ -30,8 +30,8 @@ final class Weights {
     final List<LayerWeights> layers;
     final Norm finalNorm;
 
-    /** The output projection, [vocabulary, hidden]. */
-    final Linear head;
+    /** The output projection to this rank's part of the vocabulary, [tokens, hidden]; only the last stage has it. */
+    final Optional<Linear> head;
 
     /** By position: cosines for all D elements of a head, sines for the first half, the negated sines. [positions, 2D]. */
     final Tensor rope;
@@ -40,25 +40,42 @@ final class Weights {
     final DoubleOptional defaultScale;
     final TensorOptional none;
 
-    private Weights(Loader loader, int maxPositions) throws IOException {
+    private Weights(Loader loader, int maxPositions, Optional<Weights> shared) throws IOException {
         ModelConfig config = loader.config;
-        embedding = loader.embedding();
+        embedding = shared.isPresent() ? shared.get().embedding : loader.embedding();
         layers = new ArrayList<>();
         for (int i = 0; i < config.layers(); i++) {
-            layers.add(loader.layer("model.layers." + i + "."));
+            layers.add(loader.layer("model.layers." + (loader.shard.layers().first() + i) + "."));
         }
         finalNorm = loader.norm("model.norm.weight");
-        head = loader.head(embedding);
-        rope = loader.rope(maxPositions);
+        head = loader.shard.isLastStage() ? Optional.of(loader.head(embedding)) : Optional.empty();
+        rope = shared.isPresent() ? shared.get().rope : loader.rope(maxPositions);
         eps = loader.owned.add(new DoubleOptional(config.rmsNormEps()));
         defaultScale = loader.owned.add(new DoubleOptional());
         none = loader.owned.add(new TensorOptional());
     }
 
+    /** @param shared another rank's weights, whose embedding and rotation this one uses too */
     static Weights load(
-            Checkpoint checkpoint, DType dtype, Quantization quantization, int maxPositions, Arena arena, Owned owned)
+            Checkpoint checkpoint,
+            Shard shard,
+            DType dtype,
+            Quantization quantization,
+            int maxPositions,
+            Arena arena,
+            Owned owned,
+            Optional<Weights> shared)
             throws IOException {
-        return new Weights(new Loader(checkpoint, dtype, quantization, arena, owned), maxPositions);
+        Loader loader = new Loader(
+                checkpoint,
+                shard,
+                shard.config(),
+                dtype,
+                quantization,
+                arena,
+                owned,
+                OneDnn.find(LibTorch.scalarType(dtype), owned));
+        return new Weights(loader, maxPositions, shared);
     }
 
     /**
@@ -113,23 +130,13 @@ final class Weights {
 
     private record Loader(
             Checkpoint checkpoint,
+            Shard shard,
             ModelConfig config,
             DType dtype,
             Quantization quantization,
             Arena arena,
             Owned owned,
             Optional<OneDnn> oneDnn) {
-        Loader(Checkpoint checkpoint, DType dtype, Quantization quantization, Arena arena, Owned owned) {
-            this(
-                    checkpoint,
-                    checkpoint.config(),
-                    dtype,
-                    quantization,
-                    arena,
-                    owned,
-                    OneDnn.find(LibTorch.scalarType(dtype), owned));
-        }
-
         LayerWeights layer(String prefix) throws IOException {
             Variant variant = config.variant();
             String attention = prefix + "self_attn.";
@@ -153,11 +160,12 @@ final class Weights {
             if (!bias) {
                 return matrix;
             }
-            Tensor vector = allocate(checkpoint.info(name + ".bias").elements());
             try (PointerScope _ = new PointerScope()) {
-                vector.copy_(source(name + ".bias"));
+                Tensor source = source(name + ".bias");
+                Tensor vector = allocate(source.numel());
+                vector.copy_(source);
+                return new Biased(matrix, vector);
             }
-            return new Biased(matrix, vector);
         }
 
         Tensor embedding() throws IOException {
@@ -173,14 +181,18 @@ final class Weights {
             if (!config.tiedEmbeddings()) {
                 return linear("lm_head.weight");
             }
+            Shard.Range tokens = shard.vocabulary();
+            Tensor rows = owned.add(embedding.narrow(0, tokens.first(), tokens.count()));
             return oneDnn.isPresent() || quantization != Quantization.NONE
-                    ? linear(matrix -> matrix.copy_(embedding), config.vocabularySize(), config.hiddenSize())
-                    : new Dense(embedding);
+                    ? linear(matrix -> matrix.copy_(rows), tokens.count(), config.hiddenSize())
+                    : new Dense(rows);
         }
 
         private Linear linear(String name) throws IOException {
-            Tensor source = source(name);
-            return linear(matrix -> matrix.copy_(source), source.size(0), source.size(1));
+            try (PointerScope _ = new PointerScope()) {
+                Tensor source = source(name);
+                return linear(matrix -> matrix.copy_(source), source.size(0), source.size(1));
+            }
         }
 
         private Linear linear(Consumer<Tensor> filler, long rows, long columns) {
@@ -220,18 +232,20 @@ final class Weights {
             long head = config.headDim();
             long queries = config.heads() * head;
             long pairRows = 2L * config.kvHeads() * head;
-            Tensor q = source(prefix + "q_proj.weight");
-            Tensor k = source(prefix + "k_proj.weight");
-            Tensor v = source(prefix + "v_proj.weight");
-            return linear(
-                    matrix -> {
-                        matrix.narrow(0, 0, queries).copy_(q);
-                        Tensor pairs = matrix.narrow(0, queries, pairRows).view(config.kvHeads(), 2, head, hidden);
-                        pairs.select(1, 0).copy_(k.view(config.kvHeads(), head, hidden));
-                        pairs.select(1, 1).copy_(v.view(config.kvHeads(), head, hidden));
-                    },
-                    queries + pairRows,
-                    hidden);
+            try (PointerScope _ = new PointerScope()) {
+                Tensor q = source(prefix + "q_proj.weight");
+                Tensor k = source(prefix + "k_proj.weight");
+                Tensor v = source(prefix + "v_proj.weight");
+                return linear(
+                        matrix -> {
+                            matrix.narrow(0, 0, queries).copy_(q);
+                            Tensor pairs = matrix.narrow(0, queries, pairRows).view(config.kvHeads(), 2, head, hidden);
+                            pairs.select(1, 0).copy_(k.view(config.kvHeads(), head, hidden));
+                            pairs.select(1, 1).copy_(v.view(config.kvHeads(), head, hidden));
+                        },
+                        queries + pairRows,
+                        hidden);
+            }
         }
 
         /** In the order of the fused projection's columns. */
@@ -277,11 +291,12 @@ final class Weights {
             }
         }
 
+        /** This rank's part of a tensor of the checkpoint, for the caller's scope. */
         private Tensor source(String name) throws IOException {
             TensorInfo info = checkpoint.info(name);
             DType stored = Checkpoint.dtypeOf(info).orElseThrow();
             long[] shape = info.shape().stream().mapToLong(Long::longValue).toArray();
-            return LibTorch.over(checkpoint.data(name), LibTorch.scalarType(stored), shape);
+            return shard.part(name, LibTorch.over(checkpoint.data(name), LibTorch.scalarType(stored), shape));
         }
 
         private Tensor allocate(long... shape) {

@@ -154,7 +154,8 @@ public final class OracleRunner implements ModelRunner {
     private static final class OneHot implements Logits {
         private static final long ROW_BYTES = 4L * VOCABULARY;
 
-        private final Arena arena = Arena.ofConfined();
+        // Made by a rank and read by the engine.
+        private final Arena arena = Arena.ofShared();
         private final MemorySegment values;
         private final List<Integer> best;
 

@@ -77,38 +77,56 @@ class GoldenTest {
     @CsvSource({"2147483647, 2147483647, 16, NONE", "257, 512, 32, NONE", "2147483647, 2147483647, 16, INT8"})
     void greedyTokensInBf16(int chunk, int budget, int blockSize, Quantization quantization) throws IOException {
         try (ModelRunner runner = load(DType.BF16, quantization, blockSize, 3000)) {
-            List<Replay.Sequence> replayed = replay(runner, chunk, budget);
-            double sum = 0;
-            double worst = 0;
-            long count = 0;
-            for (int i = 0; i < goldens.size(); i++) {
-                for (int step = 0; step < goldens.get(i).output().length; step++) {
-                    float[] expected = exact.get(i).logits.get(step);
-                    float[] actual = replayed.get(i).logits.get(step);
-                    for (int id = 0; id < expected.length; id++) {
-                        double difference = actual[id] - expected[id];
-                        sum += difference * difference;
-                        worst = Math.max(worst, Math.abs(difference));
-                        count++;
-                    }
+            assertBf16(quantization, replay(runner, chunk, budget));
+        }
+    }
+
+    @ParameterizedTest(name = "{0} tensor ranks, {1} stages")
+    @CsvSource({"2, 2"})
+    void greedyTokensOfRanksInBf16(int tensorSize, int pipelineSize) throws IOException {
+        try (ModelRunner ranks = RanksTest.load(DType.BF16, 16, 3000, tensorSize, pipelineSize)) {
+            assertBf16(Quantization.NONE, replay(ranks, WHOLE, WHOLE));
+        }
+    }
+
+    private static void assertBf16(Quantization quantization, List<Replay.Sequence> replayed) {
+        double sum = 0;
+        double worst = 0;
+        long count = 0;
+        for (int i = 0; i < goldens.size(); i++) {
+            for (int step = 0; step < goldens.get(i).output().length; step++) {
+                float[] expected = exact.get(i).logits.get(step);
+                float[] actual = replayed.get(i).logits.get(step);
+                for (int id = 0; id < expected.length; id++) {
+                    double difference = actual[id] - expected[id];
+                    sum += difference * difference;
+                    worst = Math.max(worst, Math.abs(difference));
+                    count++;
                 }
             }
-            double rms = Math.sqrt(sum / count);
-            System.out.printf(
-                    "bf16, %s: logits differ from fp32 by %.3f rms, %.3f at most%n", quantization, rms, worst);
-            // A margin is a difference of two logits, each off by its own error: six standard deviations of that.
-            double resolution = 6 * Math.sqrt(2) * rms;
-            assertThat(goldens.stream()
-                            .flatMapToDouble(
-                                    golden -> Arrays.stream(golden.margins()).limit(golden.output().length))
-                            .filter(margin -> margin >= resolution)
-                            .count())
-                    .as("steps that are clear")
-                    .isGreaterThan(goldens.stream()
-                                    .mapToInt(golden -> golden.output().length)
-                                    .sum()
-                            / 2);
-            assertTokens("bf16", replayed, resolution);
+        }
+        double rms = Math.sqrt(sum / count);
+        System.out.printf("bf16, %s: logits differ from fp32 by %.3f rms, %.3f at most%n", quantization, rms, worst);
+        // A margin is a difference of two logits, each off by its own error: six standard deviations of that.
+        double resolution = 6 * Math.sqrt(2) * rms;
+        assertThat(goldens.stream()
+                        .flatMapToDouble(
+                                golden -> Arrays.stream(golden.margins()).limit(golden.output().length))
+                        .filter(margin -> margin >= resolution)
+                        .count())
+                .as("steps that are clear")
+                .isGreaterThan(goldens.stream()
+                                .mapToInt(golden -> golden.output().length)
+                                .sum()
+                        / 2);
+        assertTokens("bf16", replayed, resolution);
+    }
+
+    @ParameterizedTest(name = "{0} tensor ranks, {1} stages")
+    @CsvSource({"2, 1", "8, 1", "1, 4", "2, 2"})
+    void greedyTokensOfRanksInFp32(int tensorSize, int pipelineSize) throws IOException {
+        try (ModelRunner ranks = RanksTest.load(DType.F32, 16, 3000, tensorSize, pipelineSize)) {
+            assertTokens("fp32, ranks", replay(ranks, 257, 512), 1e-3);
         }
     }
 

@@ -6,11 +6,13 @@ import baton.kv.ModelFingerprint;
 import baton.kv.Ticker;
 
 /**
- * What a connector knows of its engine.
+ * What a connector knows of its engine. Ranks are threads of one process; the scheduler side gets the context of the first.
  *
  * @param config the whole transfer configuration
  * @param model fingerprint of the model that fills the cache
- * @param layout layout of one rank's pool
+ * @param layout layout of the rank's pool
+ * @param modelLayout layout of a pool that had all layers and heads; the same for all ranks. The rank's key/value heads begin at
+ *     {@code tensor * modelLayout.kvHeads() / tensorParallelSize}; if there are fewer heads than ranks, several have the same one
  * @param tensorParallelSize ranks that share the heads
  * @param pipelineParallelSize stages that share the layers
  * @param ticker the time to wait by
@@ -19,6 +21,12 @@ public record ConnectorContext(
         KvTransferConfig config,
         ModelFingerprint model,
         KvLayout layout,
+        KvLayout modelLayout,
         int tensorParallelSize,
         int pipelineParallelSize,
-        Ticker ticker) {}
+        Ticker ticker) {
+    /** The context of an engine in one rank, whose pool has all layers and heads. */
+    public ConnectorContext(KvTransferConfig config, ModelFingerprint model, KvLayout layout, Ticker ticker) {
+        this(config, model, layout, layout, 1, 1, ticker);
+    }
+}

@@ -4,7 +4,7 @@ import java.util.Set;
 
 /**
  * A way to exchange KV caches with other instances. An engine makes one {@link SchedulerConnector} for its scheduler and one
- * {@link WorkerConnector} for each rank; the two sides share nothing but the metadata that the first hands to the second in
+ * {@link WorkerConnector} for each rank; the two kinds share nothing but the metadata that the first hands to the second in
  * every step.
  *
  * <p>Connectors are found by {@link KvConnectors}: built-in ones by {@link java.util.ServiceLoader}, a user's own by
@@ -23,7 +23,8 @@ public interface KvConnector {
     SchedulerConnector scheduler(ConnectorContext context);
 
     /**
-     * The side that moves bytes, for one rank.
+     * The side that moves bytes, for one rank. The ranks are asked for in order, stage after stage. They are threads of one
+     * process, so their workers may share what they have to put together.
      *
      * @throws baton.kv.ConfigException if the configuration cannot work
      */

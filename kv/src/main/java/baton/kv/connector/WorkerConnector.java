@@ -24,13 +24,17 @@ public interface WorkerConnector extends AutoCloseable {
     /** Starts this step's loads and keeps the metadata for the rest of the step. */
     void startLoad(ConnectorMetadata metadata);
 
-    /** Returns when the layer's blocks are loaded, or known not to be. */
+    /**
+     * Returns when the layer's blocks are loaded, or known not to be.
+     *
+     * @param layer of this rank's layers, from 0
+     */
     default void waitForLayerLoad(int layer) {}
 
     /** The layer's keys and values of this step are in the pool. */
     default void saveLayer(int layer) {}
 
-    /** Returns when the pool may be written to again. */
+    /** All ranks have computed the step. Returns when the pool may be written to again. */
     default void waitForSave() {}
 
     /**

@@ -1,0 +1,77 @@
+package baton.engine.core;
+
+import baton.kv.ConfigException;
+import java.lang.foreign.Arena;
+import java.lang.foreign.FunctionDescriptor;
+import java.lang.foreign.Linker;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.lang.invoke.MethodHandle;
+import java.util.BitSet;
+import java.util.SortedSet;
+
+/** Which cores the calling thread, and threads that it starts from then on, may run on (Linux's sched_setaffinity). */
+final class CpuAffinity {
+    /** Room for 8,192 cores. */
+    private static final long MASK_BYTES = 1024;
+
+    private static final FunctionDescriptor SIGNATURE = FunctionDescriptor.of(
+            ValueLayout.JAVA_INT, ValueLayout.JAVA_INT, ValueLayout.JAVA_LONG, ValueLayout.ADDRESS);
+    private static final MethodHandle SET = handle("sched_setaffinity");
+    private static final MethodHandle GET = handle("sched_getaffinity");
+
+    private CpuAffinity() {}
+
+    /**
+     * Pins the calling thread.
+     *
+     * @param field the setting, for the error
+     * @throws ConfigException if the thread may not run on all of these cores
+     */
+    static void pin(String field, SortedSet<Integer> cores) {
+        BitSet wanted = new BitSet();
+        cores.forEach(wanted::set);
+        BitSet missing = (BitSet) wanted.clone();
+        BitSet allowed = current();
+        missing.andNot(allowed);
+        if (missing.isEmpty() && set(wanted) && current().equals(wanted)) {
+            return;
+        }
+        throw new ConfigException(field, "names cores %s; this process may run on %s only".formatted(cores, allowed));
+    }
+
+    /** The cores that the calling thread may run on. */
+    static BitSet current() {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment mask = arena.allocate(MASK_BYTES, Long.BYTES);
+            if (call(GET, mask) < 0) {
+                throw new IllegalStateException("sched_getaffinity failed");
+            }
+            return BitSet.valueOf(mask.toArray(ValueLayout.JAVA_LONG));
+        }
+    }
+
+    private static boolean set(BitSet cores) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment mask = arena.allocate(MASK_BYTES, Long.BYTES);
+            long[] words = cores.toLongArray();
+            MemorySegment.copy(words, 0, mask, ValueLayout.JAVA_LONG, 0, words.length);
+            return call(SET, mask) == 0;
+        }
+    }
+
+    private static int call(MethodHandle function, MemorySegment mask) {
+        try {
+            return (int) function.invokeExact(0, MASK_BYTES, mask);
+        } catch (RuntimeException | Error e) {
+            throw e;
+        } catch (Throwable e) {
+            throw new AssertionError("C throws nothing", e);
+        }
+    }
+
+    private static MethodHandle handle(String name) {
+        Linker linker = Linker.nativeLinker();
+        return linker.downcallHandle(linker.defaultLookup().findOrThrow(name), SIGNATURE);
+    }
+}

@@ -1,0 +1,55 @@
+package baton.engine.core;
+
+import baton.kv.connector.Measurement;
+import baton.kv.connector.WorkerReport;
+import java.util.ArrayList;
+import java.util.BitSet;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+
+/**
+ * Puts the reports of all ranks together, as vLLM's KVOutputAggregator does: a request is sent or received when every rank has said
+ * so, in whatever step; a block is invalid, and a measurement made, as soon as one rank says so.
+ */
+final class ReportMerger {
+    private final int ranks;
+    private final Map<String, BitSet> sent = new HashMap<>();
+    private final Map<String, BitSet> received = new HashMap<>();
+
+    ReportMerger(int ranks) {
+        this.ranks = ranks;
+    }
+
+    /** @param reports one step's, in the order of the ranks */
+    WorkerReport merge(List<WorkerReport> reports) {
+        if (ranks == 1) {
+            return reports.getFirst();
+        }
+        Set<String> sentByAll = new HashSet<>();
+        Set<String> receivedByAll = new HashSet<>();
+        Set<Integer> invalid = new HashSet<>();
+        List<Measurement> measurements = new ArrayList<>();
+        for (int rank = 0; rank < ranks; rank++) {
+            WorkerReport report = reports.get(rank);
+            count(rank, report.sent(), sent, sentByAll);
+            count(rank, report.received(), received, receivedByAll);
+            invalid.addAll(report.invalidBlocks());
+            measurements.addAll(report.measurements());
+        }
+        return new WorkerReport(sentByAll, receivedByAll, invalid, measurements);
+    }
+
+    private void count(int rank, Set<String> requests, Map<String, BitSet> ranksByRequest, Set<String> complete) {
+        for (String request : requests) {
+            BitSet done = ranksByRequest.computeIfAbsent(request, _ -> new BitSet(ranks));
+            done.set(rank);
+            if (done.cardinality() == ranks) {
+                ranksByRequest.remove(request);
+                complete.add(request);
+            }
+        }
+    }
+}

@@ -1,0 +1,260 @@
+package baton.engine.core;
+
+import baton.engine.CpuBinding;
+import baton.engine.model.Logits;
+import baton.engine.model.ModelRanks;
+import baton.engine.model.ModelRunner;
+import baton.engine.model.ModelRunner.SequenceSlice;
+import baton.kv.Ticker;
+import baton.kv.connector.ConnectorContext;
+import baton.kv.connector.ConnectorMetadata;
+import baton.kv.connector.HandshakeMetadata;
+import baton.kv.connector.KvConnector;
+import baton.kv.connector.Rank;
+import baton.kv.connector.WorkerConnector;
+import baton.kv.connector.WorkerReport;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import java.util.SortedSet;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.function.Consumer;
+import java.util.function.Function;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * The workers of all ranks, driven by the engine's thread. One rank alone runs on that thread; several, or one that is pinned to
+ * cores, have a thread each. Every call returns when all ranks have done their part, so between two calls no rank runs. A call
+ * fails if one rank fails, after all have ended.
+ */
+final class Workers implements AutoCloseable {
+    private static final Logger LOG = LoggerFactory.getLogger(Workers.class);
+
+    /** Longer than ranks wait for each other: whoever is not back by then never will be. */
+    private static final Duration TIMEOUT = Duration.ofMinutes(10);
+
+    private final List<Worker> workers = new ArrayList<>();
+    private final Map<Rank, HandshakeMetadata> handshakes = new HashMap<>();
+    private final List<ExecutorService> threads = new ArrayList<>();
+    private final int logitsRank;
+    private final boolean connected;
+    private final ReportMerger merger;
+    private Optional<String> stuck = Optional.empty();
+
+    /**
+     * @param context of the rank whose runner it is given
+     * @param clock told by the rank that gives the logits
+     */
+    Workers(
+            ModelRanks ranks,
+            CpuBinding binding,
+            Optional<KvConnector> connector,
+            Function<ModelRunner, ConnectorContext> context,
+            Ticker ticker,
+            StepClock clock) {
+        this.logitsRank = ranks.logitsRank();
+        this.connected = connector.isPresent();
+        this.merger = new ReportMerger(ranks.runners().size());
+        try {
+            List<SortedSet<Integer>> cores = binding.coresByRank();
+            for (int i = 0; i < ranks.runners().size(); i++) {
+                // One rank's time is the step's; the others compute meanwhile.
+                make(
+                        ranks.rank(i),
+                        ranks.runners().get(i),
+                        connector,
+                        context,
+                        i == ranks.logitsRank() ? clock : new StepClock(ticker));
+                if (ranks.runners().size() > 1 || !cores.isEmpty()) {
+                    threads.add(Executors.newSingleThreadExecutor(Thread.ofPlatform()
+                            .name("rank-pp%d-tp%d"
+                                    .formatted(
+                                            ranks.rank(i).pipeline(),
+                                            ranks.rank(i).tensor()))
+                            .factory()));
+                }
+            }
+            for (int i = 0; i < cores.size(); i++) {
+                SortedSet<Integer> own = cores.get(i);
+                results(List.of(threads.get(i).submit(() -> {
+                    CpuAffinity.pin("cpu_bind", own);
+                    return true;
+                })));
+            }
+        } catch (RuntimeException | Error e) {
+            closeConnectors();
+            threads.forEach(ExecutorService::shutdown);
+            throw e;
+        }
+    }
+
+    private void make(
+            Rank rank,
+            ModelRunner runner,
+            Optional<KvConnector> kvConnector,
+            Function<ModelRunner, ConnectorContext> context,
+            StepClock clock) {
+        Optional<WorkerConnector> connector = kvConnector.map(c -> c.worker(context.apply(runner), rank));
+        try {
+            Worker worker = new Worker(runner, connector, clock);
+            connector.flatMap(WorkerConnector::handshakeMetadata).ifPresent(metadata -> handshakes.put(rank, metadata));
+            workers.add(worker);
+        } catch (RuntimeException | Error e) {
+            connector.ifPresent(WorkerConnector::close);
+            throw e;
+        }
+    }
+
+    /** What the ranks want peers to know. */
+    Map<Rank, HandshakeMetadata> handshakes() {
+        return Map.copyOf(handshakes);
+    }
+
+    /** Begins a step: the connectors start their loads. */
+    void startLoad(ConnectorMetadata metadata) {
+        stuck.ifPresent(why -> {
+            throw new IllegalStateException(why);
+        });
+        if (connected) {
+            each(worker -> worker.startLoad(metadata));
+        }
+    }
+
+    /**
+     * Computes a step. A rank's saves are finished when all ranks have computed, so that none waits for one that has failed.
+     *
+     * @return its logits, none if there was nothing to compute; the caller closes them
+     */
+    Optional<Logits> forward(List<SequenceSlice> slices) {
+        if (slices.isEmpty()) {
+            return Optional.empty();
+        }
+        List<Logits> computed = all(worker -> worker.forward(slices), Logits::close);
+        Logits logits = computed.get(logitsRank);
+        for (int i = 0; i < computed.size(); i++) {
+            if (i != logitsRank) {
+                computed.get(i).close();
+            }
+        }
+        if (connected) {
+            try {
+                each(Worker::waitForSave);
+            } catch (RuntimeException | Error e) {
+                logits.close();
+                throw e;
+            }
+        }
+        return Optional.of(logits);
+    }
+
+    /** What the connectors of all ranks have done, this step's loads and saves included. */
+    WorkerReport report(Set<String> finished) {
+        return connected ? merger.merge(all(worker -> worker.report(finished), _ -> {})) : WorkerReport.NOTHING;
+    }
+
+    /** Closes the connectors on their threads, then the runners. */
+    @Override
+    public void close() {
+        try {
+            closeConnectors();
+        } finally {
+            threads.forEach(ExecutorService::shutdown);
+            if (stuck.isEmpty()) {
+                workers.reversed().forEach(Worker::closeRunner);
+            } else {
+                LOG.error("The memory of the model stays allocated: {}", stuck.get());
+            }
+        }
+    }
+
+    private void closeConnectors() {
+        if (stuck.isEmpty()) {
+            each(Worker::closeConnector);
+        }
+    }
+
+    private void each(Consumer<Worker> action) {
+        all(
+                worker -> {
+                    action.accept(worker);
+                    return true;
+                },
+                _ -> {});
+    }
+
+    /** @param discard what to do with results if there are not all */
+    private <T> List<T> all(Function<Worker, T> action, Consumer<T> discard) {
+        if (threads.isEmpty()) {
+            List<T> results = new ArrayList<>();
+            for (Worker worker : workers) {
+                results.add(action.apply(worker));
+            }
+            return results;
+        }
+        List<Future<T>> futures = new ArrayList<>();
+        for (int i = 0; i < threads.size(); i++) {
+            Worker worker = workers.get(i);
+            futures.add(threads.get(i).submit(() -> action.apply(worker)));
+        }
+        try {
+            return results(futures);
+        } catch (RuntimeException | Error e) {
+            futures.stream()
+                    .filter(future -> future.state() == Future.State.SUCCESS)
+                    .forEach(future -> discard.accept(future.resultNow()));
+            throw e;
+        }
+    }
+
+    /** Waits for all, and throws what the one has thrown because of which others failed. */
+    private <T> List<T> results(List<Future<T>> futures) {
+        long deadline = System.nanoTime() + TIMEOUT.toNanos();
+        List<T> results = new ArrayList<>();
+        List<Throwable> failures = new ArrayList<>();
+        boolean interrupted = false;
+        for (int i = 0; i < futures.size(); ) {
+            try {
+                results.add(futures.get(i).get(deadline - System.nanoTime(), TimeUnit.NANOSECONDS));
+                i++;
+            } catch (ExecutionException e) {
+                failures.add(e.getCause() == null ? e : e.getCause());
+                i++;
+            } catch (InterruptedException e) {
+                // Ranks compute in memory that whoever is told of the interrupt would free.
+                interrupted = true;
+            } catch (TimeoutException e) {
+                stuck = Optional.of("rank %d has not ended its part of a step within %s".formatted(i, TIMEOUT));
+                break;
+            }
+        }
+        if (interrupted) {
+            Thread.currentThread().interrupt();
+        }
+        if (stuck.isPresent()) {
+            throw new IllegalStateException(stuck.get());
+        }
+        if (failures.isEmpty()) {
+            return results;
+        }
+        Throwable first = failures.stream()
+                .filter(failure -> failures.stream().noneMatch(other -> other.equals(failure.getCause())))
+                .findFirst()
+                .orElseThrow();
+        failures.stream().filter(other -> !other.equals(first)).forEach(first::addSuppressed);
+        switch (first) {
+            case RuntimeException e -> throw e;
+            case Error e -> throw e;
+            default -> throw new IllegalStateException("a rank has failed: " + first, first);
+        }
+    }
+}

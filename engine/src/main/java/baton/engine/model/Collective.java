@@ -1,0 +1,245 @@
+package baton.engine.model;
+
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicIntegerArray;
+import java.util.function.Supplier;
+import org.bytedeco.javacpp.PointerScope;
+import org.bytedeco.pytorch.Tensor;
+import org.bytedeco.pytorch.global.torch.ScalarType;
+
+/*
+ * What the ranks of a model, each on a thread of its own, exchange in a forward pass.
+ *
+ * Memory. Whatever one rank reads of another lies in memory of this class, never in a tensor of a forward pass, so a rank that
+ * fails frees nothing that another still reads. Each rank has two buffers for its products and takes them in turn: who writes the
+ * first again has waited for all others at the second, so they have read the first. Between two forward passes no rank is in
+ * either, which the caller sees to; so each pass begins with the first buffer.
+ *
+ * Sums. Every rank adds up all ranks' products in fp32 and in the order of the ranks. So the results do not depend on who comes
+ * first, and the ranks of a stage have the same hidden states, bit for bit.
+ *
+ * Failures. A rank that fails, or waits beyond the deadline, makes all others fail in this pass; the next is a new one.
+ */
+final class Collective implements AutoCloseable {
+    /** The longest that one rank waits for another, what a connector may wait for in a layer included. */
+    static final Duration TIMEOUT = Duration.ofMinutes(5);
+
+    /** Rows that are summed together. */
+    private static final int ROWS = 512;
+
+    /** A few microseconds, about what waking a thread takes. */
+    private static final int SPINS = 2_000;
+
+    private final int tensorSize;
+    private final int pipelineSize;
+    private final int hiddenSize;
+    private final Duration timeout;
+    private final boolean spins;
+    private final Arena arena = Arena.ofShared();
+    private final List<MemorySegment> products = new ArrayList<>();
+    private final List<Handed> handed = new ArrayList<>();
+    private MemorySegment offered = MemorySegment.NULL;
+    private Pass pass = new Pass(0);
+
+    Collective(int tensorSize, int pipelineSize, int hiddenSize, Duration timeout) {
+        this.tensorSize = tensorSize;
+        this.pipelineSize = pipelineSize;
+        this.hiddenSize = hiddenSize;
+        this.timeout = timeout;
+        this.spins = tensorSize * pipelineSize <= Runtime.getRuntime().availableProcessors();
+        for (int i = 0; tensorSize > 1 && i < 2 * tensorSize * pipelineSize; i++) {
+            products.add(Pages.allocate(arena, (long) ROWS * hiddenSize * Float.BYTES, "sums of ranks"));
+        }
+        for (int i = 1; i < pipelineSize; i++) {
+            handed.add(new Handed());
+        }
+    }
+
+    /** The part of one rank. */
+    Member member(Shard shard) {
+        return new Member(shard.rank().pipeline(), shard.rank().tensor());
+    }
+
+    /** Frees the memory, once. No rank may be in a forward pass. */
+    @Override
+    public void close() {
+        if (arena.scope().isAlive()) {
+            handed.forEach(each -> each.arena.close());
+            arena.close();
+        }
+    }
+
+    /** The hidden states that one stage hands to the next. */
+    private static final class Handed {
+        private Arena arena = Arena.ofShared();
+        private MemorySegment memory = MemorySegment.NULL;
+
+        private MemorySegment ofBytes(long bytes) {
+            if (memory.byteSize() < bytes) {
+                arena.close();
+                arena = Arena.ofShared();
+                memory = Pages.allocate(arena, bytes, "hidden states between stages");
+            }
+            return memory.asSlice(0, bytes);
+        }
+    }
+
+    /** One forward pass of all ranks. */
+    private final class Pass {
+        private final long number;
+        /** By stage, how often ranks have come to a barrier; then, by stage, 1 when its hidden states are handed on. */
+        private final AtomicIntegerArray events = new AtomicIntegerArray(2 * pipelineSize);
+
+        private volatile Optional<Throwable> failure = Optional.empty();
+
+        private Pass(long number) {
+            this.number = number;
+        }
+
+        private void count(int event, int step) {
+            if (events.incrementAndGet(event) % step == 0) {
+                synchronized (this) {
+                    notifyAll();
+                }
+            }
+        }
+
+        private synchronized void fail(Throwable cause) {
+            if (failure.isEmpty()) {
+                failure = Optional.of(cause);
+                notifyAll();
+            }
+        }
+
+        private void await(int event, int target) {
+            for (int i = 0; spins && i < SPINS && events.get(event) < target; i++) {
+                Thread.onSpinWait();
+            }
+            long deadline = System.nanoTime() + timeout.toNanos();
+            synchronized (this) {
+                while (events.get(event) < target && failure.isEmpty()) {
+                    long left = deadline - System.nanoTime();
+                    if (left <= 0) {
+                        fail(new IllegalStateException("another rank has not come within " + timeout));
+                        break;
+                    }
+                    try {
+                        TimeUnit.NANOSECONDS.timedWait(this, Math.max(left, 1_000_000));
+                    } catch (InterruptedException e) {
+                        Thread.currentThread().interrupt();
+                        fail(e);
+                    }
+                }
+            }
+            failure.ifPresent(cause -> {
+                throw new IllegalStateException("another rank has failed: " + cause.getMessage(), cause);
+            });
+        }
+    }
+
+    private synchronized Pass pass(long number) {
+        if (pass.number < number) {
+            pass = new Pass(number);
+        }
+        return pass;
+    }
+
+    /** Used by the rank's thread alone; the first rank's closes the whole. All members go through the same calls in every forward pass. */
+    final class Member implements AutoCloseable {
+        private final int stage;
+        private final int tensor;
+        private long number;
+        private Pass current = pass;
+        private int barriers;
+        private int turn;
+
+        private Member(int stage, int tensor) {
+            this.stage = stage;
+            this.tensor = tensor;
+        }
+
+        @Override
+        public void close() {
+            if (stage == 0 && tensor == 0) {
+                Collective.this.close();
+            }
+        }
+
+        /** Begins a forward pass. */
+        void enter() {
+            current = pass(++number);
+            barriers = 0;
+            turn = 0;
+        }
+
+        /** This rank leaves the forward pass early; the others will too. */
+        void fail(Throwable cause) {
+            current.fail(cause);
+        }
+
+        /** Returns when all ranks of the stage are here. */
+        void await() {
+            if (tensorSize > 1) {
+                current.count(stage, tensorSize);
+                current.await(stage, ++barriers * tensorSize);
+            }
+        }
+
+        /** Adds each rank's {@code rows} times the transposed part of a matrix that it has to {@code x}, [rows, hidden]. */
+        void addTo(Tensor x, Linear part, Tensor rows) {
+            if (tensorSize == 1) {
+                part.addTo(x, rows);
+                return;
+            }
+            for (long first = 0; first < rows.size(0); first += ROWS) {
+                long count = Math.min(ROWS, rows.size(0) - first);
+                try (PointerScope _ = new PointerScope()) {
+                    product(tensor, count).copy_(part.apply(rows.narrow(0, first, count)));
+                    await();
+                    Tensor sum = product(0, count).add(product(1, count));
+                    for (int other = 2; other < tensorSize; other++) {
+                        sum.add_(product(other, count));
+                    }
+                    x.narrow(0, first, count).add_(sum);
+                }
+                turn = 1 - turn;
+            }
+        }
+
+        private Tensor product(int ofTensor, long rows) {
+            MemorySegment memory = products.get(2 * (stage * tensorSize + ofTensor) + turn);
+            return LibTorch.over(memory, ScalarType.Float, rows, hiddenSize);
+        }
+
+        /** What the stage's first rank supplies, for all of its ranks. */
+        MemorySegment fromFirst(Supplier<MemorySegment> supplier) {
+            if (tensor == 0) {
+                offered = supplier.get();
+            }
+            await();
+            return offered;
+        }
+
+        /** Hands the hidden states, which are equal in all ranks of the stage, to the next one, if there is one. */
+        void handOn(Tensor x) {
+            if (tensor == 0 && stage < pipelineSize - 1) {
+                MemorySegment memory = handed.get(stage).ofBytes(x.numel() * x.element_size());
+                LibTorch.over(memory, x.scalar_type(), x.size(0), hiddenSize).copy_(x);
+                current.count(pipelineSize + stage, 1);
+            }
+        }
+
+        /** The hidden states of the stage before, [rows, hidden]. */
+        Tensor handedOn(ScalarType type, long rows) {
+            current.await(pipelineSize + stage - 1, 1);
+            return LibTorch.over(handed.get(stage - 1).memory, type, rows, hiddenSize)
+                    .clone();
+        }
+    }
+}

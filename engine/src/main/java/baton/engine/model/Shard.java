@@ -1,0 +1,126 @@
+package baton.engine.model;
+
+import baton.kv.ConfigException;
+import baton.kv.connector.Rank;
+import java.util.ArrayList;
+import java.util.List;
+import org.bytedeco.pytorch.Scalar;
+import org.bytedeco.pytorch.Tensor;
+
+/**
+ * What one rank has of a model. The tensor ranks of a stage share its matrices as in Megatron-LM (arXiv 1909.08053): the rows of
+ * what makes queries, keys, values, gates and logits, and the columns of what takes attention's and the feed-forward layer's
+ * results back, whose products are then summed. The stages share the layers.
+ *
+ * @param model the whole model
+ * @param tensorSize ranks in each stage
+ * @param pipelineSize stages
+ */
+record Shard(ModelConfig model, Rank rank, int tensorSize, int pipelineSize) {
+    /**
+     * The shares of all ranks, stage after stage.
+     *
+     * @throws ConfigException if the model cannot be shared like this
+     */
+    static List<Shard> of(ModelConfig model, int tensorSize, int pipelineSize) {
+        if (model.heads() % tensorSize != 0
+                || (model.kvHeads() % tensorSize != 0 && tensorSize % model.kvHeads() != 0)) {
+            throw new ConfigException(
+                    "tensor_parallel_size",
+                    "is %d; it must divide the model's %d attention heads, and divide its %d key/value heads or be a multiple of them"
+                            .formatted(tensorSize, model.heads(), model.kvHeads()));
+        }
+        if (pipelineSize > model.layers()) {
+            throw new ConfigException(
+                    "pipeline_parallel_size",
+                    "is %d, must be at most the model's number of layers, which is %d"
+                            .formatted(pipelineSize, model.layers()));
+        }
+        List<Shard> shards = new ArrayList<>();
+        for (int stage = 0; stage < pipelineSize; stage++) {
+            for (int tensor = 0; tensor < tensorSize; tensor++) {
+                shards.add(new Shard(model, new Rank(stage, tensor), tensorSize, pipelineSize));
+            }
+        }
+        return shards;
+    }
+
+    /** A run of heads, layers, rows and so on. */
+    record Range(int first, int count) {
+        /** The share of {@code index} when {@code size} divide {@code total} as evenly as can be. */
+        static Range of(int total, int index, int size) {
+            int first = (int) ((long) total * index / size);
+            int end = (int) ((long) total * (index + 1) / size);
+            return new Range(first, end - first);
+        }
+    }
+
+    Range layers() {
+        return Range.of(model.layers(), rank.pipeline(), pipelineSize);
+    }
+
+    Range heads() {
+        return Range.of(model.heads(), rank.tensor(), tensorSize);
+    }
+
+    /** With more ranks than key/value heads, several have the same one. */
+    Range kvHeads() {
+        int first = (int) ((long) model.kvHeads() * rank.tensor() / tensorSize);
+        return new Range(first, Math.max(1, model.kvHeads() / tensorSize));
+    }
+
+    private Range intermediate() {
+        return Range.of(model.intermediateSize(), rank.tensor(), tensorSize);
+    }
+
+    /** The tokens whose logits this rank computes, if it is in the last stage. */
+    Range vocabulary() {
+        return Range.of(model.vocabularySize(), rank.tensor(), tensorSize);
+    }
+
+    boolean isFirstStage() {
+        return rank.pipeline() == 0;
+    }
+
+    boolean isLastStage() {
+        return rank.pipeline() == pipelineSize - 1;
+    }
+
+    /** The model as far as this rank computes it: its layers, and of each its heads and its part of the feed-forward layer. */
+    ModelConfig config() {
+        return model.share(
+                layers().count(),
+                heads().count(),
+                kvHeads().count(),
+                intermediate().count());
+    }
+
+    /** This rank's part of a tensor of the checkpoint. */
+    Tensor part(String name, Tensor whole) {
+        if (tensorSize == 1) {
+            return whole;
+        }
+        String[] path = name.split("\\.");
+        return switch (path[path.length - 2]) {
+            case "q_proj" -> rows(whole, heads(), model.headDim());
+            case "k_proj", "v_proj" -> rows(whole, kvHeads(), model.headDim());
+            case "gate_proj", "up_proj" -> rows(whole, intermediate(), 1);
+            case "o_proj" -> columns(whole, heads(), model.headDim());
+            case "down_proj" -> columns(whole, intermediate(), 1);
+            case "lm_head" -> rows(whole, vocabulary(), 1);
+            default -> whole;
+        };
+    }
+
+    private static Tensor rows(Tensor whole, Range range, int unit) {
+        return whole.narrow(0, (long) range.first() * unit, (long) range.count() * unit);
+    }
+
+    /** Of a bias, which is added to a sum of all ranks' products, the first rank has all and the others have zeros. */
+    private Tensor columns(Tensor whole, Range range, int unit) {
+        if (whole.dim() == 1) {
+            return rank.tensor() == 0 ? whole : whole.mul(new Scalar(0));
+        }
+        return whole.narrow(1, (long) range.first() * unit, (long) range.count() * unit);
+    }
+}

@@ -1,0 +1,228 @@
+package baton.engine.model;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import baton.engine.model.ModelRunner.LayerHooks;
+import baton.engine.model.ModelRunner.SequenceSlice;
+import baton.kv.ConfigException;
+import baton.kv.DType;
+import baton.kv.KvCache;
+import baton.kv.KvLayout;
+import java.io.IOException;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import java.util.OptionalInt;
+import java.util.Random;
+import java.util.concurrent.Future;
+import java.util.stream.IntStream;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+/** Ranks that share a model: what each has, and what becomes of all when one fails. */
+class RanksTest {
+    private static final int BLOCKS = 64;
+
+    static RanksTogether load(DType dtype, int blockSize, int blocks, int tensorSize, int pipelineSize)
+            throws IOException {
+        try (Checkpoint checkpoint = Checkpoint.open(Golden.TINY_LEDGER)) {
+            int positions = checkpoint.config().maxPositions();
+            return new RanksTogether(TorchModels.load(
+                    checkpoint,
+                    dtype,
+                    Quantization.NONE,
+                    dtype,
+                    blockSize,
+                    blocks,
+                    OptionalInt.of(1),
+                    positions,
+                    tensorSize,
+                    pipelineSize));
+        }
+    }
+
+    private static SequenceSlice slice(int seed, int length) {
+        int[] table = IntStream.range(0, BLOCKS)
+                .map(block -> (block * 7 + seed) % BLOCKS)
+                .toArray();
+        return new SequenceSlice(new Random(seed).ints(length, 5, 2048).toArray(), 0, table, 1);
+    }
+
+    private static float[] row(Logits logits) {
+        return logits.row(0).toArray(ValueLayout.JAVA_FLOAT);
+    }
+
+    @Test
+    void aRanksPoolHasItsLayersAndHeadsAndNoMore() throws IOException {
+        try (RanksTogether whole = load(DType.F32, 16, BLOCKS, 1, 1);
+                RanksTogether halves = load(DType.F32, 16, BLOCKS, 2, 1);
+                RanksTogether stages = load(DType.F32, 16, BLOCKS, 2, 4)) {
+            KvLayout layout = whole.cache().layout();
+            assertThat(halves.ranks.layout()).isEqualTo(layout);
+            for (ModelRunner runner : halves.ranks.runners()) {
+                assertThat(runner.cache().memory().byteSize())
+                        .isEqualTo(whole.cache().memory().byteSize() / 2);
+                assertThat(runner.cache().layout()).isEqualTo(new KvLayout(6, 2, 32, 16, DType.F32));
+                assertThat(runner.cache().layerNames()).isEqualTo(whole.cache().layerNames());
+                assertThat(runner.config()).isEqualTo(whole.config());
+                assertThat(runner.fingerprint()).isEqualTo(whole.fingerprint());
+            }
+            // Six layers in four stages, each in both of a stage's ranks.
+            assertThat(stages.ranks.runners().stream()
+                            .map(runner -> runner.cache().layout().layers()))
+                    .containsExactly(1, 1, 2, 2, 1, 1, 2, 2);
+            assertThat(stages.ranks.runners().get(7).cache().layerNames())
+                    .containsExactly("model.layers.4.self_attn.attn", "model.layers.5.self_attn.attn");
+        }
+    }
+
+    /** Every rank writes just the entries that one rank alone writes for these layers and heads. */
+    @ParameterizedTest(name = "{0} tensor ranks, {1} stages")
+    @CsvSource({"2, 2", "8, 1"})
+    void theEntriesOfAllRanksAreTheWholeCache(int tensorSize, int pipelineSize) throws IOException {
+        try (RanksTogether whole = load(DType.F32, 16, BLOCKS, 1, 1);
+                RanksTogether shared = load(DType.F32, 16, BLOCKS, tensorSize, pipelineSize)) {
+            SequenceSlice slice = slice(3, 100);
+            whole.forward(List.of(slice), LayerHooks.NONE).close();
+            shared.forward(List.of(slice), LayerHooks.NONE).close();
+            KvCache all = whole.cache();
+            for (int index = 0; index < shared.ranks.runners().size(); index++) {
+                KvCache part = shared.ranks.runners().get(index).cache();
+                int firstHead = 4 * shared.ranks.rank(index).tensor() / tensorSize;
+                for (int layer = 0; layer < part.layout().layers(); layer++) {
+                    int wholeLayer = all.layerNames().indexOf(part.layerNames().get(layer));
+                    for (int head = 0; head < part.layout().kvHeads(); head++) {
+                        for (int position = 0; position < 100; position++) {
+                            float[] expected = entry(all, slice, wholeLayer, firstHead + head, position);
+                            float[] actual = entry(part, slice, layer, head, position);
+                            for (int i = 0; i < expected.length; i++) {
+                                assertThat(Math.abs(actual[i] - expected[i])).isLessThan(1e-3f);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    private static float[] entry(KvCache cache, SequenceSlice slice, int layer, int head, int position) {
+        KvLayout layout = cache.layout();
+        MemorySegment block = cache.block(slice.blockTable()[position / layout.blockSize()]);
+        return block.asSlice(layout.entryOffset(layer, head, position % layout.blockSize()), layout.entryBytes())
+                .toArray(ValueLayout.JAVA_FLOAT);
+    }
+
+    @Test
+    void sumsDoNotDependOnWhoComesFirst() throws IOException {
+        try (RanksTogether ranks = load(DType.BF16, 16, BLOCKS, 4, 1)) {
+            float[] first = row(ranks.forward(List.of(slice(5, 700)), LayerHooks.NONE));
+            for (int i = 0; i < 5; i++) {
+                assertThat(row(ranks.forward(List.of(slice(5, 700)), LayerHooks.NONE)))
+                        .isEqualTo(first);
+            }
+        }
+    }
+
+    @ParameterizedTest(name = "{0} tensor ranks, {1} stages, rank {2} fails")
+    @CsvSource({"2, 1, 1", "2, 2, 0", "2, 2, 3", "1, 3, 1"})
+    void aRankThatFailsMakesTheOthersFailAndTheNextStepIsWell(int tensorSize, int pipelineSize, int failing)
+            throws IOException {
+        try (RanksTogether ranks = load(DType.F32, 16, BLOCKS, tensorSize, pipelineSize)) {
+            List<SequenceSlice> slices = List.of(slice(1, 50));
+            float[] expected = row(ranks.forward(slices, LayerHooks.NONE));
+            List<Future<Logits>> ends = ranks.forwardAll(slices, rank -> new LayerHooks() {
+                @Override
+                public void beforeLayer(int layer) {
+                    if (rank == failing && layer == 1) {
+                        throw new IllegalStateException("no blocks here");
+                    }
+                }
+
+                @Override
+                public void afterLayer(int layer) {}
+            });
+            int failingStage = failing / tensorSize;
+            for (int rank = 0; rank < ends.size(); rank++) {
+                // Earlier stages are done by then.
+                if (rank / tensorSize >= failingStage) {
+                    assertThat(ends.get(rank).exceptionNow()).hasMessageContaining("no blocks here");
+                }
+            }
+            assertThat(row(ranks.forward(slices, LayerHooks.NONE))).isEqualTo(expected);
+        }
+    }
+
+    @Test
+    void sizesThatDoNotFitAreNamed() {
+        assertThatThrownBy(() -> load(DType.F32, 16, BLOCKS, 3, 1))
+                .isInstanceOf(ConfigException.class)
+                .hasMessage("tensor_parallel_size: is 3; it must divide the model's 8 attention heads, and divide its"
+                        + " 4 key/value heads or be a multiple of them");
+        assertThatThrownBy(() -> load(DType.F32, 16, BLOCKS, 1, 7))
+                .isInstanceOf(ConfigException.class)
+                .hasMessage("pipeline_parallel_size: is 7, must be at most the model's number of layers, which is 6");
+    }
+
+    @Test
+    void aDeviceThatLibTorchLacksIsRefusedWithTheReason() {
+        TorchModels.require(Device.AUTO);
+        TorchModels.require(Device.CPU);
+        assertThatThrownBy(() -> TorchModels.require(Device.CUDA))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageStartingWith("device: is 'cuda', but ")
+                .hasMessageContaining("linux-x86_64-gpu")
+                .hasMessageEndingWith("allowed: auto, cpu");
+    }
+
+    /** Steps of many shapes, some of which fail, leave no memory behind. */
+    @Test
+    void manyStepsLeaveNoMemoryBehind() throws IOException {
+        try (RanksTogether ranks = load(DType.F32, 16, BLOCKS, 2, 2)) {
+            Random random = new Random(7);
+            List<Long> grown = new ArrayList<>();
+            for (int round = 0; round < 6; round++) {
+                long before = residentBytes();
+                steps(ranks, random, 150);
+                grown.add(residentBytes() - before);
+            }
+            // The Java heap and what is kept for new shapes grow now and then. One tensor of hidden states lost in each
+            // step would be
+            // 9 MiB in every round.
+            assertThat(Collections.min(grown))
+                    .as("bytes more by round: %s", grown)
+                    .isLessThan(2L << 20);
+        }
+    }
+
+    private static void steps(RanksTogether ranks, Random random, int count) {
+        for (int step = 0; step < count; step++) {
+            List<SequenceSlice> slices = new ArrayList<>();
+            for (int i = random.nextInt(1, 4); i > 0; i--) {
+                slices.add(slice(random.nextInt(1000), random.nextBoolean() ? 1 : random.nextInt(1, 120)));
+            }
+            boolean fails = step % 10 == 9;
+            ranks.forwardAll(slices, rank -> new LayerHooks() {
+                @Override
+                public void beforeLayer(int layer) {
+                    if (fails && rank == 1 && layer == 1) {
+                        throw new IllegalStateException("now and then");
+                    }
+                }
+
+                @Override
+                public void afterLayer(int layer) {}
+            });
+        }
+    }
+
+    private static long residentBytes() throws IOException {
+        String statm = Files.readString(Path.of("/proc/self/statm"));
+        return Long.parseLong(statm.split(" ")[1]) * 4096;
+    }
+}
