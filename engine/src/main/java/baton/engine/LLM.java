@@ -87,10 +87,7 @@ public final class LLM implements AutoCloseable {
      */
     public List<RequestOutput> generate(List<String> prompts, SamplingParams sampling) {
         return generateTokens(
-                prompts.stream()
-                        .map(prompt -> engine.tokenizer().encode(prompt, true))
-                        .toList(),
-                sampling);
+                prompts.stream().map(prompt -> encode(prompt, true)).toList(), sampling);
     }
 
     /** Continues prompts given as token ids. */
@@ -111,6 +108,15 @@ public final class LLM implements AutoCloseable {
         return collectors.stream().map(GenerationCollector::join).toList();
     }
 
+    /** A tokenizer that is closed means an engine that is, or is about to be. */
+    private int[] encode(String text, boolean addSpecialTokens) {
+        try {
+            return engine.tokenizer().encode(text, addSpecialTokens);
+        } catch (IllegalStateException e) {
+            throw new EngineUnavailableException("The engine is closed: " + e.getMessage());
+        }
+    }
+
     /**
      * Answers a conversation.
      *
@@ -123,8 +129,7 @@ public final class LLM implements AutoCloseable {
         String prompt = template.render(
                 ChatRequest.of(messages.stream().map(ChatMessage::toJson).toList()));
         // The template writes the model's own opening tokens.
-        return generateTokens(List.of(engine.tokenizer().encode(prompt, false)), sampling)
-                .getFirst();
+        return generateTokens(List.of(encode(prompt, false)), sampling).getFirst();
     }
 
     @Override

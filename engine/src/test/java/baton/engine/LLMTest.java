@@ -69,9 +69,12 @@ class LLMTest {
                     SamplingParams.greedy(32));
             assertThat(answer.text()).isEqualTo("The code for the inner gate is 5500.");
             assertThat(answer.completions().getFirst().reason()).isEqualTo(FinishReason.STOP);
+        }
+        // The story's words are too close to each other for bf16.
+        try (LLM llm = llm(config -> config.dtype(DType.F32))) {
             assertThat(llm.generate("Once upon a time", SamplingParams.greedy(32))
                             .text())
-                    .contains("there was a");
+                    .contains("there lived a");
         }
     }
 
