@@ -72,22 +72,23 @@ public record EngineBench(
     public EngineReport run(List<Path> models, boolean random1b) throws IOException {
         List<MachineLimits> limits = new ArrayList<>();
         List<ModelReport> reports = new ArrayList<>();
-        try (MachineLimits.Probe probe = new MachineLimits.Probe(threads)) {
-            for (Path model : models) {
-                reports.add(measure(model, probe, limits));
-            }
-            if (random1b) {
-                reports.add(measureRandom(RandomCheckpoint.llama1b(), probe, limits));
-            }
-            return new EngineReport(probe.threads(), List.copyOf(limits), List.copyOf(reports));
+        for (Path model : models) {
+            reports.add(measure(model, limits));
         }
+        if (random1b) {
+            reports.add(measureRandom(RandomCheckpoint.llama1b(), limits));
+        }
+        return new EngineReport(
+                threads.orElse(Runtime.getRuntime().availableProcessors()), List.copyOf(limits), List.copyOf(reports));
     }
 
-    private ModelReport measure(Path model, MachineLimits.Probe probe, List<MachineLimits> limits) throws IOException {
-        ModelReport report;
-        try (ModelRunner runner = load(model)) {
-            report = measure(runner, probe, limits);
-        }
+    private ModelReport measure(Path model, List<MachineLimits> limits) throws IOException {
+        ModelReport report = TorchModels.apart(() -> {
+            try (MachineLimits.Probe probe = new MachineLimits.Probe(threads);
+                    ModelRunner runner = load(model)) {
+                return measure(runner, probe, limits);
+            }
+        });
         progress.accept(report.name() + ": through the engine");
         return report.with(new ServingBench(threads, each).run(model));
     }
@@ -112,8 +113,7 @@ public record EngineBench(
         }
     }
 
-    private ModelReport measureRandom(ModelConfig config, MachineLimits.Probe probe, List<MachineLimits> limits)
-            throws IOException {
+    private ModelReport measureRandom(ModelConfig config, List<MachineLimits> limits) throws IOException {
         Path temporary = Files.createTempDirectory("baton-bench");
         try {
             requireRoom(temporary, config);
@@ -122,7 +122,7 @@ public record EngineBench(
             progress.accept("writing a random checkpoint of Llama-3.2-1B's shape to " + directory);
             RandomCheckpoint.write(directory, config, 1);
             writeTokenizer(directory.resolve("tokenizer.json"), config.vocabularySize());
-            return measure(directory, probe, limits);
+            return measure(directory, limits);
         } finally {
             delete(temporary);
         }
@@ -133,11 +133,12 @@ public record EngineBench(
         JsonMapper json = JsonMapper.builder().build();
         ObjectNode root = json.createObjectNode().put("version", "1.0");
         root.putArray("added_tokens");
-        root.putObject("pre_tokenizer")
-                .put("type", "ByteLevel")
-                .put("add_prefix_space", false)
-                .put("trim_offsets", false);
-        root.putObject("decoder").put("type", "ByteLevel");
+        for (String part : List.of("pre_tokenizer", "decoder")) {
+            root.putObject(part)
+                    .put("type", "ByteLevel")
+                    .put("add_prefix_space", false)
+                    .put("trim_offsets", false);
+        }
         ObjectNode model = root.putObject("model").put("type", "BPE");
         ObjectNode vocabulary = model.putObject("vocab");
         for (int id = 0; id < vocabularySize; id++) {

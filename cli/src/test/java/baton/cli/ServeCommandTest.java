@@ -198,13 +198,19 @@ class ServeCommandTest {
         "'--quantization', 'int4', 'quantization: unsupported value ''int4''; allowed: none'",
         "'--kv-cache-dtype', 'fp8', 'kv_cache_dtype: unsupported value ''fp8''; allowed: auto'",
         "--block-size, 0, block_size",
-        "--scheduling-policy, lifo, scheduling_policy",
-        "--long-prefill-token-threshold, -1, long_prefill_token_threshold"
+        "--scheduling-policy, lifo, scheduling_policy"
     })
     void whatCannotBeSaysWhichFlag(String flag, String value, String field) {
         assertThatThrownBy(() -> config("m", flag, value))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageContaining(field)
                 .hasMessageContaining(value);
+    }
+
+    @Test
+    void whatIsNoNumberSaysWhichFlag() {
+        assertThatThrownBy(() -> config("m", "--long-prefill-token-threshold", "-1"))
+                .hasMessageContaining("--long-prefill-token-threshold")
+                .hasMessageContaining("'-1' is not a number");
     }
 }

@@ -33,8 +33,7 @@ final class LibTorch {
      * @throws IllegalStateException if it cannot be loaded here, saying what it needs
      */
     static int load(OptionalInt threads) {
-        // Without the properties JavaCPP reads /proc and may collect garbage in the middle of an allocation. Memory is
-        // freed by
+        // Without the properties JavaCPP reads /proc and may collect garbage in an allocation. Memory is freed by
         // scope.
         Pages.adviseHugePagesToLibTorch();
         setUnlessSet("org.bytedeco.javacpp.nopointergc", "true");

@@ -8,6 +8,8 @@ import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.OptionalInt;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.FutureTask;
 
 /** Makes model runners of checkpoints. */
 public final class TorchModels {
@@ -111,20 +113,23 @@ public final class TorchModels {
                 new Collective(tensorParallelSize, pipelineParallelSize, config.hiddenSize(), Collective.TIMEOUT);
         List<DecoderRunner> runners = new ArrayList<>();
         try {
-            for (Shard shard : shards) {
-                runners.add(DecoderRunner.load(
-                        checkpoint,
-                        fingerprint,
-                        dtype,
-                        quantization,
-                        shard,
-                        collective.member(shard),
-                        shard.config().kvLayout(blockSize, cacheDtype),
-                        blocks,
-                        threadCount,
-                        maxPositions,
-                        runners.stream().findFirst()));
-            }
+            apart(() -> {
+                for (Shard shard : shards) {
+                    runners.add(DecoderRunner.load(
+                            checkpoint,
+                            fingerprint,
+                            dtype,
+                            quantization,
+                            shard,
+                            collective.member(shard),
+                            shard.config().kvLayout(blockSize, cacheDtype),
+                            blocks,
+                            threadCount,
+                            maxPositions,
+                            runners.stream().findFirst()));
+                }
+                return true;
+            });
         } catch (IOException | RuntimeException | Error e) {
             runners.reversed().forEach(DecoderRunner::close);
             collective.close();
@@ -132,6 +137,45 @@ public final class TorchModels {
         }
         return new ModelRanks(
                 List.copyOf(runners), tensorParallelSize, pipelineParallelSize, config.kvLayout(blockSize, cacheDtype));
+    }
+
+    /**
+     * Computes on a thread that ends with it, and returns the result. OpenMP's threads belong to the thread that computes and end
+     * with it, and while there are more of them than processors, those that wait go to sleep at once; waking them for each
+     * operator takes longer than small operators do. So nothing that only prepares a model may leave any behind.
+     *
+     * @throws IOException what {@code work} throws
+     */
+    public static <T> T apart(Work<T> work) throws IOException {
+        FutureTask<T> task = new FutureTask<>(work::run);
+        Thread.ofPlatform().name("libtorch-apart").start(task);
+        boolean interrupted = false;
+        try {
+            while (true) {
+                try {
+                    return task.get();
+                } catch (InterruptedException e) {
+                    // It works on memory that the caller would free.
+                    interrupted = true;
+                } catch (ExecutionException e) {
+                    switch (e.getCause()) {
+                        case IOException cause -> throw cause;
+                        case RuntimeException cause -> throw cause;
+                        case Error cause -> throw cause;
+                        case null, default -> throw new IllegalStateException(e.getCause());
+                    }
+                }
+            }
+        } finally {
+            if (interrupted) {
+                Thread.currentThread().interrupt();
+            }
+        }
+    }
+
+    /** Something to compute. */
+    public interface Work<T> {
+        T run() throws IOException;
     }
 
     /**
