@@ -31,7 +31,7 @@ class FloorsTest {
 
     @Test
     void theWholeHouseIsLookedAt() {
-        for (String module : List.of("kv", "store", "connectors", "engine", "server", "router", "bench", "cli")) {
+        for (String module : List.of("kv", "store", "transfer", "connectors", "engine", "server", "router", "bench", "cli")) {
             assertThat(HOUSE.stream().anyMatch(type -> type.getPackageName().startsWith("baton." + module)))
                     .as(module)
                     .isTrue();
@@ -57,6 +57,8 @@ class FloorsTest {
                 .definedBy("baton.connectors..")
                 .layer("store")
                 .definedBy("baton.store..")
+                .layer("transfer")
+                .definedBy("baton.transfer..")
                 .layer("kv")
                 .definedBy("baton.kv..")
                 .optionalLayer("testkit")
@@ -77,6 +79,8 @@ class FloorsTest {
                 .mayNotBeAccessedByAnyLayer()
                 .whereLayer("store")
                 .mayOnlyBeAccessedByLayers("connectors", "engine", "testkit")
+                .whereLayer("transfer")
+                .mayOnlyBeAccessedByLayers("connectors", "engine", "bench", "testkit")
                 .whereLayer("testkit")
                 .mayNotBeAccessedByAnyLayer()
                 .check(HOUSE);

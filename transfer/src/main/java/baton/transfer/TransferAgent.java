@@ -1,0 +1,87 @@
+package baton.transfer;
+
+import java.time.Duration;
+import java.util.List;
+import java.util.Optional;
+
+/**
+ * Moves bytes between memory that it has registered and memory that its peers have registered; NIXL's agent in the JVM's terms.
+ * Addresses are virtual addresses of the process that owns the memory, as in NIXL.
+ *
+ * <p>{@link #connect} may be called from any thread, everything else from one thread at a time. Whatever a peer sends, nothing is
+ * thrown because of it and nothing grows without bound; a peer's failure ends the transfers that need it.
+ */
+public interface TransferAgent extends AutoCloseable {
+    /** Direction of a transfer, seen from the agent that starts it. */
+    enum Operation {
+        /** From the peer's memory into ours. */
+        READ,
+        /** From our memory into the peer's. */
+        WRITE
+    }
+
+    /** A name that no other agent has, in no other life of this process either. */
+    String name();
+
+    /**
+     * Lets peers read and write a region, from now until the registration is closed.
+     *
+     * @throws TransferException if the implementation cannot register it
+     */
+    Registration register(Region region) throws TransferException;
+
+    /** What a peer needs to connect: address, registered regions, a secret. Made anew by each call. */
+    byte[] metadata();
+
+    /**
+     * Connects to the agent that gave {@code metadata}. Connecting twice gives the same peer.
+     *
+     * @throws TransferException if the bytes are no such metadata, or the peer does not answer in time or is another one
+     */
+    Peer connect(byte[] metadata, Duration timeout) throws TransferException;
+
+    /**
+     * Starts to move ranges. Does not wait and does not fail: what is wrong is the returned transfer's failure.
+     *
+     * @param ranges all in registered memory of both sides; not overlapping in the destination
+     * @param notification arrives at the peer after the last byte was moved, and not at all if the transfer fails
+     * @param timeout after it the transfer is over, well or badly
+     */
+    Transfer start(Operation operation, Peer peer, List<Range> ranges, Optional<byte[]> notification, Duration timeout);
+
+    /**
+     * Sends a message, in order with other messages to that peer; lost only with the peer.
+     *
+     * @throws TransferException if the peer is gone or too much waits to be sent to it
+     */
+    void notify(Peer peer, byte[] message) throws TransferException;
+
+    /** Messages that have arrived, in order for each sender. */
+    List<Notification> takeNotifications();
+
+    /** Ends all transfers and connections. When it returns none of the registered memory is touched any more. */
+    @Override
+    void close();
+
+    /** A message of a peer. */
+    record Notification(String from, byte[] message) {}
+
+    /** Memory that peers may reach. */
+    interface Registration extends AutoCloseable {
+        /** When it returns no peer can reach the region through this agent any more, as far as the implementation can hold it back. */
+        @Override
+        void close();
+    }
+
+    /** An agent that this one is connected to. */
+    interface Peer extends AutoCloseable {
+        String name();
+
+        /** False once the peer is known to be gone. Never true again: a peer that comes back is another one. */
+        boolean alive();
+
+        /** Ends the connection and the transfers over it. */
+        @Override
+        void close();
+    }
+}
