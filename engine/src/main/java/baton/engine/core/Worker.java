@@ -67,6 +67,11 @@ final class Worker {
     private static LayerHooks around(WorkerConnector connector, StepClock clock) {
         return new LayerHooks() {
             @Override
+            public void begin() {
+                clock.enter(StepPhase.MODEL);
+            }
+
+            @Override
             public void beforeLayer(int layer) {
                 clock.enter(StepPhase.CONNECTOR);
                 connector.waitForLayerLoad(layer);
@@ -85,11 +90,12 @@ final class Worker {
     private static LayerHooks around(StepClock clock) {
         return new LayerHooks() {
             @Override
-            public void beforeLayer(int layer) {
-                if (layer == 0) {
-                    clock.enter(StepPhase.MODEL);
-                }
+            public void begin() {
+                clock.enter(StepPhase.MODEL);
             }
+
+            @Override
+            public void beforeLayer(int layer) {}
 
             @Override
             public void afterLayer(int layer) {}

@@ -39,12 +39,11 @@ import org.bytedeco.pytorch.global.torch.ScalarType;
  * The fused projection gives [T, H*D + G*2D]: all queries, then for each key/value head its key and its value side by side. So
  * the right part of a row is the entries of the KV cache, and a token's entry of one head is one run of bytes to copy.
  *
- * Attention never repeats keys for the R queries that share them. A first chunk attends to the projection's own output with
- * batch = G, heads = R and the head stride of the keys being 0. A later chunk does the same over its gathered blocks, with a
- * mask. Single tokens are taken together: batch = G, heads = sequences, and the R queries stand where query positions would, so
- * a sequence's keys are read once for all of them. These are the shapes that PyTorch's flash kernel for CPUs takes.
- * Few
- * queries attend in fp32, for which the kernel is much faster than for bf16 without the matrix unit.
+ * Attention never repeats keys for the R queries that share them. A first chunk attends to its own rows' entries, copied by
+ * head, with batch = G, heads = R and the head stride of the keys being 0. A later chunk does the same over its gathered blocks,
+ * with a mask. Single tokens are taken together: batch = G, heads = sequences, and the R queries stand where query positions
+ * would, so a sequence's keys are read once for all of them. These are the shapes that PyTorch's flash kernel for CPUs takes.
+ * Few queries attend in fp32, for which the kernel is much faster than for bf16 without the matrix unit.
  *
  * Native memory. Every tensor made in a forward pass belongs to a PointerScope that ends within it; what lives longer is made at
  * load, listed in `owned`, and freed by close. Nothing waits for the garbage collector.
@@ -228,13 +227,15 @@ final class DecoderRunner implements ModelRunner {
                 PointerScope _ = new PointerScope();
                 Arena scratch = Arena.ofConfined()) {
             Step step = new Step(batch, scratch);
+            hooks.begin();
+            Rotation rotation = rotation(batch, scratch);
             Tensor x = shard.isFirstStage()
                     ? torch.embedding(weights.embedding, longs(scratch, batch.ids()))
                     : ranks.handedOn(type, batch.rows());
             for (int layer = 0; layer < config.layers(); layer++) {
                 hooks.beforeLayer(layer);
                 try (PointerScope _ = new PointerScope()) {
-                    attention(layer, x, step);
+                    attention(layer, x, step, rotation);
                 }
                 for (long first = 0; first < batch.rows(); first += FEED_FORWARD_ROWS) {
                     try (PointerScope _ = new PointerScope()) {
@@ -261,26 +262,30 @@ final class DecoderRunner implements ModelRunner {
         ranks.close();
     }
 
-    /** What all layers of one forward pass share. */
+    /** The cosines and sines of the rows' positions: {@code table} is [T, 1, 2D], the others are parts of it. */
+    private record Rotation(int rows, Tensor table, Tensor cos, Tensor sin, Tensor minusSin) {}
+
+    private Rotation rotation(Batch batch, Arena scratch) {
+        long[] positions = new long[batch.rows()];
+        Arrays.setAll(positions, batch::position);
+        int head = config.headDim();
+        Tensor table = weights.rope.index_select(0, longs(scratch, positions)).unsqueeze(1);
+        return new Rotation(
+                batch.rows(),
+                table,
+                table.narrow(2, 0, head),
+                table.narrow(2, head, head / 2),
+                table.narrow(2, head + head / 2, head / 2));
+    }
+
+    /** What the attention of all layers of one forward pass shares. */
     private final class Step {
         final Batch batch;
-        final Tensor table;
-        final Tensor cos;
-        final Tensor sin;
-        final Tensor minusSin;
         private final int longest;
         private final Map<Integer, Attention> attentions;
 
         Step(Batch batch, Arena scratch) {
             this.batch = batch;
-            long[] positions = new long[batch.rows()];
-            Arrays.setAll(positions, batch::position);
-            Tensor rows = longs(scratch, positions);
-            int half = config.headDim() / 2;
-            table = weights.rope.index_select(0, rows).unsqueeze(1);
-            cos = table.narrow(2, 0, config.headDim());
-            sin = table.narrow(2, config.headDim(), half);
-            minusSin = table.narrow(2, config.headDim() + half, half);
             longest = IntStream.concat(
                             batch.groups().stream().mapToInt(Group::longest),
                             batch.chunks().stream().mapToInt(Chunk::context))
@@ -315,11 +320,11 @@ final class DecoderRunner implements ModelRunner {
         }
 
         private ChunkStep chunkStep(Chunk chunk, int window) {
-            long positions = chunk.start() == 0 ? 0 : chunk.context();
+            ScalarType entries = chunk.start() == 0 ? type : cacheType;
             return new ChunkStep(
                     chunk,
                     runs(chunk, window),
-                    LibTorch.empty(cacheType, config.kvHeads(), positions, 2L * config.headDim()));
+                    LibTorch.empty(entries, config.kvHeads(), chunk.context(), 2L * config.headDim()));
         }
 
         /** Zero for the last positions of a sequence, minus infinity elsewhere, as [1, sequences, 1, padded context]. */
@@ -378,7 +383,7 @@ final class DecoderRunner implements ModelRunner {
      */
     private record GroupStep(Group group, TensorOptional mask, Tensor gathered, Tensor floats) {}
 
-    /** @param gathered place for a layer's entries up to the chunk's last; empty if the chunk is the sequence's first */
+    /** @param gathered place for a layer's entries up to the chunk's last, by head: [G, context, 2D] */
     private record ChunkStep(Chunk chunk, List<Run> runs, Tensor gathered) {}
 
     /**
@@ -393,10 +398,10 @@ final class DecoderRunner implements ModelRunner {
      */
     private record Run(int first, int rows, int from, int positions, ScalarType type, TensorOptional mask) {}
 
-    private void attention(int layer, Tensor x, Step step) {
+    private void attention(int layer, Tensor x, Step step, Rotation rotation) {
         LayerWeights layerWeights = weights.layers.get(layer);
         Tensor projected = layerWeights.projection().apply(norm(x, layerWeights.attentionNorm()));
-        Tensor queries = rotate(projected, layerWeights.headNorms(), step);
+        Tensor queries = rotate(projected, layerWeights.headNorms(), rotation);
         save(layer, stored(projected), step.batch);
         Tensor attended = LibTorch.empty(type, step.batch.rows(), queryElements);
         Attention attention = step.attention(layer);
@@ -405,10 +410,11 @@ final class DecoderRunner implements ModelRunner {
         }
         for (ChunkStep chunk : attention.chunks) {
             if (chunk.chunk.start() == 0) {
-                attendFirst(chunk, queries, projected, attended);
+                gatherRows(chunk, projected);
             } else {
-                attendLater(layer, chunk, queries, attended);
+                gatherBlocks(layer, chunk);
             }
+            attend(chunk, queries, attended);
         }
         ranks.addTo(x, layerWeights.output(), attended);
     }
@@ -447,18 +453,18 @@ final class DecoderRunner implements ModelRunner {
     }
 
     /** Turns queries and keys by their positions: the keys in place, the queries, which are returned, as [T, heads, D]. */
-    private Tensor rotate(Tensor projected, Optional<HeadNorms> norms, Step step) {
-        int rows = step.batch.rows();
+    private Tensor rotate(Tensor projected, Optional<HeadNorms> norms, Rotation rotation) {
+        int rows = rotation.rows;
         int head = config.headDim();
         if (rows > FewRows.MOST) {
             Tensor queryHeads = view(projected, 0, rows, rowElements, config.heads(), head, head);
             Tensor keyHeads = view(projected, queryElements, rows, rowElements, config.kvHeads(), 2L * head, head);
-            keyHeads.copy_(rotate(norms.map(norm -> norm(keyHeads, norm.keys())).orElse(keyHeads), step));
-            return rotate(norms.map(norm -> norm(queryHeads, norm.queries())).orElse(queryHeads), step);
+            keyHeads.copy_(rotate(norms.map(norm -> norm(keyHeads, norm.keys())).orElse(keyHeads), rotation));
+            return rotate(norms.map(norm -> norm(queryHeads, norm.queries())).orElse(queryHeads), rotation);
         }
         Tensor queries = LibTorch.empty(type, rows, config.heads(), head);
         MemorySegment memory = LibTorch.memory(projected, (long) rows * rowElements * dtype.bytes());
-        MemorySegment table = LibTorch.memory(step.table, 2L * rows * head * dtype.bytes());
+        MemorySegment table = LibTorch.memory(rotation.table, 2L * rows * head * dtype.bytes());
         Heads own = new Heads(memory, rows, 0, rowElements, config.heads(), head);
         Heads keys = new Heads(memory, rows, queryElements, rowElements, config.kvHeads(), 2L * head);
         norms.ifPresent(norm -> {
@@ -479,13 +485,13 @@ final class DecoderRunner implements ModelRunner {
     }
 
     /** Heads [T, heads, D] turned by their position, the halves of a head being the pairs. */
-    private Tensor rotate(Tensor heads, Step step) {
+    private Tensor rotate(Tensor heads, Rotation rotation) {
         long half = config.headDim() / 2;
         Tensor first = heads.narrow(2, 0, half);
         Tensor second = heads.narrow(2, half, half);
-        Tensor turned = heads.mul(step.cos);
-        turned.narrow(2, 0, half).addcmul_(second, step.minusSin);
-        turned.narrow(2, half, half).addcmul_(first, step.sin);
+        Tensor turned = heads.mul(rotation.cos);
+        turned.narrow(2, 0, half).addcmul_(second, rotation.minusSin);
+        turned.narrow(2, half, half).addcmul_(first, rotation.sin);
         return turned;
     }
 
@@ -559,28 +565,31 @@ final class DecoderRunner implements ModelRunner {
         }
     }
 
-    private void attendFirst(ChunkStep step, Tensor queries, Tensor projected, Tensor attended) {
-        Tensor rows = projected.narrow(0, step.chunk.offset(), step.chunk.length());
-        attend(step, queries, rows, queryElements, new long[] {2L * config.headDim(), 0, rowElements, 1}, attended);
+    /** A first chunk's entries are the rows' own. By head they are read faster than a row apart, and copying them is cheap. */
+    private void gatherRows(ChunkStep step, Tensor projected) {
+        Chunk chunk = step.chunk;
+        long entry = 2L * config.headDim();
+        long[] shape = {config.kvHeads(), chunk.length(), entry};
+        long[] strides = {entry, rowElements, 1};
+        long offset = projected.storage_offset() + (long) chunk.offset() * rowElements + queryElements;
+        step.gathered.copy_(projected.as_strided(shape, strides, new LongOptional(offset)));
     }
 
-    private void attendLater(int layer, ChunkStep step, Tensor queries, Tensor attended) {
+    private void gatherBlocks(int layer, ChunkStep step) {
         int context = step.chunk.context();
         gather(layer, List.of(step.chunk.blockTable()), new int[] {context}, context, step.gathered);
-        long entry = 2L * config.headDim();
-        attend(step, queries, step.gathered, 0, new long[] {context * entry, 0, entry, 1}, attended);
     }
 
-    /** @param offset of the key of position 0 in {@code entries}; the value is behind the key */
-    private void attend(ChunkStep step, Tensor queries, Tensor entries, long offset, long[] strides, Tensor attended) {
+    private void attend(ChunkStep step, Tensor queries, Tensor attended) {
         long head = config.headDim();
         long shared = config.heads() / config.kvHeads();
         long[] rowsStrides = {shared * head, head, queryElements, 1};
+        long[] strides = {2 * head * step.chunk.context(), 0, 2 * head, 1};
         for (Run run : step.runs) {
             long[] shape = {config.kvHeads(), shared, run.positions, head};
             long[] rowsShape = {config.kvHeads(), shared, run.rows, head};
-            Tensor source = entries.to(run.type);
-            long start = source.storage_offset() + offset + run.from * strides[2];
+            Tensor source = step.gathered.to(run.type);
+            long start = 2 * head * run.from;
             Tensor keys = source.as_strided(shape, strides, new LongOptional(start));
             Tensor values = source.as_strided(shape, strides, new LongOptional(start + head));
             LongOptional rows = new LongOptional((long) (step.chunk.offset() + run.first) * queryElements);

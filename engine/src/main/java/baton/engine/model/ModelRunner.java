@@ -38,7 +38,7 @@ public interface ModelRunner extends AutoCloseable {
      */
     record SequenceSlice(int[] tokens, int start, int[] blockTable, int logits) {}
 
-    /** Called around each layer of this runner, counted from 0, so that keys and values can be loaded just in time and saved early. */
+    /** Called before and around the layers of this runner, counted from 0, so that keys and values can be loaded just in time and saved early. */
     interface LayerHooks {
         LayerHooks NONE = new LayerHooks() {
             @Override
@@ -47,6 +47,9 @@ public interface ModelRunner extends AutoCloseable {
             @Override
             public void afterLayer(int layer) {}
         };
+
+        /** The batch is laid out; from here on the model computes. */
+        default void begin() {}
 
         /** The layer is about to read and write the cache. */
         void beforeLayer(int layer);
