@@ -27,6 +27,7 @@ import org.bytedeco.javacpp.PointerScope;
 import org.bytedeco.pytorch.InferenceMode;
 import org.bytedeco.pytorch.LongOptional;
 import org.bytedeco.pytorch.Scalar;
+import org.bytedeco.pytorch.ScalarTypeOptional;
 import org.bytedeco.pytorch.Tensor;
 import org.bytedeco.pytorch.TensorOptional;
 import org.bytedeco.pytorch.global.torch;
@@ -39,9 +40,8 @@ import org.bytedeco.pytorch.global.torch.ScalarType;
  * The fused projection gives [T, H*D + G*2D]: all queries, then for each key/value head its key and its value side by side. So
  * the right part of a row is the entries of the KV cache, and a token's entry of one head is one run of bytes to copy.
  *
- * Attention never repeats keys for the R queries that share them. A first chunk attends to its own rows' entries, copied by
- * head, with batch = G, heads = R and the head stride of the keys being 0. A later chunk does the same over its gathered blocks,
- * with a mask. Single tokens are taken together: batch = G, heads = sequences, and the R queries stand where query positions
+ * Attention never repeats keys for the R queries that share them. A chunk attends to its gathered blocks with batch = G, heads = R and
+ * the head stride of the keys being 0, a later one with a mask. Single tokens are taken together: batch = G, heads = sequences, and the R queries stand where query positions
  * would, so a sequence's keys are read once for all of them. These are the shapes that PyTorch's flash kernel for CPUs takes.
  * Few queries attend in fp32, for which the kernel is much faster than for bf16 without the matrix unit.
  *
@@ -53,13 +53,15 @@ final class DecoderRunner implements ModelRunner {
     private static final int MASKED_ROWS = 512;
 
     /**
-     * Rows that go through a feed-forward layer together: enough for full speed, and few enough that the widest activations are
-     * memory that the allocator keeps, not pages that the kernel has to clear each time.
+     * Rows that go through everything but attention together: enough for full speed, and few enough that activations are memory
+     * that the allocator keeps, not pages that the kernel has to clear each time.
      */
-    private static final int FEED_FORWARD_ROWS = 512;
+    private static final int PIECE_ROWS = 512;
 
     /** Elements that are normed together. */
     private static final int NORM_ELEMENTS = 1 << 17;
+
+    private static final long[] LAST_DIMENSION = {-1};
 
     /** Queries from which on the bf16 kernel of attention uses the processor's matrix unit; with fewer fp32 is far faster. */
     private static final int FLASH_ROWS = 64;
@@ -237,12 +239,8 @@ final class DecoderRunner implements ModelRunner {
                 try (PointerScope _ = new PointerScope()) {
                     attention(layer, x, step, rotation);
                 }
-                for (long first = 0; first < batch.rows(); first += FEED_FORWARD_ROWS) {
-                    try (PointerScope _ = new PointerScope()) {
-                        long rows = Math.min(FEED_FORWARD_ROWS, batch.rows() - first);
-                        feedForward(weights.layers.get(layer), x.narrow(0, first, rows));
-                    }
-                }
+                LayerWeights layerWeights = weights.layers.get(layer);
+                forPieces(x, (_, piece) -> feedForward(layerWeights, piece));
                 hooks.afterLayer(layer);
             }
             ranks.handOn(x);
@@ -262,30 +260,46 @@ final class DecoderRunner implements ModelRunner {
         ranks.close();
     }
 
-    /** The cosines and sines of the rows' positions: {@code table} is [T, 1, 2D], the others are parts of it. */
-    private record Rotation(int rows, Tensor table, Tensor cos, Tensor sin, Tensor minusSin) {}
+    /** The cosines and sines of rows' positions, [T, 1, 2D]. */
+    private record Rotation(Tensor table, int headDim) {
+        Rotation rows(long first, long count) {
+            return new Rotation(table.narrow(0, first, count), headDim);
+        }
+
+        Tensor cos() {
+            return table.narrow(2, 0, headDim);
+        }
+
+        Tensor sin() {
+            return table.narrow(2, headDim, headDim / 2);
+        }
+
+        Tensor minusSin() {
+            return table.narrow(2, headDim + headDim / 2, headDim / 2);
+        }
+    }
 
     private Rotation rotation(Batch batch, Arena scratch) {
         long[] positions = new long[batch.rows()];
         Arrays.setAll(positions, batch::position);
-        int head = config.headDim();
         Tensor table = weights.rope.index_select(0, longs(scratch, positions)).unsqueeze(1);
-        return new Rotation(
-                batch.rows(),
-                table,
-                table.narrow(2, 0, head),
-                table.narrow(2, head, head / 2),
-                table.narrow(2, head + head / 2, head / 2));
+        return new Rotation(table, config.headDim());
     }
 
     /** What the attention of all layers of one forward pass shares. */
     private final class Step {
         final Batch batch;
+        /** Of one layer after the other: [T, H*D] each. */
+        final Tensor queries;
+
+        final Tensor attended;
         private final int longest;
         private final Map<Integer, Attention> attentions;
 
         Step(Batch batch, Arena scratch) {
             this.batch = batch;
+            queries = LibTorch.empty(type, batch.rows(), queryElements);
+            attended = LibTorch.empty(type, batch.rows(), queryElements);
             longest = IntStream.concat(
                             batch.groups().stream().mapToInt(Group::longest),
                             batch.chunks().stream().mapToInt(Chunk::context))
@@ -320,11 +334,10 @@ final class DecoderRunner implements ModelRunner {
         }
 
         private ChunkStep chunkStep(Chunk chunk, int window) {
-            ScalarType entries = chunk.start() == 0 ? type : cacheType;
             return new ChunkStep(
                     chunk,
                     runs(chunk, window),
-                    LibTorch.empty(entries, config.kvHeads(), chunk.context(), 2L * config.headDim()));
+                    LibTorch.empty(cacheType, config.kvHeads(), chunk.context(), 2L * config.headDim()));
         }
 
         /** Zero for the last positions of a sequence, minus infinity elsewhere, as [1, sequences, 1, padded context]. */
@@ -400,23 +413,38 @@ final class DecoderRunner implements ModelRunner {
 
     private void attention(int layer, Tensor x, Step step, Rotation rotation) {
         LayerWeights layerWeights = weights.layers.get(layer);
-        Tensor projected = layerWeights.projection().apply(norm(x, layerWeights.attentionNorm()));
-        Tensor queries = rotate(projected, layerWeights.headNorms(), rotation);
-        save(layer, stored(projected), step.batch);
-        Tensor attended = LibTorch.empty(type, step.batch.rows(), queryElements);
+        forPieces(x, (first, piece) -> {
+            Tensor projected = layerWeights.projection().apply(norm(piece, layerWeights.attentionNorm()));
+            Tensor queries = step.queries.narrow(0, first, piece.size(0));
+            rotate(projected, layerWeights.headNorms(), rotation.rows(first, piece.size(0)), queries);
+            save(layer, projected, step.batch, (int) first);
+        });
         Attention attention = step.attention(layer);
         for (GroupStep group : attention.groups) {
-            attend(layer, group, queries, attended);
+            attend(layer, group, step);
         }
         for (ChunkStep chunk : attention.chunks) {
-            if (chunk.chunk.start() == 0) {
-                gatherRows(chunk, projected);
-            } else {
-                gatherBlocks(layer, chunk);
-            }
-            attend(chunk, queries, attended);
+            attend(layer, chunk, step);
         }
-        ranks.addTo(x, layerWeights.output(), attended);
+        forPieces(
+                x,
+                (first, piece) ->
+                        ranks.addTo(piece, layerWeights.output(), step.attended.narrow(0, first, piece.size(0))));
+    }
+
+    /** Takes a matrix's rows in pieces: the first row of each and the piece itself, which is a part of the matrix. */
+    private static void forPieces(Tensor x, PieceWork work) {
+        for (long first = 0; first < x.size(0); first += PIECE_ROWS) {
+            try (PointerScope _ = new PointerScope()) {
+                work.accept(first, x.narrow(0, first, Math.min(PIECE_ROWS, x.size(0) - first)));
+            }
+        }
+    }
+
+    /** What is done with a piece. */
+    @FunctionalInterface
+    private interface PieceWork {
+        void accept(long first, Tensor piece);
     }
 
     private void feedForward(LayerWeights layerWeights, Tensor x) {
@@ -426,43 +454,51 @@ final class DecoderRunner implements ModelRunner {
     }
 
     /**
-     * Norms along the last dimension. LibTorch's norm of bf16 makes several fp32 copies, so rows are taken in pieces whose copies
-     * stay in cache.
+     * Norms along the last dimension: x / sqrt(mean(x * x) + eps) * weight, up to the weight in fp32. Made of LibTorch's operators
+     * because its own norm copies bf16 several times; rows are taken in pieces whose one copy stays in cache.
      */
     private Tensor norm(Tensor x, Norm weight) {
-        long[] width = {x.size(-1)};
+        long width = x.size(-1);
         long rows = x.size(0);
         if (rows <= FewRows.MOST) {
-            Tensor normed = LibTorch.empty(type, rows, width[0]);
-            fewRows.norm(heads(x), heads(normed), (int) width[0], weight.values(), config.rmsNormEps());
+            Tensor normed = LibTorch.empty(type, rows, width);
+            fewRows.norm(heads(x), heads(normed), (int) width, weight.values(), config.rmsNormEps());
             return normed;
         }
-        long piece = Math.max(1, NORM_ELEMENTS / (x.numel() / rows));
-        if (rows <= piece) {
-            return torch.rms_norm(x, width, weight.tensor(), weights.eps);
-        }
         Tensor normed = torch.empty_like(x);
+        long piece = Math.max(1, NORM_ELEMENTS / (x.numel() / rows));
         for (long first = 0; first < rows; first += piece) {
             try (PointerScope _ = new PointerScope()) {
                 long length = Math.min(piece, rows - first);
-                Tensor part = torch.rms_norm(x.narrow(0, first, length), width, weight.tensor(), weights.eps);
-                normed.narrow(0, first, length).copy_(part);
+                Tensor part = x.narrow(0, first, length);
+                Tensor scale = torch.linalg_vector_norm(
+                        part, weights.two, LAST_DIMENSION, true, new ScalarTypeOptional(ScalarType.Float));
+                scale.mul_(scale)
+                        .mul_(new Scalar(1.0 / width))
+                        .add_(weights.eps)
+                        .rsqrt_();
+                normed.narrow(0, first, length).copy_(part.mul(scale)).mul_(weight.tensor());
             }
         }
         return normed;
     }
 
-    /** Turns queries and keys by their positions: the keys in place, the queries, which are returned, as [T, heads, D]. */
-    private Tensor rotate(Tensor projected, Optional<HeadNorms> norms, Rotation rotation) {
-        int rows = rotation.rows;
+    /** Turns queries and keys by their positions: the keys in place, the queries into {@code queries}. */
+    private void rotate(Tensor projected, Optional<HeadNorms> norms, Rotation rotation, Tensor queries) {
+        int rows = (int) projected.size(0);
         int head = config.headDim();
         if (rows > FewRows.MOST) {
-            Tensor queryHeads = view(projected, 0, rows, rowElements, config.heads(), head, head);
-            Tensor keyHeads = view(projected, queryElements, rows, rowElements, config.kvHeads(), 2L * head, head);
-            keyHeads.copy_(rotate(norms.map(norm -> norm(keyHeads, norm.keys())).orElse(keyHeads), rotation));
-            return rotate(norms.map(norm -> norm(queryHeads, norm.queries())).orElse(queryHeads), rotation);
+            Tensor own = view(projected, 0, rows, rowElements, config.heads(), head, head);
+            Tensor keys = view(projected, queryElements, rows, rowElements, config.kvHeads(), 2L * head, head);
+            Tensor turnedKeys = torch.empty_like(keys);
+            rotate(norms.map(norm -> norm(keys, norm.keys())).orElse(keys), rotation, turnedKeys);
+            keys.copy_(turnedKeys);
+            rotate(
+                    norms.map(norm -> norm(own, norm.queries())).orElse(own),
+                    rotation,
+                    queries.view(rows, config.heads(), head));
+            return;
         }
-        Tensor queries = LibTorch.empty(type, rows, config.heads(), head);
         MemorySegment memory = LibTorch.memory(projected, (long) rows * rowElements * dtype.bytes());
         MemorySegment table = LibTorch.memory(rotation.table, 2L * rows * head * dtype.bytes());
         Heads own = new Heads(memory, rows, 0, rowElements, config.heads(), head);
@@ -474,7 +510,6 @@ final class DecoderRunner implements ModelRunner {
         MemorySegment turned = LibTorch.memory(queries, (long) rows * queryElements * dtype.bytes());
         fewRows.rotate(own, new Heads(turned, rows, 0, queryElements, config.heads(), head), head, table);
         fewRows.rotate(keys, keys, head, table);
-        return queries;
     }
 
     /** The rows of a dense matrix, each as one head. */
@@ -485,51 +520,45 @@ final class DecoderRunner implements ModelRunner {
     }
 
     /** Heads [T, heads, D] turned by their position, the halves of a head being the pairs. */
-    private Tensor rotate(Tensor heads, Rotation rotation) {
-        long half = config.headDim() / 2;
-        Tensor first = heads.narrow(2, 0, half);
-        Tensor second = heads.narrow(2, half, half);
-        Tensor turned = heads.mul(rotation.cos);
-        turned.narrow(2, 0, half).addcmul_(second, rotation.minusSin);
-        turned.narrow(2, half, half).addcmul_(first, rotation.sin);
-        return turned;
+    private static void rotate(Tensor heads, Rotation rotation, Tensor turned) {
+        long half = rotation.headDim / 2;
+        torch.mul_out(turned, heads, rotation.cos());
+        turned.narrow(2, 0, half).addcmul_(heads.narrow(2, half, half), rotation.minusSin());
+        turned.narrow(2, half, half).addcmul_(heads.narrow(2, 0, half), rotation.sin());
     }
 
     /**
-     * The rows' keys and values as they are cached, [T, G*2D]. What attention reads of {@code projected} becomes the same, so that
-     * it does not matter which tokens are computed in the same step.
+     * Copies the keys and values of projected rows into their slots, from where attention reads them: so it does not matter which
+     * tokens are computed in the same step.
+     *
+     * @param first of the batch's rows, the first among {@code projected}
      */
-    private Tensor stored(Tensor projected) {
-        Tensor entries = projected.narrow(1, queryElements, rowElements - queryElements);
-        if (cacheType == type) {
-            return entries;
+    private void save(int layer, Tensor projected, Batch batch, int first) {
+        int count = Math.min((int) projected.size(0), batch.tokens() - first);
+        if (count <= 0) {
+            return;
         }
-        Tensor stored = entries.to(cacheType).contiguous();
-        entries.copy_(stored);
-        return stored;
-    }
-
-    /** Copies the rows' keys and values, [T, G*2D], into their slots. */
-    private void save(int layer, Tensor stored, Batch batch) {
+        Tensor stored =
+                projected.narrow(1, queryElements, rowElements - queryElements).to(cacheType);
         long entry = layout.entryBytes();
         long rowBytes = stored.stride(0) * layout.dtype().bytes();
-        MemorySegment rows = LibTorch.memory(stored, (batch.tokens() - 1) * rowBytes + config.kvHeads() * entry);
-        for (int row = 0; row < batch.tokens(); row++) {
-            long from = row * rowBytes;
-            long to = cache.layerStart(batch.block(row), layer) + batch.slot(row) * entry;
+        MemorySegment rows = LibTorch.memory(stored, (count - 1) * rowBytes + config.kvHeads() * entry);
+        for (int i = 0; i < count; i++) {
+            long from = i * rowBytes;
+            long to = cache.layerStart(batch.block(first + i), layer) + batch.slot(first + i) * entry;
             for (int head = 0; head < config.kvHeads(); head++) {
                 MemorySegment.copy(rows, from + head * entry, cache.memory(), to + head * layout.headBytes(), entry);
             }
         }
     }
 
-    private void attend(int layer, GroupStep step, Tensor queries, Tensor attended) {
-        Group group = step.group;
+    private void attend(int layer, GroupStep groupStep, Step step) {
+        Group group = groupStep.group;
         long head = config.headDim();
         long shared = config.heads() / config.kvHeads();
         long padded = paddedContext(group);
-        gather(layer, group.blockTables(), group.contexts(), padded, step.gathered);
-        Tensor floats = cacheType == ScalarType.Float ? step.gathered : step.floats.copy_(step.gathered);
+        gather(layer, group.blockTables(), group.contexts(), padded, groupStep.gathered);
+        Tensor floats = cacheType == ScalarType.Float ? groupStep.gathered : groupStep.floats.copy_(groupStep.gathered);
         long[] shape = {config.kvHeads(), group.size(), padded, head};
         long[] strides = {group.size() * padded * 2 * head, padded * 2 * head, 2 * head, 1};
         Tensor keys = floats.as_strided(shape, strides, new LongOptional(0));
@@ -537,9 +566,9 @@ final class DecoderRunner implements ModelRunner {
         long[] rowsShape = {config.kvHeads(), group.size(), shared, head};
         long[] rowsStrides = {shared * head, queryElements, head, 1};
         LongOptional offset = new LongOptional((long) group.offset() * queryElements);
-        Tensor own = queries.as_strided(rowsShape, rowsStrides, offset).to(ScalarType.Float);
-        Tensor result = attention(own, keys, values, step.mask, false);
-        attended.as_strided(rowsShape, rowsStrides, offset).copy_(result);
+        Tensor own = step.queries.as_strided(rowsShape, rowsStrides, offset).to(ScalarType.Float);
+        Tensor result = attention(own, keys, values, groupStep.mask, false);
+        step.attended.as_strided(rowsShape, rowsStrides, offset).copy_(result);
     }
 
     /**
@@ -565,38 +594,26 @@ final class DecoderRunner implements ModelRunner {
         }
     }
 
-    /** A first chunk's entries are the rows' own. By head they are read faster than a row apart, and copying them is cheap. */
-    private void gatherRows(ChunkStep step, Tensor projected) {
-        Chunk chunk = step.chunk;
-        long entry = 2L * config.headDim();
-        long[] shape = {config.kvHeads(), chunk.length(), entry};
-        long[] strides = {entry, rowElements, 1};
-        long offset = projected.storage_offset() + (long) chunk.offset() * rowElements + queryElements;
-        step.gathered.copy_(projected.as_strided(shape, strides, new LongOptional(offset)));
-    }
-
-    private void gatherBlocks(int layer, ChunkStep step) {
-        int context = step.chunk.context();
-        gather(layer, List.of(step.chunk.blockTable()), new int[] {context}, context, step.gathered);
-    }
-
-    private void attend(ChunkStep step, Tensor queries, Tensor attended) {
+    private void attend(int layer, ChunkStep chunkStep, Step step) {
+        Chunk chunk = chunkStep.chunk;
+        int context = chunk.context();
+        gather(layer, List.of(chunk.blockTable()), new int[] {context}, context, chunkStep.gathered);
         long head = config.headDim();
         long shared = config.heads() / config.kvHeads();
         long[] rowsStrides = {shared * head, head, queryElements, 1};
-        long[] strides = {2 * head * step.chunk.context(), 0, 2 * head, 1};
-        for (Run run : step.runs) {
+        long[] strides = {2 * head * context, 0, 2 * head, 1};
+        for (Run run : chunkStep.runs) {
             long[] shape = {config.kvHeads(), shared, run.positions, head};
             long[] rowsShape = {config.kvHeads(), shared, run.rows, head};
-            Tensor source = step.gathered.to(run.type);
+            Tensor source = chunkStep.gathered.to(run.type);
             long start = 2 * head * run.from;
             Tensor keys = source.as_strided(shape, strides, new LongOptional(start));
             Tensor values = source.as_strided(shape, strides, new LongOptional(start + head));
-            LongOptional rows = new LongOptional((long) (step.chunk.offset() + run.first) * queryElements);
-            Tensor own = queries.as_strided(rowsShape, rowsStrides, rows).to(run.type);
+            LongOptional rows = new LongOptional((long) (chunk.offset() + run.first) * queryElements);
+            Tensor own = step.queries.as_strided(rowsShape, rowsStrides, rows).to(run.type);
             boolean causal = !run.mask.has_value();
             Tensor result = attention(own, keys, values, run.mask, causal);
-            attended.as_strided(rowsShape, rowsStrides, rows).copy_(result);
+            step.attended.as_strided(rowsShape, rowsStrides, rows).copy_(result);
         }
     }
 

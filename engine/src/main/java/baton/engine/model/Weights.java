@@ -20,6 +20,7 @@ import org.bytedeco.javacpp.Pointer;
 import org.bytedeco.javacpp.PointerScope;
 import org.bytedeco.pytorch.DoubleOptional;
 import org.bytedeco.pytorch.IValue;
+import org.bytedeco.pytorch.Scalar;
 import org.bytedeco.pytorch.Tensor;
 import org.bytedeco.pytorch.TensorOptional;
 import org.bytedeco.pytorch.global.torch.ScalarType;
@@ -36,7 +37,10 @@ final class Weights {
     /** By position: cosines for all D elements of a head, sines for the first half, the negated sines. [positions, 2D]. */
     final Tensor rope;
 
-    final DoubleOptional eps;
+    /** Added to the mean square in a norm. */
+    final Scalar eps;
+
+    final Scalar two;
     final DoubleOptional defaultScale;
     final TensorOptional none;
 
@@ -50,7 +54,8 @@ final class Weights {
         finalNorm = loader.norm("model.norm.weight");
         head = loader.shard.isLastStage() ? Optional.of(loader.head(embedding)) : Optional.empty();
         rope = shared.isPresent() ? shared.get().rope : loader.rope(maxPositions);
-        eps = loader.owned.add(new DoubleOptional(config.rmsNormEps()));
+        eps = loader.owned.add(new Scalar(config.rmsNormEps()));
+        two = loader.owned.add(new Scalar(2.0));
         defaultScale = loader.owned.add(new DoubleOptional());
         none = loader.owned.add(new TensorOptional());
     }
@@ -93,7 +98,7 @@ final class Weights {
             Linear down) {}
 
     /** The weights of a norm, for LibTorch and for Java. */
-    record Norm(TensorOptional tensor, float[] values) {}
+    record Norm(Tensor tensor, float[] values) {}
 
     /** Weights of the norms of each head, [D]. */
     record HeadNorms(Norm queries, Norm keys) {}
@@ -224,7 +229,7 @@ final class Weights {
                 Tensor floats = vector.copy_(source(name)).to(ScalarType.Float);
                 values = LibTorch.memory(floats, vector.numel() * Float.BYTES).toArray(ValueLayout.JAVA_FLOAT);
             }
-            return new Norm(owned.add(new TensorOptional(vector)), values);
+            return new Norm(vector, values);
         }
 
         private Linear projection(String prefix) throws IOException {
