@@ -79,7 +79,8 @@ class SoakTest {
         PrometheusMetrics metrics = new PrometheusMetrics("tiny-ledger");
         Random random = new Random(SEED);
         try (LocalEngine served = LocalEngine.start(config(LoadFailurePolicy.RECOMPUTE), metrics);
-                LocalEngine strict = LocalEngine.start(config(LoadFailurePolicy.FAIL), metrics);
+                LocalEngine strict =
+                        LocalEngine.start(config(LoadFailurePolicy.FAIL), new PrometheusMetrics("tiny-ledger"));
                 ApiServer api =
                         ApiServer.start(ServerConfig.of("tiny-ledger").port(0).build(), served, metrics)) {
             URI uri = URI.create("http://127.0.0.1:" + api.port());

@@ -118,9 +118,10 @@ final class Batch {
         return logitRows;
     }
 
-    private static int padded(int tokens) {
-        int step = tokens <= 8 ? 1 : tokens <= 256 ? 16 : 64;
-        return Math.ceilDiv(tokens, step) * step;
+    /** A number of rows rounded up, so that there are few different ones. */
+    static int padded(int rows) {
+        int step = rows <= 8 ? 1 : rows <= 256 ? 16 : 64;
+        return Math.ceilDiv(rows, step) * step;
     }
 
     private void placeSingles(List<SequenceSlice> slices, int[] offsets) {

@@ -66,7 +66,7 @@ final class DecoderRunner implements ModelRunner {
     /** Queries from which on the bf16 kernel of attention uses the processor's matrix unit; with fewer fp32 is far faster. */
     private static final int FLASH_ROWS = 64;
 
-    /** Contexts of single tokens are computed as multiples of this many positions. */
+    /** Attention is computed over multiples of this many positions: it has kernels by length, which are kept, and a mask is cheaper. */
     private static final int CONTEXT_STEP = 64;
 
     private final Shard shard;
@@ -327,22 +327,24 @@ final class DecoderRunner implements ModelRunner {
         }
 
         private GroupStep groupStep(Group group, int window, Arena scratch) {
-            long[] shape = {config.kvHeads(), group.size(), paddedContext(group), 2L * config.headDim()};
+            long[] shape = {config.kvHeads(), group.size(), padded(group.longest()), 2L * config.headDim()};
             Tensor gathered = LibTorch.empty(cacheType, shape);
             Tensor floats = cacheType == ScalarType.Float ? gathered : LibTorch.empty(ScalarType.Float, shape);
             return new GroupStep(group, mask(group, window, scratch), gathered, floats);
         }
 
         private ChunkStep chunkStep(Chunk chunk, int window) {
+            // A run begins anywhere and its positions are padded from there.
+            int positions = padded(chunk.context()) + CONTEXT_STEP;
             return new ChunkStep(
                     chunk,
                     runs(chunk, window),
-                    LibTorch.empty(cacheType, config.kvHeads(), chunk.context(), 2L * config.headDim()));
+                    LibTorch.empty(cacheType, config.kvHeads(), positions, 2L * config.headDim()));
         }
 
         /** Zero for the last positions of a sequence, minus infinity elsewhere, as [1, sequences, 1, padded context]. */
         private TensorOptional mask(Group group, int window, Arena scratch) {
-            int padded = paddedContext(group);
+            int padded = padded(group.longest());
             if (Arrays.stream(group.contexts()).allMatch(context -> context == padded && context <= window)) {
                 return new TensorOptional();
             }
@@ -359,8 +361,7 @@ final class DecoderRunner implements ModelRunner {
 
         private List<Run> runs(Chunk chunk, int window) {
             if (chunk.start() == 0 && chunk.length() <= window) {
-                return List.of(
-                        new Run(0, chunk.length(), 0, chunk.length(), attentionType(chunk.length()), weights.none));
+                return List.of(run(0, chunk.length(), 0, chunk.length(), attentionType(chunk.length()), weights.none));
             }
             List<Run> runs = new ArrayList<>();
             for (int first = 0; first < chunk.length(); first += MASKED_ROWS) {
@@ -369,13 +370,23 @@ final class DecoderRunner implements ModelRunner {
                 int from = Math.max(0, start + 1 - window);
                 int positions = start + rows - from;
                 ScalarType as = attentionType(rows);
-                Tensor mask = minusInfinity(as, rows, positions).triu_(start - from + 1);
+                Tensor mask =
+                        minusInfinity(as, Batch.padded(rows), padded(positions)).triu_(start - from + 1);
                 if (start + rows > window) {
-                    mask.add_(minusInfinity(as, rows, positions).tril_(start - from - window));
+                    mask.add_(minusInfinity(as, Batch.padded(rows), padded(positions))
+                            .tril_(start - from - window));
                 }
-                runs.add(new Run(first, rows, from, positions, as, new TensorOptional(mask)));
+                runs.add(run(first, rows, from, positions, as, new TensorOptional(mask)));
             }
             return runs;
+        }
+
+        private Run run(int first, int rows, int from, int positions, ScalarType type, TensorOptional mask) {
+            long heads = config.heads() / config.kvHeads();
+            Tensor own = LibTorch.empty(type, config.kvHeads(), heads, Batch.padded(rows), config.headDim());
+            // What stands behind the rows is computed too, and must not be slow to compute with.
+            own.narrow(2, rows, own.size(2) - rows).zero_();
+            return new Run(first, rows, from, padded(positions), mask, own);
         }
 
         private ScalarType attentionType(int rows) {
@@ -404,12 +415,12 @@ final class DecoderRunner implements ModelRunner {
      *
      * @param first the first of them, from the chunk's beginning
      * @param from first position that any of them attends to
-     * @param positions how many from there
-     * @param type to attend in
-     * @param mask minus infinity where a position is later than the row's or behind its window: [rows, positions]; none: the rows
-     *     are a sequence's first and attend to all before them
+     * @param positions how many from there, padded
+     * @param mask minus infinity where a position is later than the row's or behind its window: [padded rows, positions]; none: the
+     *     rows are a sequence's first and attend to all before them
+     * @param own place for their queries by head, in the type to attend in: [G, R, padded rows, D]
      */
-    private record Run(int first, int rows, int from, int positions, ScalarType type, TensorOptional mask) {}
+    private record Run(int first, int rows, int from, long positions, TensorOptional mask, Tensor own) {}
 
     private void attention(int layer, Tensor x, Step step, Rotation rotation) {
         LayerWeights layerWeights = weights.layers.get(layer);
@@ -556,7 +567,7 @@ final class DecoderRunner implements ModelRunner {
         Group group = groupStep.group;
         long head = config.headDim();
         long shared = config.heads() / config.kvHeads();
-        long padded = paddedContext(group);
+        long padded = padded(group.longest());
         gather(layer, group.blockTables(), group.contexts(), padded, groupStep.gathered);
         Tensor floats = cacheType == ScalarType.Float ? groupStep.gathered : groupStep.floats.copy_(groupStep.gathered);
         long[] shape = {config.kvHeads(), group.size(), padded, head};
@@ -596,24 +607,24 @@ final class DecoderRunner implements ModelRunner {
 
     private void attend(int layer, ChunkStep chunkStep, Step step) {
         Chunk chunk = chunkStep.chunk;
-        int context = chunk.context();
-        gather(layer, List.of(chunk.blockTable()), new int[] {context}, context, chunkStep.gathered);
         long head = config.headDim();
         long shared = config.heads() / config.kvHeads();
+        long positions = chunkStep.gathered.size(1);
+        gather(layer, List.of(chunk.blockTable()), new int[] {chunk.context()}, positions, chunkStep.gathered);
         long[] rowsStrides = {shared * head, head, queryElements, 1};
-        long[] strides = {2 * head * context, 0, 2 * head, 1};
+        long[] strides = {2 * head * positions, 0, 2 * head, 1};
         for (Run run : chunkStep.runs) {
+            Tensor source = chunkStep.gathered.to(run.own.scalar_type());
             long[] shape = {config.kvHeads(), shared, run.positions, head};
-            long[] rowsShape = {config.kvHeads(), shared, run.rows, head};
-            Tensor source = chunkStep.gathered.to(run.type);
             long start = 2 * head * run.from;
             Tensor keys = source.as_strided(shape, strides, new LongOptional(start));
             Tensor values = source.as_strided(shape, strides, new LongOptional(start + head));
+            long[] rowsShape = {config.kvHeads(), shared, run.rows, head};
             LongOptional rows = new LongOptional((long) (chunk.offset() + run.first) * queryElements);
-            Tensor own = step.queries.as_strided(rowsShape, rowsStrides, rows).to(run.type);
+            run.own.narrow(2, 0, run.rows).copy_(step.queries.as_strided(rowsShape, rowsStrides, rows));
             boolean causal = !run.mask.has_value();
-            Tensor result = attention(own, keys, values, run.mask, causal);
-            step.attended.as_strided(rowsShape, rowsStrides, rows).copy_(result);
+            Tensor result = attention(run.own, keys, values, run.mask, causal);
+            step.attended.as_strided(rowsShape, rowsStrides, rows).copy_(result.narrow(2, 0, run.rows));
         }
     }
 
@@ -627,12 +638,14 @@ final class DecoderRunner implements ModelRunner {
         if (rows == 0 || weights.head.isEmpty()) {
             return noLogits();
         }
-        Tensor wanted = x.index_select(0, longs(scratch, batch.logitRows()));
+        // Padded with the first row.
+        long[] computedRows = Arrays.copyOf(batch.logitRows(), Batch.padded(rows));
+        Tensor wanted = x.index_select(0, longs(scratch, computedRows));
         Tensor computed = weights.head.get().apply(norm(wanted, weights.finalNorm));
         MemorySegment memory = ranks.fromFirst(() -> logitsMemory((long) rows * config.vocabularySize() * Float.BYTES));
         Tensor floats = LibTorch.over(memory, ScalarType.Float, rows, config.vocabularySize());
         Shard.Range tokens = shard.vocabulary();
-        floats.narrow(1, tokens.first(), tokens.count()).copy_(computed);
+        floats.narrow(1, tokens.first(), tokens.count()).copy_(computed.narrow(0, 0, rows));
         ranks.await();
         if (shard.rank().tensor() != 0) {
             return noLogits();
@@ -655,10 +668,8 @@ final class DecoderRunner implements ModelRunner {
         return logitsMemory.asSlice(0, bytes);
     }
 
-    /** The group's longest context, rounded up: attention too has kernels by length, and a mask is cheaper. */
-    private int paddedContext(Group group) {
-        int unit = Math.max(1, CONTEXT_STEP / layout.blockSize()) * layout.blockSize();
-        return Math.ceilDiv(group.longest(), unit) * unit;
+    private static int padded(int positions) {
+        return Math.ceilDiv(positions, CONTEXT_STEP) * CONTEXT_STEP;
     }
 
     private static Tensor view(
