@@ -258,6 +258,7 @@ final class DecoderRunner implements ModelRunner {
         logitsArena.close();
         arena.close();
         ranks.close();
+        Pages.giveBack();
     }
 
     /** The cosines and sines of rows' positions, [T, 1, 2D]. */

@@ -40,6 +40,9 @@ final class Pages {
             FunctionDescriptor.of(
                     ValueLayout.JAVA_INT, ValueLayout.ADDRESS, ValueLayout.ADDRESS, ValueLayout.JAVA_INT));
 
+    private static final MethodHandle MALLOC_TRIM =
+            handle("malloc_trim", FunctionDescriptor.of(ValueLayout.JAVA_INT, ValueLayout.JAVA_LONG));
+
     private Pages() {}
 
     /**
@@ -83,6 +86,18 @@ final class Pages {
                     arena.allocateFrom("THP_MEM_ALLOC_ENABLE"), arena.allocateFrom("1"), 0 /* keep the user's */);
         } catch (Throwable e) {
             throw new AssertionError("setenv throws nothing", e);
+        }
+    }
+
+    /**
+     * Returns what LibTorch has freed to the kernel. The C library keeps it, for each thread that ever allocated apart, so that models
+     * that come and go on threads of their own would leave a whole model's buffers with each.
+     */
+    static void giveBack() {
+        try {
+            int _ = (int) MALLOC_TRIM.invokeExact(0L);
+        } catch (Throwable e) {
+            throw new AssertionError("malloc_trim throws nothing", e);
         }
     }
 

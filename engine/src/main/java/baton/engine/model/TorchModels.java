@@ -167,6 +167,7 @@ public final class TorchModels {
                 }
             }
         } finally {
+            Pages.giveBack();
             if (interrupted) {
                 Thread.currentThread().interrupt();
             }

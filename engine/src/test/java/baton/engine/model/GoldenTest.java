@@ -109,16 +109,15 @@ class GoldenTest {
         System.out.printf("bf16, %s: logits differ from fp32 by %.3f rms, %.3f at most%n", quantization, rms, worst);
         // A margin is a difference of two logits, each off by its own error: six standard deviations of that.
         double resolution = 6 * Math.sqrt(2) * rms;
-        assertThat(goldens.stream()
-                        .flatMapToDouble(
-                                golden -> Arrays.stream(golden.margins()).limit(golden.output().length))
-                        .filter(margin -> margin >= resolution)
-                        .count())
-                .as("steps that are clear")
-                .isGreaterThan(goldens.stream()
-                                .mapToInt(golden -> golden.output().length)
-                                .sum()
-                        / 2);
+        double[] margins = goldens.stream()
+                .flatMapToDouble(golden -> Arrays.stream(golden.margins()).limit(golden.output().length))
+                .toArray();
+        long clear =
+                Arrays.stream(margins).filter(margin -> margin >= resolution).count();
+        System.out.printf("%d of %d steps are clear%n", clear, margins.length);
+        // Eight bits for a weight resolve less than bf16 activations alone.
+        double least = quantization == Quantization.NONE ? 0.75 : 0.5;
+        assertThat(clear).as("steps that are clear").isGreaterThan((long) (least * margins.length));
         assertTokens("bf16", replayed, resolution);
     }
 
