@@ -32,10 +32,7 @@ import java.util.Queue;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.RejectedExecutionException;
-import java.util.concurrent.ScheduledExecutorService;
-import java.util.concurrent.ScheduledFuture;
-import java.util.concurrent.ScheduledThreadPoolExecutor;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Predicate;
@@ -74,7 +71,7 @@ public final class EmbeddedAgent implements TransferAgent {
     private static final Logger LOG = LoggerFactory.getLogger(EmbeddedAgent.class);
     private static final Pattern FILE = Pattern.compile("/proc/(\\d+)/fd/(\\d{1,9})");
     private static final Duration HANDSHAKE = Duration.ofSeconds(5);
-    private static final Duration LONGEST_TIMEOUT = Duration.ofDays(1);
+    private static final Duration TICK = Duration.ofMillis(20);
 
     private final Settings settings;
     private final String name;
@@ -82,7 +79,7 @@ public final class EmbeddedAgent implements TransferAgent {
     private final String system = Metadata.thisSystem();
     private final ServerSocketChannel server;
     private final Copier copier;
-    private final ScheduledExecutorService clock;
+    private final CountDownLatch stopped = new CountDownLatch(1);
     private final Thread acceptor;
     private final Semaphore accepted;
     private final Inbox inbox;
@@ -210,12 +207,9 @@ public final class EmbeddedAgent implements TransferAgent {
         this.copier = new Copier(prefix, settings.threads);
         this.accepted = new Semaphore(settings.limits.peers);
         this.inbox = new Inbox(settings.limits.waitingBytes);
-        ScheduledThreadPoolExecutor timer = new ScheduledThreadPoolExecutor(
-                1, Thread.ofPlatform().daemon().name("transfer-clock-" + prefix).factory());
-        timer.setRemoveOnCancelPolicy(true);
-        this.clock = timer;
         this.acceptor =
                 Thread.ofPlatform().daemon().name("transfer-accept-" + prefix).start(this::accept);
+        Thread.ofPlatform().daemon().name("transfer-clock-" + prefix).start(this::endLate);
     }
 
     @Override
@@ -503,7 +497,7 @@ public final class EmbeddedAgent implements TransferAgent {
             open.forEach(Link::close);
             endAll(_ -> true, Cause.CANCELLED, "the agent was closed");
             copier.close();
-            clock.shutdownNow();
+            stopped.countDown();
         }
     }
 
@@ -569,6 +563,21 @@ public final class EmbeddedAgent implements TransferAgent {
         }
     }
 
+    /** Ends what is late, also if nobody looks at it. */
+    private void endLate() {
+        try {
+            while (!stopped.await(TICK.toMillis(), TimeUnit.MILLISECONDS)) {
+                List<Moving> all;
+                synchronized (registry) {
+                    all = List.copyOf(movings);
+                }
+                all.forEach(Moving::endIfLate);
+            }
+        } catch (InterruptedException e) {
+            throw new IllegalStateException("nobody interrupts this thread", e);
+        }
+    }
+
     /** Ends what is under way, if it is of that kind, and returns when nothing of it touches memory any more. */
     void endAll(Predicate<Moving> which, Cause cause, String message) {
         List<Moving> ending = new ArrayList<>();
@@ -581,17 +590,6 @@ public final class EmbeddedAgent implements TransferAgent {
         }
         ending.forEach(each -> each.fail(cause, message));
         ending.forEach(Moving::awaitOver);
-    }
-
-    /** Runs something after a time, unless the agent is closed before. */
-    Optional<ScheduledFuture<?>> after(Duration delay, Runnable action) {
-        try {
-            long nanos =
-                    delay.compareTo(LONGEST_TIMEOUT) > 0 ? LONGEST_TIMEOUT.toNanos() : Math.max(0, delay.toNanos());
-            return Optional.of(clock.schedule(action, nanos, TimeUnit.NANOSECONDS));
-        } catch (RejectedExecutionException _) {
-            return Optional.empty();
-        }
     }
 
     private void requireOpen() throws TransferException {
