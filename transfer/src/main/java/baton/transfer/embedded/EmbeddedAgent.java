@@ -35,6 +35,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
 import java.util.function.Predicate;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
@@ -117,6 +118,20 @@ public final class EmbeddedAgent implements TransferAgent {
      */
     public record Limits(int peers, int transfers, int ranges, int messageBytes, long waitingBytes) {
         public static final Limits DEFAULT = new Limits(1024, 1024, 1 << 18, 1 << 20, 64L << 20);
+        private static final int MOST_RANGES = 1 << 24;
+
+        /** @throws ConfigException if a value makes no sense */
+        public Limits {
+            if (peers <= 0 || transfers <= 0 || messageBytes <= 0 || waitingBytes <= 0) {
+                throw new ConfigException(
+                        "limits",
+                        "has peers=%d transfers=%d messageBytes=%d waitingBytes=%d, must be positive"
+                                .formatted(peers, transfers, messageBytes, waitingBytes));
+            }
+            if (ranges <= 0 || ranges > MOST_RANGES) {
+                throw new ConfigException("ranges", "is %d, must be from 1 to %d".formatted(ranges, MOST_RANGES));
+            }
+        }
     }
 
     /**
@@ -411,6 +426,8 @@ public final class EmbeddedAgent implements TransferAgent {
             } catch (IOException | InterruptedException e) {
                 if (server.isOpen()) {
                     LOG.warn("transfer agent {} could not accept a connection: {}", name, e.toString());
+                    // What it lacks, file descriptors say, it may have again in a while.
+                    LockSupport.parkNanos(TICK.toNanos());
                 }
             }
         }

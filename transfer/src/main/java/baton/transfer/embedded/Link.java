@@ -881,7 +881,9 @@ final class Link {
             if (asked) {
                 // A second try has an id of its own.
                 synchronized (monitor) {
-                    exchanges.remove(id, this);
+                    if (!exchanges.remove(id, this)) {
+                        return;
+                    }
                     id = ++lastId;
                     exchanges.put(id, this);
                 }
