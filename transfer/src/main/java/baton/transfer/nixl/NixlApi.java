@@ -601,6 +601,9 @@ final class NixlApi {
         if (e instanceof Error error) {
             throw error;
         }
-        return e instanceof RuntimeException runtime ? runtime : new AssertionError("a C function throws nothing", e);
+        if (e instanceof RuntimeException runtime) {
+            return runtime;
+        }
+        throw new AssertionError("a C function throws nothing", e);
     }
 }

@@ -6,7 +6,6 @@ import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
 import java.util.zip.CRC32C;
@@ -49,10 +48,9 @@ record NixlMetadata(
 
     /** Puts the seal behind NIXL's part. */
     static byte[] seal(byte[] blob, Identity identity) {
-        ByteBuffer sealed =
-                ByteBuffer.allocate(blob.length + SEAL_BYTES).order(ByteOrder.LITTLE_ENDIAN).put(blob).put(SEAL);
-        sealed.putLong(identity.address()).putLong(identity.word());
-        return sealed.putInt(crc(sealed.array(), sealed.position())).array();
+        ByteBuffer sealed = ByteBuffer.allocate(blob.length + SEAL_BYTES).order(ByteOrder.LITTLE_ENDIAN);
+        sealed.put(blob).put(SEAL).putLong(identity.address()).putLong(identity.word());
+        return sealed.putInt(crc(sealed)).array();
     }
 
     /** @throws TransferException if these bytes are damaged, or no NIXL agent's metadata */
@@ -114,7 +112,8 @@ record NixlMetadata(
                 }
             }
         }
-        byte[] blob = Arrays.copyOf(in.array(), in.position());
+        byte[] blob = new byte[in.position()];
+        in.get(0, blob);
         return new NixlMetadata(agent, List.copyOf(connections), List.copyOf(memory), identity(in), blob);
     }
 
@@ -126,7 +125,7 @@ record NixlMetadata(
             throw refused("what follows NIXL's part is not a whole seal");
         }
         Identity identity = new Identity(in.getLong(), in.getLong());
-        if (crc(in.array(), in.position()) != in.getInt()) {
+        if (crc(in) != in.getInt()) {
             throw refused("it does not fit its checksum");
         }
         return Optional.of(identity);
@@ -150,14 +149,7 @@ record NixlMetadata(
 
     private static boolean startsWith(ByteBuffer in, byte[] expected) {
         if (in.remaining() < expected.length
-                || Arrays.mismatch(
-                                in.array(),
-                                in.position(),
-                                in.position() + expected.length,
-                                expected,
-                                0,
-                                expected.length)
-                        >= 0) {
+                || !in.slice(in.position(), expected.length).equals(ByteBuffer.wrap(expected))) {
             return false;
         }
         in.position(in.position() + expected.length);
@@ -175,9 +167,10 @@ record NixlMetadata(
         return new String(field, StandardCharsets.UTF_8);
     }
 
-    private static int crc(byte[] bytes, int length) {
+    /** Of everything before the buffer's position. */
+    private static int crc(ByteBuffer bytes) {
         CRC32C crc = new CRC32C();
-        crc.update(bytes, 0, length);
+        crc.update(bytes.slice(0, bytes.position()));
         return (int) crc.getValue();
     }
 
