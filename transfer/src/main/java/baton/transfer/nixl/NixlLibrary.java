@@ -169,7 +169,7 @@ public sealed interface NixlLibrary {
     /**
      * Sets variables that NIXL and UCX read when they are loaded, unless the user has set them. UCX takes signals such as SIGSEGV for
      * itself, which the JVM needs for its own checks; and it hooks malloc and munmap for a cache of registrations, for which an agent
-     * that registers all its memory has no use.
+     * that registers all its memory has no use; and its log goes to standard output.
      */
     private static void prepare(Path file, Map<String, String> environment) {
         Linker linker = Linker.nativeLinker();
@@ -180,6 +180,7 @@ public sealed interface NixlLibrary {
         List<Map.Entry<String, String>> variables = new ArrayList<>();
         variables.add(Map.entry("UCX_ERROR_SIGNALS", ""));
         variables.add(Map.entry("UCX_MEM_EVENTS", "n"));
+        variables.add(Map.entry("UCX_LOG_FILE", "stderr"));
         Optional.ofNullable(file.getParent())
                 .map(directory -> directory.resolve("plugins"))
                 .filter(Files::isDirectory)
