@@ -57,7 +57,9 @@ final class NixlApi {
         SUCCESS(0, "success"),
         IN_PROGRESS(1, "in progress"),
         INVALID_PARAM(-1, "invalid parameter"),
-        BACKEND(-2, "refused, or failed in a backend: disconnected peer, unregistered memory, unsupported; NIXL's log line says which"),
+        BACKEND(
+                -2,
+                "refused, or failed in a backend: disconnected peer, unregistered memory, unsupported; NIXL's log line says which"),
         INVALID_STATE(-3, "invalid state"),
         EXCEPTION(-4, "exception"),
         NO_TELEMETRY(-5, "telemetry is not captured"),
@@ -146,8 +148,7 @@ final class NixlApi {
     /** @throws NoSuchElementException if a function is missing */
     NixlApi(SymbolLookup symbols) {
         Linker linker = Linker.nativeLinker();
-        free = linker.downcallHandle(
-                linker.defaultLookup().findOrThrow("free"), FunctionDescriptor.ofVoid(POINTER));
+        free = linker.downcallHandle(linker.defaultLookup().findOrThrow("free"), FunctionDescriptor.ofVoid(POINTER));
         isStub = linker.downcallHandle(
                 symbols.findOrThrow("nixl_capi_is_stub"), FunctionDescriptor.of(ValueLayout.JAVA_BOOLEAN));
         createAgent = function(symbols, "create_configured_agent", POINTER, POINTER, POINTER);
@@ -181,8 +182,7 @@ final class NixlApi {
         createXferDlist = function(symbols, "create_xfer_dlist", INT, POINTER);
         xferDlistAddDesc = function(symbols, "xfer_dlist_add_desc", POINTER, LONG, LONG, LONG);
         destroyXferDlist = function(symbols, "destroy_xfer_dlist", POINTER);
-        createXferReq =
-                function(symbols, "create_xfer_req", POINTER, INT, POINTER, POINTER, POINTER, POINTER, POINTER);
+        createXferReq = function(symbols, "create_xfer_req", POINTER, INT, POINTER, POINTER, POINTER, POINTER, POINTER);
         postXferReq = function(symbols, "post_xfer_req", POINTER, POINTER, POINTER);
         getXferStatus = function(symbols, "get_xfer_status", POINTER, POINTER);
         getXferTelemetry = function(symbols, "get_xfer_telemetry", POINTER, POINTER, POINTER);
@@ -224,8 +224,8 @@ final class NixlApi {
             config.set(LONG, CONFIG_LISTENER_DELAY, LISTENER_DELAY_MICROS);
             config.set(ValueLayout.JAVA_BOOLEAN, CONFIG_TELEMETRY, true);
             MemorySegment out = arena.allocate(POINTER);
-            require("create_configured_agent", call(() -> (int)
-                    createAgent.invokeExact(arena.allocateFrom(name), config, out)));
+            require("create_configured_agent", call(() ->
+                    (int) createAgent.invokeExact(arena.allocateFrom(name), config, out)));
             return out.get(POINTER, 0);
         }
     }
@@ -289,8 +289,8 @@ final class NixlApi {
     private MemorySegment pluginParameters(MemorySegment agent, String plugin, Arena arena) throws TransferException {
         MemorySegment memories = arena.allocate(POINTER);
         MemorySegment parameters = arena.allocate(POINTER);
-        require("get_plugin_params for " + plugin, call(() -> (int)
-                getPluginParams.invokeExact(agent, arena.allocateFrom(plugin), memories, parameters)));
+        require("get_plugin_params for " + plugin, call(() ->
+                (int) getPluginParams.invokeExact(agent, arena.allocateFrom(plugin), memories, parameters)));
         Status _ = call(() -> (int) destroyMemList.invokeExact(memories.get(POINTER, 0)));
         return parameters.get(POINTER, 0);
     }
@@ -310,8 +310,8 @@ final class NixlApi {
                             parameters, arena.allocateFrom(setting.getKey()), arena.allocateFrom(setting.getValue()))));
                 }
                 MemorySegment out = arena.allocate(POINTER);
-                require("create_backend " + plugin, call(() -> (int)
-                        createBackend.invokeExact(agent, arena.allocateFrom(plugin), parameters, out)));
+                require("create_backend " + plugin, call(() ->
+                        (int) createBackend.invokeExact(agent, arena.allocateFrom(plugin), parameters, out)));
                 return out.get(POINTER, 0);
             } finally {
                 Status _ = call(() -> (int) destroyParams.invokeExact(parameters));
@@ -355,8 +355,8 @@ final class NixlApi {
             MemorySegment list = out.get(POINTER, 0);
             MemorySegment options = MemorySegment.NULL;
             try {
-                Status added = call(() ->
-                        (int) regDlistAddDesc.invokeExact(list, address, bytes, 0L, MemorySegment.NULL, 0L));
+                Status added =
+                        call(() -> (int) regDlistAddDesc.invokeExact(list, address, bytes, 0L, MemorySegment.NULL, 0L));
                 Status optionsMade = call(() -> (int) createOptArgs.invokeExact(out));
                 if (added.failed() || optionsMade.failed()) {
                     return added.failed() ? added : optionsMade;
@@ -404,8 +404,8 @@ final class NixlApi {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment bytes = arena.allocateFrom(ValueLayout.JAVA_BYTE, metadata);
             MemorySegment out = arena.allocate(POINTER);
-            require("load_remote_md", call(() -> (int)
-                    loadRemoteMd.invokeExact(agent, bytes, (long) metadata.length, out)));
+            require("load_remote_md", call(() ->
+                    (int) loadRemoteMd.invokeExact(agent, bytes, (long) metadata.length, out)));
             MemorySegment name = out.get(POINTER, 0);
             try {
                 return string(name);
@@ -493,7 +493,10 @@ final class NixlApi {
                 return Optional.empty();
             }
             return Optional.of(new RequestTelemetry(
-                    out.getAtIndex(LONG, 1), out.getAtIndex(LONG, 2), out.getAtIndex(LONG, 3), out.getAtIndex(LONG, 4)));
+                    out.getAtIndex(LONG, 1),
+                    out.getAtIndex(LONG, 2),
+                    out.getAtIndex(LONG, 3),
+                    out.getAtIndex(LONG, 4)));
         }
     }
 

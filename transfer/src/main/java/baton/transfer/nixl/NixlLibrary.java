@@ -35,7 +35,8 @@ public sealed interface NixlLibrary {
 
     /** How to get it. */
     String REMEDY = "install NIXL 1.x (`pip install nixl-cu12`, or nixl-cu13), or name its " + FILE
-            + " by kv_connector_extra_config.nixl_library, the environment variable " + VARIABLE + " or the system property "
+            + " by kv_connector_extra_config.nixl_library, the environment variable " + VARIABLE
+            + " or the system property "
             + PROPERTY;
 
     /** It is loaded. */
@@ -103,9 +104,11 @@ public sealed interface NixlLibrary {
                 .map(directory -> Path.of(directory).toAbsolutePath().getParent())
                 .ifPresent(places::add);
         for (String variable : List.of("VIRTUAL_ENV", "CONDA_PREFIX")) {
-            Optional.ofNullable(environment.get(variable)).ifPresent(root -> places.addAll(pythons(Path.of(root, "lib"))));
+            Optional.ofNullable(environment.get(variable))
+                    .ifPresent(root -> places.addAll(pythons(Path.of(root, "lib"))));
         }
-        Optional.ofNullable(environment.get("HOME")).ifPresent(home -> places.addAll(pythons(Path.of(home, ".local", "lib"))));
+        Optional.ofNullable(environment.get("HOME"))
+                .ifPresent(home -> places.addAll(pythons(Path.of(home, ".local", "lib"))));
         places.addAll(pythons(Path.of("/usr/local/lib")));
         places.addAll(pythons(Path.of("/usr/lib")));
         places.addAll(pythons(Path.of("/opt/venv/lib")));
@@ -161,7 +164,8 @@ public sealed interface NixlLibrary {
         } catch (NoSuchElementException e) {
             tried.add(file + " is not the C API of NIXL 1.x: " + e.getMessage());
         } catch (IllegalArgumentException e) {
-            tried.add(file + (file.isAbsolute() ? " or a library it needs cannot be loaded" : " is not on the loader's path"));
+            tried.add(file
+                    + (file.isAbsolute() ? " or a library it needs cannot be loaded" : " is not on the loader's path"));
         }
         return Optional.empty();
     }
@@ -189,7 +193,8 @@ public sealed interface NixlLibrary {
         try (Arena arena = Arena.ofConfined()) {
             for (Map.Entry<String, String> variable : variables) {
                 MemorySegment name = arena.allocateFrom(variable.getKey());
-                int _ = (int) setenv.invokeExact(name, arena.allocateFrom(variable.getValue()), 0 /* keep the user's */);
+                int _ = (int)
+                        setenv.invokeExact(name, arena.allocateFrom(variable.getValue()), 0 /* keep the user's */);
             }
         } catch (Throwable e) {
             throw new AssertionError("setenv throws nothing", e);

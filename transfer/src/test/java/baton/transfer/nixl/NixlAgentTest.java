@@ -87,11 +87,12 @@ class NixlAgentTest {
         assertThat(read).isInstanceOf(State.Done.class);
         assertThat(((State.Done) read).bytes()).isEqualTo(3000 * 4000L + (35 << 20));
         for (Range range : reads) {
-            assertThat(slice(ours, range.local(), range.bytes())
-                            .mismatch(slice(theirs, range.remote(), range.bytes())))
+            assertThat(slice(ours, range.local(), range.bytes()).mismatch(slice(theirs, range.remote(), range.bytes())))
                     .isEqualTo(-1);
         }
-        assertThat(theirs.mismatch(MemorySegment.ofArray(before))).as("a read writes nothing").isEqualTo(-1);
+        assertThat(theirs.mismatch(MemorySegment.ofArray(before)))
+                .as("a read writes nothing")
+                .isEqualTo(-1);
         assertThat(messages(there, 1)).containsExactly(here.name() + ":read");
 
         fill(ours, 3);
@@ -103,7 +104,8 @@ class NixlAgentTest {
                         SOON)))
                 .isInstanceOf(State.Done.class);
         assertThat(messages(there, 1)).containsExactly(here.name() + ":written");
-        assertThat(ours.asSlice(5, 20 << 20).mismatch(theirs.asSlice(7, 20 << 20))).isEqualTo(-1);
+        assertThat(ours.asSlice(5, 20 << 20).mismatch(theirs.asSlice(7, 20 << 20)))
+                .isEqualTo(-1);
         assertThat(theirs.asSlice(0, 7).mismatch(MemorySegment.ofArray(before).asSlice(0, 7)))
                 .isEqualTo(-1);
 
@@ -152,14 +154,16 @@ class NixlAgentTest {
                 new Range(local, remote, Long.MAX_VALUE))) {
             State state = over(here.start(
                     Operation.READ, peer, List.of(new Range(local, remote, 16), wrong), Optional.empty(), SOON));
-            assertThat(state).isInstanceOfSatisfying(State.Failed.class, failed -> assertThat(failed.cause())
-                    .isEqualTo(Cause.REFUSED));
+            assertThat(state)
+                    .isInstanceOfSatisfying(
+                            State.Failed.class,
+                            failed -> assertThat(failed.cause()).isEqualTo(Cause.REFUSED));
         }
         NixlAgent other = agent(BEST);
         assertThat(over(other.start(
                         Operation.READ, peer, List.of(new Range(local, remote, 16)), Optional.empty(), SOON)))
-                .isInstanceOfSatisfying(State.Failed.class, failed -> assertThat(failed.cause())
-                        .isEqualTo(Cause.REFUSED));
+                .isInstanceOfSatisfying(
+                        State.Failed.class, failed -> assertThat(failed.cause()).isEqualTo(Cause.REFUSED));
         assertThat(over(here.start(
                         Operation.READ, peer, List.of(new Range(local, remote, 4096)), Optional.empty(), SOON)))
                 .isInstanceOf(State.Done.class);
@@ -179,8 +183,8 @@ class NixlAgentTest {
         registration.close();
         registration.close();
         assertThat(over(here.start(Operation.READ, peer, ranges, Optional.empty(), SOON)))
-                .isInstanceOfSatisfying(State.Failed.class, failed -> assertThat(failed.cause())
-                        .isEqualTo(Cause.REFUSED));
+                .isInstanceOfSatisfying(
+                        State.Failed.class, failed -> assertThat(failed.cause()).isEqualTo(Cause.REFUSED));
     }
 
     @ParameterizedTest
@@ -200,8 +204,8 @@ class NixlAgentTest {
         until(() -> !peer.alive());
         List<Range> ranges = List.of(new Range(ours.address(), theirs.address(), 16));
         assertThat(over(here.start(Operation.READ, peer, ranges, Optional.empty(), SOON)))
-                .isInstanceOfSatisfying(State.Failed.class, failed -> assertThat(failed.cause())
-                        .isEqualTo(Cause.PEER_GONE));
+                .isInstanceOfSatisfying(
+                        State.Failed.class, failed -> assertThat(failed.cause()).isEqualTo(Cause.PEER_GONE));
         assertThatThrownBy(() -> here.notify(peer, bytes("x"))).isInstanceOf(TransferException.class);
         assertThatThrownBy(() -> here.connect(metadata, Duration.ofSeconds(2))).isInstanceOf(TransferException.class);
     }
@@ -239,17 +243,20 @@ class NixlAgentTest {
 
         Transfer cancelled = here.start(Operation.READ, peer, ranges, Optional.of(bytes("never")), SOON);
         cancelled.cancel();
-        assertThat(over(cancelled)).isInstanceOfSatisfying(State.Failed.class, failed -> assertThat(failed.cause())
-                .isEqualTo(Cause.CANCELLED));
+        assertThat(over(cancelled))
+                .isInstanceOfSatisfying(
+                        State.Failed.class, failed -> assertThat(failed.cause()).isEqualTo(Cause.CANCELLED));
         State late = over(here.start(Operation.READ, peer, ranges, Optional.of(bytes("never")), Duration.ZERO));
-        assertThat(late).isInstanceOfSatisfying(State.Failed.class, failed -> assertThat(failed.cause())
-                .isEqualTo(Cause.TIMEOUT));
+        assertThat(late)
+                .isInstanceOfSatisfying(
+                        State.Failed.class, failed -> assertThat(failed.cause()).isEqualTo(Cause.TIMEOUT));
         here.notify(peer, bytes("after"));
         assertThat(messages(there, 1)).containsExactly(here.name() + ":after");
         Transfer underWay = here.start(Operation.READ, peer, ranges, Optional.empty(), SOON);
         here.close();
         assertThat(underWay.state()).isNotInstanceOf(State.UnderWay.class);
-        assertThat(here.start(Operation.READ, peer, ranges, Optional.empty(), SOON).state())
+        assertThat(here.start(Operation.READ, peer, ranges, Optional.empty(), SOON)
+                        .state())
                 .isInstanceOf(State.Failed.class);
     }
 
@@ -279,8 +286,8 @@ class NixlAgentTest {
         }
         until(() -> !peer.alive());
         assertThat(over(here.start(Operation.READ, peer, ranges, Optional.empty(), SOON)))
-                .isInstanceOfSatisfying(State.Failed.class, failed -> assertThat(failed.cause())
-                        .isEqualTo(Cause.PEER_GONE));
+                .isInstanceOfSatisfying(
+                        State.Failed.class, failed -> assertThat(failed.cause()).isEqualTo(Cause.PEER_GONE));
         assertThatThrownBy(() -> here.connect(remote.metadata, Duration.ofSeconds(2)))
                 .isInstanceOf(TransferException.class);
 
@@ -308,8 +315,9 @@ class NixlAgentTest {
                 List.of(new Range(ours.address(), remote.address, 64 << 20)),
                 Optional.empty(),
                 Duration.ofMillis(300));
-        assertThat(over(transfer)).isInstanceOfSatisfying(State.Failed.class, failed -> assertThat(failed.cause())
-                .isEqualTo(Cause.TIMEOUT));
+        assertThat(over(transfer))
+                .isInstanceOfSatisfying(
+                        State.Failed.class, failed -> assertThat(failed.cause()).isEqualTo(Cause.TIMEOUT));
         fill(ours, 9);
         signal("CONT", remote.process);
 
@@ -391,8 +399,7 @@ class NixlAgentTest {
     }
 
     private NixlAgent open(NixlAgent.Settings settings) throws TransferException {
-        NixlAgent agent =
-                NixlAgent.open((NixlLibrary.Found) NixlLibrary.find(Optional.empty()), settings);
+        NixlAgent agent = NixlAgent.open((NixlLibrary.Found) NixlLibrary.find(Optional.empty()), "baton", settings);
         agents.add(agent);
         return agent;
     }
@@ -419,8 +426,7 @@ class NixlAgentTest {
                 .start();
         processes.add(process);
         BufferedReader out = process.inputReader(StandardCharsets.UTF_8);
-        return new Remote(
-                process, out, HexFormat.of().parseHex(out.readLine()), Long.parseLong(out.readLine()));
+        return new Remote(process, out, HexFormat.of().parseHex(out.readLine()), Long.parseLong(out.readLine()));
     }
 
     private static void signal(String name, Process process) throws IOException, InterruptedException {

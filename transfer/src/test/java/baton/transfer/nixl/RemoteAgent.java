@@ -28,7 +28,7 @@ final class RemoteAgent {
         ProcessHandle parent = ProcessHandle.current().parent().orElseThrow();
         try (Arena arena = Arena.ofShared();
                 NixlAgent agent =
-                        NixlAgent.open((NixlLibrary.Found) NixlLibrary.find(Optional.empty()), settings)) {
+                        NixlAgent.open((NixlLibrary.Found) NixlLibrary.find(Optional.empty()), "baton", settings)) {
             MemorySegment memory = arena.allocate(Long.parseLong(args[1]), 64);
             NixlAgentTest.fill(memory, SEED);
             agent.register(new Region(memory, Optional.empty()));
