@@ -83,6 +83,7 @@ public final class NixlAgent implements TransferAgent {
     private static final long PAGE = 4096;
     private static final Duration LOCAL_CALL = Duration.ofMinutes(5);
     private static final long CLOSE_MILLIS = 1000;
+    private static final long DRAIN_MILLIS = 3000;
     private static final int SPINS = 64;
     private static final long WORKING_NANOS = 20_000;
     private static final long WARM_NANOS = 50_000;
@@ -539,6 +540,9 @@ public final class NixlAgent implements TransferAgent {
     private void end() {
         ended = true;
         try {
+            if (agent.address() != 0) {
+                drain();
+            }
             destroyNative("this agent is closed");
         } finally {
             for (Moving transfer : List.copyOf(active)) {
@@ -549,6 +553,33 @@ public final class NixlAgent implements TransferAgent {
                 command.run();
             }
             arena.close();
+        }
+    }
+
+    /**
+     * Lets what is under way end by itself, which it does unless a peer does not answer: UCX takes it badly if its answers find
+     * nobody. Peers can see meanwhile that this agent is closed.
+     */
+    private void drain() {
+        scratch.set(ValueLayout.JAVA_LONG, 0, 0);
+        for (Moving transfer : active) {
+            transfer.end("agent " + name + " is closed");
+        }
+        long limit = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(DRAIN_MILLIS);
+        boolean busy = true;
+        while (busy && System.nanoTime() - limit < 0) {
+            for (Moving transfer : List.copyOf(active)) {
+                boolean _ = advance(transfer);
+            }
+            api.notifications(agent, notificationMap).forEach(this::arrive);
+            busy = !active.isEmpty();
+            for (Connected peer : List.copyOf(peers.values())) {
+                if (peer.probe.isPresent()) {
+                    probe(peer);
+                    busy |= peer.probe.isPresent();
+                }
+            }
+            Thread.onSpinWait();
         }
     }
 
@@ -802,7 +833,7 @@ public final class NixlAgent implements TransferAgent {
             } else if (!transfer.hasMore()) {
                 complete(transfer, peer);
             }
-        } else if (System.nanoTime() - transfer.deadline >= GRACE_NANOS) {
+        } else if (!ended && System.nanoTime() - transfer.deadline >= GRACE_NANOS) {
             restart("a transfer with %s is under way %d ms after its time was up".formatted(peer.name(), GRACE_MILLIS));
         }
         return worked;
@@ -1049,6 +1080,13 @@ public final class NixlAgent implements TransferAgent {
         public void cancel() {
             cancelled = true;
             LockSupport.unpark(owner);
+        }
+
+        /** Lets it be over as soon as nothing of it is under way. */
+        private void end(String why) {
+            if (ending.isEmpty()) {
+                ending = Optional.of(new State.Failed(Cause.CANCELLED, why));
+            }
         }
 
         private void end(State last) {
