@@ -80,7 +80,7 @@ public final class TransferAgents {
             case EMBEDDED -> EmbeddedAgent.open(prefix, embedded);
             case NIXL ->
                 switch (find.apply(library)) {
-                    case NixlLibrary.Found found -> explicit(found, prefix, nixl, extra);
+                    case NixlLibrary.Found found -> explicit(found, prefix, nixl, extra, rdma);
                     case NixlLibrary.Absent absent -> throw new ConfigException(asking(extra), absent.reason());
                 };
             case AUTO -> {
@@ -97,10 +97,17 @@ public final class TransferAgents {
     }
 
     private static TransferAgent explicit(
-            NixlLibrary.Found library, String prefix, NixlAgent.Settings settings, JsonFields extra) {
+            NixlLibrary.Found library, String prefix, NixlAgent.Settings settings, JsonFields extra, boolean rdma) {
         try {
             TransferAgent agent = NixlAgent.open(library, prefix, settings);
             LOG.info("transfer agent: NIXL with {} from {}", settings.backends(), library.file());
+            if (!rdma) {
+                LOG.warn(
+                        "no RDMA device in {}: between hosts UCX reads over TCP, where a reader's death can end the process it reads"
+                                + " from; {}=embedded has no such danger",
+                        RDMA_DEVICES,
+                        TRANSFER_AGENT);
+            }
             return agent;
         } catch (TransferException e) {
             throw new ConfigException(asking(extra), String.valueOf(e.getMessage()), e);

@@ -451,6 +451,15 @@ public final class NixlAgent implements TransferAgent {
     }
 
     private void begin() throws TransferException {
+        try {
+            createNative();
+        } catch (TransferException | RuntimeException e) {
+            destroyNative("its connections could not be made");
+            throw e;
+        }
+    }
+
+    private void createNative() throws TransferException {
         agent = api.createAgent(nativeName());
         notificationMap = api.createNotificationMap();
         for (String backend : settings.backends()) {
