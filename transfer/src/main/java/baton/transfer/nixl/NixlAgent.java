@@ -49,18 +49,19 @@ import org.slf4j.LoggerFactory;
  *       those under way are. If its time and then {@value #GRACE_MILLIS} ms are up and some still are, the native agent is destroyed,
  *       which ends its connections and with them every access to memory, and is made anew: all its peers are gone then, and must
  *       be connected again with {@linkplain #metadata() metadata} of both sides anew. It takes a peer that neither answers nor dies.
- *   <li><b>The death of a peer.</b> NIXL tells of it when a request fails, if at all. So each peer is probed: 8 bytes of its
+ *   <li><b>The death of a peer.</b> NIXL tells of it when a request fails, if at all. So each peer is probed: 16 bytes of its
  *       memory are read when it is connected and every {@value #PROBE_MILLIS} ms. Where the read fails the peer is gone. It is
  *       gone as well if the bytes are not those that its metadata names, which tells an agent that was closed, or another
  *       process in its place, from the one that was connected. A peer that is stopped but not dead is alive. Only peers that this agent
  *       connected to are probed. Agents that are not Baton's are probed without comparing.
+ *   <li><b>The end of a registration.</b> Peers that have loaded it keep it, and on one host UCX reads and writes through the kernel
+ *       (process_vm_readv) as long as the process lives. So an agent counts what it unregisters where its peers' probes read, and a
+ *       peer probes before each write: what it has loaded must be of now, else the write is refused until it connects anew.
  *   <li><b>Checks of addresses.</b> Ranges are checked against both sides' registrations before NIXL sees them, and
  *       metadata before it is loaded (see {@link NixlMetadata}).
  * </ul>
  *
- * <p>A notification of a transfer is sent when its last piece is over, never for one that was cancelled. On one host
- * UCX reads and writes through the kernel (process_vm_readv) as long as the process lives, so a closed {@link Registration} does not
- * keep out a peer that was connected before.
+ * <p>A notification of a transfer is sent when its last piece is over, never for one that was cancelled.
  *
  * <h2>Where UCX is not safe</h2>
  * Over TCP, UCX reads in software: the owner of the memory answers. If the reader dies while its answers are on their way, UCX ends the
@@ -81,6 +82,7 @@ public final class NixlAgent implements TransferAgent {
     private static final long MAX_MESSAGES_BYTES = 64 << 20;
     private static final long SCRATCH_BYTES = 64 << 10;
     private static final long PAGE = 4096;
+    private static final long PROBE_BYTES = 2 * Long.BYTES;
     private static final Duration LOCAL_CALL = Duration.ofMinutes(5);
     private static final long CLOSE_MILLIS = 1000;
     private static final long DRAIN_MILLIS = 3000;
@@ -183,7 +185,7 @@ public final class NixlAgent implements TransferAgent {
     private final List<Moving> active = new ArrayList<>();
     private MemorySegment agent = MemorySegment.NULL;
     private MemorySegment notificationMap = MemorySegment.NULL;
-    private Identity identity = new Identity(0, 0);
+    private Identity identity = new Identity(0, 0, 0);
     private int lives;
     private long lastWork = System.nanoTime();
     private int idleRounds;
@@ -472,11 +474,10 @@ public final class NixlAgent implements TransferAgent {
                         e);
             }
         }
-        identity = new Identity(scratch.address(), new SecureRandom().nextLong() | 1);
         scratch.fill((byte) 0);
-        scratch.set(ValueLayout.JAVA_LONG, 0, identity.word());
+        identify(new Identity(scratch.address(), new SecureRandom().nextLong() | 1, identity.revision()));
         slots.clear();
-        for (int slot = 1; slot < SCRATCH_BYTES / Long.BYTES; slot++) {
+        for (int slot = 1; slot < SCRATCH_BYTES / PROBE_BYTES; slot++) {
             slots.add(slot);
         }
         api.register(agent, backends, scratch.address(), scratch.byteSize());
@@ -489,6 +490,12 @@ public final class NixlAgent implements TransferAgent {
             throw new TransferException(
                     "none of the backends " + settings.backends() + " reaches other processes: " + e.getMessage(), e);
         }
+    }
+
+    private void identify(Identity now) {
+        identity = now;
+        scratch.set(ValueLayout.JAVA_LONG, 0, now.word());
+        scratch.set(ValueLayout.JAVA_LONG, Long.BYTES, now.revision());
     }
 
     private String nativeName() {
@@ -616,7 +623,7 @@ public final class NixlAgent implements TransferAgent {
             throw new TransferException("agent " + name + " cannot connect to itself");
         }
         Optional<Connected> known = Optional.ofNullable(peers.get(metadata.agent()));
-        if (known.isPresent() && !known.get().metadata.identity().equals(metadata.identity())) {
+        if (known.isPresent() && !known.get().is(metadata)) {
             throw new TransferException("this is not the agent " + metadata.agent() + " that is connected");
         }
         // The same agent may have been made anew, its earlier life is over then.
@@ -654,6 +661,7 @@ public final class NixlAgent implements TransferAgent {
             if (target.isEmpty()) {
                 // A peer without memory of its own can be told nothing and asked nothing.
                 peer.nextProbe = System.nanoTime() + PROBE_NANOS;
+                peer.checks++;
                 peer.answered();
                 return;
             }
@@ -678,10 +686,10 @@ public final class NixlAgent implements TransferAgent {
         if (peer.slot == 0) {
             return Optional.empty();
         }
-        long local = scratch.address() + (long) peer.slot * Long.BYTES;
+        long local = scratch.address() + peer.slot * PROBE_BYTES;
         return peer.metadata
                 .identity()
-                .map(word -> new Range(local, word.address(), Long.BYTES))
+                .map(word -> new Range(local, word.address(), PROBE_BYTES))
                 .or(() -> peer.metadata.memory().stream()
                         .findFirst()
                         .map(memory -> new Range(local, memory.address(), 1)));
@@ -694,12 +702,16 @@ public final class NixlAgent implements TransferAgent {
         api.release(agent, request);
         peer.probe = Optional.empty();
         peer.nextProbe = System.nanoTime() + PROBE_NANOS;
-        long found = scratch.get(ValueLayout.JAVA_LONG, (long) peer.slot * Long.BYTES);
+        long word = scratch.get(ValueLayout.JAVA_LONG, peer.slot * PROBE_BYTES);
+        long revision = scratch.get(ValueLayout.JAVA_LONG, peer.slot * PROBE_BYTES + Long.BYTES);
+        Optional<Identity> expected = peer.metadata.identity();
         if (status.failed()) {
             gone(peer, "cannot be read from any more");
-        } else if (peer.metadata.identity().map(word -> word.word() != found).orElse(false)) {
+        } else if (expected.map(one -> one.word() != word).orElse(false)) {
             gone(peer, "was closed, or another process has its place");
         } else {
+            peer.checks++;
+            peer.outdated = expected.map(one -> one.revision() != revision).orElse(false);
             peer.answered();
         }
     }
@@ -744,6 +756,10 @@ public final class NixlAgent implements TransferAgent {
         } else {
             try {
                 cut(peer, transfer);
+                if (transfer.operation == Operation.WRITE
+                        && peer.metadata.identity().isPresent()) {
+                    transfer.checksNeeded = peer.checks + (peer.probe.isPresent() ? 2 : 1);
+                }
                 boolean _ = advance(transfer);
             } catch (TransferException e) {
                 finish(transfer, new Transfer.State.Failed(Transfer.Cause.REFUSED, String.valueOf(e.getMessage())));
@@ -812,11 +828,22 @@ public final class NixlAgent implements TransferAgent {
                 land(transfer, peer, flight.request, flight.bytes, status);
             }
         }
+        boolean checked = peer.checks >= transfer.checksNeeded;
+        if (!checked && peer.alive()) {
+            peer.nextProbe = System.nanoTime();
+            probe(peer);
+            checked = peer.checks >= transfer.checksNeeded;
+        }
         if (transfer.ending.isEmpty()) {
             if (transfer.cancelled) {
                 transfer.ending = Optional.of(new Transfer.State.Failed(Transfer.Cause.CANCELLED, "cancelled"));
             } else if (!peer.alive()) {
                 transfer.ending = Optional.of(new Transfer.State.Failed(Transfer.Cause.PEER_GONE, peer.why()));
+            } else if (checked && transfer.checksNeeded > 0 && peer.outdated) {
+                transfer.ending = Optional.of(new Transfer.State.Failed(
+                        Transfer.Cause.REFUSED,
+                        peer.name()
+                                + " has unregistered memory since it was connected; connect with its metadata of now"));
             } else if (System.nanoTime() - transfer.deadline >= 0) {
                 transfer.ending = Optional.of(new Transfer.State.Failed(
                         Transfer.Cause.TIMEOUT,
@@ -828,7 +855,8 @@ public final class NixlAgent implements TransferAgent {
             }
         }
         int posted = 0;
-        while (transfer.ending.isEmpty()
+        while (checked
+                && transfer.ending.isEmpty()
                 && transfer.hasMore()
                 && transfer.flights.size() < FLIGHTS
                 && posted < FLIGHTS) {
@@ -839,7 +867,7 @@ public final class NixlAgent implements TransferAgent {
         if (transfer.flights.isEmpty()) {
             if (transfer.ending.isPresent()) {
                 finish(transfer, transfer.ending.get());
-            } else if (!transfer.hasMore()) {
+            } else if (checked && !transfer.hasMore()) {
                 complete(transfer, peer);
             }
         } else if (!ended && System.nanoTime() - transfer.deadline >= GRACE_NANOS) {
@@ -986,9 +1014,11 @@ public final class NixlAgent implements TransferAgent {
                     return;
                 }
                 registrations.remove(this);
+                identify(new Identity(identity.address(), identity.word(), identity.revision() + 1));
                 restart("memory is unregistered while a transfer uses it");
             } else {
                 registrations.remove(this);
+                identify(new Identity(identity.address(), identity.word(), identity.revision() + 1));
                 api.deregister(agent, backends, address, bytes);
             }
             closed.complete(true);
@@ -1005,10 +1035,18 @@ public final class NixlAgent implements TransferAgent {
         private Optional<MemorySegment> probe = Optional.empty();
         private int slot;
         private long nextProbe;
+        private long checks;
+        private boolean outdated;
 
         Connected(NixlMetadata metadata) {
             this.metadata = metadata;
             name = firstName(metadata.agent());
+        }
+
+        private boolean is(NixlMetadata other) {
+            return metadata.identity()
+                    .map(Identity::word)
+                    .equals(other.identity().map(Identity::word));
         }
 
         private NixlAgent agent() {
@@ -1070,6 +1108,7 @@ public final class NixlAgent implements TransferAgent {
         private volatile boolean cancelled;
         private Optional<State.Failed> ending = Optional.empty();
         private long moved;
+        private long checksNeeded;
 
         Moving(Operation operation, Peer peer, List<Range> ranges, Optional<byte[]> notification, Duration timeout) {
             this.operation = operation;

@@ -15,7 +15,7 @@ import java.util.zip.CRC32C;
  *
  * <p>It is NIXL's own serialization (agent name, addresses of backends, registered memory), so that any NIXL agent can load it,
  * followed by a seal that other agents do not look at: {@code "baton/1\n"}, {@code int64} address of a word of the agent's memory,
- * {@code int64} what stands there while the agent lives, {@code int32} CRC32C of everything before. NIXL's serialization is
+ * {@code int64} what stands there while the agent lives, {@code int64} its revision, {@code int32} CRC32C of everything before. NIXL's serialization is
  * {@code "nixlSerDes|"} and then fields {@code tag, uint64 length, bytes, '|'}, little-endian (src/utils/serdes, nixl_agent.cpp and
  * nixl_descriptors.cpp in NIXL's repository).
  *
@@ -29,7 +29,7 @@ record NixlMetadata(
         String agent, List<String> connections, List<Memory> memory, Optional<Identity> identity, byte[] blob) {
     private static final byte[] MAGIC = "nixlSerDes|".getBytes(StandardCharsets.US_ASCII);
     private static final byte[] SEAL = "baton/1\n".getBytes(StandardCharsets.US_ASCII);
-    private static final int SEAL_BYTES = SEAL.length + 2 * Long.BYTES + Integer.BYTES;
+    private static final int SEAL_BYTES = SEAL.length + 3 * Long.BYTES + Integer.BYTES;
     private static final int DRAM = 0;
     private static final int DESCRIPTOR_BYTES = 3 * Long.BYTES;
 
@@ -43,13 +43,21 @@ record NixlMetadata(
         }
     }
 
-    /** A word in an agent's memory, and what it holds while the agent lives. */
-    record Identity(long address, long word) {}
+    /**
+     * A word in an agent's memory, and what it holds while the agent lives.
+     *
+     * @param revision of what the agent has registered: the next word. It goes up when it unregisters memory
+     */
+    record Identity(long address, long word, long revision) {}
 
     /** Puts the seal behind NIXL's part. */
     static byte[] seal(byte[] blob, Identity identity) {
         ByteBuffer sealed = ByteBuffer.allocate(blob.length + SEAL_BYTES).order(ByteOrder.LITTLE_ENDIAN);
-        sealed.put(blob).put(SEAL).putLong(identity.address()).putLong(identity.word());
+        sealed.put(blob)
+                .put(SEAL)
+                .putLong(identity.address())
+                .putLong(identity.word())
+                .putLong(identity.revision());
         return sealed.putInt(crc(sealed)).array();
     }
 
@@ -124,7 +132,7 @@ record NixlMetadata(
         if (in.remaining() != SEAL_BYTES || !startsWith(in, SEAL)) {
             throw refused("what follows NIXL's part is not a whole seal");
         }
-        Identity identity = new Identity(in.getLong(), in.getLong());
+        Identity identity = new Identity(in.getLong(), in.getLong(), in.getLong());
         if (crc(in) != in.getInt()) {
             throw refused("it does not fit its checksum");
         }
