@@ -40,11 +40,11 @@ import org.zeromq.ZMQ;
 import org.zeromq.ZMsg;
 
 /** The side channel beside JeroMQ's sockets, bytes that libzmq wrote, and peers that mean no good. */
-@Timeout(60)
+@Timeout(180)
 class ZeroMqSideChannelTest {
     private static final String HOST = "127.0.0.1";
     private static final InetAddress LOOPBACK = InetAddress.ofLiteral(HOST);
-    private static final Duration SOON = Duration.ofSeconds(20);
+    private static final Duration SOON = Duration.ofSeconds(60);
     private static final Handler ECHO = frames -> frames;
 
     private final ZeroMqSideChannel channel = new ZeroMqSideChannel();
