@@ -169,8 +169,7 @@ final class Handshake {
                 switch (name) {
                     case "engine_id" -> engineId.value = Optional.of(value.text(engineId.field));
                     case "agent_metadata" -> agent.value = Optional.of(value.bytes(agent.field));
-                    case "kv_caches_base_addr" ->
-                        addresses.value = Optional.of(value.unsignedNumbers(addresses.field));
+                    case "kv_caches_base_addr" -> addresses.value = Optional.of(value.unsignedNumbers(addresses.field));
                     case "device_id" -> device.value = Optional.of(value.integer(device.field, -1, MOST_RANKS));
                     case "num_blocks" -> blocks.value = Optional.of(value.integer(blocks.field, 1, Integer.MAX_VALUE));
                     case "block_lens" -> lengths.value = Optional.of(value.unsignedNumbers(lengths.field));

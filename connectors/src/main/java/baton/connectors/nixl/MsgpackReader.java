@@ -88,7 +88,10 @@ final class MsgpackReader implements AutoCloseable {
     String text(String field) {
         byte[] bytes = payload(field, unpack(field, "a text", unpacker::unpackRawStringHeader));
         try {
-            return StandardCharsets.UTF_8.newDecoder().decode(ByteBuffer.wrap(bytes)).toString();
+            return StandardCharsets.UTF_8
+                    .newDecoder()
+                    .decode(ByteBuffer.wrap(bytes))
+                    .toString();
         } catch (CharacterCodingException e) {
             throw new ConfigException(field, "is not UTF-8", e);
         }

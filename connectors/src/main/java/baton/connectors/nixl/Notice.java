@@ -33,9 +33,10 @@ sealed interface Notice {
         }
         String text = new String(message, StandardCharsets.UTF_8);
         if (text.startsWith(HEARTBEAT)) {
-            return new Heartbeat(Arrays.stream(text.substring(HEARTBEAT.length()).split(","))
-                    .filter(id -> !id.isEmpty())
-                    .toList());
+            return new Heartbeat(
+                    Arrays.stream(text.substring(HEARTBEAT.length()).split(","))
+                            .filter(id -> !id.isEmpty())
+                            .toList());
         }
         int colon = text.lastIndexOf(':');
         try {
