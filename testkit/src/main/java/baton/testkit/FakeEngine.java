@@ -1,5 +1,6 @@
 package baton.testkit;
 
+import baton.kv.JsonFields;
 import baton.kv.KvCache;
 import baton.kv.KvLayout;
 import baton.kv.connector.ConnectorContext;
@@ -9,6 +10,7 @@ import baton.kv.connector.KvMatch;
 import baton.kv.connector.KvRequest;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
+import baton.kv.connector.SchedulerConnector.Release;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
 import baton.kv.connector.SchedulerConnector.ScheduledRequest;
 import baton.kv.connector.SchedulerConnector.ScheduledStep;
@@ -19,8 +21,11 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashMap;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Set;
 import java.util.stream.IntStream;
 
@@ -36,6 +41,10 @@ public final class FakeEngine implements AutoCloseable {
     private final SchedulerConnector scheduler;
     private final WorkerConnector worker;
     private final List<Integer> freeBlocks;
+    /** Requests whose blocks a transfer uses. */
+    private final Map<String, Running> transferring = new HashMap<>();
+
+    private final Set<String> finished = new LinkedHashSet<>();
 
     public FakeEngine(KvConnector connector, ConnectorContext context, int blocks) {
         this.layout = context.layout();
@@ -71,14 +80,29 @@ public final class FakeEngine implements AutoCloseable {
         private final int[] blockTable;
         private final int localTokens;
         private final int externalTokens;
+        private boolean over;
+        private boolean awaitsReceived;
+        private boolean awaitsSent;
         private int computedTokens;
 
-        private Running(KvRequest request, int[] blockTable, int localTokens, int externalTokens) {
+        private Running(
+                KvRequest request, int[] blockTable, int localTokens, int externalTokens, boolean loadsBetweenSteps) {
             this.request = request;
             this.blockTable = blockTable;
             this.localTokens = localTokens;
             this.externalTokens = externalTokens;
             this.computedTokens = localTokens + externalTokens;
+            this.awaitsReceived = loadsBetweenSteps;
+        }
+
+        /** An asynchronous load is not over. */
+        public boolean isLoading() {
+            return awaitsReceived;
+        }
+
+        /** Its blocks have been freed. */
+        public boolean isFreed() {
+            return over && !awaitsReceived && !awaitsSent;
         }
 
         public KvRequest request() {
@@ -139,16 +163,21 @@ public final class FakeEngine implements AutoCloseable {
 
     /** Allocates a request that was announced before, e.g. after a preemption. */
     public Running admitAgain(KvRequest request, int localTokens) {
-        int external = switch (scheduler.match(request, localTokens)) {
+        KvMatch match = scheduler.match(request, localTokens);
+        int external = switch (match) {
             case KvMatch.None _ -> 0;
-            case KvMatch.Tokens tokens when !tokens.async() -> tokens.count();
-            case KvMatch.Tokens _, KvMatch.AskAgain _ -> throw new UnsupportedOperationException("asynchronous loads");
+            case KvMatch.Tokens tokens -> tokens.count();
+            case KvMatch.AskAgain _ -> throw new UnsupportedOperationException("asking again");
         };
+        boolean async = match instanceof KvMatch.Tokens tokens && tokens.async();
         int[] blockTable = new int[layout.blocksFor(request.promptLength())];
         for (int i = 0; i < blockTable.length; i++) {
             blockTable[i] = freeBlocks.removeFirst();
         }
-        Running running = new Running(request, blockTable, localTokens, external);
+        Running running = new Running(request, blockTable, localTokens, external, async);
+        if (async) {
+            transferring.put(request.id(), running);
+        }
         for (int layer = 0; layer < layout.layers(); layer++) {
             compute(running, layer, 0, localTokens);
         }
@@ -169,7 +198,7 @@ public final class FakeEngine implements AutoCloseable {
                         share.running.computedTokens,
                         share.tokens))
                 .toList();
-        ConnectorMetadata metadata = scheduler.buildMetadata(new ScheduledStep(scheduled, Set.of(), preempted));
+        ConnectorMetadata metadata = scheduler.buildMetadata(new ScheduledStep(scheduled, takeFinished(), preempted));
         worker.startLoad(metadata);
         for (int layer = 0; layer < layout.layers(); layer++) {
             worker.waitForLayerLoad(layer);
@@ -183,12 +212,87 @@ public final class FakeEngine implements AutoCloseable {
             worker.saveLayer(layer);
         }
         worker.waitForSave();
-        WorkerReport report = worker.report(Set.of());
-        scheduler.onStepDone(report);
+        WorkerReport report = report();
         for (Share share : shares) {
             share.running.computedTokens += share.tokens;
         }
         return report;
+    }
+
+    /** Runs one step without a forward pass. */
+    public WorkerReport idleStep() {
+        worker.startLoad(scheduler.buildMetadata(new ScheduledStep(List.of(), takeFinished(), Set.of())));
+        return report();
+    }
+
+    private Set<String> takeFinished() {
+        Set<String> taken = Set.copyOf(finished);
+        finished.clear();
+        return taken;
+    }
+
+    private WorkerReport report() {
+        WorkerReport report = worker.report(Set.of());
+        scheduler.onStepDone(report);
+        for (String id : report.received()) {
+            Running running = known(id);
+            running.awaitsReceived = false;
+            for (int i = 0; i < running.blockTable.length; i++) {
+                if (report.invalidBlocks().contains(running.blockTable[i])) {
+                    running.computedTokens = Math.min(running.computedTokens, i * layout.blockSize());
+                }
+            }
+            running.computedTokens = Math.min(running.computedTokens, running.request.promptLength() - 1);
+            settle(running);
+        }
+        for (String id : report.sent()) {
+            Running running = known(id);
+            running.awaitsSent = false;
+            settle(running);
+        }
+        return report;
+    }
+
+    private Running known(String id) {
+        Running running = transferring.get(id);
+        if (running == null) {
+            throw new IllegalStateException("a report about request " + id + ", which has no transfer");
+        }
+        return running;
+    }
+
+    private void settle(Running running) {
+        if (!running.awaitsReceived && !running.awaitsSent) {
+            transferring.remove(running.request.id());
+            if (running.over) {
+                free(running);
+            }
+        }
+    }
+
+    /** Tells the connector that a request goes on after its asynchronous load. */
+    public void resume(Running running) {
+        scheduler.onAllocated(running.request, running.blockTable.clone(), running.computedTokens, 0);
+    }
+
+    /**
+     * Ends a request; its blocks are freed when no transfer uses them.
+     *
+     * @return what goes into the answer
+     */
+    public Optional<JsonFields> end(Running running, RequestEnd how) {
+        Release release = scheduler.onFinished(running.request, how, running.blockTable.clone());
+        finished.add(running.request.id());
+        running.over = true;
+        running.awaitsSent = release.delayed();
+        transferring.put(running.request.id(), running);
+        settle(running);
+        return release.kvTransferParams();
+    }
+
+    /** Blocks that requests have. */
+    public int usedBlocks() {
+        return cache.blocks() - freeBlocks.size();
     }
 
     /** Admits a request, runs the rest of its prompt in one step, and finishes it. */

@@ -59,6 +59,14 @@ public interface TransferAgent extends AutoCloseable {
     /** Messages that have arrived, in order for each sender. */
     List<Notification> takeNotifications();
 
+    /**
+     * True if an agent that has connected to this one, or that this one has connected to, is known to be gone and so cannot read
+     * or write here any more. False for names that were never heard of, and where such things are not known.
+     *
+     * @param name {@link Notification#from} or {@link Peer#name}
+     */
+    boolean isGone(String name);
+
     /** Ends all transfers and connections. When it returns none of the registered memory is touched any more. */
     @Override
     void close();

@@ -1,0 +1,45 @@
+package baton.connectors.nixl;
+
+import baton.kv.connector.ConnectorMetadata;
+import java.util.List;
+import java.util.Set;
+
+/**
+ * What the workers do in one step.
+ *
+ * @param opened blocks that others write to from this step on
+ * @param sealed blocks that are complete when this step has been computed
+ * @param loads to start
+ * @param unused references that nothing will be loaded from; their owner is told
+ * @param cancelled requests that ended while they were loaded
+ * @param heartbeats references whose blocks are still wanted; their owner is told
+ * @param leases finished requests whose blocks others will read
+ */
+record NixlStep(
+        List<Opened> opened,
+        int[] sealed,
+        List<Load> loads,
+        List<Reference> unused,
+        Set<String> cancelled,
+        List<Reference> heartbeats,
+        List<Lease> leases)
+        implements ConnectorMetadata {
+    /** A block's new generation. */
+    record Opened(int block, long generation) {}
+
+    /**
+     * Loads tokens from a peer's blocks.
+     *
+     * @param firstToken a multiple of the block size
+     * @param tokens how many
+     * @param blocks that have them here
+     */
+    record Load(String requestId, Reference source, int firstToken, int tokens, int[] blocks) {}
+
+    /**
+     * Blocks that are kept for others.
+     *
+     * @param nanos how long, unless its reader gives a sign of life
+     */
+    record Lease(String requestId, int[] blocks, long nanos) {}
+}
