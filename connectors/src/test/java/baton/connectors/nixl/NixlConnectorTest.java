@@ -288,6 +288,7 @@ class NixlConnectorTest {
         net.runOne();
         step(decode);
         assertThat(net.waiting()).isEqualTo(1);
+        step(prefill);
         ticker.advance(Duration.ofSeconds(31));
         step(prefill);
         for (int i = 0; i < 40; i += 4) {
@@ -442,6 +443,7 @@ class NixlConnectorTest {
         net.hold(false);
         decode.resume(running);
         completes(running);
+        step(prefill);
         ticker.advance(Duration.ofSeconds(31));
         allBlocksAreBack();
     }
