@@ -5,9 +5,11 @@ import baton.kv.KvCache;
 import baton.kv.KvLayout;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
+import baton.kv.connector.HandshakeMetadata;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.KvMatch;
 import baton.kv.connector.KvRequest;
+import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.SchedulerConnector.Release;
@@ -30,48 +32,63 @@ import java.util.Set;
 import java.util.stream.IntStream;
 
 /**
- * An engine's side of a connector, for one rank, without a model: it allocates blocks, runs steps with all calls in their
+ * An engine's side of a connector, without a model and with as many ranks as its context says, in one thread: it allocates blocks, runs steps with all calls in their
  * order, and "computes" a key and value for each token that depend on that token and all tokens before it, as a model's do. So
  * what a connector moved can be checked byte by byte.
  */
 public final class FakeEngine implements AutoCloseable {
     private final Arena arena = Arena.ofShared();
     private final KvLayout layout;
-    private final KvCache cache;
     private final SchedulerConnector scheduler;
-    private final WorkerConnector worker;
+    private final List<RankSide> ranks = new ArrayList<>();
     private final List<Integer> freeBlocks;
     /** Requests whose blocks a transfer uses. */
     private final Map<String, Running> transferring = new HashMap<>();
 
     private final Set<String> finished = new LinkedHashSet<>();
+    private final Map<String, Integer> sentBy = new HashMap<>();
+    private final Map<String, Integer> receivedBy = new HashMap<>();
+
+    /** One rank's pool. Its first head is the model's {@code firstHead}. */
+    private record RankSide(WorkerConnector worker, KvCache cache, int firstHead) {}
 
     public FakeEngine(KvConnector connector, ConnectorContext context, int blocks) {
         this.layout = context.layout();
-        this.cache = new KvCache(
-                arena.allocate(blocks * layout.blockBytes(), 64),
-                layout,
-                blocks,
-                IntStream.range(0, layout.layers())
-                        .mapToObj(i -> "model.layers." + i + ".self_attn.attn")
-                        .toList());
         this.freeBlocks = new ArrayList<>(IntStream.range(0, blocks).boxed().toList());
-        this.worker = connector.worker(context, Rank.FIRST);
+        Map<Rank, HandshakeMetadata> handshakes = new HashMap<>();
+        for (int tensor = 0; tensor < context.tensorParallelSize(); tensor++) {
+            Rank rank = new Rank(0, tensor);
+            KvCache cache = new KvCache(
+                    arena.allocate(blocks * layout.blockBytes(), 64),
+                    layout,
+                    blocks,
+                    IntStream.range(0, layout.layers())
+                            .mapToObj(i -> "model.layers." + i + ".self_attn.attn")
+                            .toList());
+            WorkerConnector worker = connector.worker(context, rank);
+            ranks.add(new RankSide(
+                    worker, cache, tensor * context.modelLayout().kvHeads() / context.tensorParallelSize()));
+            worker.register(cache);
+            worker.handshakeMetadata().ifPresent(own -> handshakes.put(rank, own));
+        }
         this.scheduler = connector.scheduler(context);
-        worker.register(cache);
-        worker.handshakeMetadata().ifPresent(own -> scheduler.onHandshakeMetadata(Map.of(Rank.FIRST, own)));
+        if (!handshakes.isEmpty()) {
+            scheduler.onHandshakeMetadata(handshakes);
+        }
     }
 
+    /** The first rank's pool. */
     public KvCache cache() {
-        return cache;
+        return ranks.getFirst().cache();
     }
 
     public SchedulerConnector scheduler() {
         return scheduler;
     }
 
+    /** The first rank's. */
     public WorkerConnector worker() {
-        return worker;
+        return ranks.getFirst().worker();
     }
 
     /** A request that has its blocks. */
@@ -142,6 +159,14 @@ public final class FakeEngine implements AutoCloseable {
             return request.promptLength() - computedTokens;
         }
 
+        private void truncateAt(int block, int blockSize) {
+            for (int i = 0; i < blockTable.length; i++) {
+                if (blockTable[i] == block) {
+                    computedTokens = Math.min(computedTokens, i * blockSize);
+                }
+            }
+        }
+
         /** Takes back what was loaded, as a scheduler does after a failed load. */
         public void truncate(int computed) {
             computedTokens = computed;
@@ -199,9 +224,11 @@ public final class FakeEngine implements AutoCloseable {
                         share.tokens))
                 .toList();
         ConnectorMetadata metadata = scheduler.buildMetadata(new ScheduledStep(scheduled, takeFinished(), preempted));
-        worker.startLoad(metadata);
+        ranks.forEach(rank -> rank.worker().startLoad(metadata));
         for (int layer = 0; layer < layout.layers(); layer++) {
-            worker.waitForLayerLoad(layer);
+            for (RankSide rank : ranks) {
+                rank.worker().waitForLayerLoad(layer);
+            }
             for (Share share : shares) {
                 compute(
                         share.running,
@@ -209,9 +236,11 @@ public final class FakeEngine implements AutoCloseable {
                         share.running.computedTokens,
                         share.running.computedTokens + share.tokens);
             }
-            worker.saveLayer(layer);
+            for (RankSide rank : ranks) {
+                rank.worker().saveLayer(layer);
+            }
         }
-        worker.waitForSave();
+        ranks.forEach(rank -> rank.worker().waitForSave());
         WorkerReport report = report();
         for (Share share : shares) {
             share.running.computedTokens += share.tokens;
@@ -221,7 +250,9 @@ public final class FakeEngine implements AutoCloseable {
 
     /** Runs one step without a forward pass. */
     public WorkerReport idleStep() {
-        worker.startLoad(scheduler.buildMetadata(new ScheduledStep(List.of(), takeFinished(), Set.of())));
+        ConnectorMetadata metadata =
+                scheduler.buildMetadata(new ScheduledStep(List.of(), takeFinished(), Set.of()));
+        ranks.forEach(rank -> rank.worker().startLoad(metadata));
         return report();
     }
 
@@ -232,16 +263,11 @@ public final class FakeEngine implements AutoCloseable {
     }
 
     private WorkerReport report() {
-        WorkerReport report = worker.report(Set.of());
+        WorkerReport report = merged();
         scheduler.onStepDone(report);
         for (String id : report.received()) {
             Running running = known(id);
             running.awaitsReceived = false;
-            for (int i = 0; i < running.blockTable.length; i++) {
-                if (report.invalidBlocks().contains(running.blockTable[i])) {
-                    running.computedTokens = Math.min(running.computedTokens, i * layout.blockSize());
-                }
-            }
             running.computedTokens = Math.min(running.computedTokens, running.request.promptLength() - 1);
             settle(running);
         }
@@ -251,6 +277,36 @@ public final class FakeEngine implements AutoCloseable {
             settle(running);
         }
         return report;
+    }
+
+    /** What all ranks have done; sent and received when the last has said so. */
+    private WorkerReport merged() {
+        Set<String> sent = new LinkedHashSet<>();
+        Set<String> received = new LinkedHashSet<>();
+        Set<Integer> invalid = new LinkedHashSet<>();
+        List<Measurement> measurements = new ArrayList<>();
+        boolean busy = false;
+        for (RankSide rank : ranks) {
+            WorkerReport report = rank.worker().report(Set.of());
+            count(report.sent(), sentBy, sent);
+            count(report.received(), receivedBy, received);
+            invalid.addAll(report.invalidBlocks());
+            for (int block : report.invalidBlocks()) {
+                transferring.values().forEach(running -> running.truncateAt(block, layout.blockSize()));
+            }
+            measurements.addAll(report.measurements());
+            busy |= report.busy();
+        }
+        return new WorkerReport(sent, received, invalid, measurements, busy);
+    }
+
+    private void count(Set<String> ids, Map<String, Integer> by, Set<String> complete) {
+        for (String id : ids) {
+            if (by.merge(id, 1, Integer::sum) == ranks.size()) {
+                by.remove(id);
+                complete.add(id);
+            }
+        }
     }
 
     private Running known(String id) {
@@ -292,7 +348,7 @@ public final class FakeEngine implements AutoCloseable {
 
     /** Blocks that requests have. */
     public int usedBlocks() {
-        return cache.blocks() - freeBlocks.size();
+        return cache().blocks() - freeBlocks.size();
     }
 
     /** Admits a request, runs the rest of its prompt in one step, and finishes it. */
@@ -312,7 +368,7 @@ public final class FakeEngine implements AutoCloseable {
     /** Frees the blocks only, as a preemption does. */
     public void free(Running running) {
         for (int block : running.blockTable) {
-            cache.block(block).fill((byte) 0xEE);
+            ranks.forEach(rank -> rank.cache().block(block).fill((byte) 0xEE));
             freeBlocks.addLast(block);
         }
     }
@@ -320,15 +376,18 @@ public final class FakeEngine implements AutoCloseable {
     /** True if the request's tokens {@code [from, to)} have the KV in the pool that this engine would compute. */
     public boolean holds(Running running, int from, int to) {
         byte[] expected = new byte[(int) layout.entryBytes()];
-        for (int layer = 0; layer < layout.layers(); layer++) {
-            for (int head = 0; head < layout.kvHeads(); head++) {
-                long state = 0;
-                for (int position = 0; position < to; position++) {
-                    state = mix(state, running.request.tokens(position, position + 1)[0]);
-                    entry(state, layer, head, expected);
-                    if (position >= from
-                            && MemorySegment.ofArray(expected).mismatch(slot(running, layer, head, position)) >= 0) {
-                        return false;
+        for (RankSide rank : ranks) {
+            for (int layer = 0; layer < layout.layers(); layer++) {
+                for (int head = 0; head < layout.kvHeads(); head++) {
+                    long state = 0;
+                    for (int position = 0; position < to; position++) {
+                        state = mix(state, running.request.tokens(position, position + 1)[0]);
+                        entry(state, layer, rank.firstHead() + head, expected);
+                        if (position >= from
+                                && MemorySegment.ofArray(expected).mismatch(slot(rank, running, layer, head, position))
+                                        >= 0) {
+                            return false;
+                        }
                     }
                 }
             }
@@ -353,29 +412,31 @@ public final class FakeEngine implements AutoCloseable {
 
     @Override
     public void close() {
-        worker.close();
+        ranks.forEach(rank -> rank.worker().close());
         scheduler.close();
         arena.close();
     }
 
     private void compute(Running running, int layer, int from, int to) {
         byte[] entry = new byte[(int) layout.entryBytes()];
-        for (int head = 0; head < layout.kvHeads(); head++) {
-            long state = 0;
-            for (int position = 0; position < to; position++) {
-                state = mix(state, running.request.tokens(position, position + 1)[0]);
-                if (position >= from) {
-                    entry(state, layer, head, entry);
-                    slot(running, layer, head, position).copyFrom(MemorySegment.ofArray(entry));
+        for (RankSide rank : ranks) {
+            for (int head = 0; head < layout.kvHeads(); head++) {
+                long state = 0;
+                for (int position = 0; position < to; position++) {
+                    state = mix(state, running.request.tokens(position, position + 1)[0]);
+                    if (position >= from) {
+                        entry(state, layer, rank.firstHead() + head, entry);
+                        slot(rank, running, layer, head, position).copyFrom(MemorySegment.ofArray(entry));
+                    }
                 }
             }
         }
     }
 
-    private MemorySegment slot(Running running, int layer, int head, int position) {
+    private MemorySegment slot(RankSide rank, Running running, int layer, int head, int position) {
         int block = running.blockTable[position / layout.blockSize()];
         long at = block * layout.blockBytes() + layout.entryOffset(layer, head, position % layout.blockSize());
-        return cache.memory().asSlice(at, layout.entryBytes());
+        return rank.cache().memory().asSlice(at, layout.entryBytes());
     }
 
     private static void entry(long state, int layer, int head, byte[] into) {

@@ -28,6 +28,7 @@ import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.ValueSource;
 import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
@@ -35,7 +36,8 @@ import tools.jackson.databind.node.ObjectNode;
 /** Two engines in one thread: what one computed the other has, byte by byte, or it is not used and the reason is counted. */
 class NixlConnectorTest {
     private static final int BLOCK_SIZE = 4;
-    private static final KvLayout LAYOUT = new KvLayout(3, 2, 4, BLOCK_SIZE, DType.F32);
+    private static final int HEADS = 2;
+    private static final KvLayout LAYOUT = new KvLayout(3, HEADS, 4, BLOCK_SIZE, DType.F32);
     private static final JsonFields KEEP = JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\": true}");
 
     private final VirtualTicker ticker = new VirtualTicker();
@@ -60,13 +62,25 @@ class NixlConnectorTest {
     }
 
     private FakeEngine engine(MemoryFabric fabric, String id, Map<String, Object> extra) {
+        return engine(fabric, id, extra, 1, BLOCK_SIZE);
+    }
+
+    private FakeEngine engine(
+            MemoryFabric fabric, String id, Map<String, Object> extra, int tensorParallelSize, int blockSize) {
         KvTransferConfig.Builder config = KvTransferConfig.builder("NixlConnector", KvRole.BOTH)
                 .engineId(id)
                 .extra("side_channel_port", 0);
         extra.forEach(config::extra);
         return new FakeEngine(
                 new NixlConnector(fabric),
-                new ConnectorContext(config.build(), new ModelFingerprint("fake", "00"), LAYOUT, ticker),
+                new ConnectorContext(
+                        config.build(),
+                        new ModelFingerprint("fake", "00"),
+                        new KvLayout(3, Math.max(1, HEADS / tensorParallelSize), 4, blockSize, DType.F32),
+                        new KvLayout(3, HEADS, 4, blockSize, DType.F32),
+                        tensorParallelSize,
+                        1,
+                        ticker),
                 40);
     }
 
@@ -566,6 +580,50 @@ class NixlConnectorTest {
         step(decode);
         assertThat(decode.usedBlocks()).isZero();
         prefill.end(second, RequestEnd.ABORTED);
+        allBlocksAreBack();
+    }
+
+    // ---- geometries
+
+    /** Prefill and decode: parallel size, block size. With more ranks than heads several ranks have the same head. */
+    @ParameterizedTest
+    @CsvSource({
+        "2, 4, 1, 4", "1, 4, 2, 4", "2, 4, 2, 4", "4, 4, 2, 4", "4, 4, 1, 4", "2, 4, 4, 4", "1, 4, 4, 4", "1, 4, 1, 8",
+        "1, 2, 1, 8", "2, 4, 1, 8", "1, 4, 2, 8", "4, 2, 2, 4"
+    })
+    void partsOfBlocksFindTheirPlaces(int prefillSize, int prefillBlocks, int decodeSize, int decodeBlocks) {
+        decode.close();
+        prefill.close();
+        prefill = engine(prefillFabric, "p", Map.of(), prefillSize, prefillBlocks);
+        decode = engine(decodeFabric, "d", Map.of(), decodeSize, decodeBlocks);
+        for (int length : new int[] {1, 3, 4, 5, 8, 9, 16, 21}) {
+            int[] prompt = FakeKvRequest.counting(length * 100, length);
+            JsonFields params = prefilled(new FakeKvRequest("p-" + length, prompt, prefillBlocks));
+            Running running = decode.admit(
+                    new FakeKvRequest("d-" + length, prompt, decodeBlocks).withKvTransferParams(params),
+                    length > 8 ? 8 : 0);
+            load(running);
+            assertThat(running.computedTokens()).isEqualTo(length - 1);
+            assertThat(decode.holds(running, 0, length - 1)).isTrue();
+            completes(running);
+            allBlocksAreBack();
+        }
+        assertThat(rejections()).isEmpty();
+        assertThat(counted("baton:kv_unknown_notifications")).isZero();
+    }
+
+    @Test
+    void geometriesThatDoNotFitAreRefused() {
+        decode.close();
+        decode = engine(decodeFabric, "d", Map.of(), 1, 6);
+        JsonFields params = prefilled("p-1", 9);
+        Running running =
+                decode.admit(new FakeKvRequest("d-1", FakeKvRequest.counting(1, 9), 6).withKvTransferParams(params), 0);
+        load(running);
+        assertThat(running.computedTokens()).isZero();
+        assertThat(counted("vllm:nixl_num_failed_transfers")).isEqualTo(1);
+        completes(running);
+        ticker.advance(Duration.ofSeconds(31));
         allBlocksAreBack();
     }
 }
