@@ -103,20 +103,25 @@ final class BlockMap {
 
     /** The bytes of the blocks. */
     List<Range> ranges(Heads from) {
+        return ranges(from, pieces, 0, self.layout().layers());
+    }
+
+    /** The bytes of some blocks in the layers {@code [firstLayer, endLayer)}. */
+    List<Range> ranges(Heads from, List<Piece> some, int firstLayer, int endLayer) {
         RankInfo source = sources.get(from.source());
         KvLayout local = self.layout();
         KvLayout remote = source.layout();
         List<Range> ranges = new ArrayList<>();
-        boolean whole = local.equals(remote) && from.count() == local.kvHeads();
+        boolean whole = local.equals(remote) && from.count() == local.kvHeads() && endLayer - firstLayer == local.layers();
         boolean sameBlocks = local.blockSize() == remote.blockSize();
-        for (Piece piece : pieces) {
+        for (Piece piece : some) {
             long localBlock = self.pool() + piece.local() * local.blockBytes();
             long remoteBlock = source.pool() + piece.remote() * remote.blockBytes();
             if (whole) {
                 append(ranges, localBlock, remoteBlock, local.blockBytes());
                 continue;
             }
-            for (int layer = 0; layer < local.layers(); layer++) {
+            for (int layer = firstLayer; layer < endLayer; layer++) {
                 if (sameBlocks) {
                     append(
                             ranges,

@@ -27,15 +27,15 @@ public final class NixlConnector implements KvConnector {
 
     @Override
     public SchedulerConnector scheduler(ConnectorContext context) {
-        return new NixlScheduler(context, settings(context), fabric);
+        return new NixlScheduler(context, settings(context), fabric, TransferMode.PULL);
     }
 
     @Override
     public WorkerConnector worker(ConnectorContext context, Rank rank) {
-        return new NixlWorker(context, settings(context), fabric, rank);
+        return new NixlWorker(context, settings(context), fabric, rank, TransferMode.PULL);
     }
 
-    private static NixlSettings settings(ConnectorContext context) {
+    static NixlSettings settings(ConnectorContext context) {
         return NixlSettings.of(context.config().extra(), System.getenv());
     }
 }

@@ -55,6 +55,7 @@ final class NixlScheduler implements SchedulerConnector {
     private final ConnectorContext context;
     private final NixlSettings settings;
     private final Fabric fabric;
+    private final TransferMode mode;
     private final int blockSize;
     private final RankInfo.Life life;
     private Optional<Fabric.SideServer> server = Optional.empty();
@@ -82,8 +83,10 @@ final class NixlScheduler implements SchedulerConnector {
 
     private record Given(Tracked request, int[] blocks) {}
 
-    NixlScheduler(ConnectorContext context, NixlSettings settings, Fabric fabric) {
+    /** @param mode who moves the bytes */
+    NixlScheduler(ConnectorContext context, NixlSettings settings, Fabric fabric, TransferMode mode) {
         this.context = context;
+        this.mode = mode;
         this.settings = settings;
         this.fabric = fabric;
         this.blockSize = context.layout().blockSize();
@@ -134,7 +137,7 @@ final class NixlScheduler implements SchedulerConnector {
                 tracked.nextTurn = settings.bidirectional() && prefilledElsewhere;
                 if (prefilledElsewhere || earlierTurn) {
                     tracked.leastTokens = prefilledElsewhere ? 1 : settings.recomputeThreshold() + 1;
-                    accept(request, tracked, Reference.read(params));
+                    accept(request, tracked, Reference.read(params, mode == TransferMode.PUSH ? Optional.of(TransferMode.commonId(request.id())) : Optional.empty()));
                 }
             } catch (ConfigException e) {
                 log.warn(
@@ -239,6 +242,7 @@ final class NixlScheduler implements SchedulerConnector {
             }
         }
         List<Integer> complete = new ArrayList<>();
+        List<NixlStep.Written> written = new ArrayList<>();
         for (ScheduledRequest scheduled : step.requests()) {
             Tracked tracked = tracked(scheduled.request());
             int[] table = scheduled.blockTable();
@@ -248,6 +252,16 @@ final class NixlScheduler implements SchedulerConnector {
                 tracked.sealedBlocks = Math.min(tracked.sealedBlocks, i);
             }
             seal(scheduled, tracked, complete);
+            int prompt = scheduled.request().promptLength();
+            if (mode == TransferMode.PUSH && tracked.toBeRead && scheduled.computedTokens() < prompt) {
+                int after = Math.min(end, prompt);
+                written.add(new NixlStep.Written(
+                        scheduled.request().id(),
+                        Arrays.copyOf(table, Math.ceilDiv(after, blockSize)),
+                        scheduled.computedTokens(),
+                        after,
+                        prompt));
+            }
         }
         NixlStep plan = new NixlStep(
                 opened,
@@ -256,7 +270,8 @@ final class NixlScheduler implements SchedulerConnector {
                 List.copyOf(unused),
                 Set.copyOf(cancelled),
                 heartbeats(),
-                List.copyOf(leases));
+                List.copyOf(leases),
+                written);
         given.clear();
         loads.clear();
         unused.clear();
@@ -372,7 +387,7 @@ final class NixlScheduler implements SchedulerConnector {
         return new Release(
                 true,
                 Optional.of(reference.toParams(
-                        (context.ticker().nanos() + nanos) / 1e9, "pull", context.pipelineParallelSize())));
+                        (context.ticker().nanos() + nanos) / 1e9, mode.label(), context.pipelineParallelSize())));
     }
 
     @Override

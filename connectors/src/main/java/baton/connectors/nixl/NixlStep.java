@@ -14,6 +14,7 @@ import java.util.Set;
  * @param cancelled requests that ended while they were loaded
  * @param heartbeats references whose blocks are still wanted; their owner is told
  * @param leases finished requests whose blocks others will read
+ * @param written what this step computes of requests whose blocks are pushed
  */
 record NixlStep(
         List<Opened> opened,
@@ -22,7 +23,8 @@ record NixlStep(
         List<Reference> unused,
         Set<String> cancelled,
         List<Reference> heartbeats,
-        List<Lease> leases)
+        List<Lease> leases,
+        List<Written> written)
         implements ConnectorMetadata {
     /** A block's new generation. */
     record Opened(int block, long generation) {}
@@ -42,4 +44,14 @@ record NixlStep(
      * @param nanos how long, unless its reader gives a sign of life
      */
     record Lease(String requestId, int[] blocks, long nanos) {}
+
+    /**
+     * The part of a prompt that is in place when this step has been computed.
+     *
+     * @param blocks all of the request's blocks that hold it
+     * @param before tokens in place before the step
+     * @param after tokens in place after it
+     * @param promptLength of the request
+     */
+    record Written(String requestId, int[] blocks, int before, int after, int promptLength) {}
 }

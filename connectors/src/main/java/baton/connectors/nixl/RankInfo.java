@@ -56,6 +56,23 @@ public record RankInfo(
                 Optional.of(own));
     }
 
+    /** The same of another rank of the instance, as far as that can be known: its addresses are not. */
+    RankInfo at(Rank other) {
+        return new RankInfo(
+                engineId,
+                compatibility,
+                other,
+                tensorParallelSize,
+                pipelineParallelSize,
+                agent,
+                layout,
+                modelKvHeads,
+                pool,
+                blocks,
+                seals,
+                life);
+    }
+
     /** The first of the model's heads that the rank has. */
     int firstHead() {
         return (int) ((long) rank.tensor() * modelKvHeads / tensorParallelSize);

@@ -59,8 +59,11 @@ record Reference(
      */
     record Proof(String epoch, String model, long[] generations, String prompt, String mac) {}
 
-    /** @throws ConfigException if a field that is needed is missing or is not what it must be */
-    static Reference read(JsonFields params) {
+    /**
+     * @param requestId what {@code remote_request_id} is if it is not said; it must be, if this is empty
+     * @throws ConfigException if a field that is needed is missing or is not what it must be
+     */
+    static Reference read(JsonFields params, Optional<String> requestId) {
         int[] blocks = blocks(params);
         Optional<Proof> proof = params.object("baton")
                 .map(fields -> new Proof(
@@ -75,7 +78,9 @@ record Reference(
         }
         return new Reference(
                 need(params, "remote_engine_id"),
-                need(params, "remote_request_id"),
+                params.string("remote_request_id")
+                        .or(() -> requestId)
+                        .orElseThrow(() -> missing(params, "remote_request_id")),
                 need(params, "remote_host"),
                 port,
                 params.integerAtLeast("tp_size", 1).orElse(1),

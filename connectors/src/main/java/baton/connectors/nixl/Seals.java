@@ -69,6 +69,11 @@ final class Seals {
         table.set(LONG, entry + SEALED, table.get(LONG, entry));
     }
 
+    /** Of what is in the block, or is being written to it. */
+    long generation(int block) {
+        return table.get(LONG, entry(block));
+    }
+
     private long entry(int block) {
         return block * entryBytes(layout.kvHeads());
     }
