@@ -60,8 +60,8 @@ public interface TransferAgent extends AutoCloseable {
     List<Notification> takeNotifications();
 
     /**
-     * True if an agent that has connected to this one, or that this one has connected to, is known to be gone and so cannot read
-     * or write here any more. False for names that were never heard of, and where such things are not known.
+     * True if no agent of that name is connected, so that it cannot read or write here until it connects anew. Always false where
+     * such things are not known.
      *
      * @param name {@link Notification#from} or {@link Peer#name}
      */

@@ -8,8 +8,9 @@ import java.util.List;
 import java.util.Optional;
 
 /**
- * Where the bytes of a load come from and go to, for one of our ranks and those of the peer that have its heads. A block of ours
- * holds one or more of the peer's.
+ * Where the bytes of a load come from and go to, for one of the reader's ranks ("local") and those of the owner ("remote") that
+ * have its heads. Blocks are cut into pieces of the slots that have a digest together; whole pieces are moved, so block sizes may
+ * differ as long as pieces of the owner's blocks fit into the reader's.
  */
 final class BlockMap {
     /**
@@ -22,14 +23,15 @@ final class BlockMap {
     record Heads(int source, int remoteHead, int localHead, int count) {}
 
     /**
-     * One of the peer's blocks.
+     * Neighbouring slots.
      *
-     * @param index in the reference
-     * @param remote its number there
-     * @param local our block that it goes into
-     * @param slot the first of our block's slots that it fills
+     * @param index of the remote block in the reference
+     * @param remote the remote block
+     * @param remoteSlot the first slot there
+     * @param local the local block
+     * @param localSlot the first slot here
      */
-    record Piece(int index, int remote, int local, int slot) {}
+    record Piece(int index, int remote, int remoteSlot, int local, int localSlot) {}
 
     private final NixlStep.Load load;
     private final RankInfo self;
@@ -43,9 +45,11 @@ final class BlockMap {
         this.load = load;
         this.self = self;
         this.sources = sources;
-        int size = remoteLayout().blockSize();
-        int first = load.firstToken() / size;
-        int end = Math.ceilDiv(load.firstToken() + load.tokens(), size);
+        int there = remoteLayout().blockSize();
+        int here = self.layout().blockSize();
+        int unit = Seals.unit(there);
+        int first = load.firstToken() / there;
+        int end = Math.ceilDiv(load.firstToken() + load.tokens(), there);
         int[] remote = load.source().blocks();
         if (end > remote.length) {
             wrong = Optional.of(Rejection.TRUNCATED);
@@ -57,10 +61,12 @@ final class BlockMap {
             return;
         }
         wrong = Optional.empty();
-        int ownSize = self.layout().blockSize();
-        for (int i = first; i < end; i++) {
-            int token = i * size - load.firstToken();
-            pieces.add(new Piece(i, remote[i], load.blocks()[token / ownSize], token % ownSize));
+        // What is behind the last token in the last blocks comes along, as far as there is room.
+        int endToken = Math.min(end * there, load.firstToken() + load.blocks().length * here);
+        for (int token = load.firstToken(); token < endToken; token += unit) {
+            int index = token / there;
+            int local = (token - load.firstToken()) / here;
+            pieces.add(new Piece(index, remote[index], token % there, load.blocks()[local], token % here));
         }
         int covered = self.firstHead();
         int last = covered + self.layout().kvHeads();
@@ -73,6 +79,17 @@ final class BlockMap {
                 covered = to;
             }
         }
+    }
+
+    /** Why blocks of one size cannot be checked in blocks of another, or empty if they can. */
+    static Optional<String> misfit(KvLayout owner, KvLayout reader) {
+        int there = owner.blockSize();
+        int here = reader.blockSize();
+        boolean fits = (here % there == 0 || there % here == 0) && here % Seals.unit(there) == 0;
+        return fits
+                ? Optional.empty()
+                : Optional.of("the owner's block size is " + there + ", the reader's " + here
+                        + "; the reader's must be a multiple of the owner's, or both multiples of 16 of which one divides the other");
     }
 
     /** Why nothing can be read. */
@@ -96,9 +113,9 @@ final class BlockMap {
         return sources.getFirst().layout();
     }
 
-    /** Slots of our block that one of the peer's blocks fills. */
+    /** Slots of a piece. */
     int slots() {
-        return remoteLayout().blockSize();
+        return Seals.unit(remoteLayout().blockSize());
     }
 
     /** The bytes of the blocks. */
@@ -113,12 +130,14 @@ final class BlockMap {
         KvLayout remote = source.layout();
         List<Range> ranges = new ArrayList<>();
         boolean whole = local.equals(remote) && from.count() == local.kvHeads() && endLayer - firstLayer == local.layers();
-        boolean sameBlocks = local.blockSize() == remote.blockSize();
+        boolean sameBlocks = local.blockSize() == remote.blockSize() && slots() == local.blockSize();
         for (Piece piece : some) {
             long localBlock = self.pool() + piece.local() * local.blockBytes();
             long remoteBlock = source.pool() + piece.remote() * remote.blockBytes();
             if (whole) {
-                append(ranges, localBlock, remoteBlock, local.blockBytes());
+                if (piece.localSlot() == 0) {
+                    append(ranges, localBlock, remoteBlock, local.blockBytes());
+                }
                 continue;
             }
             for (int layer = firstLayer; layer < endLayer; layer++) {
@@ -133,9 +152,9 @@ final class BlockMap {
                 for (int head = 0; head < from.count(); head++) {
                     append(
                             ranges,
-                            localBlock + local.entryOffset(layer, from.localHead() + head, piece.slot()),
-                            remoteBlock + remote.entryOffset(layer, from.remoteHead() + head, 0),
-                            remote.headBytes());
+                            localBlock + local.entryOffset(layer, from.localHead() + head, piece.localSlot()),
+                            remoteBlock + remote.entryOffset(layer, from.remoteHead() + head, piece.remoteSlot()),
+                            slots() * remote.entryBytes());
                 }
             }
         }
@@ -143,29 +162,39 @@ final class BlockMap {
     }
 
     /**
-     * The entries of the pieces in the peer's table of seals.
+     * The entries of the pieces' blocks in the owner's table of seals.
      *
-     * @param local address for {@link #sealSlot} entries
+     * @param local address for {@link #sealSlots} entries
      * @param remote address of the table
      */
     List<Range> sealRanges(Heads from, long local, long remote) {
-        long entry = Seals.entryBytes(sources.get(from.source()).layout().kvHeads());
+        long entry = Seals.entryBytes(sources.get(from.source()).layout());
         List<Range> ranges = new ArrayList<>();
+        int last = -1;
         for (Piece piece : pieces) {
-            append(ranges, local + sealSlot(piece) * entry, remote + piece.remote() * entry, entry);
+            if (piece.index() != last) {
+                append(ranges, local + sealSlot(piece) * entry, remote + piece.remote() * entry, entry);
+                last = piece.index();
+            }
         }
         return ranges;
     }
 
-    /** Where the entry of a piece lies: no two loads fill a block at the same time. */
+    /** Where the entry of a piece's block lies: no two loads fill a local block at the same time. */
     long sealSlot(Piece piece) {
-        int ratio = self.layout().blockSize() / slots();
-        return (long) piece.local() * ratio + piece.slot() / slots();
+        int here = self.layout().blockSize();
+        int there = remoteLayout().blockSize();
+        if (there <= here) {
+            return (long) piece.local() * (here / there) + piece.localSlot() / there;
+        }
+        // One remote block fills several local ones: that which has its first slot here counts.
+        int inLoad = Math.max(0, piece.index() * there - load.firstToken()) / here;
+        return load.blocks()[inLoad];
     }
 
     /** How many such places there are. */
     int sealSlots() {
-        return self.blocks() * (self.layout().blockSize() / slots());
+        return self.blocks() * Math.max(1, self.layout().blockSize() / remoteLayout().blockSize());
     }
 
     /** Neighbours on both sides become one range. */

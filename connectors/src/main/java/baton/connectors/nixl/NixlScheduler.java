@@ -162,7 +162,7 @@ final class NixlScheduler implements SchedulerConnector {
                     wrong.get().label());
             unused.add(source);
         } else {
-            if (source.proof().isEmpty()) {
+            if (source.proof().isEmpty() && mode == TransferMode.PULL) {
                 unverified++;
             }
             tracked.source = Optional.of(source);
@@ -222,7 +222,10 @@ final class NixlScheduler implements SchedulerConnector {
                 source,
                 computedTokens,
                 externalTokens,
-                Arrays.copyOfRange(blockTable, computedTokens / blockSize, Math.ceilDiv(end, blockSize))));
+                Arrays.copyOfRange(blockTable, computedTokens / blockSize, Math.ceilDiv(end, blockSize)),
+                source.proof().isEmpty() && mode == TransferMode.PUSH
+                        ? Optional.of(tracked.promptDigest(request))
+                        : Optional.empty()));
     }
 
     // ---- the step
@@ -260,7 +263,8 @@ final class NixlScheduler implements SchedulerConnector {
                         Arrays.copyOf(table, Math.ceilDiv(after, blockSize)),
                         scheduled.computedTokens(),
                         after,
-                        prompt));
+                        prompt,
+                        tracked.promptDigest(scheduled.request())));
             }
         }
         NixlStep plan = new NixlStep(
@@ -271,6 +275,8 @@ final class NixlScheduler implements SchedulerConnector {
                 Set.copyOf(cancelled),
                 heartbeats(),
                 List.copyOf(leases),
+                Set.copyOf(step.preempted()),
+                port(),
                 written);
         given.clear();
         loads.clear();
@@ -371,7 +377,7 @@ final class NixlScheduler implements SchedulerConnector {
                         context.config().engineId(),
                         request.id(),
                         settings.host(),
-                        server.map(Fabric.SideServer::port).orElse(settings.port()),
+                        port(),
                         context.tensorParallelSize(),
                         blocks,
                         tokens,
@@ -388,6 +394,10 @@ final class NixlScheduler implements SchedulerConnector {
                 true,
                 Optional.of(reference.toParams(
                         (context.ticker().nanos() + nanos) / 1e9, mode.label(), context.pipelineParallelSize())));
+    }
+
+    private int port() {
+        return server.map(Fabric.SideServer::port).orElse(settings.port());
     }
 
     @Override
@@ -449,5 +459,14 @@ final class NixlScheduler implements SchedulerConnector {
         private boolean nextTurn;
         /** Of the blocks up to here nothing is left to seal. */
         private int sealedBlocks;
+
+        private Optional<String> digest = Optional.empty();
+
+        private String promptDigest(KvRequest request) {
+            String known = digest.orElseGet(
+                    () -> Reference.promptDigest(request, request.promptLength(), context.model()));
+            digest = Optional.of(known);
+            return known;
+        }
     }
 }

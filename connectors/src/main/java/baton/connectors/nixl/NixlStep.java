@@ -2,6 +2,7 @@ package baton.connectors.nixl;
 
 import baton.kv.connector.ConnectorMetadata;
 import java.util.List;
+import java.util.Optional;
 import java.util.Set;
 
 /**
@@ -14,6 +15,8 @@ import java.util.Set;
  * @param cancelled requests that ended while they were loaded
  * @param heartbeats references whose blocks are still wanted; their owner is told
  * @param leases finished requests whose blocks others will read
+ * @param preempted requests that lost their blocks
+ * @param port of the side channel
  * @param written what this step computes of requests whose blocks are pushed
  */
 record NixlStep(
@@ -24,6 +27,8 @@ record NixlStep(
         Set<String> cancelled,
         List<Reference> heartbeats,
         List<Lease> leases,
+        Set<String> preempted,
+        int port,
         List<Written> written)
         implements ConnectorMetadata {
     /** A block's new generation. */
@@ -35,8 +40,15 @@ record NixlStep(
      * @param firstToken a multiple of the block size
      * @param tokens how many
      * @param blocks that have them here
+     * @param prompt digest of the whole prompt, if the source does not say what it is of
      */
-    record Load(String requestId, Reference source, int firstToken, int tokens, int[] blocks) {}
+    record Load(
+            String requestId,
+            Reference source,
+            int firstToken,
+            int tokens,
+            int[] blocks,
+            Optional<String> prompt) {}
 
     /**
      * Blocks that are kept for others.
@@ -52,6 +64,7 @@ record NixlStep(
      * @param before tokens in place before the step
      * @param after tokens in place after it
      * @param promptLength of the request
+     * @param prompt digest of the prompt
      */
-    record Written(String requestId, int[] blocks, int before, int after, int promptLength) {}
+    record Written(String requestId, int[] blocks, int before, int after, int promptLength, String prompt) {}
 }

@@ -18,7 +18,7 @@ import baton.transfer.TransferException;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
-import java.util.HashMap;
+import java.util.Arrays;
 import java.util.HashSet;
 import java.util.Iterator;
 import java.util.LinkedHashMap;
@@ -29,6 +29,8 @@ import java.util.Objects;
 import java.util.Optional;
 import java.util.OptionalLong;
 import java.util.Set;
+import java.util.TreeMap;
+import java.util.function.Predicate;
 import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
@@ -42,14 +44,19 @@ import org.slf4j.LoggerFactory;
  * Being read: the blocks of a finished request are held until all ranks that read them have said that they did, until the lease is
  * over, or until those who wanted them are gone. Who cannot be heard of any more cannot read.
  *
- * Messages: "<request>:<tensor parallel size of the reader>" when the reader is done; "HB:<request>,<request>" while it is not.
+ * Pushed: a load registers with the owner of the blocks and waits to hear that they are here, then goes on as if it had read them.
+ * If it is given up before, nothing is reported until the owner has said that it does not write any more, or the connection is
+ * ended, by which its writes are.
+ *
+ * Messages: those of Notice, and between ours "PUSH_DONE:<request>:<digest of the prompt>:<block>=<generation>,...", "PUSH_FAILED:<request>" and
+ * "PUSH_CANCEL:<request>".
  */
 
 /** One rank's transfers. */
 final class NixlWorker implements WorkerConnector {
     private static final Logger log = LoggerFactory.getLogger(NixlWorker.class);
 
-    static final String HEARTBEAT = "HB:";
+    private static final String PUSH_CANCEL = "PUSH_CANCEL:";
 
     /** References whose owners are still to be told something; more are not kept. */
     private static final int MOST_MESSAGES = 10_000;
@@ -58,6 +65,7 @@ final class NixlWorker implements WorkerConnector {
     private final NixlSettings settings;
     private final Fabric fabric;
     private final Rank rank;
+    private final TransferMode mode;
     private final TransferStats stats;
 
     private @Nullable Pool pool;
@@ -69,7 +77,11 @@ final class NixlWorker implements WorkerConnector {
     private final Map<String, Pull> pulls = new LinkedHashMap<>();
     private final List<Message> messages = new ArrayList<>();
     private final Map<String, Held> held = new LinkedHashMap<>();
+    /** Since the last report. */
+    private final Set<String> released = new LinkedHashSet<>();
+
     private int[] toSeal = {};
+    private int sideChannelPort;
 
     /** What there is once the pool is known. */
     private record Pool(
@@ -79,26 +91,30 @@ final class NixlWorker implements WorkerConnector {
             Fabric.Memory sealMemory,
             Registration sealRegistration,
             Seals seals,
-            RankInfo info) {}
+            RankInfo info,
+            Pushes pushes) {}
 
     /** Something to tell an owner as soon as we are connected. */
     private record Message(Reference about, boolean heartbeat, long since, long deadline) {}
 
     /** Blocks that others may read. */
     private static final class Held {
+        private final String requestId;
         private long until;
         /** Readers that are done. */
         private final Set<String> done = new HashSet<>();
         /** Readers that have given a sign of life. */
         private final Set<String> wantedBy = new HashSet<>();
 
-        private Held(long until) {
+        private Held(String requestId, long until) {
+            this.requestId = requestId;
             this.until = until;
         }
     }
 
-    NixlWorker(ConnectorContext context, NixlSettings settings, Fabric fabric, Rank rank) {
+    NixlWorker(ConnectorContext context, NixlSettings settings, Fabric fabric, Rank rank, TransferMode mode) {
         this.context = context;
+        this.mode = mode;
         this.settings = settings;
         this.fabric = fabric;
         this.rank = rank;
@@ -109,7 +125,7 @@ final class NixlWorker implements WorkerConnector {
     public void register(KvCache cache) {
         TransferAgent agent = fabric.agent(settings);
         Fabric.Memory sealMemory =
-                fabric.allocate(cache.blocks() * Seals.entryBytes(cache.layout().kvHeads()));
+                fabric.allocate(cache.blocks() * Seals.entryBytes(cache.layout()));
         try {
             Registration registration = agent.register(new Region(cache.memory(), Optional.empty()));
             Registration sealRegistration = agent.register(sealMemory.region());
@@ -126,14 +142,16 @@ final class NixlWorker implements WorkerConnector {
                     cache.blocks(),
                     OptionalLong.of(sealMemory.region().memory().address()),
                     Optional.empty());
+            Seals seals = new Seals(sealMemory.region().memory(), cache.memory(), cache.layout());
             pool = new Pool(
                     cache,
                     agent,
                     registration,
                     sealMemory,
                     sealRegistration,
-                    new Seals(sealMemory.region().memory(), cache.memory(), cache.layout()),
-                    info);
+                    seals,
+                    info,
+                    new Pushes(info, seals, agent, settings, stats, context.ticker()));
         } catch (TransferException e) {
             agent.close();
             sealMemory.close();
@@ -163,8 +181,10 @@ final class NixlWorker implements WorkerConnector {
         }
         toSeal = step.sealed();
         for (NixlStep.Lease lease : step.leases()) {
-            held.put(lease.requestId(), new Held(now + lease.nanos()));
+            held.put(key(lease.requestId()), new Held(lease.requestId(), now + lease.nanos()));
         }
+        sideChannelPort = step.port();
+        pool().pushes().begin(step.written(), step.preempted());
         for (NixlStep.Load load : step.loads()) {
             pulls.put(load.requestId(), new Pull(load, now));
         }
@@ -180,8 +200,14 @@ final class NixlWorker implements WorkerConnector {
     }
 
     @Override
+    public void saveLayer(int layer) {
+        pool().pushes().layerIsDone(layer);
+    }
+
+    @Override
     public void waitForSave() {
         seal();
+        pool().pushes().stepIsDone();
     }
 
     @Override
@@ -201,11 +227,18 @@ final class NixlWorker implements WorkerConnector {
                 pull.settle(now);
             }
         }
+        for (String id : finished) {
+            // Those that are read by others came with their lease.
+            if (!held.containsKey(key(id))) {
+                pool().pushes().forget(id);
+            }
+        }
         Set<String> sent = release(now);
         stats.log(now);
         boolean busy = !pulls.isEmpty()
                 || !messages.isEmpty()
                 || !held.isEmpty()
+                || pool().pushes().isBusy()
                 || engines.values().stream().anyMatch(RemoteEngine::isPending);
         return new WorkerReport(sent, received, invalid, stats.take(), busy);
     }
@@ -230,54 +263,81 @@ final class NixlWorker implements WorkerConnector {
                 moved |= pull.advance(now);
             }
         }
+        pool().pushes()
+                .work(
+                        (address, size, engineId, since) -> engine(
+                                address,
+                                size,
+                                since,
+                                now,
+                                engine -> engine.ranks().stream()
+                                        .allMatch(each -> each.info().engineId().equals(engineId))),
+                        now);
         sendMessages(now);
         forgetEngines(now);
+    }
+
+    /** By what the two legs of a request know it. */
+    private String key(String requestId) {
+        return mode == TransferMode.PUSH ? TransferMode.commonId(requestId) : requestId;
     }
 
     // ---- being read
 
     private void take(Notification notification, long now) {
+        String from = notification.from();
         String text = new String(notification.message(), StandardCharsets.UTF_8);
-        if (text.startsWith(HEARTBEAT)) {
-            for (String id : text.substring(HEARTBEAT.length()).split(",")) {
-                Held lease = held.get(id);
-                if (lease != null) {
-                    long extended = now + settings.leaseExtension().toNanos();
-                    lease.until = extended - lease.until > 0 ? extended : lease.until;
-                    lease.wantedBy.add(notification.from());
-                }
+        if (text.startsWith(Pushes.DONE) || text.startsWith(Pushes.FAILED)) {
+            if (pulls.values().stream().noneMatch(pull -> pull.hear(from, text))) {
+                unknown(from, text);
             }
-            return;
-        }
-        int colon = text.lastIndexOf(':');
-        Held lease = colon > 0 ? held.get(text.substring(0, colon)) : null;
-        int readers = colon > 0 ? parallelSize(text.substring(colon + 1)) : 0;
-        if (lease == null || readers == 0) {
-            log.warn(
-                    "Potentially invalid KV blocks for unrecognized request {} were retrieved by {}. They may have expired.",
-                    text.length() <= 200 ? text : text.substring(0, 200),
-                    notification.from());
-            stats.count("baton:kv_unknown_notifications");
-            return;
-        }
-        lease.done.add(notification.from());
-        if (lease.done.size() >= Math.max(1, readers / context.tensorParallelSize())) {
-            lease.until = now;
-            lease.wantedBy.clear();
-            released.add(text.substring(0, colon));
-            held.remove(text.substring(0, colon));
+        } else if (text.startsWith(PUSH_CANCEL)) {
+            pool().pushes().cancel(text.substring(PUSH_CANCEL.length()), from);
+        } else {
+            try {
+                take(Notice.read(notification.message()), from, text, now);
+            } catch (ConfigException e) {
+                log.warn("A notification of {} is dropped: {}", from, e.getMessage());
+                stats.count("baton:kv_unknown_notifications");
+            }
         }
     }
 
-    private final Set<String> released = new LinkedHashSet<>();
-
-    private static int parallelSize(String text) {
-        try {
-            int size = Integer.parseInt(text);
-            return size > 0 ? size : 0;
-        } catch (NumberFormatException e) {
-            return 0;
+    private void take(Notice notice, String from, String text, long now) {
+        switch (notice) {
+            case Notice.Heartbeat(List<String> ids) -> {
+                for (String id : ids) {
+                    Held lease = held.get(key(id));
+                    if (lease != null) {
+                        long extended = now + settings.leaseExtension().toNanos();
+                        lease.until = extended - lease.until > 0 ? extended : lease.until;
+                        lease.wantedBy.add(from);
+                    }
+                }
+            }
+            case Notice.PushRegistration registration -> pool().pushes().register(registration, from);
+            case Notice.Completion(String id, int readers) -> {
+                Held lease = held.get(key(id));
+                if (lease != null) {
+                    lease.done.add(from);
+                    if (lease.done.size() >= Math.max(1, readers / context.tensorParallelSize())) {
+                        released.add(lease.requestId);
+                        held.remove(key(id));
+                        pool().pushes().forget(lease.requestId);
+                    }
+                } else if (pulls.values().stream().noneMatch(pull -> pull.hear(from, text))) {
+                    unknown(from, text);
+                }
+            }
         }
+    }
+
+    private void unknown(String from, String text) {
+        log.warn(
+                "Potentially invalid KV blocks for unrecognized request {} were retrieved by {}. They may have expired.",
+                text.length() <= 200 ? text : text.substring(0, 200),
+                from);
+        stats.count("baton:kv_unknown_notifications");
     }
 
     /** Requests whose blocks nobody needs any more. */
@@ -292,19 +352,20 @@ final class NixlWorker implements WorkerConnector {
             if (orphaned) {
                 log.warn(
                         "Releasing KV blocks for request {}: {}, which wanted them, is gone.",
-                        each.getKey(),
+                        lease.requestId,
                         String.join(", ", lease.wantedBy));
                 stats.count("baton:kv_orphaned_leases");
             } else if (now - lease.until >= 0) {
                 log.warn(
                         "Releasing expired KV blocks for request {} which were retrieved by {} remote worker(s) before lease expired.",
-                        each.getKey(),
+                        lease.requestId,
                         lease.done.size());
                 stats.count("vllm:nixl_num_kv_expired_reqs");
             } else {
                 continue;
             }
-            sent.add(each.getKey());
+            sent.add(lease.requestId);
+            pool().pushes().forget(lease.requestId);
             all.remove();
         }
         return sent;
@@ -316,23 +377,41 @@ final class NixlWorker implements WorkerConnector {
         return RemoteEngine.meet(address, tensorParallelSize, pool().info(), settings, fabric, pool().agent(), now);
     }
 
-    /** The owner of the reference: met anew if it is not the one we know, or gone, and was met before {@code since}. */
     private RemoteEngine engine(Reference reference, long since, long now) {
-        NixlSettings.Address address = new NixlSettings.Address(reference.host(), reference.port());
+        return engine(
+                new NixlSettings.Address(reference.host(), reference.port()),
+                reference.tensorParallelSize(),
+                since,
+                now,
+                engine -> engine.isOwnerOf(reference));
+    }
+
+    /** Who is at an address: met anew if it is not who it should be, or is gone, and was met before {@code since}. */
+    private RemoteEngine engine(
+            NixlSettings.Address address,
+            int tensorParallelSize,
+            long since,
+            long now,
+            Predicate<RemoteEngine> isMeant) {
         RemoteEngine known = engines.get(address);
         if (known != null
                 && (known.isPending()
                         || known.started() - since >= 0
-                        || (known.isConnected() && known.isOwnerOf(reference)))) {
+                        || (known.isConnected() && isMeant.test(known)))) {
             return known;
         }
-        RemoteEngine met = meet(address, Optional.of(reference.tensorParallelSize()), now);
+        RemoteEngine met = meet(address, Optional.of(tensorParallelSize), now);
         met.poll(now);
         engines.put(address, met);
         if (known != null) {
             retired.add(known);
         }
         return met;
+    }
+
+    /** What is pushed without having been promised before is proven when it has come. */
+    private boolean isTrue(Reference reference, RemoteEngine owner) {
+        return (mode == TransferMode.PUSH && reference.proof().isEmpty()) || owner.hasSigned(reference);
     }
 
     private void forgetEngines(long now) {
@@ -386,25 +465,29 @@ final class NixlWorker implements WorkerConnector {
             all.remove();
             if (engine.isConnected()
                     && engine.isOwnerOf(message.about())
-                    && engine.hasSigned(message.about())) {
+                    && isTrue(message.about(), engine)) {
                 if (message.heartbeat()) {
                     beats.computeIfAbsent(engine, _ -> new ArrayList<>())
                             .add(message.about().requestId());
                 } else {
-                    tell(engine, message.about().requestId() + ":" + context.tensorParallelSize());
+                    tell(engine, completion(message.about()));
                 }
             }
         }
-        beats.forEach((engine, ids) -> tell(engine, HEARTBEAT + String.join(",", ids)));
+        beats.forEach((engine, ids) -> tell(engine, new Notice.Heartbeat(ids).encode()));
     }
 
-    private void tell(RemoteEngine engine, String text) {
+    private byte[] completion(Reference read) {
+        return new Notice.Completion(read.requestId(), context.tensorParallelSize()).encode();
+    }
+
+    private void tell(RemoteEngine engine, byte[] message) {
         for (RemoteRank remote : engine.ranks()) {
             try {
-                pool().agent().notify(remote.peer(), text.getBytes(StandardCharsets.UTF_8));
+                pool().agent().notify(remote.peer(), message);
             } catch (TransferException e) {
                 stats.count("vllm:nixl_num_failed_notifications");
-                failure("notification_failed", e.getMessage(), Map.of("to", remote.peer().name(), "message", text));
+                failure("notification_failed", e.getMessage(), Map.of("to", remote.peer().name()));
             }
         }
     }
@@ -414,7 +497,7 @@ final class NixlWorker implements WorkerConnector {
                 "NIXL transfer failure: {}. {} | Context: {}",
                 type,
                 message,
-                new java.util.TreeMap<>(about).entrySet().stream()
+                new TreeMap<>(about).entrySet().stream()
                         .map(entry -> entry.getKey() + "=" + entry.getValue())
                         .collect(Collectors.joining(", ", "{", "}")));
     }
@@ -426,7 +509,8 @@ final class NixlWorker implements WorkerConnector {
         private final long since;
         private final long deadline;
         private Optional<RemoteEngine> engine = Optional.empty();
-        private Optional<PullTransfers> transfers = Optional.empty();
+        private Optional<LoadTransfers> transfers = Optional.empty();
+        private Optional<Push> push = Optional.empty();
         private boolean cancelled;
         private boolean over;
         private boolean ownerKnows;
@@ -435,7 +519,9 @@ final class NixlWorker implements WorkerConnector {
         private Pull(NixlStep.Load load, long now) {
             this.load = load;
             this.since = now;
-            this.deadline = now + settings.transferTimeout().toNanos();
+            this.deadline = now
+                    + (mode == TransferMode.PUSH ? settings.pushRegistrationTimeout() : settings.transferTimeout())
+                            .toNanos();
         }
 
         private boolean isOver() {
@@ -444,7 +530,7 @@ final class NixlWorker implements WorkerConnector {
 
         private void cancel() {
             cancelled = true;
-            transfers.ifPresent(PullTransfers::cancel);
+            transfers.ifPresent(LoadTransfers::cancel);
         }
 
         /** True if it has come further. */
@@ -452,7 +538,10 @@ final class NixlWorker implements WorkerConnector {
             if (over) {
                 return false;
             }
-            return transfers.isEmpty() ? connect(now) : transfer(transfers.get(), now);
+            if (transfers.isPresent()) {
+                return transfer(transfers.get(), now);
+            }
+            return push.isPresent() ? await(push.get(), now) : connect(now);
         }
 
         private boolean connect(long now) {
@@ -480,7 +569,7 @@ final class NixlWorker implements WorkerConnector {
             } else if (!owner.isOwnerOf(load.source())) {
                 ownerKnows = true;
                 reject(Rejection.STALE, "the peer at " + owner.address() + " is another instance, or in another life");
-            } else if (!owner.hasSigned(load.source())) {
+            } else if (!isTrue(load.source(), owner)) {
                 ownerKnows = true;
                 reject(Rejection.FORGED, "the reference is not as its owner made it");
             } else {
@@ -492,8 +581,23 @@ final class NixlWorker implements WorkerConnector {
         private void begin(RemoteEngine owner, long now) {
             engine = Optional.of(owner);
             owner.use(now);
+            Optional<String> misfit = owner.ranks().stream()
+                    .flatMap(remote ->
+                            BlockMap.misfit(remote.info().layout(), pool().info().layout()).stream())
+                    .findFirst();
+            if (misfit.isPresent()) {
+                fail("transfer_setup_failed", misfit.get(), now);
+            } else if (mode == TransferMode.PUSH) {
+                register(owner, now);
+            } else {
+                take(load, owner, false, now);
+            }
+        }
+
+        /** @param arrived the blocks are here and only to be checked */
+        private void take(NixlStep.Load from, RemoteEngine owner, boolean arrived, long now) {
             BlockMap map = new BlockMap(
-                    load,
+                    from,
                     pool().info(),
                     owner.ranks().stream().map(RemoteRank::info).toList());
             Optional<Rejection> wrong = map.wrong();
@@ -502,7 +606,7 @@ final class NixlWorker implements WorkerConnector {
                 return;
             }
             try {
-                transfers = Optional.of(new PullTransfers(
+                transfers = Optional.of(new LoadTransfers(
                         map,
                         owner.ranks(),
                         pool().cache(),
@@ -510,21 +614,125 @@ final class NixlWorker implements WorkerConnector {
                         fabric,
                         stats,
                         context.ticker(),
+                        arrived,
                         Duration.ofNanos(Math.max(1, deadline - now))));
             } catch (TransferException | RuntimeException e) {
                 fail("transfer_setup_failed", String.valueOf(e.getMessage()), now);
             }
         }
 
-        private boolean transfer(PullTransfers moving, long now) {
+        // ---- pushed
+
+        private void register(RemoteEngine owner, long now) {
+            Reference source = load.source();
+            Notice.PushRegistration registration = new Notice.PushRegistration(
+                    source.requestId(),
+                    new Notice.PushRegistration.Instance(
+                            context.config().engineId(),
+                            settings.host(),
+                            sideChannelPort,
+                            context.tensorParallelSize()),
+                    load.blocks(),
+                    new Notice.PushRegistration.Instance(
+                            source.engineId(), source.host(), source.port(), source.tensorParallelSize()),
+                    context.pipelineParallelSize());
+            Push waiting = new Push();
+            owner.ranks().forEach(remote -> waiting.awaited.add(remote.peer().name()));
+            push = Optional.of(waiting);
+            for (RemoteRank remote : owner.ranks()) {
+                try {
+                    pool().agent().notify(remote.peer(), registration.encode());
+                } catch (TransferException e) {
+                    stats.count("vllm:nixl_num_failed_notifications");
+                    waiting.failure = Optional.of("the registration cannot be sent: " + e.getMessage());
+                }
+            }
+            if (waiting.failure.isPresent()) {
+                giveUp(owner, waiting, now);
+            }
+        }
+
+        /** A message about a push; false if it is about something else. */
+        private boolean hear(String from, String text) {
+            if (push.isEmpty() || !push.get().awaited.contains(from)) {
+                return false;
+            }
+            Push waiting = push.get();
+            String id = load.source().requestId();
+            if (text.equals(Pushes.FAILED + id)) {
+                waiting.awaited.remove(from);
+                waiting.failure = waiting.failure.or(() -> Optional.of("the prefill instance does not push the blocks"));
+                return true;
+            }
+            if (text.startsWith(Pushes.DONE + id + ":")) {
+                waiting.awaited.remove(from);
+                waiting.blocks = PushedBlocks.parse(text.substring((Pushes.DONE + id).length() + 1));
+                if (waiting.blocks.isEmpty()) {
+                    waiting.failure = waiting.failure.or(() -> Optional.of("what the push says of its blocks is no list"));
+                }
+                return true;
+            }
+            if (text.equals(id + ":" + load.source().tensorParallelSize())) {
+                waiting.awaited.remove(from);
+                return true;
+            }
+            return false;
+        }
+
+        private boolean await(Push waiting, long now) {
+            RemoteEngine owner = engine.orElseThrow();
+            // Who is gone does not write.
+            owner.ranks().stream()
+                    .filter(remote -> !remote.peer().alive())
+                    .filter(remote -> waiting.awaited.remove(remote.peer().name()))
+                    .forEach(_ -> waiting.failure = Optional.of("the peer is gone"));
+            if (waiting.failure.isEmpty() && (cancelled || now - deadline >= 0)) {
+                waiting.failure = Optional.of(cancelled ? "cancelled" : "the blocks were not pushed in time");
+            }
+            if (waiting.failure.isPresent() && !waiting.awaited.isEmpty()) {
+                giveUp(owner, waiting, now);
+            }
+            if (!waiting.awaited.isEmpty()) {
+                return false;
+            }
+            if (cancelled) {
+                over = true;
+            } else if (waiting.failure.isPresent()) {
+                fail("transfer_failed", waiting.failure.get(), now);
+            } else if (waiting.isOfAnotherPrompt(load)) {
+                reject(Rejection.MISMATCH, "they are of another prompt");
+            } else {
+                take(waiting.proven(load), owner, true, now);
+            }
+            return true;
+        }
+
+        /** Asks the owner to stop, and after a while ends the connection, by which its writes end. */
+        private void giveUp(RemoteEngine owner, Push waiting, long now) {
+            if (waiting.gaveUp.isEmpty()) {
+                waiting.gaveUp = OptionalLong.of(now);
+                tell(
+                        owner,
+                        (PUSH_CANCEL + load.source().requestId()).getBytes(StandardCharsets.UTF_8));
+            } else if (now - waiting.gaveUp.getAsLong()
+                    >= settings.handshakeTimeout().toNanos()) {
+                for (RemoteRank remote : owner.ranks()) {
+                    if (waiting.awaited.remove(remote.peer().name())) {
+                        remote.peer().close();
+                    }
+                }
+            }
+        }
+
+        private boolean transfer(LoadTransfers moving, long now) {
             boolean moved = moving.advance(Duration.ofNanos(Math.max(1, deadline - now)));
-            Optional<PullTransfers.Result> result = moving.result();
+            Optional<LoadTransfers.Result> result = moving.result();
             if (result.isEmpty()) {
                 return moved;
             }
             switch (result.get()) {
-                case PullTransfers.Result.Good() -> over = true;
-                case PullTransfers.Result.Bad(Map<Integer, Rejection> blocks) -> {
+                case LoadTransfers.Result.Good() -> over = true;
+                case LoadTransfers.Result.Bad(Map<Integer, Rejection> blocks) -> {
                     blocks.values().stream().distinct().forEach(this::count);
                     log.warn(
                             "request {}: {} of {} blocks of request {} of engine {} are not what was promised ({}) and are not used",
@@ -541,7 +749,7 @@ final class NixlWorker implements WorkerConnector {
                     invalid.addAll(blocks.keySet());
                     over = true;
                 }
-                case PullTransfers.Result.Failed(String message) -> {
+                case LoadTransfers.Result.Failed(String message) -> {
                     if (cancelled) {
                         over = true;
                     } else {
@@ -595,9 +803,67 @@ final class NixlWorker implements WorkerConnector {
             engine.ifPresent(owner -> {
                 owner.release(now);
                 if (!ownerKnows && owner.isConnected()) {
-                    tell(owner, load.source().requestId() + ":" + context.tensorParallelSize());
+                    tell(owner, completion(load.source()));
                 }
             });
+        }
+    }
+
+    /** Blocks that a peer is writing, or will. */
+    private static final class Push {
+        /** Names of the agents of which we have not heard that they are done. */
+        private final Set<String> awaited = new HashSet<>();
+
+        private Optional<PushedBlocks> blocks = Optional.empty();
+        private Optional<String> failure = Optional.empty();
+        private OptionalLong gaveUp = OptionalLong.empty();
+
+        private boolean isOfAnotherPrompt(NixlStep.Load load) {
+            return blocks.isPresent()
+                    && load.prompt()
+                            .filter(prompt -> !prompt.equals(blocks.get().prompt()))
+                            .isPresent();
+        }
+
+        /** The load with what the owner has said of its blocks, if the reference did not say it. */
+        private NixlStep.Load proven(NixlStep.Load load) {
+            Reference source = load.source();
+            if (source.proof().isPresent() || blocks.isEmpty()) {
+                return load;
+            }
+            Reference proven = new Reference(
+                    source.engineId(),
+                    source.requestId(),
+                    source.host(),
+                    source.port(),
+                    source.tensorParallelSize(),
+                    blocks.get().blocks(),
+                    source.tokens(),
+                    Optional.of(new Reference.Proof("", "", blocks.get().generations(), "", "")));
+            return new NixlStep.Load(
+                    load.requestId(), proven, load.firstToken(), load.tokens(), load.blocks(), load.prompt());
+        }
+    }
+
+    /** What the owner says of the blocks that it has pushed. */
+    private record PushedBlocks(String prompt, int[] blocks, long[] generations) {
+        private static Optional<PushedBlocks> parse(String text) {
+            int colon = text.indexOf(':');
+            String[] pairs = text.substring(colon + 1).split(",");
+            int[] blocks = new int[pairs.length];
+            long[] generations = new long[pairs.length];
+            try {
+                for (int i = 0; i < pairs.length; i++) {
+                    int equals = pairs[i].indexOf('=');
+                    blocks[i] = Integer.parseInt(pairs[i].substring(0, Math.max(0, equals)));
+                    generations[i] = Long.parseLong(pairs[i].substring(equals + 1));
+                }
+            } catch (NumberFormatException e) {
+                return Optional.empty();
+            }
+            return colon >= 0 && Arrays.stream(blocks).allMatch(block -> block >= 0)
+                    ? Optional.of(new PushedBlocks(text.substring(0, colon), blocks, generations))
+                    : Optional.empty();
         }
     }
 
@@ -612,7 +878,7 @@ final class NixlWorker implements WorkerConnector {
         }
         last.agent().close();
         for (Pull pull : pulls.values()) {
-            pull.transfers.ifPresent(PullTransfers::awaitCheck);
+            pull.transfers.ifPresent(LoadTransfers::awaitCheck);
         }
         pulls.clear();
         engines.values().forEach(engine -> engine.close(List.of()));

@@ -40,7 +40,7 @@ final class RemoteEngine {
         void needScratch(Fabric fabric, TransferAgent agent, int slots) throws TransferException {
             if (scratch.isEmpty()) {
                 Fabric.Memory memory = fabric.allocate(
-                        slots * Seals.entryBytes(info.layout().kvHeads()));
+                        slots * Seals.entryBytes(info.layout()));
                 try {
                     scratch = Optional.of(new Scratch(memory, agent.register(memory.region())));
                 } catch (TransferException | RuntimeException e) {
@@ -148,10 +148,6 @@ final class RemoteEngine {
         if (info.life().isPresent() && info.seals().isEmpty()) {
             throw new TransferException("it signs references but has no seals");
         }
-        if (self.layout().blockSize() % info.layout().blockSize() != 0) {
-            throw new TransferException("its block size " + info.layout().blockSize() + " does not divide ours, "
-                    + self.layout().blockSize());
-        }
     }
 
     /** Takes in what has become of the handshake. */
@@ -219,6 +215,10 @@ final class RemoteEngine {
                         .life()
                         .map(life -> reference.isSignedWith(life.key()))
                         .orElse(reference.proof().isEmpty()));
+    }
+
+    Optional<RemoteRank> rankOf(String agent) {
+        return ranks.stream().filter(rank -> rank.peer().name().equals(agent)).findFirst();
     }
 
     void use(long now) {

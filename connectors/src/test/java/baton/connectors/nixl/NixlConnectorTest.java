@@ -81,7 +81,7 @@ class NixlConnectorTest {
                         tensorParallelSize,
                         1,
                         ticker),
-                40);
+                40 * BLOCK_SIZE / blockSize);
     }
 
     private static FakeKvRequest request(String id, int length) {
@@ -589,19 +589,20 @@ class NixlConnectorTest {
     @ParameterizedTest
     @CsvSource({
         "2, 4, 1, 4", "1, 4, 2, 4", "2, 4, 2, 4", "4, 4, 2, 4", "4, 4, 1, 4", "2, 4, 4, 4", "1, 4, 4, 4", "1, 4, 1, 8",
-        "1, 2, 1, 8", "2, 4, 1, 8", "1, 4, 2, 8", "4, 2, 2, 4"
+        "1, 2, 1, 8", "2, 4, 1, 8", "1, 4, 2, 8", "4, 2, 2, 4", "1, 32, 1, 16",
+        "1, 16, 1, 32", "2, 32, 1, 16", "1, 32, 2, 32", "1, 16, 2, 48"
     })
     void partsOfBlocksFindTheirPlaces(int prefillSize, int prefillBlocks, int decodeSize, int decodeBlocks) {
         decode.close();
         prefill.close();
         prefill = engine(prefillFabric, "p", Map.of(), prefillSize, prefillBlocks);
         decode = engine(decodeFabric, "d", Map.of(), decodeSize, decodeBlocks);
-        for (int length : new int[] {1, 3, 4, 5, 8, 9, 16, 21}) {
+        for (int length : new int[] {1, 3, 4, 5, 8, 9, 16, 17, 21, 32, 33, 49, 64, 97}) {
             int[] prompt = FakeKvRequest.counting(length * 100, length);
             JsonFields params = prefilled(new FakeKvRequest("p-" + length, prompt, prefillBlocks));
             Running running = decode.admit(
                     new FakeKvRequest("d-" + length, prompt, decodeBlocks).withKvTransferParams(params),
-                    length > 8 ? 8 : 0);
+                    length > 64 ? 48 : length > 8 && 8 % decodeBlocks == 0 ? 8 : 0);
             load(running);
             assertThat(running.computedTokens()).isEqualTo(length - 1);
             assertThat(decode.holds(running, 0, length - 1)).isTrue();

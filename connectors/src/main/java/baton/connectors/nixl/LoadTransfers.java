@@ -23,10 +23,11 @@ import java.util.concurrent.CompletionException;
 import java.util.zip.CRC32C;
 
 /**
- * The transfers of one load: the blocks; when these are here, their seals; then the comparison, beside the step. A load from a
- * peer without seals is over with the first. It is over only when none of its transfers can write any more.
+ * How the blocks of one load come: the blocks themselves, read or pushed; when these are here, their seals; then the comparison,
+ * beside the step. A load from a peer without seals is over with the first. It is over only when none of its transfers can write
+ * any more.
  */
-final class PullTransfers {
+final class LoadTransfers {
     /** How it ended. */
     sealed interface Result {
         record Good() implements Result {}
@@ -59,7 +60,8 @@ final class PullTransfers {
     private Optional<Result> result = Optional.empty();
     private boolean cancelled;
 
-    PullTransfers(
+    /** @param arrived the blocks are here, and only to be checked */
+    LoadTransfers(
             BlockMap map,
             List<RemoteRank> remotes,
             KvCache cache,
@@ -67,6 +69,7 @@ final class PullTransfers {
             Fabric fabric,
             TransferStats stats,
             Ticker ticker,
+            boolean arrived,
             Duration timeout)
             throws TransferException {
         this.map = map;
@@ -82,8 +85,10 @@ final class PullTransfers {
                 remotes.get(heads.source()).needScratch(fabric, agent, map.sealSlots());
             }
         }
-        for (Heads heads : map.heads()) {
-            start(heads, map.ranges(heads), timeout);
+        if (!arrived) {
+            for (Heads heads : map.heads()) {
+                start(heads, map.ranges(heads), timeout);
+            }
         }
     }
 
@@ -219,11 +224,11 @@ final class PullTransfers {
 
     private Map<Integer, Rejection> compare() {
         Map<Integer, Rejection> bad = new LinkedHashMap<>();
-        long[] generations = map.load().source().proof().orElseThrow().generations();
+        long[] promised = map.load().source().proof().orElseThrow().generations();
         CRC32C crc = new CRC32C();
         for (Heads heads : map.heads()) {
             RemoteRank remote = remotes.get(heads.source());
-            long entryBytes = Seals.entryBytes(remote.info().layout().kvHeads());
+            long entryBytes = Seals.entryBytes(remote.info().layout());
             MemorySegment entries = remote.scratch().memory().region().memory();
             for (Piece piece : map.pieces()) {
                 MemorySegment entry = entries.asSlice(map.sealSlot(piece) * entryBytes, entryBytes);
@@ -234,9 +239,15 @@ final class PullTransfers {
                             cache.layout(),
                             piece.local(),
                             heads.localHead() + head,
-                            piece.slot(),
+                            piece.localSlot(),
                             map.slots());
-                    Seals.check(entry, generations[piece.index()], heads.remoteHead() + head, digest)
+                    Seals.check(
+                                    entry,
+                                    remote.info().layout(),
+                                    promised[piece.index()],
+                                    heads.remoteHead() + head,
+                                    piece.remoteSlot(),
+                                    digest)
                             .ifPresent(wrong -> bad.put(piece.local(), wrong));
                 }
             }
