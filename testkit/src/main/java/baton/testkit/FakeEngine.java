@@ -223,7 +223,8 @@ public final class FakeEngine implements AutoCloseable {
                         share.running.computedTokens,
                         share.tokens))
                 .toList();
-        ConnectorMetadata metadata = scheduler.buildMetadata(new ScheduledStep(scheduled, takeFinished(), preempted));
+        Set<String> ended = takeFinished();
+        ConnectorMetadata metadata = scheduler.buildMetadata(new ScheduledStep(scheduled, ended, preempted));
         ranks.forEach(rank -> rank.worker().startLoad(metadata));
         for (int layer = 0; layer < layout.layers(); layer++) {
             for (RankSide rank : ranks) {
@@ -241,7 +242,7 @@ public final class FakeEngine implements AutoCloseable {
             }
         }
         ranks.forEach(rank -> rank.worker().waitForSave());
-        WorkerReport report = report();
+        WorkerReport report = report(ended);
         for (Share share : shares) {
             share.running.computedTokens += share.tokens;
         }
@@ -250,10 +251,10 @@ public final class FakeEngine implements AutoCloseable {
 
     /** Runs one step without a forward pass. */
     public WorkerReport idleStep() {
-        ConnectorMetadata metadata =
-                scheduler.buildMetadata(new ScheduledStep(List.of(), takeFinished(), Set.of()));
+        Set<String> ended = takeFinished();
+        ConnectorMetadata metadata = scheduler.buildMetadata(new ScheduledStep(List.of(), ended, Set.of()));
         ranks.forEach(rank -> rank.worker().startLoad(metadata));
-        return report();
+        return report(ended);
     }
 
     private Set<String> takeFinished() {
@@ -262,8 +263,8 @@ public final class FakeEngine implements AutoCloseable {
         return taken;
     }
 
-    private WorkerReport report() {
-        WorkerReport report = merged();
+    private WorkerReport report(Set<String> ended) {
+        WorkerReport report = merged(ended);
         scheduler.onStepDone(report);
         for (String id : report.received()) {
             Running running = known(id);
@@ -280,14 +281,14 @@ public final class FakeEngine implements AutoCloseable {
     }
 
     /** What all ranks have done; sent and received when the last has said so. */
-    private WorkerReport merged() {
+    private WorkerReport merged(Set<String> ended) {
         Set<String> sent = new LinkedHashSet<>();
         Set<String> received = new LinkedHashSet<>();
         Set<Integer> invalid = new LinkedHashSet<>();
         List<Measurement> measurements = new ArrayList<>();
         boolean busy = false;
         for (RankSide rank : ranks) {
-            WorkerReport report = rank.worker().report(Set.of());
+            WorkerReport report = rank.worker().report(ended);
             count(report.sent(), sentBy, sent);
             count(report.received(), receivedBy, received);
             invalid.addAll(report.invalidBlocks());

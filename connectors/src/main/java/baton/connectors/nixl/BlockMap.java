@@ -88,8 +88,9 @@ final class BlockMap {
         boolean fits = (here % there == 0 || there % here == 0) && here % Seals.unit(there) == 0;
         return fits
                 ? Optional.empty()
-                : Optional.of("the owner's block size is " + there + ", the reader's " + here
-                        + "; the reader's must be a multiple of the owner's, or both multiples of 16 of which one divides the other");
+                : Optional.of(
+                        "the owner's block size is " + there + ", the reader's " + here
+                                + "; the reader's must be a multiple of the owner's, or both multiples of 16 of which one divides the other");
     }
 
     /** Why nothing can be read. */
@@ -129,7 +130,8 @@ final class BlockMap {
         KvLayout local = self.layout();
         KvLayout remote = source.layout();
         List<Range> ranges = new ArrayList<>();
-        boolean whole = local.equals(remote) && from.count() == local.kvHeads() && endLayer - firstLayer == local.layers();
+        boolean whole =
+                local.equals(remote) && from.count() == local.kvHeads() && endLayer - firstLayer == local.layers();
         boolean sameBlocks = local.blockSize() == remote.blockSize() && slots() == local.blockSize();
         for (Piece piece : some) {
             long localBlock = self.pool() + piece.local() * local.blockBytes();
@@ -194,7 +196,8 @@ final class BlockMap {
 
     /** How many such places there are. */
     int sealSlots() {
-        return self.blocks() * Math.max(1, self.layout().blockSize() / remoteLayout().blockSize());
+        return self.blocks()
+                * Math.max(1, self.layout().blockSize() / remoteLayout().blockSize());
     }
 
     /** Neighbours on both sides become one range. */

@@ -169,8 +169,8 @@ final class LoadTransfers {
 
     private void start(Heads heads, List<Range> ranges, Duration timeout) {
         long before = ticker.nanos();
-        Transfer transfer = agent.start(
-                Operation.READ, remotes.get(heads.source()).peer(), ranges, Optional.empty(), timeout);
+        Transfer transfer =
+                agent.start(Operation.READ, remotes.get(heads.source()).peer(), ranges, Optional.empty(), timeout);
         started.add(new Started(transfer, ranges.size(), Duration.ofNanos(ticker.nanos() - before)));
     }
 
@@ -183,10 +183,7 @@ final class LoadTransfers {
         for (Heads heads : map.heads()) {
             RemoteRank remote = remotes.get(heads.source());
             long local = remote.scratch().memory().region().memory().address();
-            start(
-                    heads,
-                    map.sealRanges(heads, local, remote.info().seals().orElseThrow()),
-                    timeout);
+            start(heads, map.sealRanges(heads, local, remote.info().seals().orElseThrow()), timeout);
         }
     }
 

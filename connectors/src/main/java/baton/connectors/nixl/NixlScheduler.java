@@ -93,7 +93,8 @@ final class NixlScheduler implements SchedulerConnector {
         byte[] key = new byte[KEY_BYTES];
         new SecureRandom().nextBytes(key);
         this.life = new RankInfo.Life(UUID.randomUUID().toString(), key);
-        this.lastHeartbeat = context.ticker().nanos() - settings.heartbeatInterval().toNanos();
+        this.lastHeartbeat =
+                context.ticker().nanos() - settings.heartbeatInterval().toNanos();
     }
 
     @Override
@@ -137,7 +138,14 @@ final class NixlScheduler implements SchedulerConnector {
                 tracked.nextTurn = settings.bidirectional() && prefilledElsewhere;
                 if (prefilledElsewhere || earlierTurn) {
                     tracked.leastTokens = prefilledElsewhere ? 1 : settings.recomputeThreshold() + 1;
-                    accept(request, tracked, Reference.read(params, mode == TransferMode.PUSH ? Optional.of(TransferMode.commonId(request.id())) : Optional.empty()));
+                    accept(
+                            request,
+                            tracked,
+                            Reference.read(
+                                    params,
+                                    mode == TransferMode.PUSH
+                                            ? Optional.of(TransferMode.commonId(request.id()))
+                                            : Optional.empty()));
                 }
             } catch (ConfigException e) {
                 log.warn(
@@ -361,7 +369,11 @@ final class NixlScheduler implements SchedulerConnector {
             return Release.NOW;
         }
         if (tracked.toBeRead) {
-            return lease(request, blockTable, request.promptLength(), settings.lease().toNanos());
+            return lease(
+                    request,
+                    blockTable,
+                    request.promptLength(),
+                    settings.lease().toNanos());
         }
         // The last token was sampled, not computed; and of a turn only full blocks are sealed.
         int tokens = (request.length() - 1) / blockSize * blockSize;
@@ -463,8 +475,8 @@ final class NixlScheduler implements SchedulerConnector {
         private Optional<String> digest = Optional.empty();
 
         private String promptDigest(KvRequest request) {
-            String known = digest.orElseGet(
-                    () -> Reference.promptDigest(request, request.promptLength(), context.model()));
+            String known =
+                    digest.orElseGet(() -> Reference.promptDigest(request, request.promptLength(), context.model()));
             digest = Optional.of(known);
             return known;
         }

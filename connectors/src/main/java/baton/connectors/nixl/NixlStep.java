@@ -43,12 +43,7 @@ record NixlStep(
      * @param prompt digest of the whole prompt, if the source does not say what it is of
      */
     record Load(
-            String requestId,
-            Reference source,
-            int firstToken,
-            int tokens,
-            int[] blocks,
-            Optional<String> prompt) {}
+            String requestId, Reference source, int firstToken, int tokens, int[] blocks, Optional<String> prompt) {}
 
     /**
      * Blocks that are kept for others.

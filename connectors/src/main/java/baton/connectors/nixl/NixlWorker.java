@@ -19,6 +19,7 @@ import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Iterator;
 import java.util.LinkedHashMap;
@@ -77,8 +78,8 @@ final class NixlWorker implements WorkerConnector {
     private final Map<String, Pull> pulls = new LinkedHashMap<>();
     private final List<Message> messages = new ArrayList<>();
     private final Map<String, Held> held = new LinkedHashMap<>();
-    /** Since the last report. */
-    private final Set<String> released = new LinkedHashSet<>();
+    /** What readers have said of requests that are still running: all that they need was pushed. */
+    private final Map<String, Held> early = new HashMap<>();
 
     private int[] toSeal = {};
     private int sideChannelPort;
@@ -101,8 +102,10 @@ final class NixlWorker implements WorkerConnector {
     private static final class Held {
         private final String requestId;
         private long until;
-        /** Readers that are done. */
+        /** Readers that are done, and how many there are. */
         private final Set<String> done = new HashSet<>();
+
+        private int readers = Integer.MAX_VALUE;
         /** Readers that have given a sign of life. */
         private final Set<String> wantedBy = new HashSet<>();
 
@@ -124,8 +127,7 @@ final class NixlWorker implements WorkerConnector {
     @Override
     public void register(KvCache cache) {
         TransferAgent agent = fabric.agent(settings);
-        Fabric.Memory sealMemory =
-                fabric.allocate(cache.blocks() * Seals.entryBytes(cache.layout()));
+        Fabric.Memory sealMemory = fabric.allocate(cache.blocks() * Seals.entryBytes(cache.layout()));
         try {
             Registration registration = agent.register(new Region(cache.memory(), Optional.empty()));
             Registration sealRegistration = agent.register(sealMemory.region());
@@ -181,7 +183,10 @@ final class NixlWorker implements WorkerConnector {
         }
         toSeal = step.sealed();
         for (NixlStep.Lease lease : step.leases()) {
-            held.put(key(lease.requestId()), new Held(lease.requestId(), now + lease.nanos()));
+            Held kept = Optional.ofNullable(early.remove(key(lease.requestId())))
+                    .orElseGet(() -> new Held(lease.requestId(), now));
+            kept.until = now + lease.nanos();
+            held.put(key(lease.requestId()), kept);
         }
         sideChannelPort = step.port();
         pool().pushes().begin(step.written(), step.preempted());
@@ -231,6 +236,7 @@ final class NixlWorker implements WorkerConnector {
             // Those that are read by others came with their lease.
             if (!held.containsKey(key(id))) {
                 pool().pushes().forget(id);
+                early.remove(key(id));
             }
         }
         Set<String> sent = release(now);
@@ -318,13 +324,15 @@ final class NixlWorker implements WorkerConnector {
             case Notice.PushRegistration registration -> pool().pushes().register(registration, from);
             case Notice.Completion(String id, int readers) -> {
                 Held lease = held.get(key(id));
+                if (lease == null) {
+                    lease = pool().pushes()
+                            .requestOf(id)
+                            .map(running -> early.computeIfAbsent(key(id), _ -> new Held(running, now)))
+                            .orElse(null);
+                }
                 if (lease != null) {
                     lease.done.add(from);
-                    if (lease.done.size() >= Math.max(1, readers / context.tensorParallelSize())) {
-                        released.add(lease.requestId);
-                        held.remove(key(id));
-                        pool().pushes().forget(lease.requestId);
-                    }
+                    lease.readers = Math.max(1, readers / context.tensorParallelSize());
                 } else if (pulls.values().stream().noneMatch(pull -> pull.hear(from, text))) {
                     unknown(from, text);
                 }
@@ -342,13 +350,17 @@ final class NixlWorker implements WorkerConnector {
 
     /** Requests whose blocks nobody needs any more. */
     private Set<String> release(long now) {
-        Set<String> sent = new LinkedHashSet<>(released);
-        released.clear();
-        for (Iterator<Map.Entry<String, Held>> all = held.entrySet().iterator(); all.hasNext(); ) {
-            Map.Entry<String, Held> each = all.next();
-            Held lease = each.getValue();
-            boolean orphaned = !lease.wantedBy.isEmpty()
-                    && lease.wantedBy.stream().allMatch(pool().agent()::isGone);
+        Set<String> sent = new LinkedHashSet<>();
+        for (Iterator<Held> all = held.values().iterator(); all.hasNext(); ) {
+            Held lease = all.next();
+            if (lease.done.size() >= lease.readers) {
+                sent.add(lease.requestId);
+                pool().pushes().forget(lease.requestId);
+                all.remove();
+                continue;
+            }
+            boolean orphaned =
+                    !lease.wantedBy.isEmpty() && lease.wantedBy.stream().allMatch(pool().agent()::isGone);
             if (orphaned) {
                 log.warn(
                         "Releasing KV blocks for request {}: {}, which wanted them, is gone.",
@@ -463,9 +475,7 @@ final class NixlWorker implements WorkerConnector {
                 continue;
             }
             all.remove();
-            if (engine.isConnected()
-                    && engine.isOwnerOf(message.about())
-                    && isTrue(message.about(), engine)) {
+            if (engine.isConnected() && engine.isOwnerOf(message.about()) && isTrue(message.about(), engine)) {
                 if (message.heartbeat()) {
                     beats.computeIfAbsent(engine, _ -> new ArrayList<>())
                             .add(message.about().requestId());
@@ -487,7 +497,10 @@ final class NixlWorker implements WorkerConnector {
                 pool().agent().notify(remote.peer(), message);
             } catch (TransferException e) {
                 stats.count("vllm:nixl_num_failed_notifications");
-                failure("notification_failed", e.getMessage(), Map.of("to", remote.peer().name()));
+                failure(
+                        "notification_failed",
+                        e.getMessage(),
+                        Map.of("to", remote.peer().name()));
             }
         }
     }
@@ -497,9 +510,10 @@ final class NixlWorker implements WorkerConnector {
                 "NIXL transfer failure: {}. {} | Context: {}",
                 type,
                 message,
-                new TreeMap<>(about).entrySet().stream()
-                        .map(entry -> entry.getKey() + "=" + entry.getValue())
-                        .collect(Collectors.joining(", ", "{", "}")));
+                new TreeMap<>(about)
+                        .entrySet().stream()
+                                .map(entry -> entry.getKey() + "=" + entry.getValue())
+                                .collect(Collectors.joining(", ", "{", "}")));
     }
 
     // ---- reading
@@ -582,8 +596,9 @@ final class NixlWorker implements WorkerConnector {
             engine = Optional.of(owner);
             owner.use(now);
             Optional<String> misfit = owner.ranks().stream()
-                    .flatMap(remote ->
-                            BlockMap.misfit(remote.info().layout(), pool().info().layout()).stream())
+                    .flatMap(remote -> BlockMap.misfit(
+                            remote.info().layout(), pool().info().layout())
+                            .stream())
                     .findFirst();
             if (misfit.isPresent()) {
                 fail("transfer_setup_failed", misfit.get(), now);
@@ -661,14 +676,16 @@ final class NixlWorker implements WorkerConnector {
             String id = load.source().requestId();
             if (text.equals(Pushes.FAILED + id)) {
                 waiting.awaited.remove(from);
-                waiting.failure = waiting.failure.or(() -> Optional.of("the prefill instance does not push the blocks"));
+                waiting.failure =
+                        waiting.failure.or(() -> Optional.of("the prefill instance does not push the blocks"));
                 return true;
             }
             if (text.startsWith(Pushes.DONE + id + ":")) {
                 waiting.awaited.remove(from);
                 waiting.blocks = PushedBlocks.parse(text.substring((Pushes.DONE + id).length() + 1));
                 if (waiting.blocks.isEmpty()) {
-                    waiting.failure = waiting.failure.or(() -> Optional.of("what the push says of its blocks is no list"));
+                    waiting.failure =
+                            waiting.failure.or(() -> Optional.of("what the push says of its blocks is no list"));
                 }
                 return true;
             }
@@ -711,9 +728,7 @@ final class NixlWorker implements WorkerConnector {
         private void giveUp(RemoteEngine owner, Push waiting, long now) {
             if (waiting.gaveUp.isEmpty()) {
                 waiting.gaveUp = OptionalLong.of(now);
-                tell(
-                        owner,
-                        (PUSH_CANCEL + load.source().requestId()).getBytes(StandardCharsets.UTF_8));
+                tell(owner, (PUSH_CANCEL + load.source().requestId()).getBytes(StandardCharsets.UTF_8));
             } else if (now - waiting.gaveUp.getAsLong()
                     >= settings.handshakeTimeout().toNanos()) {
                 for (RemoteRank remote : owner.ranks()) {

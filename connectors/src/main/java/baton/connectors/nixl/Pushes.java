@@ -122,13 +122,7 @@ final class Pushes {
         RemoteEngine engine(NixlSettings.Address address, int tensorParallelSize, String engineId, long since);
     }
 
-    Pushes(
-            RankInfo self,
-            Seals seals,
-            TransferAgent agent,
-            NixlSettings settings,
-            TransferStats stats,
-            Ticker ticker) {
+    Pushes(RankInfo self, Seals seals, TransferAgent agent, NixlSettings settings, TransferStats stats, Ticker ticker) {
         this.self = self;
         this.seals = seals;
         this.agent = agent;
@@ -181,8 +175,7 @@ final class Pushes {
             source.afterStep = source.complete;
         }
         for (NixlStep.Written each : written) {
-            Source source = sources.computeIfAbsent(
-                    TransferMode.commonId(each.requestId()), _ -> new Source(each));
+            Source source = sources.computeIfAbsent(TransferMode.commonId(each.requestId()), _ -> new Source(each));
             source.blocks = each.blocks();
             source.complete = each.before();
             source.afterStep = each.after();
@@ -210,6 +203,12 @@ final class Pushes {
         if (source != null) {
             targetsOf(requestId).forEach(target -> target.fail("the prefill instance has given up the blocks"));
         }
+    }
+
+    /** The request that is known here, if it is, by what its two legs have in common. */
+    Optional<String> requestOf(String requestId) {
+        return Optional.ofNullable(sources.get(TransferMode.commonId(requestId)))
+                .map(source -> source.requestId);
     }
 
     private List<Target> targetsOf(String requestId) {
@@ -249,7 +248,8 @@ final class Pushes {
     private boolean connect(Target target, Meeting meeting, long now) {
         Notice.PushRegistration registration = target.registration;
         RemoteEngine engine = meeting.engine(
-                new NixlSettings.Address(registration.decode().host(), registration.decode().port()),
+                new NixlSettings.Address(
+                        registration.decode().host(), registration.decode().port()),
                 registration.decode().tensorParallelSize(),
                 registration.decode().engineId(),
                 target.since);
@@ -298,15 +298,15 @@ final class Pushes {
             }
             List<Piece> next = map.pieces().subList(Math.min(target.begun[layer], pieces), pieces);
             if (!next.isEmpty() && target.heads.isPresent()) {
-                List<Range> ranges = map.ranges(target.heads.get(), withBlocks(next, source.blocks), layer, end).stream()
-                        .map(range -> new Range(
-                                /* local= */ range.remote(), /* remote= */ range.local(), range.bytes()))
-                        .toList();
+                List<Range> ranges =
+                        map.ranges(target.heads.get(), withBlocks(next, source.blocks), layer, end).stream()
+                                .map(range -> new Range(
+                                        /* local= */ range.remote(), /* remote= */ range.local(), range.bytes()))
+                                .toList();
                 long before = ticker.nanos();
-                Transfer transfer =
-                        agent.start(Operation.WRITE, remote.peer(), ranges, Optional.empty(), settings.transferTimeout());
-                target.writes.add(
-                        new Write(transfer, ranges.size(), Duration.ofNanos(ticker.nanos() - before)));
+                Transfer transfer = agent.start(
+                        Operation.WRITE, remote.peer(), ranges, Optional.empty(), settings.transferTimeout());
+                target.writes.add(new Write(transfer, ranges.size(), Duration.ofNanos(ticker.nanos() - before)));
             }
             Arrays.fill(target.begun, layer, end, Math.max(target.begun[layer], pieces));
             layer = end;
@@ -346,7 +346,12 @@ final class Pushes {
                 source.promptLength,
                 Optional.empty());
         NixlStep.Load load = new NixlStep.Load(
-                target.registration.requestId(), ours, firstToken, source.promptLength - firstToken, blocks, Optional.empty());
+                target.registration.requestId(),
+                ours,
+                firstToken,
+                source.promptLength - firstToken,
+                blocks,
+                Optional.empty());
         try {
             List<RankInfo> owners = new ArrayList<>();
             int own = -1;
@@ -433,7 +438,10 @@ final class Pushes {
                 agent.notify(remote.peer(), text.getBytes(StandardCharsets.UTF_8));
             } catch (TransferException e) {
                 stats.count("vllm:nixl_num_failed_notifications");
-                log.warn("NIXL transfer failure: notification_failed. {} | Context: {to={}}", e.getMessage(), target.agentName);
+                log.warn(
+                        "NIXL transfer failure: notification_failed. {} | Context: {to={}}",
+                        e.getMessage(),
+                        target.agentName);
             }
         });
     }

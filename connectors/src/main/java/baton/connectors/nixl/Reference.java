@@ -228,7 +228,9 @@ record Reference(
 
     private static LongStream checked(JsonFields fields, String name, JsonNode value) {
         if (value.isArray()
-                && value.valueStream().allMatch(each -> each.isIntegralNumber() && each.asBigInteger().signum() >= 0)) {
+                && value.valueStream()
+                        .allMatch(each ->
+                                each.isIntegralNumber() && each.asBigInteger().signum() >= 0)) {
             return value.valueStream().mapToLong(JsonNode::asLong);
         }
         throw new ConfigException(fields.field(name), "must be an array of whole numbers of at least 0");

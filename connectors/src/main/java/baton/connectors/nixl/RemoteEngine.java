@@ -39,8 +39,7 @@ final class RemoteEngine {
         /** Provides for {@link #scratch}: {@code slots} entries of the peer's table of seals. */
         void needScratch(Fabric fabric, TransferAgent agent, int slots) throws TransferException {
             if (scratch.isEmpty()) {
-                Fabric.Memory memory = fabric.allocate(
-                        slots * Seals.entryBytes(info.layout()));
+                Fabric.Memory memory = fabric.allocate(slots * Seals.entryBytes(info.layout()));
                 try {
                     scratch = Optional.of(new Scratch(memory, agent.register(memory.region())));
                 } catch (TransferException | RuntimeException e) {
@@ -129,9 +128,10 @@ final class RemoteEngine {
 
     private static void check(RankInfo info, RankInfo self, boolean enforce) throws TransferException {
         if (enforce && !info.compatibility().equals(self.compatibility())) {
-            throw new TransferException("NIXL compatibility hash mismatch: its is " + info.compatibility() + ", ours "
-                    + self.compatibility()
-                    + "; model, dtype, layers, heads and connector must be the same. enforce_handshake_compat=false goes on all the same");
+            throw new TransferException(
+                    "NIXL compatibility hash mismatch: its is " + info.compatibility() + ", ours "
+                            + self.compatibility()
+                            + "; model, dtype, layers, heads and connector must be the same. enforce_handshake_compat=false goes on all the same");
         }
         if (info.pipelineParallelSize() != self.pipelineParallelSize()) {
             throw new TransferException("its pipeline parallel size is " + info.pipelineParallelSize() + ", ours "
@@ -141,9 +141,11 @@ final class RemoteEngine {
                 || info.layout().headDim() != self.layout().headDim()
                 || info.layout().dtype() != self.layout().dtype()
                 || info.modelKvHeads() != self.modelKvHeads()) {
-            throw new TransferException("its KV layout does not fit: " + info.layout().describe() + " of "
-                    + info.modelKvHeads() + " heads in all, ours " + self.layout().describe() + " of "
-                    + self.modelKvHeads());
+            throw new TransferException(
+                    "its KV layout does not fit: " + info.layout().describe() + " of "
+                            + info.modelKvHeads() + " heads in all, ours "
+                            + self.layout().describe() + " of "
+                            + self.modelKvHeads());
         }
         if (info.life().isPresent() && info.seals().isEmpty()) {
             throw new TransferException("it signs references but has no seals");
@@ -203,8 +205,9 @@ final class RemoteEngine {
                         && reference.tensorParallelSize() == rank.info().tensorParallelSize()
                         && reference
                                 .proof()
-                                .flatMap(proof -> rank.info().life().map(life -> life.epoch()
-                                        .equals(proof.epoch())))
+                                .flatMap(proof -> rank.info()
+                                        .life()
+                                        .map(life -> life.epoch().equals(proof.epoch())))
                                 .orElse(true));
     }
 

@@ -21,8 +21,7 @@ import java.util.zip.CRC32C;
  * <p>Not thread-safe.
  */
 final class Seals {
-    private static final ValueLayout.OfLong LONG =
-            ValueLayout.JAVA_LONG.withOrder(ByteOrder.LITTLE_ENDIAN);
+    private static final ValueLayout.OfLong LONG = ValueLayout.JAVA_LONG.withOrder(ByteOrder.LITTLE_ENDIAN);
     private static final ValueLayout.OfInt INT = ValueLayout.JAVA_INT.withOrder(ByteOrder.LITTLE_ENDIAN);
     private static final long SEALED = Long.BYTES;
     private static final long DIGESTS = 2L * Long.BYTES;
@@ -117,8 +116,8 @@ final class Seals {
     /** Digest of the slots {@code [slot, slot + slots)} of one head of a block, in all layers. */
     static int digest(CRC32C crc, MemorySegment pool, KvLayout layout, int block, int head, int slot, int slots) {
         crc.reset();
-        ByteBuffer bytes = pool.asSlice(block * layout.blockBytes(), layout.blockBytes())
-                .asByteBuffer();
+        ByteBuffer bytes =
+                pool.asSlice(block * layout.blockBytes(), layout.blockBytes()).asByteBuffer();
         int length = Math.toIntExact(slots * layout.entryBytes());
         for (int layer = 0; layer < layout.layers(); layer++) {
             int at = Math.toIntExact(layout.entryOffset(layer, head, slot));

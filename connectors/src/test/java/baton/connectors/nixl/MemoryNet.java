@@ -86,8 +86,8 @@ final class MemoryNet {
 
     /** Anyone's message to the agents of a fabric. */
     void inject(MemoryFabric to, String from, String message) {
-        to.agents.forEach(agent -> agent.inbox.add(
-                new TransferAgent.Notification(from, message.getBytes(StandardCharsets.UTF_8))));
+        to.agents.forEach(agent ->
+                agent.inbox.add(new TransferAgent.Notification(from, message.getBytes(StandardCharsets.UTF_8))));
     }
 
     MemoryFabric fabric() {
@@ -227,11 +227,7 @@ final class MemoryNet {
 
         @Override
         public Transfer start(
-                Operation operation,
-                Peer peer,
-                List<Range> ranges,
-                Optional<byte[]> notification,
-                Duration timeout) {
+                Operation operation, Peer peer, List<Range> ranges, Optional<byte[]> notification, Duration timeout) {
             Move move = new Move(this, operation, peer, ranges, notification);
             later(move::run);
             return move;

@@ -321,10 +321,7 @@ class NixlConnectorTest {
         JsonFields params = prefill.end(first, RequestEnd.LENGTH).orElseThrow();
         step(prefill);
         var block = prefill.cache().block(first.blockTable()[2]);
-        block.set(
-                ValueLayout.JAVA_BYTE,
-                100,
-                (byte) ~block.get(ValueLayout.JAVA_BYTE, 100));
+        block.set(ValueLayout.JAVA_BYTE, 100, (byte) ~block.get(ValueLayout.JAVA_BYTE, 100));
 
         Running running = loadedFrom(params, 17);
         assertThat(running.computedTokens()).isEqualTo(8);
@@ -347,7 +344,9 @@ class NixlConnectorTest {
                 loadedFrom(
                         with(
                                 params,
-                                json -> ((ArrayNode) json.get("remote_block_ids").get(0)).set(0, json.numberNode(20))),
+                                json -> ((ArrayNode)
+                                                json.get("remote_block_ids").get(0))
+                                        .set(0, json.numberNode(20))),
                         9),
                 Rejection.FORGED);
         assertThat(prefill.usedBlocks()).isPositive();
@@ -540,7 +539,8 @@ class NixlConnectorTest {
         step(decode);
         assertThat(earlier.integer("remote_num_tokens")).contains(16L);
 
-        JsonFields next = with(earlier, json -> json.put("do_remote_decode", true).put("do_remote_prefill", false));
+        JsonFields next =
+                with(earlier, json -> json.put("do_remote_decode", true).put("do_remote_prefill", false));
         Running second = prefill.admit(request("p-2", 25).withKvTransferParams(next), 0);
         assertThat(second.isLoading()).isTrue();
         for (int i = 0; second.isLoading(); i++) {
@@ -573,7 +573,8 @@ class NixlConnectorTest {
         decode.step(new Share(turn, turn.remainingTokens()));
         JsonFields earlier = decode.end(turn, RequestEnd.STOPPED).orElseThrow();
         step(decode);
-        JsonFields next = with(earlier, json -> json.put("do_remote_decode", true).put("do_remote_prefill", false));
+        JsonFields next =
+                with(earlier, json -> json.put("do_remote_decode", true).put("do_remote_prefill", false));
         Running second = prefill.admit(request("p-2", 25).withKvTransferParams(next), 0);
         assertThat(second.isLoading()).isFalse();
         step(prefill);
@@ -588,9 +589,23 @@ class NixlConnectorTest {
     /** Prefill and decode: parallel size, block size. With more ranks than heads several ranks have the same head. */
     @ParameterizedTest
     @CsvSource({
-        "2, 4, 1, 4", "1, 4, 2, 4", "2, 4, 2, 4", "4, 4, 2, 4", "4, 4, 1, 4", "2, 4, 4, 4", "1, 4, 4, 4", "1, 4, 1, 8",
-        "1, 2, 1, 8", "2, 4, 1, 8", "1, 4, 2, 8", "4, 2, 2, 4", "1, 32, 1, 16",
-        "1, 16, 1, 32", "2, 32, 1, 16", "1, 32, 2, 32", "1, 16, 2, 48"
+        "2, 4, 1, 4",
+        "1, 4, 2, 4",
+        "2, 4, 2, 4",
+        "4, 4, 2, 4",
+        "4, 4, 1, 4",
+        "2, 4, 4, 4",
+        "1, 4, 4, 4",
+        "1, 4, 1, 8",
+        "1, 2, 1, 8",
+        "2, 4, 1, 8",
+        "1, 4, 2, 8",
+        "4, 2, 2, 4",
+        "1, 32, 1, 16",
+        "1, 16, 1, 32",
+        "2, 32, 1, 16",
+        "1, 32, 2, 32",
+        "1, 16, 2, 48"
     })
     void partsOfBlocksFindTheirPlaces(int prefillSize, int prefillBlocks, int decodeSize, int decodeBlocks) {
         decode.close();
@@ -602,7 +617,7 @@ class NixlConnectorTest {
             JsonFields params = prefilled(new FakeKvRequest("p-" + length, prompt, prefillBlocks));
             Running running = decode.admit(
                     new FakeKvRequest("d-" + length, prompt, decodeBlocks).withKvTransferParams(params),
-                    length > 64 ? 48 : length > 8 && 8 % decodeBlocks == 0 ? 8 : 0);
+                    length > 64 ? (48 % decodeBlocks == 0 ? 48 : 64) : length > 8 && 8 % decodeBlocks == 0 ? 8 : 0);
             load(running);
             assertThat(running.computedTokens()).isEqualTo(length - 1);
             assertThat(decode.holds(running, 0, length - 1)).isTrue();

@@ -152,7 +152,16 @@ class NixlPushConnectorTest {
     }
 
     @ParameterizedTest
-    @CsvSource({"1, 4, 1, 4", "2, 4, 1, 4", "1, 4, 2, 4", "4, 4, 2, 4", "2, 4, 4, 4", "1, 2, 1, 4", "1, 32, 1, 16", "2, 4, 1, 8"})
+    @CsvSource({
+        "1, 4, 1, 4",
+        "2, 4, 1, 4",
+        "1, 4, 2, 4",
+        "4, 4, 2, 4",
+        "2, 4, 4, 4",
+        "1, 2, 1, 4",
+        "1, 32, 1, 16",
+        "2, 4, 1, 8"
+    })
     void whileThePromptIsComputedEachLayerIsPushed(
             int prefillSize, int prefillBlocks, int decodeSize, int decodeBlocks) {
         decode.close();
@@ -192,7 +201,8 @@ class NixlPushConnectorTest {
         prefill.end(first, RequestEnd.LENGTH);
         completes(running, 13);
         allBlocksAreBack();
-        assertThat(counted("vllm:nixl_bytes_transferred")).isEqualTo(2.0 * prefill.cache().layout().blockBytes());
+        assertThat(counted("vllm:nixl_bytes_transferred"))
+                .isEqualTo(2.0 * prefill.cache().layout().blockBytes());
     }
 
     @Test

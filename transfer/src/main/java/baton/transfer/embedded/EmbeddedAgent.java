@@ -486,7 +486,8 @@ public final class EmbeddedAgent implements TransferAgent {
     @Override
     public boolean isGone(String peer) {
         synchronized (registry) {
-            return links.stream().noneMatch(link -> link.isOpen() && link.peerName().equals(peer));
+            return links.stream()
+                    .noneMatch(link -> link.isOpen() && link.peerName().equals(peer));
         }
     }
 
