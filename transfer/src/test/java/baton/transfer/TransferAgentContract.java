@@ -223,7 +223,7 @@ public abstract class TransferAgentContract {
     }
 
     @Test
-    void memoryIsOutOfReachOnceItsRegistrationIsClosed() throws TransferException {
+    protected void memoryIsOutOfReachOnceItsRegistrationIsClosed() throws TransferException {
         assertThat(finish(start(Operation.READ, range(0, 0, 100)))).isInstanceOf(State.Done.class);
         ofTheirs.close();
         fill(mine, 13);
