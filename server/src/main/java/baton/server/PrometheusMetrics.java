@@ -59,8 +59,9 @@ public final class PrometheusMetrics implements EngineListener {
     };
 
     /** vLLM's, for connectors. */
-    private static final double[] TRANSFER_BYTES =
-            IntStream.rangeClosed(11, 33).mapToDouble(exponent -> Math.pow(2, exponent)).toArray();
+    private static final double[] TRANSFER_BYTES = IntStream.rangeClosed(11, 33)
+            .mapToDouble(exponent -> Math.pow(2, exponent))
+            .toArray();
 
     private static final double[] TRANSFER_ITEMS = {
         10, 20, 30, 50, 75, 100, 200, 400, 1000, 2000, 4000, 10_000, 20_000, 50_000

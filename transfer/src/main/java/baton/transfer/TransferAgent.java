@@ -65,7 +65,9 @@ public interface TransferAgent extends AutoCloseable {
      *
      * @param name {@link Notification#from} or {@link Peer#name}
      */
-    boolean isGone(String name);
+    default boolean isGone(String name) {
+        return false;
+    }
 
     /** Ends all transfers and connections. When it returns none of the registered memory is touched any more. */
     @Override

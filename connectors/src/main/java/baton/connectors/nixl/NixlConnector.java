@@ -15,6 +15,11 @@ import java.util.Set;
 public final class NixlConnector implements KvConnector {
     private final Fabric fabric;
 
+    /** Over this machine's. */
+    public NixlConnector() {
+        this(new SystemFabric());
+    }
+
     /** Over that fabric. */
     public NixlConnector(Fabric fabric) {
         this.fabric = fabric;

@@ -15,6 +15,11 @@ import java.util.Set;
 public final class NixlPushConnector implements KvConnector {
     private final Fabric fabric;
 
+    /** Over this machine's. */
+    public NixlPushConnector() {
+        this(new SystemFabric());
+    }
+
     /** Over that fabric. */
     public NixlPushConnector(Fabric fabric) {
         this.fabric = fabric;

@@ -2,6 +2,7 @@ package baton.connectors.nixl;
 
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
+import baton.transfer.TransferAgents;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -16,8 +17,6 @@ import tools.jackson.databind.JsonNode;
 /**
  * The NIXL connectors' keys of {@code kv_connector_extra_config}: vLLM's, and some of our own.
  *
- * @param backends {@code backends}: NIXL's backends; empty lets the agent be chosen
- * @param numThreads {@code num_threads} of a NIXL agent
  * @param lease {@code kv_lease_duration} (30 s): how long a finished request's blocks are kept for its reader without a sign of life
  * @param decoderBlocksTtl {@code decoder_kv_blocks_ttl} (480 s): how long a decode instance keeps a turn's blocks for the next
  * @param recomputeThreshold {@code kv_recompute_threshold} (64): fewer tokens of an earlier turn are computed, not pulled
@@ -29,11 +28,10 @@ import tools.jackson.databind.JsonNode;
  * @param transferTimeout {@code transfer_timeout} ({@code kv_lease_duration}): from the start of a load to its end, well or badly
  * @param host {@code side_channel_host}, else {@code VLLM_NIXL_SIDE_CHANNEL_HOST}, else localhost
  * @param port {@code side_channel_port}, else {@code VLLM_NIXL_SIDE_CHANNEL_PORT}, else 5600; 0 takes a free one
+ * @param agent all of it, for the choice of the transfer agent ({@link TransferAgents})
  * @param peers {@code peers}: {@code "host:port"} of side channels to shake hands with ahead of the first request
  */
 public record NixlSettings(
-        Optional<List<String>> backends,
-        int numThreads,
         Duration lease,
         Duration decoderBlocksTtl,
         int recomputeThreshold,
@@ -45,11 +43,10 @@ public record NixlSettings(
         Duration transferTimeout,
         String host,
         int port,
+        JsonFields agent,
         List<Address> peers) {
     private static final Logger log = LoggerFactory.getLogger(NixlSettings.class);
 
-    private static final String BACKENDS = "backends";
-    private static final String NUM_THREADS = "num_threads";
     private static final String LEASE = "kv_lease_duration";
     private static final String DECODER_TTL = "decoder_kv_blocks_ttl";
     private static final String THRESHOLD = "kv_recompute_threshold";
@@ -64,8 +61,11 @@ public record NixlSettings(
     private static final String PORT = "side_channel_port";
     private static final String PEERS = "peers";
     private static final Set<String> KNOWN = Set.of(
-            BACKENDS,
-            NUM_THREADS,
+            TransferAgents.TRANSFER_AGENT,
+            TransferAgents.BACKENDS,
+            TransferAgents.BACKEND_PARAMS,
+            TransferAgents.NUM_THREADS,
+            TransferAgents.NIXL_LIBRARY,
             LEASE,
             DECODER_TTL,
             THRESHOLD,
@@ -113,8 +113,6 @@ public record NixlSettings(
             throw new ConfigException(extra.field(HOST), "is empty, must be a host name or address");
         }
         return new NixlSettings(
-                strings(extra, BACKENDS),
-                extra.integerAtLeast(NUM_THREADS, 1).orElse(4),
                 lease,
                 decoderTtl,
                 extra.integerAtLeast(THRESHOLD, 0).orElse(64),
@@ -131,6 +129,7 @@ public record NixlSettings(
                                 .filter(value -> !value.isBlank())
                                 .map(value -> port(PORT_VARIABLE, value)))
                         .orElse(5600),
+                extra,
                 strings(extra, PEERS).orElse(List.of()).stream()
                         .map(peer -> address(extra.field(PEERS), peer))
                         .toList());

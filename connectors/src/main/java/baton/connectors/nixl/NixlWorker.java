@@ -129,11 +129,12 @@ final class NixlWorker implements WorkerConnector {
         TransferAgent agent = fabric.agent(settings);
         Fabric.Memory sealMemory = fabric.allocate(cache.blocks() * Seals.entryBytes(cache.layout()));
         try {
-            Registration registration = agent.register(new Region(cache.memory(), Optional.empty()));
+            Registration registration = agent.register(new Region(cache.memory(), cache.file()));
             Registration sealRegistration = agent.register(sealMemory.region());
             RankInfo info = new RankInfo(
                     context.config().engineId(),
                     Compatibility.hash(context),
+                    context.model().digest(),
                     rank,
                     context.tensorParallelSize(),
                     context.pipelineParallelSize(),

@@ -1,5 +1,6 @@
 package baton.connectors.nixl;
 
+import baton.kv.ConfigException;
 import baton.kv.KvLayout;
 import baton.kv.connector.HandshakeMetadata;
 import baton.kv.connector.Rank;
@@ -10,6 +11,7 @@ import java.util.OptionalLong;
  * What a peer must know of a rank to move its blocks: the answer to a handshake.
  *
  * @param compatibility equal for instances that can exchange blocks
+ * @param model digest of the model's fingerprint
  * @param agent metadata of the rank's transfer agent
  * @param layout of the rank's pool
  * @param modelKvHeads key/value heads of the whole model
@@ -21,6 +23,7 @@ import java.util.OptionalLong;
 public record RankInfo(
         String engineId,
         String compatibility,
+        String model,
         Rank rank,
         int tensorParallelSize,
         int pipelineParallelSize,
@@ -44,6 +47,7 @@ public record RankInfo(
         return new RankInfo(
                 engineId,
                 compatibility,
+                model,
                 rank,
                 tensorParallelSize,
                 pipelineParallelSize,
@@ -61,6 +65,7 @@ public record RankInfo(
         return new RankInfo(
                 engineId,
                 compatibility,
+                model,
                 other,
                 tensorParallelSize,
                 pipelineParallelSize,
@@ -71,6 +76,57 @@ public record RankInfo(
                 blocks,
                 seals,
                 life);
+    }
+
+    /** As vLLM's handshake has it, with what only ours tell beside. */
+    byte[] toPayload() {
+        Life own = life.orElseThrow();
+        Handshake.BatonFacts facts = new Handshake.BatonFacts(
+                own.epoch(),
+                own.key(),
+                model,
+                layout,
+                modelKvHeads,
+                rank,
+                tensorParallelSize,
+                pipelineParallelSize,
+                seals);
+        Handshake.Metadata metadata = new Handshake.Metadata(
+                engineId,
+                agent,
+                new long[] {pool},
+                0,
+                blocks,
+                new long[] {layout.blockBytes()},
+                "HND",
+                layout.blockSize(),
+                "FLASH_ATTN",
+                Optional.of(facts));
+        return new Handshake.Payload(compatibility, metadata.encode()).encode();
+    }
+
+    /** @throws ConfigException if it is not that, or not of an instance of ours */
+    static RankInfo read(byte[] payload) {
+        Handshake.Payload read = Handshake.Payload.read(payload);
+        Handshake.Metadata metadata = Handshake.Metadata.read(read.metadata());
+        Handshake.BatonFacts facts = metadata.baton()
+                .orElseThrow(() -> new ConfigException(
+                        "NixlAgentMetadata.baton",
+                        "is missing: the peer is not an instance of Baton, and how its blocks lie is not known"));
+        return new RankInfo(
+                metadata.engineId(),
+                read.compatibilityHash(),
+                facts.fingerprint(),
+                facts.rank(),
+                facts.tensorParallelSize(),
+                facts.pipelineParallelSize(),
+                metadata.agent(),
+                facts.layout(),
+                facts.modelKvHeads(),
+                metadata.baseAddresses()[0],
+                metadata.blocks(),
+                facts.seals(),
+                Optional.of(new Life(facts.epoch(), facts.key())));
     }
 
     /** The first of the model's heads that the rank has. */

@@ -95,7 +95,8 @@ class HostilePeerTest {
     }
 
     private Socket socket() throws IOException {
-        Socket socket = new Socket(InetAddress.getLoopbackAddress(), agent.listening().getPort());
+        Socket socket =
+                new Socket(InetAddress.getLoopbackAddress(), agent.listening().getPort());
         socket.setSoTimeout(30_000);
         return socket;
     }
