@@ -326,9 +326,10 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
                 throw new IllegalArgumentException("name=" + name);
             }
             Transfer transfer = agent.start(Operation.READ, peer, ranges, Optional.empty(), DEADLINE);
+            long begun = System.nanoTime();
             while (transfer.state() instanceof State.UnderWay) {
-                // An engine looks between its steps; this looks often and leaves the processors to those who copy.
-                LockSupport.parkNanos(5_000);
+                // Looks often enough not to be seen in the figures, and leaves the processors to those who copy.
+                LockSupport.parkNanos((System.nanoTime() - begun) / 32);
             }
             if (transfer.state() instanceof State.Failed failed) {
                 throw new TransferException(name + " failed: " + failed);
