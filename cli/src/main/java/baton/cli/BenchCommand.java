@@ -2,6 +2,8 @@ package baton.cli;
 
 import baton.bench.EngineBench;
 import baton.bench.EngineReport;
+import baton.bench.TransferBench;
+import baton.bench.TransferReport;
 import baton.engine.model.Quantization;
 import java.io.IOException;
 import java.io.PrintWriter;
@@ -23,7 +25,7 @@ import picocli.CommandLine.Spec;
         description = "Measures how fast Baton is.",
         mixinStandardHelpOptions = true,
         synopsisSubcommandLabel = "COMMAND",
-        subcommands = BenchCommand.EngineCommand.class)
+        subcommands = {BenchCommand.EngineCommand.class, BenchCommand.TransferCommand.class})
 final class BenchCommand {
     /** {@code baton bench engine}: forward passes against the machine's limits, requests against forward passes. */
     @Command(
@@ -89,6 +91,56 @@ final class BenchCommand {
             if (profile) {
                 report.printProfile(out);
             }
+            if (json != null) {
+                Files.writeString(json, report.toJson().toPrettyString() + "\n");
+            }
+            return 0;
+        }
+    }
+
+    /** {@code baton bench transfer}: transfer agents between two processes. */
+    @Command(
+            name = "transfer",
+            description =
+                    "Measures reading KV blocks of another process against copying and plain TCP, all in one run.",
+            mixinStandardHelpOptions = true,
+            sortOptions = false)
+    static final class TransferCommand implements Callable<Integer> {
+        @Spec
+        private CommandSpec spec;
+
+        @Option(names = "--threads", description = "Threads to copy with (default: all cores, at most 4).")
+        private @Nullable Integer threads;
+
+        @Option(
+                names = "--tokens",
+                split = ",",
+                paramLabel = "N",
+                description = "Tokens of a transfer, of Llama-3.2-1B's shape (default: 128,512,2048,8192,32768).")
+        private List<Integer> tokens = TransferBench.TOKENS;
+
+        @Option(
+                names = "--seconds",
+                defaultValue = "1",
+                description = "How long to measure each case of each size (default: ${DEFAULT-VALUE}).")
+        private double seconds;
+
+        @Option(names = "--json", paramLabel = "FILE", description = "Write the figures to this file too.")
+        private @Nullable Path json;
+
+        @Override
+        public Integer call() throws IOException {
+            PrintWriter err = spec.commandLine().getErr();
+            TransferBench bench = new TransferBench(
+                    threads == null ? Math.min(4, Runtime.getRuntime().availableProcessors()) : threads,
+                    tokens,
+                    Duration.ofNanos(Math.round(seconds * 1e9)),
+                    line -> {
+                        err.println(line);
+                        err.flush();
+                    });
+            TransferReport report = bench.run();
+            report.print(spec.commandLine().getOut());
             if (json != null) {
                 Files.writeString(json, report.toJson().toPrettyString() + "\n");
             }

@@ -31,7 +31,8 @@ class FloorsTest {
 
     @Test
     void theWholeHouseIsLookedAt() {
-        for (String module : List.of("kv", "store", "transfer", "connectors", "engine", "server", "router", "bench", "cli")) {
+        for (String module :
+                List.of("kv", "store", "transfer", "connectors", "engine", "server", "router", "bench", "cli")) {
             assertThat(HOUSE.stream().anyMatch(type -> type.getPackageName().startsWith("baton." + module)))
                     .as(module)
                     .isTrue();

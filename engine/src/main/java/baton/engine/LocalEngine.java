@@ -180,7 +180,8 @@ public final class LocalEngine implements Engine {
                     OptionalInt.of(parallel.threadsPerRank(config.threads())),
                     maxModelLen,
                     tensorSize,
-                    pipelineSize);
+                    pipelineSize,
+                    config.kvTransfer().connector().isPresent());
             made.add(ranks);
             LocalEngine engine = new LocalEngine(
                     config, maxModelLen, checkpoint, tokenizer, chatTemplate, ranks, listener, Ticker.system());

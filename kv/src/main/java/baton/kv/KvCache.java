@@ -1,8 +1,10 @@
 package baton.kv;
 
 import java.lang.foreign.MemorySegment;
+import java.nio.file.Path;
 import java.util.List;
 import java.util.Objects;
+import java.util.Optional;
 
 /**
  * A pool of KV blocks in one contiguous region of native memory: block {@code b} is the bytes {@code [b * blockBytes, (b +
@@ -12,8 +14,14 @@ import java.util.Objects;
  * @param memory the region, at least {@code blocks * layout.blockBytes()} long
  * @param blocks number of blocks
  * @param layerNames the name of each layer in vLLM's terms, e.g. {@code model.layers.0.self_attn.attn}
+ * @param file of which the region is a shared mapping, if it is; by it another process of this host can map the pool
  */
-public record KvCache(MemorySegment memory, KvLayout layout, int blocks, List<String> layerNames) {
+public record KvCache(MemorySegment memory, KvLayout layout, int blocks, List<String> layerNames, Optional<Path> file) {
+    /** A pool that only this process can map. */
+    public KvCache(MemorySegment memory, KvLayout layout, int blocks, List<String> layerNames) {
+        this(memory, layout, blocks, layerNames, Optional.empty());
+    }
+
     public KvCache {
         Objects.requireNonNull(memory, "memory");
         layerNames = List.copyOf(layerNames);

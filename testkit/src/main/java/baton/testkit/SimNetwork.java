@@ -19,9 +19,11 @@ import java.util.random.RandomGenerator;
  * What holds, whatever the faults:
  *
  *   A one-sided read is over when its deadline has passed, done or failed; then it touches neither side's memory. Nothing else
- *   ends it early but the end of one of its endpoints.
+ *   ends it early but its cancellation and the end of one of its endpoints.
  *   An endpoint that is closed sends nothing more and its memory is not touched again. Messages that it sent before still arrive,
  *   also at the endpoint that later takes its peer's name.
+ *
+ *   What is sent in order arrives once, whole and in order, unless its receiver ends before.
  *
  * Everything else may go wrong: messages get lost, are late, come twice, overtake each other or are corrupt; reads fail halfway,
  * hang until their deadline, bring corrupt bytes, or read the memory of a peer that has come back under the same name.
@@ -151,6 +153,7 @@ public final class SimNetwork {
         private final long epoch;
         private final MemorySegment memory;
         private final Deque<byte[]> inbox = new ArrayDeque<>();
+        private final Map<String, Long> latestArrivals = new HashMap<>();
         private boolean open = true;
 
         private Endpoint(String name, long epoch, MemorySegment memory) {
@@ -181,6 +184,31 @@ public final class SimNetwork {
                         receiver.inbox.add(bytes);
                     }
                 });
+            }
+        }
+
+        /** Sends as over a connection: to whoever has that name when the message arrives, once, whole and in order. */
+        public void sendInOrder(String to, byte[] message) {
+            byte[] bytes = message.clone();
+            long arrival = ticker.nanos() + latency();
+            Long latest = latestArrivals.get(to);
+            if (latest != null && latest - arrival > 0) {
+                arrival = latest;
+            }
+            latestArrivals.put(to, arrival);
+            at(arrival, () -> {
+                Endpoint receiver = endpoints.get(to);
+                if (receiver != null) {
+                    receiver.inbox.add(bytes);
+                }
+            });
+        }
+
+        /** Ends a read of this endpoint, unless it is over. */
+        public void cancel(Read read) {
+            if (read.reader == this && read.state == ReadState.UNDER_WAY) {
+                read.state = ReadState.FAILED;
+                underWay.remove(read);
             }
         }
 

@@ -11,6 +11,7 @@ import baton.kv.DType;
 import baton.kv.KvCache;
 import baton.kv.KvLayout;
 import baton.kv.ModelFingerprint;
+import baton.transfer.MappableMemory;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -133,6 +134,7 @@ final class DecoderRunner implements ModelRunner {
      * Loads a rank.
      *
      * @param layout of this rank's pool
+     * @param mappable whether other processes shall be able to map the pool
      * @param first the first rank of the model, if this is another
      */
     static DecoderRunner load(
@@ -146,13 +148,18 @@ final class DecoderRunner implements ModelRunner {
             int blocks,
             int threads,
             int maxPositions,
+            boolean mappable,
             Optional<DecoderRunner> first)
             throws IOException {
         Arena arena = Arena.ofShared();
         Owned owned = new Owned();
         try {
+            long bytes = Math.multiplyExact(layout.blockBytes(), (long) blocks);
+            // Not always mappable: few kernels grant huge pages to memory that can be shared.
+            Optional<MappableMemory> shared =
+                    mappable ? Optional.of(MappableMemory.allocate(arena, bytes, "the KV cache")) : Optional.empty();
             MemorySegment pool =
-                    Pages.allocate(arena, Math.multiplyExact(layout.blockBytes(), (long) blocks), "the KV cache");
+                    shared.map(MappableMemory::memory).orElseGet(() -> Pages.allocate(arena, bytes, "the KV cache"));
             int firstLayer = shard.layers().first();
             List<String> names = IntStream.range(firstLayer, firstLayer + layout.layers())
                     .mapToObj("model.layers.%d.self_attn.attn"::formatted)
@@ -170,7 +177,7 @@ final class DecoderRunner implements ModelRunner {
                     shard,
                     ranks,
                     fingerprint,
-                    new KvCache(pool, layout, blocks, names),
+                    new KvCache(pool, layout, blocks, names, shared.map(MappableMemory::file)),
                     maxPositions,
                     threads,
                     dtype,

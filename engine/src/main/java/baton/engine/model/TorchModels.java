@@ -60,7 +60,8 @@ public final class TorchModels {
                         threads,
                         maxPositions,
                         1,
-                        1)
+                        1,
+                        false)
                 .first();
     }
 
@@ -74,6 +75,7 @@ public final class TorchModels {
      * @param threads threads for each rank to compute with; empty: one for each processor
      * @param tensorParallelSize ranks that share the heads
      * @param pipelineParallelSize stages that share the layers
+     * @param mappable whether other processes shall be able to map the KV pools
      * @throws ConfigException naming what does not fit
      * @throws IOException if the weights cannot be read
      * @throws IllegalStateException if LibTorch cannot be loaded or memory is refused
@@ -88,7 +90,8 @@ public final class TorchModels {
             OptionalInt threads,
             int maxPositions,
             int tensorParallelSize,
-            int pipelineParallelSize)
+            int pipelineParallelSize,
+            boolean mappable)
             throws IOException {
         ModelConfig config = checkpoint.config();
         if (dtype == DType.F16) {
@@ -126,6 +129,7 @@ public final class TorchModels {
                             blocks,
                             threadCount,
                             maxPositions,
+                            mappable,
                             runners.stream().findFirst()));
                 }
                 return true;

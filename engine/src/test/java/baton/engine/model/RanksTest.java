@@ -9,7 +9,9 @@ import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.KvCache;
 import baton.kv.KvLayout;
+import baton.transfer.MappableMemory;
 import java.io.IOException;
+import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.nio.file.Files;
@@ -43,7 +45,8 @@ class RanksTest {
                     OptionalInt.of(1),
                     positions,
                     tensorSize,
-                    pipelineSize));
+                    pipelineSize,
+                    true));
         }
     }
 
@@ -79,6 +82,21 @@ class RanksTest {
                     .containsExactly(1, 1, 2, 2, 1, 1, 2, 2);
             assertThat(stages.ranks.runners().get(7).cache().layerNames())
                     .containsExactly("model.layers.4.self_attn.attn", "model.layers.5.self_attn.attn");
+        }
+    }
+
+    @Test
+    void anotherProcessCanMapARanksPool() throws IOException {
+        try (RanksTogether halves = load(DType.F32, 16, BLOCKS, 2, 1);
+                Arena arena = Arena.ofConfined()) {
+            halves.forward(List.of(slice(3, 100)), LayerHooks.NONE).close();
+            for (ModelRunner runner : halves.ranks.runners()) {
+                Path file = runner.cache().file().orElseThrow();
+                MemorySegment pool = runner.cache().memory();
+                MemorySegment mapped = MappableMemory.map(arena, file, MappableMemory.inode(file), pool.byteSize());
+                assertThat(mapped.mismatch(pool)).isEqualTo(-1);
+                assertThat(mapped.mismatch(pool.asSlice(1))).isNotEqualTo(-1);
+            }
         }
     }
 

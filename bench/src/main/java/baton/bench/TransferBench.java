@@ -1,0 +1,428 @@
+package baton.bench;
+
+import baton.bench.TransferReport.Rate;
+import baton.bench.TransferReport.Size;
+import baton.kv.ConfigException;
+import baton.transfer.MappableMemory;
+import baton.transfer.Range;
+import baton.transfer.Region;
+import baton.transfer.Transfer;
+import baton.transfer.Transfer.State;
+import baton.transfer.TransferAgent;
+import baton.transfer.TransferAgent.Operation;
+import baton.transfer.TransferAgent.Peer;
+import baton.transfer.TransferException;
+import baton.transfer.embedded.EmbeddedAgent;
+import java.io.BufferedReader;
+import java.io.EOFException;
+import java.io.IOException;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.net.StandardSocketOptions;
+import java.nio.ByteBuffer;
+import java.nio.channels.ServerSocketChannel;
+import java.nio.channels.SocketChannel;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.HexFormat;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Random;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.locks.LockSupport;
+import java.util.function.Consumer;
+import java.util.function.IntConsumer;
+import java.util.stream.IntStream;
+import java.util.zip.CRC32C;
+
+/**
+ * Measures how fast transfer agents read KV blocks of another process, and beside it what the machine allows: copying within a
+ * process with as many threads, and a plain TCP connection on the loopback device.
+ *
+ * <p>Blocks are scattered over both pools. Sizes come in turns, and in each turn every case, so that whatever disturbs the machine
+ * disturbs all of them.
+ *
+ * @param threads that copy
+ * @param tokens of each transfer
+ * @param each how long each case of each size is measured
+ * @param progress told what is being done, line by line
+ */
+public record TransferBench(int threads, List<Integer> tokens, Duration each, Consumer<String> progress) {
+    public static final List<Integer> TOKENS = List.of(128, 512, 2048, 8192, 32768);
+
+    /** Llama-3.2-1B: 16 layers, 8 KV heads, head dimension 64, bfloat16, keys and values. */
+    static final int TOKEN_BYTES = 16 * 8 * 64 * 2 * 2;
+
+    static final int BLOCK_TOKENS = 16;
+    static final long BLOCK_BYTES = (long) BLOCK_TOKENS * TOKEN_BYTES;
+    private static final int ROUNDS = 5;
+    private static final int RAW_WRITE = 1 << 20;
+    private static final Duration DEADLINE = Duration.ofMinutes(1);
+
+    /** Ways to read, by name; another agent is another line. */
+    private static Map<String, Opener> openers(int threads) {
+        EmbeddedAgent.Settings settings = EmbeddedAgent.Settings.at("127.0.0.1").withThreads(threads);
+        Map<String, Opener> openers = new LinkedHashMap<>();
+        openers.put("shared memory", name -> EmbeddedAgent.open(name, settings));
+        openers.put("TCP", name -> EmbeddedAgent.open(name, settings.withTransport(EmbeddedAgent.Transport.TCP)));
+        return openers;
+    }
+
+    private interface Opener {
+        TransferAgent open(String name) throws TransferException;
+    }
+
+    /** @throws ConfigException if a number is not positive */
+    public TransferBench {
+        if (threads <= 0) {
+            throw new ConfigException("threads", "is " + threads + ", must be positive");
+        }
+        if (!each.isPositive()) {
+            throw new ConfigException("seconds", "is " + each.toMillis() / 1e3 + ", must be positive");
+        }
+        tokens = List.copyOf(tokens);
+        for (int count : tokens) {
+            if (count < BLOCK_TOKENS || count % BLOCK_TOKENS != 0) {
+                throw new ConfigException(
+                        "tokens", "has %d, must be multiples of the block size of %d".formatted(count, BLOCK_TOKENS));
+            }
+        }
+        if (tokens.isEmpty()) {
+            throw new ConfigException("tokens", "is empty, must have at least one number");
+        }
+    }
+
+    /**
+     * Measures.
+     *
+     * @throws IOException if the other process does not start, or a connection or an agent fails
+     */
+    public TransferReport run() throws IOException {
+        int blocks = Collections.max(tokens) / BLOCK_TOKENS;
+        progress.accept("two processes with pools of %d MiB".formatted(blocks * BLOCK_BYTES >> 20));
+        try (Arena arena = Arena.ofShared();
+                Owner owner = new Owner(threads, blocks);
+                Here here = new Here(arena, owner, threads, blocks);
+                Copying copying = new Copying(arena, here.pool, threads)) {
+            List<Size> sizes = new ArrayList<>();
+            for (int count : tokens) {
+                progress.accept(count + " tokens");
+                sizes.add(measure(count, here, copying));
+            }
+            return new TransferReport(threads, List.copyOf(here.peers.keySet()), sizes);
+        } catch (TransferException e) {
+            throw new IOException(e.getMessage(), e);
+        }
+    }
+
+    private Size measure(int count, Here here, Copying copying) throws IOException, TransferException {
+        int blocks = count / BLOCK_TOKENS;
+        Map<String, Case> cases = new LinkedHashMap<>();
+        int[] from = scattered(here.blocks, blocks, 1);
+        int[] to = scattered(here.blocks, blocks, 2);
+        cases.put(TransferReport.COPY, () -> copying.copy(from, to, false));
+        cases.put(TransferReport.COPY_AND_DIGEST, () -> copying.copy(from, to, true));
+        cases.put(TransferReport.RAW_TCP, () -> here.raw(blocks * BLOCK_BYTES));
+        for (String name : here.peers.keySet()) {
+            List<Range> ranges = here.ranges(from, to);
+            cases.put(name, () -> here.read(name, ranges));
+        }
+        String first = here.peers.firstEntry().getKey();
+        List<Range> ranges = here.ranges(from, to);
+        cases.put(TransferReport.READ_THEN_DIGEST, () -> {
+            here.read(first, ranges);
+            copying.digest(to);
+        });
+
+        Map<String, List<Double>> seconds = new LinkedHashMap<>();
+        for (Map.Entry<String, Case> each : cases.entrySet()) {
+            seconds.put(each.getKey(), new ArrayList<>());
+            each.getValue().run();
+        }
+        long share = each.dividedBy(ROUNDS).toNanos();
+        for (int round = 0; round < ROUNDS; round++) {
+            for (Map.Entry<String, Case> each : cases.entrySet()) {
+                long end = System.nanoTime() + share;
+                do {
+                    long begun = System.nanoTime();
+                    each.getValue().run();
+                    seconds.computeIfAbsent(each.getKey(), _ -> new ArrayList<>())
+                            .add((System.nanoTime() - begun) / 1e9);
+                } while (System.nanoTime() < end);
+            }
+        }
+        Map<String, Rate> rates = new LinkedHashMap<>();
+        seconds.forEach((name, times) -> rates.put(name, new Rate(blocks * BLOCK_BYTES, Timing.of(times))));
+        return new Size(count, rates);
+    }
+
+    private interface Case {
+        void run() throws IOException, TransferException;
+    }
+
+    /** Some of the blocks, in no order. */
+    private static int[] scattered(int blocks, int count, long seed) {
+        List<Integer> all = new ArrayList<>(IntStream.range(0, blocks).boxed().toList());
+        Collections.shuffle(all, new Random(seed));
+        return all.subList(0, count).stream().mapToInt(Integer::intValue).toArray();
+    }
+
+    /** The process that has the blocks. */
+    private static final class Owner implements AutoCloseable {
+        private final Process process;
+        private final Map<String, byte[]> metadata = new LinkedHashMap<>();
+        private final long address;
+        private final int rawPort;
+
+        Owner(int threads, int blocks) throws IOException {
+            process = new ProcessBuilder(
+                            Path.of(System.getProperty("java.home"), "bin", "java")
+                                    .toString(),
+                            "--enable-native-access=ALL-UNNAMED",
+                            "-cp",
+                            System.getProperty("java.class.path"),
+                            TransferBench.class.getName(),
+                            String.valueOf(threads),
+                            String.valueOf(blocks))
+                    .redirectError(ProcessBuilder.Redirect.INHERIT)
+                    .start();
+            try {
+                BufferedReader out = process.inputReader(StandardCharsets.UTF_8);
+                for (String name : openers(threads).keySet()) {
+                    metadata.put(name, HexFormat.of().parseHex(line(out)));
+                }
+                address = Long.parseLong(line(out));
+                rawPort = Integer.parseInt(line(out));
+            } catch (IOException | RuntimeException e) {
+                close();
+                throw e;
+            }
+        }
+
+        private static String line(BufferedReader out) throws IOException {
+            String line = out.readLine();
+            if (line == null) {
+                throw new EOFException("the other process has ended early");
+            }
+            return line;
+        }
+
+        @Override
+        public void close() {
+            process.destroy();
+            try {
+                if (!process.waitFor(10, TimeUnit.SECONDS)) {
+                    process.destroyForcibly();
+                }
+            } catch (InterruptedException _) {
+                process.destroyForcibly();
+                Thread.currentThread().interrupt();
+            }
+        }
+    }
+
+    /** The other process: offers its pool in every way until its input ends. */
+    public static void main(String[] args) throws Exception {
+        int threads = Integer.parseInt(args[0]);
+        long bytes = Integer.parseInt(args[1]) * BLOCK_BYTES;
+        Arena arena = Arena.global();
+        MappableMemory pool = MappableMemory.allocate(arena, bytes, "bench");
+        pool.memory().fill((byte) 1);
+        for (Map.Entry<String, Opener> each : openers(threads).entrySet()) {
+            TransferAgent agent = each.getValue().open("owner");
+            agent.register(new Region(pool.memory(), Optional.of(pool.file())));
+            System.out.println(HexFormat.of().formatHex(agent.metadata()));
+        }
+        System.out.println(pool.memory().address());
+        ServerSocketChannel server =
+                ServerSocketChannel.open().bind(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0));
+        System.out.println(server.socket().getLocalPort());
+        Thread.ofPlatform().daemon().start(() -> sendRaw(server, pool.memory()));
+        while (System.in.read() >= 0) {
+            // Lives as long as who started it.
+        }
+        System.exit(0);
+    }
+
+    private static void sendRaw(ServerSocketChannel server, MemorySegment pool) {
+        try (SocketChannel channel = server.accept()) {
+            channel.setOption(StandardSocketOptions.TCP_NODELAY, true);
+            ByteBuffer wanted = ByteBuffer.allocate(Long.BYTES);
+            while (true) {
+                wanted.clear();
+                while (wanted.hasRemaining()) {
+                    if (channel.read(wanted) < 0) {
+                        return;
+                    }
+                }
+                long bytes = wanted.getLong(0);
+                for (long at = 0; at < bytes; at += RAW_WRITE) {
+                    ByteBuffer piece =
+                            pool.asSlice(at, Math.min(RAW_WRITE, bytes - at)).asByteBuffer();
+                    while (piece.hasRemaining()) {
+                        channel.write(piece);
+                    }
+                }
+            }
+        } catch (IOException e) {
+            System.err.println("the plain connection ended: " + e);
+        }
+    }
+
+    /** This process' agents, its pool and its plain connection. */
+    private static final class Here implements AutoCloseable {
+        private final Owner owner;
+        private final int blocks;
+        private final MappableMemory pool;
+        private final Map<String, TransferAgent> agents = new LinkedHashMap<>();
+        private final LinkedHashMap<String, Peer> peers = new LinkedHashMap<>();
+        private final SocketChannel raw;
+
+        Here(Arena arena, Owner owner, int threads, int blocks) throws IOException, TransferException {
+            this.owner = owner;
+            this.blocks = blocks;
+            this.pool = MappableMemory.allocate(arena, blocks * BLOCK_BYTES, "bench");
+            pool.memory().fill((byte) 2);
+            for (Map.Entry<String, Opener> each : openers(threads).entrySet()) {
+                TransferAgent agent = each.getValue().open("reader");
+                agents.put(each.getKey(), agent);
+                agent.register(new Region(pool.memory(), Optional.of(pool.file())));
+                byte[] metadata = owner.metadata.get(each.getKey());
+                if (metadata == null) {
+                    throw new IllegalStateException("the other process has no agent for " + each.getKey());
+                }
+                peers.put(each.getKey(), agent.connect(metadata, DEADLINE));
+            }
+            raw = SocketChannel.open(new InetSocketAddress(InetAddress.getLoopbackAddress(), owner.rawPort));
+        }
+
+        private List<Range> ranges(int[] from, int[] to) {
+            List<Range> ranges = new ArrayList<>();
+            for (int i = 0; i < from.length; i++) {
+                ranges.add(new Range(
+                        pool.memory().address() + to[i] * BLOCK_BYTES,
+                        owner.address + from[i] * BLOCK_BYTES,
+                        BLOCK_BYTES));
+            }
+            return ranges;
+        }
+
+        private void read(String name, List<Range> ranges) throws TransferException {
+            TransferAgent agent = agents.get(name);
+            Peer peer = peers.get(name);
+            if (agent == null || peer == null) {
+                throw new IllegalArgumentException("name=" + name);
+            }
+            Transfer transfer = agent.start(Operation.READ, peer, ranges, Optional.empty(), DEADLINE);
+            long begun = System.nanoTime();
+            while (transfer.state() instanceof State.UnderWay) {
+                // Looks often enough not to be seen in the figures, and leaves the processors to those who copy.
+                LockSupport.parkNanos((System.nanoTime() - begun) / 32);
+            }
+            if (transfer.state() instanceof State.Failed failed) {
+                throw new TransferException(name + " failed: " + failed);
+            }
+        }
+
+        private void raw(long bytes) throws IOException {
+            ByteBuffer wanted = ByteBuffer.allocate(Long.BYTES).putLong(bytes).flip();
+            while (wanted.hasRemaining()) {
+                raw.write(wanted);
+            }
+            for (long at = 0; at < bytes; ) {
+                ByteBuffer piece = pool.memory()
+                        .asSlice(at, Math.min(RAW_WRITE, bytes - at))
+                        .asByteBuffer();
+                int count = raw.read(piece);
+                if (count < 0) {
+                    throw new EOFException("the plain connection ended");
+                }
+                at += count;
+            }
+        }
+
+        @Override
+        public void close() throws IOException {
+            agents.values().forEach(TransferAgent::close);
+            raw.close();
+        }
+    }
+
+    /** Copies and digests within this process. */
+    private static final class Copying implements AutoCloseable {
+        private final MemorySegment from;
+        private final MemorySegment to;
+        private final int threads;
+        private final ExecutorService executor;
+
+        Copying(Arena arena, MappableMemory to, int threads) {
+            this.from = MappableMemory.allocate(arena, to.memory().byteSize(), "bench")
+                    .memory()
+                    .fill((byte) 3);
+            this.to = to.memory();
+            this.threads = threads;
+            this.executor = Executors.newFixedThreadPool(
+                    threads, Thread.ofPlatform().daemon().factory());
+        }
+
+        private void copy(int[] sources, int[] targets, boolean digest) {
+            together(sources.length, i -> {
+                MemorySegment.copy(from, sources[i] * BLOCK_BYTES, to, targets[i] * BLOCK_BYTES, BLOCK_BYTES);
+                if (digest) {
+                    digestOf(targets[i]);
+                }
+            });
+        }
+
+        private void digest(int[] targets) {
+            together(targets.length, i -> digestOf(targets[i]));
+        }
+
+        private void digestOf(int block) {
+            CRC32C crc = new CRC32C();
+            crc.update(to.asSlice(block * BLOCK_BYTES, BLOCK_BYTES).asByteBuffer());
+            if (crc.getValue() == 0) {
+                throw new IllegalStateException("the digest of a filled block is not zero");
+            }
+        }
+
+        private void together(int count, IntConsumer work) {
+            AtomicInteger next = new AtomicInteger();
+            List<Future<?>> futures = new ArrayList<>();
+            for (int i = 0; i < threads; i++) {
+                futures.add(executor.submit(() -> {
+                    for (int at = next.getAndIncrement(); at < count; at = next.getAndIncrement()) {
+                        work.accept(at);
+                    }
+                }));
+            }
+            for (Future<?> each : futures) {
+                try {
+                    each.get();
+                } catch (InterruptedException e) {
+                    Thread.currentThread().interrupt();
+                    throw new IllegalStateException("interrupted", e);
+                } catch (ExecutionException e) {
+                    throw new IllegalStateException(e.getCause());
+                }
+            }
+        }
+
+        @Override
+        public void close() {
+            executor.close();
+        }
+    }
+}

@@ -1,0 +1,352 @@
+package baton.testkit;
+
+import baton.kv.Ticker;
+import baton.transfer.Range;
+import baton.transfer.Region;
+import baton.transfer.Transfer;
+import baton.transfer.Transfer.Cause;
+import baton.transfer.Transfer.State;
+import baton.transfer.TransferAgent;
+import baton.transfer.TransferException;
+import java.lang.foreign.MemorySegment;
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.TreeMap;
+
+/**
+ * A transfer agent over {@link SimNetwork}: it moves bytes in the network's time and with the faults of its reads. Notifications
+ * come late but in order. One thread uses all agents of a fabric.
+ */
+public final class SimTransferAgent implements TransferAgent {
+    private static final int MAGIC = 0x53696d54;
+    private static final long ONLY_LIFE = 0;
+
+    private final Fabric fabric;
+    private final String name;
+    private final SimNetwork.Endpoint endpoint;
+    private final TreeMap<Long, Region> regions = new TreeMap<>();
+    private final Map<String, SimPeer> peers = new LinkedHashMap<>();
+    private final List<SimTransfer> underWay = new ArrayList<>();
+    private boolean open = true;
+
+    /** All agents of a network. */
+    public static final class Fabric {
+        private final SimNetwork network;
+        private final Ticker ticker;
+        private final Map<String, SimTransferAgent> agents = new LinkedHashMap<>();
+        private int opened;
+
+        /** @param ticker the network's */
+        public Fabric(SimNetwork network, Ticker ticker) {
+            this.network = network;
+            this.ticker = ticker;
+        }
+
+        /** An agent whose name begins so. */
+        public SimTransferAgent open(String prefix) {
+            SimTransferAgent agent = new SimTransferAgent(this, prefix + "-" + ++opened);
+            agents.put(agent.name, agent);
+            return agent;
+        }
+
+        /** Lets everything happen that is due, in the network too. */
+        public void poll() {
+            network.poll();
+            agents.values().forEach(SimTransferAgent::settle);
+        }
+
+        private void end(Region region, String why) {
+            for (SimTransferAgent agent : agents.values()) {
+                for (SimTransfer transfer : List.copyOf(agent.underWay)) {
+                    if (transfer.touches(region)) {
+                        transfer.fail(Cause.REFUSED, why);
+                    }
+                }
+            }
+        }
+    }
+
+    private SimTransferAgent(Fabric fabric, String name) {
+        this.fabric = fabric;
+        this.name = name;
+        // Its offsets are addresses; what may be touched is checked here.
+        MemorySegment everything = MemorySegment.NULL.reinterpret(Long.MAX_VALUE);
+        this.endpoint = fabric.network.open(name, ONLY_LIFE, everything);
+    }
+
+    @Override
+    public String name() {
+        return name;
+    }
+
+    @Override
+    public Registration register(Region region) throws TransferException {
+        requireOpen();
+        long start = region.memory().address();
+        Map.Entry<Long, Region> before =
+                regions.floorEntry(start + region.memory().byteSize() - 1);
+        if (before != null && before.getKey() + before.getValue().memory().byteSize() > start) {
+            throw new TransferException("memory at %d is registered already, in part at least".formatted(start));
+        }
+        regions.put(start, region);
+        return () -> {
+            if (regions.remove(start, region)) {
+                fabric.end(region, "the memory's registration was closed");
+            }
+        };
+    }
+
+    @Override
+    public byte[] metadata() {
+        byte[] text = name.getBytes(StandardCharsets.UTF_8);
+        return ByteBuffer.allocate(2 * Integer.BYTES + text.length)
+                .putInt(MAGIC)
+                .putInt(text.length)
+                .put(text)
+                .array();
+    }
+
+    @Override
+    public Peer connect(byte[] metadata, Duration timeout) throws TransferException {
+        requireOpen();
+        ByteBuffer in = ByteBuffer.wrap(metadata);
+        if (in.remaining() < 2 * Integer.BYTES || in.getInt() != MAGIC || in.getInt() != in.remaining()) {
+            throw new TransferException("metadata of %d bytes is not of a simulated agent".formatted(metadata.length));
+        }
+        String wanted = StandardCharsets.UTF_8.decode(in).toString();
+        SimPeer known = peers.get(wanted);
+        if (known != null && known.alive()) {
+            return known;
+        }
+        SimTransferAgent agent = fabric.agents.get(wanted);
+        if (agent == null || agent == this) {
+            throw new TransferException("no other agent is named " + wanted);
+        }
+        SimPeer peer = new SimPeer(agent);
+        peers.put(wanted, peer);
+        return peer;
+    }
+
+    @Override
+    public Transfer start(
+            Operation operation, Peer peer, List<Range> ranges, Optional<byte[]> notification, Duration timeout) {
+        SimTransfer transfer = new SimTransfer(operation, peer, ranges, notification, timeout);
+        transfer.begin();
+        return transfer;
+    }
+
+    @Override
+    public void notify(Peer peer, byte[] message) throws TransferException {
+        if (!(peer instanceof SimPeer ours) || !ours.isOf(this)) {
+            throw new TransferException("peer=%s is not a peer of agent %s".formatted(peer.name(), name));
+        }
+        if (!ours.alive()) {
+            throw new TransferException("peer %s is gone".formatted(peer.name()));
+        }
+        byte[] from = name.getBytes(StandardCharsets.UTF_8);
+        endpoint.sendInOrder(
+                peer.name(),
+                ByteBuffer.allocate(Integer.BYTES + from.length + message.length)
+                        .putInt(from.length)
+                        .put(from)
+                        .put(message)
+                        .array());
+    }
+
+    @Override
+    public List<Notification> takeNotifications() {
+        settle();
+        List<Notification> taken = new ArrayList<>();
+        for (Optional<byte[]> next = endpoint.receive(); next.isPresent(); next = endpoint.receive()) {
+            byte[] bytes = next.get();
+            int end = Integer.BYTES + ByteBuffer.wrap(bytes).getInt();
+            taken.add(new Notification(
+                    new String(bytes, Integer.BYTES, end - Integer.BYTES, StandardCharsets.UTF_8),
+                    Arrays.copyOfRange(bytes, end, bytes.length)));
+        }
+        return taken;
+    }
+
+    @Override
+    public void close() {
+        if (!open) {
+            return;
+        }
+        open = false;
+        List.copyOf(underWay).forEach(each -> each.fail(Cause.CANCELLED, "the agent was closed"));
+        fabric.agents.remove(name);
+        endpoint.close();
+        fabric.agents.values().forEach(SimTransferAgent::settle);
+    }
+
+    /** Ends what has come to its end, and tells the peers. */
+    private void settle() {
+        List.copyOf(underWay).forEach(SimTransfer::settle);
+    }
+
+    private Optional<Region> region(long address, long bytes) {
+        Map.Entry<Long, Region> entry = regions.floorEntry(address);
+        return Optional.ofNullable(entry)
+                .map(Map.Entry::getValue)
+                .filter(region ->
+                        address - region.memory().address() <= region.memory().byteSize() - bytes);
+    }
+
+    private void requireOpen() throws TransferException {
+        if (!open) {
+            throw new TransferException("agent " + name + " is closed");
+        }
+    }
+
+    private final class SimPeer implements Peer {
+        private final SimTransferAgent agent;
+        private boolean closed;
+
+        private SimPeer(SimTransferAgent agent) {
+            this.agent = agent;
+        }
+
+        private boolean isOf(SimTransferAgent asked) {
+            return asked == SimTransferAgent.this;
+        }
+
+        @Override
+        public String name() {
+            return agent.name;
+        }
+
+        @Override
+        public boolean alive() {
+            return !closed && open && agent.open;
+        }
+
+        @Override
+        public void close() {
+            closed = true;
+            for (SimTransfer transfer : List.copyOf(underWay)) {
+                if (transfer.peer == this) {
+                    transfer.fail(Cause.CANCELLED, "the peer was closed");
+                }
+            }
+        }
+    }
+
+    /** A read of the network by whoever's memory changes. */
+    private final class SimTransfer implements Transfer {
+        private final Operation operation;
+        private final Peer peer;
+        private final List<Range> ranges;
+        private final Optional<byte[]> notification;
+        private final Duration timeout;
+        private final List<Region> touched = new ArrayList<>();
+        private final long begun = fabric.ticker.nanos();
+        private Optional<Moved> moved = Optional.empty();
+        private State state = new State.UnderWay();
+
+        private record Moved(SimNetwork.Endpoint reader, SimNetwork.Read read) {}
+
+        private SimTransfer(
+                Operation operation, Peer peer, List<Range> ranges, Optional<byte[]> notification, Duration timeout) {
+            this.operation = operation;
+            this.peer = peer;
+            this.ranges = List.copyOf(ranges);
+            this.notification = notification.map(byte[]::clone);
+            this.timeout = timeout;
+        }
+
+        private void begin() {
+            if (!(peer instanceof SimPeer ours) || !ours.isOf(SimTransferAgent.this)) {
+                fail(Cause.REFUSED, "peer=%s is not a peer of agent %s".formatted(peer.name(), name));
+                return;
+            }
+            if (!ours.alive()) {
+                fail(Cause.PEER_GONE, "peer %s is gone".formatted(peer.name()));
+                return;
+            }
+            List<SimNetwork.Range> pieces = new ArrayList<>();
+            for (Range range : ranges) {
+                Optional<Region> local = region(range.local(), range.bytes());
+                Optional<Region> remote = ours.agent.region(range.remote(), range.bytes());
+                if (local.isEmpty() || remote.isEmpty()) {
+                    fail(Cause.REFUSED, range + " is not registered memory of both sides");
+                    return;
+                }
+                touched.add(local.get());
+                touched.add(remote.get());
+                pieces.add(
+                        switch (operation) {
+                            case READ -> new SimNetwork.Range(range.local(), range.remote(), range.bytes());
+                            case WRITE -> new SimNetwork.Range(range.remote(), range.local(), range.bytes());
+                        });
+            }
+            SimNetwork.Endpoint reader = operation == Operation.READ ? endpoint : ours.agent.endpoint;
+            SimNetwork.Endpoint read = operation == Operation.READ ? ours.agent.endpoint : endpoint;
+            moved = Optional.of(new Moved(
+                    reader, reader.read(read.name(), ONLY_LIFE, pieces, begun + Math.max(1, timeout.toNanos()))));
+            underWay.add(this);
+        }
+
+        private boolean touches(Region region) {
+            return touched.contains(region);
+        }
+
+        private void settle() {
+            if (!(state instanceof State.UnderWay) || moved.isEmpty()) {
+                return;
+            }
+            if (!peer.alive()) {
+                fail(Cause.PEER_GONE, "peer %s is gone".formatted(peer.name()));
+                return;
+            }
+            switch (moved.get().read().state()) {
+                case UNDER_WAY -> {}
+                case DONE -> {
+                    underWay.remove(this);
+                    state = new State.Done(
+                            ranges.stream().mapToLong(Range::bytes).sum(),
+                            Duration.ofNanos(fabric.ticker.nanos() - begun));
+                    notification.ifPresent(message -> {
+                        try {
+                            SimTransferAgent.this.notify(peer, message);
+                        } catch (TransferException e) {
+                            state = new State.Failed(Cause.PEER_GONE, String.valueOf(e.getMessage()));
+                        }
+                    });
+                }
+                case FAILED -> {
+                    boolean late = fabric.ticker.nanos() - begun >= timeout.toNanos();
+                    fail(
+                            late ? Cause.TIMEOUT : Cause.TRANSPORT,
+                            late ? "not done after " + timeout : "the read failed");
+                }
+            }
+        }
+
+        private void fail(Cause cause, String message) {
+            if (state instanceof State.UnderWay) {
+                moved.ifPresent(each -> each.reader().cancel(each.read()));
+                underWay.remove(this);
+                state = new State.Failed(cause, message);
+            }
+        }
+
+        @Override
+        public State state() {
+            settle();
+            return state;
+        }
+
+        @Override
+        public void cancel() {
+            settle();
+            fail(Cause.CANCELLED, "cancelled");
+        }
+    }
+}

@@ -1,0 +1,5 @@
+/** Tests of what tests use. */
+@NullMarked
+package baton.testkit;
+
+import org.jspecify.annotations.NullMarked;

@@ -1,0 +1,209 @@
+package baton.transfer;
+
+import java.io.IOException;
+import java.lang.foreign.Arena;
+import java.lang.foreign.FunctionDescriptor;
+import java.lang.foreign.Linker;
+import java.lang.foreign.MemoryLayout;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.lang.invoke.MethodHandle;
+import java.lang.invoke.VarHandle;
+import java.nio.file.Files;
+import java.nio.file.Path;
+
+/**
+ * Memory of zeros that other processes of this host can map: a file without a name (memfd_create(2)), mapped shared, in huge pages
+ * where the kernel grants them to shared memory. Its size is sealed, so that whoever maps it may rely on its pages. Linux only.
+ *
+ * @param memory aligned to a huge page; lives as long as the arena it was allocated in
+ * @param file by which a process of the same user maps it for that long, {@code /proc/PID/fd/N}
+ */
+public record MappableMemory(MemorySegment memory, Path file) {
+    private static final long HUGE_PAGE = 2L << 20;
+    private static final int PROT_NONE = 0;
+    private static final int PROT_READ = 0x1;
+    private static final int PROT_WRITE = 0x2;
+    private static final int MAP_SHARED = 0x01;
+    private static final int MAP_PRIVATE = 0x02;
+    private static final int MAP_FIXED = 0x10;
+    private static final int MAP_ANONYMOUS = 0x20;
+    private static final int MAP_NORESERVE = 0x4000;
+    private static final long MAP_FAILED = -1;
+    private static final int MADV_HUGEPAGE = 14;
+    private static final int MADV_POPULATE_READ = 22;
+    private static final int MFD_CLOEXEC = 0x1;
+    private static final int MFD_ALLOW_SEALING = 0x2;
+    private static final int O_RDONLY_NONBLOCK_CLOEXEC = 0x800 | 0x80000;
+    private static final int F_ADD_SEALS = 1033;
+    private static final int F_GET_SEALS = 1034;
+    private static final int SEAL_SHRINK = 0x2;
+    private static final int SEAL_GROW = 0x4;
+
+    private static final ValueLayout.OfInt INT = ValueLayout.JAVA_INT;
+    private static final ValueLayout.OfLong LONG = ValueLayout.JAVA_LONG;
+    private static final Linker.Option ERRNO = Linker.Option.captureCallState("errno");
+    private static final VarHandle ERRNO_OF =
+            Linker.Option.captureStateLayout().varHandle(MemoryLayout.PathElement.groupElement("errno"));
+    private static final MethodHandle MEMFD_CREATE =
+            handle("memfd_create", FunctionDescriptor.of(INT, ValueLayout.ADDRESS, INT), ERRNO);
+    private static final MethodHandle FTRUNCATE = handle("ftruncate", FunctionDescriptor.of(INT, INT, LONG), ERRNO);
+    private static final MethodHandle FCNTL =
+            handle("fcntl", FunctionDescriptor.of(INT, INT, INT, INT), ERRNO, Linker.Option.firstVariadicArg(2));
+    private static final MethodHandle OPEN = handle(
+            "open", FunctionDescriptor.of(INT, ValueLayout.ADDRESS, INT), ERRNO, Linker.Option.firstVariadicArg(2));
+    private static final MethodHandle CLOSE = handle("close", FunctionDescriptor.of(INT, INT));
+    private static final MethodHandle MMAP = handle(
+            "mmap", FunctionDescriptor.of(ValueLayout.ADDRESS, ValueLayout.ADDRESS, LONG, INT, INT, INT, LONG), ERRNO);
+    private static final MethodHandle MUNMAP = handle("munmap", FunctionDescriptor.of(INT, ValueLayout.ADDRESS, LONG));
+    private static final MethodHandle MADVISE =
+            handle("madvise", FunctionDescriptor.of(INT, ValueLayout.ADDRESS, LONG, INT));
+
+    /**
+     * Allocates; pages are taken from the system when they are first touched.
+     *
+     * @param arena with which the memory ends, for this process; who has it mapped keeps it
+     * @param purpose what it is for, for errors and for {@code /proc/PID/maps}
+     * @throws IllegalStateException if the kernel refuses
+     */
+    public static MappableMemory allocate(Arena arena, long bytes, String purpose) {
+        if (bytes <= 0) {
+            throw new IllegalArgumentException("bytes=" + bytes + " must be positive");
+        }
+        try (Arena temporary = Arena.ofConfined()) {
+            MemorySegment errno = temporary.allocate(Linker.Option.captureStateLayout());
+            int fd = (int) MEMFD_CREATE.invokeExact(
+                    errno, temporary.allocateFrom("baton: " + purpose), MFD_CLOEXEC | MFD_ALLOW_SEALING);
+            if (fd < 0) {
+                throw refused("memfd_create", errno, bytes, purpose);
+            }
+            try {
+                if ((int) FTRUNCATE.invokeExact(errno, fd, bytes) < 0) {
+                    throw refused("ftruncate", errno, bytes, purpose);
+                }
+                if ((int) FCNTL.invokeExact(errno, fd, F_ADD_SEALS, SEAL_SHRINK | SEAL_GROW) < 0) {
+                    throw refused("fcntl", errno, bytes, purpose);
+                }
+                // Addresses for one huge page more than needed, of which the file then takes an aligned part.
+                long reserved = Math.addExact(bytes, 2 * HUGE_PAGE);
+                MemorySegment space = (MemorySegment) MMAP.invokeExact(
+                        errno,
+                        MemorySegment.NULL,
+                        reserved,
+                        PROT_NONE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                        -1,
+                        0L);
+                if (space.address() == MAP_FAILED) {
+                    throw refused("mmap", errno, bytes, purpose);
+                }
+                MemorySegment aligned = MemorySegment.ofAddress(Math.ceilDiv(space.address(), HUGE_PAGE) * HUGE_PAGE);
+                MemorySegment placed = (MemorySegment)
+                        MMAP.invokeExact(errno, aligned, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0L);
+                if (placed.address() == MAP_FAILED) {
+                    unmap(space, reserved);
+                    throw refused("mmap", errno, bytes, purpose);
+                }
+                // Refusal costs speed only.
+                int _ = (int) MADVISE.invokeExact(placed, bytes, MADV_HUGEPAGE);
+                MemorySegment memory = placed.reinterpret(bytes, arena, _ -> {
+                    unmap(space, reserved);
+                    close(fd);
+                });
+                return new MappableMemory(
+                        memory, Path.of("/proc/" + ProcessHandle.current().pid() + "/fd/" + fd));
+            } catch (Throwable e) {
+                close(fd);
+                throw e;
+            }
+        } catch (RuntimeException | Error e) {
+            throw e;
+        } catch (Throwable e) {
+            throw new AssertionError("system calls throw nothing", e);
+        }
+    }
+
+    /**
+     * Maps memory that another process allocated, to be read.
+     *
+     * @param arena with which the mapping ends
+     * @param inode of the file, as its owner sees it: another file at this path is refused
+     * @param bytes of the file
+     * @throws IOException if it is not that memory, or its size is not sealed, or the system refuses
+     */
+    public static MemorySegment map(Arena arena, Path file, long inode, long bytes) throws IOException {
+        try (Arena temporary = Arena.ofConfined()) {
+            MemorySegment errno = temporary.allocate(Linker.Option.captureStateLayout());
+            int fd = (int) OPEN.invokeExact(errno, temporary.allocateFrom(file.toString()), O_RDONLY_NONBLOCK_CLOEXEC);
+            if (fd < 0) {
+                throw new IOException("cannot open %s: errno=%d".formatted(file, (int) ERRNO_OF.get(errno, 0L)));
+            }
+            try {
+                Path found = Path.of("/proc/self/fd/" + fd);
+                if (inode(found) != inode || Files.size(found) != bytes) {
+                    throw new IOException("%s is a file of inode=%d size=%d, not of inode=%d size=%d"
+                            .formatted(file, inode(found), Files.size(found), inode, bytes));
+                }
+                int seals = (int) FCNTL.invokeExact(errno, fd, F_GET_SEALS, 0);
+                if (seals < 0 || (seals & SEAL_SHRINK) == 0) {
+                    throw new IOException(file + " may shrink, which would end its reader");
+                }
+                MemorySegment mapped = (MemorySegment)
+                        MMAP.invokeExact(errno, MemorySegment.NULL, bytes, PROT_READ, MAP_SHARED, fd, 0L);
+                if (mapped.address() == MAP_FAILED) {
+                    throw new IOException("cannot map %d bytes of %s: errno=%d"
+                            .formatted(bytes, file, (int) ERRNO_OF.get(errno, 0L)));
+                }
+                return mapped.reinterpret(bytes, arena, segment -> unmap(segment, bytes))
+                        .asReadOnly();
+            } finally {
+                close(fd);
+            }
+        } catch (IOException | RuntimeException | Error e) {
+            throw e;
+        } catch (Throwable e) {
+            throw new AssertionError("system calls throw nothing", e);
+        }
+    }
+
+    /** The number by which a file's system knows it. */
+    public static long inode(Path file) throws IOException {
+        return (long) Files.getAttribute(file, "unix:ino");
+    }
+
+    /** Enters a mapping's pages into this process's page tables at once, which is cheaper than one fault after the other. */
+    public static void populate(MemorySegment mapped) {
+        try {
+            // Older kernels refuse, and fault.
+            int _ = (int) MADVISE.invokeExact(mapped, mapped.byteSize(), MADV_POPULATE_READ);
+        } catch (Throwable e) {
+            throw new AssertionError("madvise throws nothing", e);
+        }
+    }
+
+    private static IllegalStateException refused(String call, MemorySegment errno, long bytes, String purpose) {
+        return new IllegalStateException("no memory: %s refused %d bytes for %s, errno=%d"
+                .formatted(call, bytes, purpose, (int) ERRNO_OF.get(errno, 0L)));
+    }
+
+    private static void unmap(MemorySegment mapping, long bytes) {
+        try {
+            int _ = (int) MUNMAP.invokeExact(mapping, bytes);
+        } catch (Throwable e) {
+            throw new AssertionError("munmap throws nothing", e);
+        }
+    }
+
+    private static void close(int fd) {
+        try {
+            int _ = (int) CLOSE.invokeExact(fd);
+        } catch (Throwable e) {
+            throw new AssertionError("close throws nothing", e);
+        }
+    }
+
+    private static MethodHandle handle(String name, FunctionDescriptor descriptor, Linker.Option... options) {
+        Linker linker = Linker.nativeLinker();
+        return linker.downcallHandle(linker.defaultLookup().findOrThrow(name), descriptor, options);
+    }
+}

@@ -1,0 +1,121 @@
+package baton.transfer.embedded;
+
+import baton.transfer.MappableMemory;
+import java.io.IOException;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
+import java.util.HashSet;
+import java.util.List;
+import java.util.NavigableMap;
+import java.util.Optional;
+import java.util.Set;
+import java.util.TreeMap;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** A peer's regions, mapped into this process to be read as far as they can be. */
+final class PeerMemory {
+    private static final Logger LOG = LoggerFactory.getLogger(PeerMemory.class);
+
+    private final Metadata peer;
+    private final boolean sameSystem;
+    private final NavigableMap<Long, Mapped> mapped = new TreeMap<>();
+    private final Set<Metadata.Exposed> refused = new HashSet<>();
+    private long revision;
+    private boolean closed;
+
+    /** @param sameSystem whether it is worth trying */
+    PeerMemory(Metadata peer, boolean sameSystem) {
+        this.peer = peer;
+        this.sameSystem = sameSystem;
+        this.revision = Long.MIN_VALUE;
+    }
+
+    /** A region of the peer. */
+    static final class Mapped {
+        private final Metadata.Exposed region;
+        private final MemorySegment memory;
+        private final Arena arena;
+
+        private Mapped(Metadata.Exposed region, MemorySegment memory, Arena arena) {
+            this.region = region;
+            this.memory = memory;
+            this.arena = arena;
+        }
+
+        /** Bytes at an address of the peer, if they are in this region. */
+        Optional<MemorySegment> slice(long address, long bytes) {
+            return region.holds(address, bytes)
+                    ? Optional.of(memory.asSlice(address - region.address(), bytes))
+                    : Optional.empty();
+        }
+
+        /** Unmaps it; nothing touches it any more. */
+        void close() {
+            arena.close();
+        }
+    }
+
+    /** Whether nothing is mapped. */
+    synchronized boolean isEmpty() {
+        return mapped.isEmpty();
+    }
+
+    /** The region that holds an address of the peer. */
+    synchronized Optional<Mapped> at(long address) {
+        return Optional.ofNullable(mapped.floorEntry(address)).map(entry -> entry.getValue());
+    }
+
+    /**
+     * Takes note of the peer's regions.
+     *
+     * @return those that are no longer there; to be closed when nothing touches them
+     */
+    synchronized List<Mapped> update(Metadata.Update update) {
+        if (closed || !sameSystem || update.revision() <= revision) {
+            return List.of();
+        }
+        revision = update.revision();
+        Set<Metadata.Exposed> now = new HashSet<>(update.regions());
+        List<Mapped> gone = new ArrayList<>();
+        mapped.values().removeIf(each -> {
+            boolean remove = !now.contains(each.region);
+            if (remove) {
+                gone.add(each);
+            }
+            return remove;
+        });
+        refused.retainAll(now);
+        for (Metadata.Exposed region : now) {
+            if (region.mappable() && !refused.contains(region) && !mapped.containsKey(region.address())) {
+                map(region);
+            }
+        }
+        return gone;
+    }
+
+    private void map(Metadata.Exposed region) {
+        Arena arena = Arena.ofShared();
+        try {
+            MemorySegment memory = MappableMemory.map(arena, peer.fileOf(region), region.inode(), region.bytes());
+            mapped.put(region.address(), new Mapped(region, memory, arena));
+        } catch (IOException e) {
+            arena.close();
+            refused.add(region);
+            LOG.warn(
+                    "memory of transfer agent {} on this host cannot be mapped and goes over TCP: {}. Both processes need the "
+                            + "same user and process namespace.",
+                    peer.name(),
+                    e.getMessage());
+        }
+    }
+
+    /** Gives all of it up; to be closed when nothing touches them. */
+    synchronized List<Mapped> giveUp() {
+        closed = true;
+        List<Mapped> all = List.copyOf(mapped.values());
+        mapped.clear();
+        return all;
+    }
+}

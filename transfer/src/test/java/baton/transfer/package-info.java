@@ -1,0 +1,5 @@
+/** What every transfer agent keeps to. */
+@NullMarked
+package baton.transfer;
+
+import org.jspecify.annotations.NullMarked;
