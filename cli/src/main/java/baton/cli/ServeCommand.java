@@ -232,7 +232,8 @@ final class ServeCommand implements Callable<Integer> {
             names = "--shutdown-timeout",
             paramLabel = "SECONDS",
             defaultValue = "30",
-            description = "After SIGTERM, how long running requests and hand-offs of KV caches may take (default: ${DEFAULT-VALUE}).")
+            description =
+                    "After SIGTERM, how long running requests and hand-offs of KV caches may take (default: ${DEFAULT-VALUE}).")
     private int shutdownSeconds;
 
     @Option(names = "--exit-with-parent", hidden = true, description = "Stop when standard input ends.")

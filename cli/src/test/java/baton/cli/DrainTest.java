@@ -30,10 +30,13 @@ class DrainTest {
             lines.add(reader.readLine());
             instance.terminate();
             Await.until(
-                    Instances.DEADLINE, () -> "it still takes requests", () -> instance.get("/health").status() == 503);
+                    Instances.DEADLINE,
+                    () -> "it still takes requests",
+                    () -> instance.get("/health").status() == 503);
             Reply refused = instance.complete(new int[] {5, 6, 7}, 1);
             assertThat(refused.status()).isEqualTo(503);
-            assertThat(refused.response().headers().firstValueAsLong("Retry-After")).hasValue(1);
+            assertThat(refused.response().headers().firstValueAsLong("Retry-After"))
+                    .hasValue(1);
             assertThat(refused.error()).contains("stopping");
             reader.lines().forEach(lines::add);
         }
@@ -51,7 +54,8 @@ class DrainTest {
         assertThat(answer.statusCode()).isEqualTo(200);
         instance.terminate();
         try (BufferedReader reader = new BufferedReader(new InputStreamReader(answer.body(), StandardCharsets.UTF_8))) {
-            List<String> events = reader.lines().filter(line -> line.startsWith("data: ")).toList();
+            List<String> events =
+                    reader.lines().filter(line -> line.startsWith("data: ")).toList();
             assertThat(events).endsWith("data: [DONE]");
             assertThat(events.get(events.size() - 2)).contains("\"abort\"");
         }
@@ -65,7 +69,10 @@ class DrainTest {
                 "/v1/completions", Instances.greedy(Ledgers.prompt(50, 3), 1900).put("ignore_eos", true));
         assertThat(answer.statusCode()).isEqualTo(200);
         instance.terminate();
-        Await.until(Instances.DEADLINE, () -> "it still takes requests", () -> instance.get("/health").status() == 503);
+        Await.until(
+                Instances.DEADLINE,
+                () -> "it still takes requests",
+                () -> instance.get("/health").status() == 503);
         instance.terminate();
         assertThat(instance.awaitExit()).isEqualTo(143);
         answer.body().close();

@@ -190,7 +190,8 @@ public final class ApiServer implements AutoCloseable {
 
     private void awaitRest(long end, Promise<Boolean> done) {
         EngineStatus status = engine.status();
-        boolean atRest = live.isEmpty() && (status.isAtRest() || status.failure().isPresent());
+        boolean atRest =
+                live.isEmpty() && (status.isAtRest() || status.failure().isPresent());
         if (atRest) {
             done.complete(true);
         } else if (System.nanoTime() - end >= 0) {
