@@ -5,12 +5,15 @@ import static org.assertj.core.api.Assertions.assertThat;
 import baton.cli.Instances.Instance;
 import baton.cli.Instances.Reply;
 import java.io.BufferedReader;
+import java.io.IOException;
 import java.io.InputStream;
 import java.io.InputStreamReader;
+import java.io.UncheckedIOException;
 import java.net.http.HttpResponse;
 import java.nio.charset.StandardCharsets;
-import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
 
@@ -22,27 +25,26 @@ class DrainTest {
     @Test
     void whatRunsIsFinishedAndWhatComesIsRefused() throws Exception {
         Instance instance = INSTANCES.serve("drained");
+        // Sixteen long answers in one: it does not end before the test has looked.
         HttpResponse<InputStream> answer = instance.stream(
-                "/v1/completions", Instances.greedy(Ledgers.prompt(50, 3), 1500).put("ignore_eos", true));
+                "/v1/completions",
+                Instances.greedy(Ledgers.prompt(50, 3), 1900).put("ignore_eos", true).put("n", 16));
         assertThat(answer.statusCode()).isEqualTo(200);
-        List<String> lines = new ArrayList<>();
-        try (BufferedReader reader = new BufferedReader(new InputStreamReader(answer.body(), StandardCharsets.UTF_8))) {
-            lines.add(reader.readLine());
-            instance.terminate();
-            Await.until(
-                    Instances.DEADLINE,
-                    () -> "it still takes requests",
-                    () -> instance.get("/health").status() == 503);
-            Reply refused = instance.complete(new int[] {5, 6, 7}, 1);
-            assertThat(refused.status()).isEqualTo(503);
-            assertThat(refused.response().headers().firstValueAsLong("Retry-After"))
-                    .hasValue(1);
-            assertThat(refused.error()).contains("stopping");
-            reader.lines().forEach(lines::add);
-        }
-        assertThat(lines.stream().filter(line -> line.startsWith("data: ")).toList())
-                .hasSizeGreaterThan(500)
-                .endsWith("data: [DONE]");
+        CompletableFuture<List<String>> events = CompletableFuture.supplyAsync(() -> {
+            try (BufferedReader reader =
+                    new BufferedReader(new InputStreamReader(answer.body(), StandardCharsets.UTF_8))) {
+                return reader.lines().filter(line -> line.startsWith("data: ")).toList();
+            } catch (IOException e) {
+                throw new UncheckedIOException(e);
+            }
+        });
+        instance.terminate();
+        Await.until(Instances.DEADLINE, () -> "it still takes requests", () -> instance.get("/health").status() == 503);
+        Reply refused = instance.complete(new int[] {5, 6, 7}, 1);
+        assertThat(refused.status()).isEqualTo(503);
+        assertThat(refused.response().headers().firstValueAsLong("Retry-After")).hasValue(1);
+        assertThat(refused.error()).contains("stopping");
+        assertThat(events.get(2, TimeUnit.MINUTES)).hasSizeGreaterThan(16 * 500).endsWith("data: [DONE]");
         assertThat(instance.awaitExit()).isZero();
     }
 
