@@ -21,6 +21,7 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Optional;
 import java.util.concurrent.Callable;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
@@ -271,8 +272,18 @@ final class ServeCommand implements Callable<Integer> {
             engine.close();
             throw e;
         }
-        return Service.run("baton serve", host, api.port(), exitWithParent, () -> api.drain(shutdownTimeout), () -> {
-            api.close();
+        AtomicBoolean drained = new AtomicBoolean();
+        Runnable drain = () -> {
+            drained.set(true);
+            api.drain(shutdownTimeout);
+        };
+        return Service.run("baton serve", host, api.port(), exitWithParent, drain, () -> {
+            if (drained.get()) {
+                // What still runs has had its time.
+                api.close(Duration.ZERO);
+            } else {
+                api.close();
+            }
             engine.close();
             profile.ifPresent(PrintedProfile::print);
         });

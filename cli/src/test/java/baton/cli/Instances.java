@@ -263,9 +263,9 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
             assertThat(process.waitFor(DEADLINE)).isTrue();
         }
 
-        /** As {@code kill}; may be called twice. */
-        void terminate() {
-            process.destroy();
+        /** Sends SIGTERM, and unlike {@link Process#destroy()} leaves its standard input open, whose end would end it too. */
+        void terminate() throws IOException, InterruptedException {
+            signal("-TERM");
         }
 
         /** Waits for the process's end; its exit status. */
@@ -276,8 +276,12 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
 
         /** Stops it as SIGSTOP does: it keeps its connections and does nothing until it is killed. */
         void freeze() throws IOException, InterruptedException {
-            Process signal = new ProcessBuilder("kill", "-STOP", Long.toString(process.pid())).start();
-            assertThat(signal.waitFor()).isZero();
+            signal("-STOP");
+        }
+
+        private void signal(String signal) throws IOException, InterruptedException {
+            Process kill = new ProcessBuilder("kill", signal, Long.toString(process.pid())).start();
+            assertThat(kill.waitFor()).isZero();
         }
 
         /** Starts it once more, on the port that it had. */

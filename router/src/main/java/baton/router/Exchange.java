@@ -249,7 +249,8 @@ final class Exchange {
     /** Goes to another decode instance if the client has seen nothing and the instance, not the request, was at fault. */
     private void decodeFailed(UpstreamFailure failure, Buffer decodeBody) {
         note(failure);
-        boolean retriable = failure.kind() == Kind.CONNECT || failure.kind() == Kind.LOST || failure.kind() == Kind.REFUSED;
+        boolean retriable =
+                failure.kind() == Kind.CONNECT || failure.kind() == Kind.LOST || failure.kind() == Kind.REFUSED;
         Optional<Instance> other = retriable ? services.decodes().next(triedDecodes) : Optional.empty();
         if (other.isEmpty()) {
             answerError(failure.status(), failure.describe(), Outcome.DECODE_FAILED);
