@@ -28,7 +28,9 @@ class DrainTest {
         // Sixteen long answers in one: it does not end before the test has looked.
         HttpResponse<InputStream> answer = instance.stream(
                 "/v1/completions",
-                Instances.greedy(Ledgers.prompt(50, 3), 1900).put("ignore_eos", true).put("n", 16));
+                Instances.greedy(Ledgers.prompt(50, 3), 1900)
+                        .put("ignore_eos", true)
+                        .put("n", 16));
         assertThat(answer.statusCode()).isEqualTo(200);
         CompletableFuture<List<String>> events = CompletableFuture.supplyAsync(() -> {
             try (BufferedReader reader =
@@ -39,7 +41,10 @@ class DrainTest {
             }
         });
         instance.terminate();
-        Await.until(Instances.DEADLINE, () -> "it still takes requests", () -> instance.get("/health").status() == 503);
+        Await.until(
+                Instances.DEADLINE,
+                () -> "it still takes requests",
+                () -> instance.get("/health").status() == 503);
         Reply refused = instance.complete(new int[] {5, 6, 7}, 1);
         assertThat(refused.status()).isEqualTo(503);
         assertThat(refused.response().headers().firstValueAsLong("Retry-After")).hasValue(1);

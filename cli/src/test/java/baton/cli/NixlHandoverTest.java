@@ -115,7 +115,10 @@ class NixlHandoverTest {
         List<int[]> prompts = IntStream.range(0, 16)
                 .mapToObj(i -> {
                     int[] own = Ledgers.prompt(3 + 11 * i, 200 + i);
-                    return i % 2 == 0 ? own : IntStream.concat(Arrays.stream(shared), Arrays.stream(own)).toArray();
+                    return i % 2 == 0
+                            ? own
+                            : IntStream.concat(Arrays.stream(shared), Arrays.stream(own))
+                                    .toArray();
                 })
                 .toList();
         assertSameAsAlone(prompts);
@@ -221,7 +224,8 @@ class NixlHandoverTest {
 
     @Test
     void chatIsHandedOverToo() throws Exception {
-        ObjectNode body = Instances.JSON.createObjectNode().put("temperature", 0).put("max_tokens", 24);
+        ObjectNode body =
+                Instances.JSON.createObjectNode().put("temperature", 0).put("max_tokens", 24);
         body.putArray("messages")
                 .addObject()
                 .put("role", "user")
@@ -297,9 +301,13 @@ class NixlHandoverTest {
         int[] expected = alone.complete(prompt, MAX_TOKENS).tokenIds();
         ObjectNode first = Instances.greedy(prompt, 1);
         first.set("kv_transfer_params", Instances.JSON.readTree("{\"do_remote_decode\": true}"));
-        JsonNode params = leaving.post("/v1/completions", first.toString()).json().path("kv_transfer_params");
+        JsonNode params =
+                leaving.post("/v1/completions", first.toString()).json().path("kv_transfer_params");
         leaving.terminate();
-        Await.until(Instances.DEADLINE, () -> "it takes requests", () -> leaving.get("/health").status() == 503);
+        Await.until(
+                Instances.DEADLINE,
+                () -> "it takes requests",
+                () -> leaving.get("/health").status() == 503);
         Reply refused = leaving.complete(prompt, 1);
         assertThat(refused.status()).isEqualTo(503);
         assertThat(refused.response().headers().firstValue("Retry-After")).isPresent();
