@@ -154,6 +154,7 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
                 instance.process.destroyForcibly();
             }
         }
+        http.shutdownNow();
         http.close();
         metrics.close();
         try (Stream<Path> files = Files.walk(directory)) {
@@ -262,10 +263,25 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
             assertThat(process.waitFor(DEADLINE)).isTrue();
         }
 
+        /** Sends SIGTERM, and unlike {@link Process#destroy()} leaves its standard input open, whose end would end it too. */
+        void terminate() throws IOException, InterruptedException {
+            signal("-TERM");
+        }
+
+        /** Waits for the process's end; its exit status. */
+        int awaitExit() throws InterruptedException {
+            assertThat(process.waitFor(DEADLINE)).as("ended in time").isTrue();
+            return process.exitValue();
+        }
+
         /** Stops it as SIGSTOP does: it keeps its connections and does nothing until it is killed. */
         void freeze() throws IOException, InterruptedException {
-            Process signal = new ProcessBuilder("kill", "-STOP", Long.toString(process.pid())).start();
-            assertThat(signal.waitFor()).isZero();
+            signal("-STOP");
+        }
+
+        private void signal(String signal) throws IOException, InterruptedException {
+            Process kill = new ProcessBuilder("kill", signal, Long.toString(process.pid())).start();
+            assertThat(kill.waitFor()).isZero();
         }
 
         /** Starts it once more, on the port that it had. */

@@ -58,6 +58,15 @@ public final class PrometheusMetrics implements EngineListener {
         0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10
     };
 
+    /** vLLM's, for connectors. */
+    private static final double[] TRANSFER_BYTES = IntStream.rangeClosed(11, 33)
+            .mapToDouble(exponent -> Math.pow(2, exponent))
+            .toArray();
+
+    private static final double[] TRANSFER_ITEMS = {
+        10, 20, 30, 50, 75, 100, 200, 400, 1000, 2000, 4000, 10_000, 20_000, 50_000
+    };
+
     private static final List<String> LABELS = List.of("model_name", "engine");
 
     /** Its series have no exemplars: these would need a tracing library. */
@@ -310,23 +319,30 @@ public final class PrometheusMetrics implements EngineListener {
                                             valuesWith(values.toArray(String[]::new)))
                                     .inc(Math.max(0, measurement.value()));
                         }
-                        case SECONDS -> {
-                            Histogram histogram = Histogram.builder()
-                                    .name(first.name().endsWith("_seconds") ? first.name() : first.name() + "_seconds")
-                                    .classicOnly()
-                                    .classicUpperBounds(TRANSFER_SECONDS)
-                                    .labelNames(names)
-                                    .withoutExemplars()
-                                    .register(registry);
-                            yield (values, measurement) -> histogram
-                                    .labelValues(valuesWith(values.toArray(String[]::new)))
-                                    .observe(measurement.value());
-                        }
+                        case SECONDS ->
+                            distribution(
+                                    first.name().endsWith("_seconds") ? first.name() : first.name() + "_seconds",
+                                    names,
+                                    TRANSFER_SECONDS);
+                        case BYTES -> distribution(first.name(), names, TRANSFER_BYTES);
+                        case ITEMS -> distribution(first.name(), names, TRANSFER_ITEMS);
                     });
         } catch (IllegalArgumentException e) {
             LOG.warn("measurement {} with labels {} is not shown: {}", first.name(), ownLabels, e.getMessage());
             return Optional.empty();
         }
+    }
+
+    private BiConsumer<List<String>, Measurement> distribution(String name, String[] names, double[] bounds) {
+        Histogram histogram = Histogram.builder()
+                .name(name)
+                .classicOnly()
+                .classicUpperBounds(bounds)
+                .labelNames(names)
+                .withoutExemplars()
+                .register(registry);
+        return (values, measurement) ->
+                histogram.labelValues(valuesWith(values.toArray(String[]::new))).observe(measurement.value());
     }
 
     private GaugeDataPoint gauge(String name, String help) {

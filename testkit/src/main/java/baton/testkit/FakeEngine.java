@@ -1,14 +1,18 @@
 package baton.testkit;
 
+import baton.kv.JsonFields;
 import baton.kv.KvCache;
 import baton.kv.KvLayout;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
+import baton.kv.connector.HandshakeMetadata;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.KvMatch;
 import baton.kv.connector.KvRequest;
+import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
+import baton.kv.connector.SchedulerConnector.Release;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
 import baton.kv.connector.SchedulerConnector.ScheduledRequest;
 import baton.kv.connector.SchedulerConnector.ScheduledStep;
@@ -19,50 +23,72 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashMap;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Set;
 import java.util.stream.IntStream;
 
 /**
- * An engine's side of a connector, for one rank, without a model: it allocates blocks, runs steps with all calls in their
+ * An engine's side of a connector, without a model and with as many ranks as its context says, in one thread: it allocates blocks, runs steps with all calls in their
  * order, and "computes" a key and value for each token that depend on that token and all tokens before it, as a model's do. So
  * what a connector moved can be checked byte by byte.
  */
 public final class FakeEngine implements AutoCloseable {
     private final Arena arena = Arena.ofShared();
     private final KvLayout layout;
-    private final KvCache cache;
     private final SchedulerConnector scheduler;
-    private final WorkerConnector worker;
+    private final List<RankSide> ranks = new ArrayList<>();
     private final List<Integer> freeBlocks;
+    /** Requests whose blocks a transfer uses. */
+    private final Map<String, Running> transferring = new HashMap<>();
+
+    private final Set<String> finished = new LinkedHashSet<>();
+    private final Map<String, Integer> sentBy = new HashMap<>();
+    private final Map<String, Integer> receivedBy = new HashMap<>();
+
+    /** One rank's pool. Its first head is the model's {@code firstHead}. */
+    private record RankSide(WorkerConnector worker, KvCache cache, int firstHead) {}
 
     public FakeEngine(KvConnector connector, ConnectorContext context, int blocks) {
         this.layout = context.layout();
-        this.cache = new KvCache(
-                arena.allocate(blocks * layout.blockBytes(), 64),
-                layout,
-                blocks,
-                IntStream.range(0, layout.layers())
-                        .mapToObj(i -> "model.layers." + i + ".self_attn.attn")
-                        .toList());
         this.freeBlocks = new ArrayList<>(IntStream.range(0, blocks).boxed().toList());
-        this.worker = connector.worker(context, Rank.FIRST);
+        Map<Rank, HandshakeMetadata> handshakes = new HashMap<>();
+        for (int tensor = 0; tensor < context.tensorParallelSize(); tensor++) {
+            Rank rank = new Rank(0, tensor);
+            KvCache cache = new KvCache(
+                    arena.allocate(blocks * layout.blockBytes(), 64),
+                    layout,
+                    blocks,
+                    IntStream.range(0, layout.layers())
+                            .mapToObj(i -> "model.layers." + i + ".self_attn.attn")
+                            .toList());
+            WorkerConnector worker = connector.worker(context, rank);
+            ranks.add(new RankSide(
+                    worker, cache, tensor * context.modelLayout().kvHeads() / context.tensorParallelSize()));
+            worker.register(cache);
+            worker.handshakeMetadata().ifPresent(own -> handshakes.put(rank, own));
+        }
         this.scheduler = connector.scheduler(context);
-        worker.register(cache);
-        worker.handshakeMetadata().ifPresent(own -> scheduler.onHandshakeMetadata(Map.of(Rank.FIRST, own)));
+        if (!handshakes.isEmpty()) {
+            scheduler.onHandshakeMetadata(handshakes);
+        }
     }
 
+    /** The first rank's pool. */
     public KvCache cache() {
-        return cache;
+        return ranks.getFirst().cache();
     }
 
     public SchedulerConnector scheduler() {
         return scheduler;
     }
 
+    /** The first rank's. */
     public WorkerConnector worker() {
-        return worker;
+        return ranks.getFirst().worker();
     }
 
     /** A request that has its blocks. */
@@ -71,14 +97,29 @@ public final class FakeEngine implements AutoCloseable {
         private final int[] blockTable;
         private final int localTokens;
         private final int externalTokens;
+        private boolean over;
+        private boolean awaitsReceived;
+        private boolean awaitsSent;
         private int computedTokens;
 
-        private Running(KvRequest request, int[] blockTable, int localTokens, int externalTokens) {
+        private Running(
+                KvRequest request, int[] blockTable, int localTokens, int externalTokens, boolean loadsBetweenSteps) {
             this.request = request;
             this.blockTable = blockTable;
             this.localTokens = localTokens;
             this.externalTokens = externalTokens;
             this.computedTokens = localTokens + externalTokens;
+            this.awaitsReceived = loadsBetweenSteps;
+        }
+
+        /** An asynchronous load is not over. */
+        public boolean isLoading() {
+            return awaitsReceived;
+        }
+
+        /** Its blocks have been freed. */
+        public boolean isFreed() {
+            return over && !awaitsReceived && !awaitsSent;
         }
 
         public KvRequest request() {
@@ -118,6 +159,14 @@ public final class FakeEngine implements AutoCloseable {
             return request.promptLength() - computedTokens;
         }
 
+        private void truncateAt(int block, int blockSize) {
+            for (int i = 0; i < blockTable.length; i++) {
+                if (blockTable[i] == block) {
+                    computedTokens = Math.min(computedTokens, i * blockSize);
+                }
+            }
+        }
+
         /** Takes back what was loaded, as a scheduler does after a failed load. */
         public void truncate(int computed) {
             computedTokens = computed;
@@ -139,16 +188,21 @@ public final class FakeEngine implements AutoCloseable {
 
     /** Allocates a request that was announced before, e.g. after a preemption. */
     public Running admitAgain(KvRequest request, int localTokens) {
-        int external = switch (scheduler.match(request, localTokens)) {
+        KvMatch match = scheduler.match(request, localTokens);
+        int external = switch (match) {
             case KvMatch.None _ -> 0;
-            case KvMatch.Tokens tokens when !tokens.async() -> tokens.count();
-            case KvMatch.Tokens _, KvMatch.AskAgain _ -> throw new UnsupportedOperationException("asynchronous loads");
+            case KvMatch.Tokens tokens -> tokens.count();
+            case KvMatch.AskAgain _ -> throw new UnsupportedOperationException("asking again");
         };
+        boolean async = match instanceof KvMatch.Tokens tokens && tokens.async();
         int[] blockTable = new int[layout.blocksFor(request.promptLength())];
         for (int i = 0; i < blockTable.length; i++) {
             blockTable[i] = freeBlocks.removeFirst();
         }
-        Running running = new Running(request, blockTable, localTokens, external);
+        Running running = new Running(request, blockTable, localTokens, external, async);
+        if (async) {
+            transferring.put(request.id(), running);
+        }
         for (int layer = 0; layer < layout.layers(); layer++) {
             compute(running, layer, 0, localTokens);
         }
@@ -169,10 +223,13 @@ public final class FakeEngine implements AutoCloseable {
                         share.running.computedTokens,
                         share.tokens))
                 .toList();
-        ConnectorMetadata metadata = scheduler.buildMetadata(new ScheduledStep(scheduled, Set.of(), preempted));
-        worker.startLoad(metadata);
+        Set<String> ended = takeFinished();
+        ConnectorMetadata metadata = scheduler.buildMetadata(new ScheduledStep(scheduled, ended, preempted));
+        ranks.forEach(rank -> rank.worker().startLoad(metadata));
         for (int layer = 0; layer < layout.layers(); layer++) {
-            worker.waitForLayerLoad(layer);
+            for (RankSide rank : ranks) {
+                rank.worker().waitForLayerLoad(layer);
+            }
             for (Share share : shares) {
                 compute(
                         share.running,
@@ -180,15 +237,119 @@ public final class FakeEngine implements AutoCloseable {
                         share.running.computedTokens,
                         share.running.computedTokens + share.tokens);
             }
-            worker.saveLayer(layer);
+            for (RankSide rank : ranks) {
+                rank.worker().saveLayer(layer);
+            }
         }
-        worker.waitForSave();
-        WorkerReport report = worker.report(Set.of());
-        scheduler.onStepDone(report);
+        ranks.forEach(rank -> rank.worker().waitForSave());
+        WorkerReport report = report(ended);
         for (Share share : shares) {
             share.running.computedTokens += share.tokens;
         }
         return report;
+    }
+
+    /** Runs one step without a forward pass. */
+    public WorkerReport idleStep() {
+        Set<String> ended = takeFinished();
+        ConnectorMetadata metadata = scheduler.buildMetadata(new ScheduledStep(List.of(), ended, Set.of()));
+        ranks.forEach(rank -> rank.worker().startLoad(metadata));
+        return report(ended);
+    }
+
+    private Set<String> takeFinished() {
+        Set<String> taken = Set.copyOf(finished);
+        finished.clear();
+        return taken;
+    }
+
+    private WorkerReport report(Set<String> ended) {
+        WorkerReport report = merged(ended);
+        scheduler.onStepDone(report);
+        for (String id : report.received()) {
+            Running running = known(id);
+            running.awaitsReceived = false;
+            running.computedTokens = Math.min(running.computedTokens, running.request.promptLength() - 1);
+            settle(running);
+        }
+        for (String id : report.sent()) {
+            Running running = known(id);
+            running.awaitsSent = false;
+            settle(running);
+        }
+        return report;
+    }
+
+    /** What all ranks have done; sent and received when the last has said so. */
+    private WorkerReport merged(Set<String> ended) {
+        Set<String> sent = new LinkedHashSet<>();
+        Set<String> received = new LinkedHashSet<>();
+        Set<Integer> invalid = new LinkedHashSet<>();
+        List<Measurement> measurements = new ArrayList<>();
+        boolean busy = false;
+        for (RankSide rank : ranks) {
+            WorkerReport report = rank.worker().report(ended);
+            count(report.sent(), sentBy, sent);
+            count(report.received(), receivedBy, received);
+            invalid.addAll(report.invalidBlocks());
+            for (int block : report.invalidBlocks()) {
+                transferring.values().forEach(running -> running.truncateAt(block, layout.blockSize()));
+            }
+            measurements.addAll(report.measurements());
+            busy |= report.busy();
+        }
+        return new WorkerReport(sent, received, invalid, measurements, busy);
+    }
+
+    private void count(Set<String> ids, Map<String, Integer> by, Set<String> complete) {
+        for (String id : ids) {
+            if (by.merge(id, 1, Integer::sum) == ranks.size()) {
+                by.remove(id);
+                complete.add(id);
+            }
+        }
+    }
+
+    private Running known(String id) {
+        Running running = transferring.get(id);
+        if (running == null) {
+            throw new IllegalStateException("a report about request " + id + ", which has no transfer");
+        }
+        return running;
+    }
+
+    private void settle(Running running) {
+        if (!running.awaitsReceived && !running.awaitsSent) {
+            transferring.remove(running.request.id());
+            if (running.over) {
+                free(running);
+            }
+        }
+    }
+
+    /** Tells the connector that a request goes on after its asynchronous load. */
+    public void resume(Running running) {
+        scheduler.onAllocated(running.request, running.blockTable.clone(), running.computedTokens, 0);
+    }
+
+    /**
+     * Ends a request; its blocks are freed when no transfer uses them.
+     *
+     * @return what goes into the answer
+     */
+    public Optional<JsonFields> end(Running running, RequestEnd how) {
+        Release release = scheduler.onFinished(running.request, how, running.blockTable.clone());
+        finished.add(running.request.id());
+        running.over = true;
+        running.awaitsSent = release.delayed();
+        transferring.put(running.request.id(), running);
+        settle(running);
+        return release.kvTransferParams();
+    }
+
+    /** Blocks that requests have. */
+    public int usedBlocks() {
+        return cache().blocks() - freeBlocks.size();
     }
 
     /** Admits a request, runs the rest of its prompt in one step, and finishes it. */
@@ -208,7 +369,7 @@ public final class FakeEngine implements AutoCloseable {
     /** Frees the blocks only, as a preemption does. */
     public void free(Running running) {
         for (int block : running.blockTable) {
-            cache.block(block).fill((byte) 0xEE);
+            ranks.forEach(rank -> rank.cache().block(block).fill((byte) 0xEE));
             freeBlocks.addLast(block);
         }
     }
@@ -216,15 +377,18 @@ public final class FakeEngine implements AutoCloseable {
     /** True if the request's tokens {@code [from, to)} have the KV in the pool that this engine would compute. */
     public boolean holds(Running running, int from, int to) {
         byte[] expected = new byte[(int) layout.entryBytes()];
-        for (int layer = 0; layer < layout.layers(); layer++) {
-            for (int head = 0; head < layout.kvHeads(); head++) {
-                long state = 0;
-                for (int position = 0; position < to; position++) {
-                    state = mix(state, running.request.tokens(position, position + 1)[0]);
-                    entry(state, layer, head, expected);
-                    if (position >= from
-                            && MemorySegment.ofArray(expected).mismatch(slot(running, layer, head, position)) >= 0) {
-                        return false;
+        for (RankSide rank : ranks) {
+            for (int layer = 0; layer < layout.layers(); layer++) {
+                for (int head = 0; head < layout.kvHeads(); head++) {
+                    long state = 0;
+                    for (int position = 0; position < to; position++) {
+                        state = mix(state, running.request.tokens(position, position + 1)[0]);
+                        entry(state, layer, rank.firstHead() + head, expected);
+                        if (position >= from
+                                && MemorySegment.ofArray(expected).mismatch(slot(rank, running, layer, head, position))
+                                        >= 0) {
+                            return false;
+                        }
                     }
                 }
             }
@@ -249,29 +413,31 @@ public final class FakeEngine implements AutoCloseable {
 
     @Override
     public void close() {
-        worker.close();
+        ranks.forEach(rank -> rank.worker().close());
         scheduler.close();
         arena.close();
     }
 
     private void compute(Running running, int layer, int from, int to) {
         byte[] entry = new byte[(int) layout.entryBytes()];
-        for (int head = 0; head < layout.kvHeads(); head++) {
-            long state = 0;
-            for (int position = 0; position < to; position++) {
-                state = mix(state, running.request.tokens(position, position + 1)[0]);
-                if (position >= from) {
-                    entry(state, layer, head, entry);
-                    slot(running, layer, head, position).copyFrom(MemorySegment.ofArray(entry));
+        for (RankSide rank : ranks) {
+            for (int head = 0; head < layout.kvHeads(); head++) {
+                long state = 0;
+                for (int position = 0; position < to; position++) {
+                    state = mix(state, running.request.tokens(position, position + 1)[0]);
+                    if (position >= from) {
+                        entry(state, layer, rank.firstHead() + head, entry);
+                        slot(rank, running, layer, head, position).copyFrom(MemorySegment.ofArray(entry));
+                    }
                 }
             }
         }
     }
 
-    private MemorySegment slot(Running running, int layer, int head, int position) {
+    private MemorySegment slot(RankSide rank, Running running, int layer, int head, int position) {
         int block = running.blockTable[position / layout.blockSize()];
         long at = block * layout.blockBytes() + layout.entryOffset(layer, head, position % layout.blockSize());
-        return cache.memory().asSlice(at, layout.entryBytes());
+        return rank.cache().memory().asSlice(at, layout.entryBytes());
     }
 
     private static void entry(long state, int layer, int head, byte[] into) {

@@ -59,6 +59,16 @@ public interface TransferAgent extends AutoCloseable {
     /** Messages that have arrived, in order for each sender. */
     List<Notification> takeNotifications();
 
+    /**
+     * True if no agent of that name is connected, so that it cannot read or write here until it connects anew. Always false where
+     * such things are not known.
+     *
+     * @param name {@link Notification#from} or {@link Peer#name}
+     */
+    default boolean isGone(String name) {
+        return false;
+    }
+
     /** Ends all transfers and connections. When it returns none of the registered memory is touched any more. */
     @Override
     void close();

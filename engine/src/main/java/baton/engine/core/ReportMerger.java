@@ -12,7 +12,7 @@ import java.util.Set;
 
 /**
  * Puts the reports of all ranks together, as vLLM's KVOutputAggregator does: a request is sent or received when every rank has said
- * so, in whatever step; a block is invalid, and a measurement made, as soon as one rank says so.
+ * so, in whatever step; a block is invalid, and a measurement made, as soon as one rank says so; all are busy while one is.
  */
 final class ReportMerger {
     private final int ranks;
@@ -32,14 +32,16 @@ final class ReportMerger {
         Set<String> receivedByAll = new HashSet<>();
         Set<Integer> invalid = new HashSet<>();
         List<Measurement> measurements = new ArrayList<>();
+        boolean busy = false;
         for (int rank = 0; rank < ranks; rank++) {
             WorkerReport report = reports.get(rank);
             count(rank, report.sent(), sent, sentByAll);
             count(rank, report.received(), received, receivedByAll);
             invalid.addAll(report.invalidBlocks());
             measurements.addAll(report.measurements());
+            busy |= report.busy();
         }
-        return new WorkerReport(sentByAll, receivedByAll, invalid, measurements);
+        return new WorkerReport(sentByAll, receivedByAll, invalid, measurements, busy);
     }
 
     private void count(int rank, Set<String> requests, Map<String, BitSet> ranksByRequest, Set<String> complete) {

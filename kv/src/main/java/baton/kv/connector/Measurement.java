@@ -14,7 +14,12 @@ public record Measurement(String name, Kind kind, double value, Map<String, Stri
     /** How the values of one name are put together. */
     public enum Kind {
         COUNTER,
-        SECONDS
+        /** A distribution of durations. */
+        SECONDS,
+        /** A distribution of amounts of memory. */
+        BYTES,
+        /** A distribution of numbers of things. */
+        ITEMS
     }
 
     public static Measurement count(String name, double value) {
@@ -27,5 +32,13 @@ public record Measurement(String name, Kind kind, double value, Map<String, Stri
 
     public static Measurement seconds(String name, double seconds) {
         return new Measurement(name, Kind.SECONDS, seconds, Map.of());
+    }
+
+    public static Measurement bytes(String name, long bytes) {
+        return new Measurement(name, Kind.BYTES, bytes, Map.of());
+    }
+
+    public static Measurement items(String name, long items) {
+        return new Measurement(name, Kind.ITEMS, items, Map.of());
     }
 }

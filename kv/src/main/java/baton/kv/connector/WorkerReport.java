@@ -12,9 +12,14 @@ import java.util.Set;
  * @param received requests whose asynchronous load is over, well or badly
  * @param invalidBlocks blocks that could not be loaded; for an asynchronous load reported no later than {@code received}
  * @param measurements for the metrics
+ * @param busy the worker needs further steps, although no request may be left that does
  */
 public record WorkerReport(
-        Set<String> sent, Set<String> received, Set<Integer> invalidBlocks, List<Measurement> measurements) {
+        Set<String> sent,
+        Set<String> received,
+        Set<Integer> invalidBlocks,
+        List<Measurement> measurements,
+        boolean busy) {
     public static final WorkerReport NOTHING = new WorkerReport(Set.of(), Set.of(), Set.of(), List.of());
 
     public WorkerReport {
@@ -23,5 +28,11 @@ public record WorkerReport(
         received = Collections.unmodifiableSet(new LinkedHashSet<>(received));
         invalidBlocks = Collections.unmodifiableSet(new LinkedHashSet<>(invalidBlocks));
         measurements = List.copyOf(measurements);
+    }
+
+    /** The report of a worker that does something within steps only. */
+    public WorkerReport(
+            Set<String> sent, Set<String> received, Set<Integer> invalidBlocks, List<Measurement> measurements) {
+        this(sent, received, invalidBlocks, measurements, false);
     }
 }

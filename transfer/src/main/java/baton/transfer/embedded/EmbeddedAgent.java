@@ -495,6 +495,14 @@ public final class EmbeddedAgent implements TransferAgent {
     }
 
     @Override
+    public boolean isGone(String peer) {
+        synchronized (registry) {
+            return links.stream()
+                    .noneMatch(link -> link.isOpen() && link.peerName().equals(peer));
+        }
+    }
+
+    @Override
     public void close() {
         List<Link> open;
         synchronized (registry) {

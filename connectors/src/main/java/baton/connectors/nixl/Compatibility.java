@@ -1,0 +1,35 @@
+package baton.connectors.nixl;
+
+import baton.kv.KvLayout;
+import baton.kv.connector.ConnectorContext;
+import java.nio.charset.StandardCharsets;
+import java.security.MessageDigest;
+import java.security.NoSuchAlgorithmException;
+import java.util.HexFormat;
+
+/** What two instances compare before they exchange blocks, as vLLM's compatibility hash: equal hashes mean equal bytes. */
+final class Compatibility {
+    /** Goes up whenever what peers tell each other changes its meaning. */
+    private static final int VERSION = 1;
+
+    private Compatibility() {}
+
+    /** Block size and parallel sizes may differ and are not part of it. */
+    static String hash(ConnectorContext context) {
+        KvLayout model = context.modelLayout();
+        String factors = "baton %d\nmodel=%s\ndtype=%s\nkv_heads=%d\nhead_dim=%d\nlayers=%d"
+                .formatted(
+                        VERSION,
+                        context.model().digest(),
+                        model.dtype().torchName(),
+                        model.kvHeads(),
+                        model.headDim(),
+                        model.layers());
+        try {
+            byte[] digest = MessageDigest.getInstance("SHA-256").digest(factors.getBytes(StandardCharsets.UTF_8));
+            return HexFormat.of().formatHex(digest);
+        } catch (NoSuchAlgorithmException e) {
+            throw new AssertionError("every Java has SHA-256", e);
+        }
+    }
+}

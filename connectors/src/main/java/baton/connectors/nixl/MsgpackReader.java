@@ -1,0 +1,208 @@
+package baton.connectors.nixl;
+
+import baton.kv.ConfigException;
+import java.io.IOException;
+import java.math.BigInteger;
+import java.nio.ByteBuffer;
+import java.nio.charset.CharacterCodingException;
+import java.nio.charset.StandardCharsets;
+import java.util.HashSet;
+import java.util.Set;
+import org.msgpack.core.MessagePack;
+import org.msgpack.core.MessagePackException;
+import org.msgpack.core.MessageUnpacker;
+
+/**
+ * Reads a msgpack message of a peer, value by value. Whatever is not as it is asked for is a {@link ConfigException} that names the
+ * field. Takes memory for what is there, not for what is announced.
+ */
+final class MsgpackReader implements AutoCloseable {
+    private static final int MOST_FIELDS = 256;
+    private static final int DEEPEST = 16;
+
+    private final MessageUnpacker unpacker;
+    private final int length;
+
+    private MsgpackReader(byte[] message) {
+        this.unpacker = MessagePack.newDefaultUnpacker(message);
+        this.length = message.length;
+    }
+
+    /** Reads the value of one field of a message. */
+    @FunctionalInterface
+    interface FieldReader {
+        /** Reads the value, or leaves it unread and returns false, so that it is skipped. */
+        boolean read(String name, MsgpackReader value);
+    }
+
+    @FunctionalInterface
+    private interface Unpacking<T> {
+        T unpack() throws IOException;
+    }
+
+    /**
+     * Reads a message that is a map with texts as keys, as msgspec writes dataclasses.
+     *
+     * @param what the message's name, for errors
+     * @throws ConfigException if the bytes are no such message
+     */
+    static void readFields(String what, byte[] message, FieldReader fields) {
+        try (MsgpackReader reader = new MsgpackReader(message)) {
+            reader.fields(what, fields);
+            reader.end(what);
+        }
+    }
+
+    /** A reader of one message; to be closed by {@link #end} and {@link #close}. */
+    static MsgpackReader of(byte[] message) {
+        return new MsgpackReader(message);
+    }
+
+    void fields(String what, FieldReader fields) {
+        int count = unpack(what, "a map", unpacker::unpackMapHeader);
+        if (count > MOST_FIELDS) {
+            throw new ConfigException(what, "has " + count + " fields, must have at most " + MOST_FIELDS);
+        }
+        Set<String> seen = new HashSet<>();
+        for (int i = 0; i < count; i++) {
+            String name = text(what + ": a field's name");
+            if (!seen.add(name)) {
+                throw new ConfigException(what + "." + name, "is given twice");
+            }
+            if (!fields.read(name, this)) {
+                skip(what + "." + name, 0);
+            }
+        }
+    }
+
+    /** The number of elements that follow. */
+    int array(String field) {
+        int count = unpack(field, "an array", unpacker::unpackArrayHeader);
+        // Each has a byte at least.
+        if (count > remaining()) {
+            throw new ConfigException(field, "announces " + count + " elements in " + remaining() + " bytes");
+        }
+        return count;
+    }
+
+    String text(String field) {
+        byte[] bytes = payload(field, unpack(field, "a text", unpacker::unpackRawStringHeader));
+        try {
+            return StandardCharsets.UTF_8
+                    .newDecoder()
+                    .decode(ByteBuffer.wrap(bytes))
+                    .toString();
+        } catch (CharacterCodingException e) {
+            throw new ConfigException(field, "is not UTF-8", e);
+        }
+    }
+
+    byte[] bytes(String field) {
+        return payload(field, unpack(field, "bytes", unpacker::unpackBinaryHeader));
+    }
+
+    int integer(String field, int min, int max) {
+        long value = unpack(field, "a whole number", unpacker::unpackLong);
+        if (value < min || value > max) {
+            throw new ConfigException(field, "is " + value + ", must be " + min + " to " + max);
+        }
+        return (int) value;
+    }
+
+    /** A number of 64 bits without a sign. */
+    long unsigned(String field) {
+        BigInteger value = unpack(field, "a whole number", unpacker::unpackBigInteger);
+        if (value.signum() < 0) {
+            throw new ConfigException(field, "is " + value + ", must be at least 0");
+        }
+        return value.longValue();
+    }
+
+    long[] unsignedNumbers(String field) {
+        long[] numbers = new long[array(field)];
+        for (int i = 0; i < numbers.length; i++) {
+            numbers[i] = unsigned(field);
+        }
+        return numbers;
+    }
+
+    int[] integers(String field, int min, int max) {
+        int[] numbers = new int[array(field)];
+        for (int i = 0; i < numbers.length; i++) {
+            numbers[i] = integer(field, min, max);
+        }
+        return numbers;
+    }
+
+    double number(String field) {
+        return unpack(
+                field,
+                "a number",
+                () -> unpacker.getNextFormat().getValueType().isIntegerType()
+                        ? unpacker.unpackBigInteger().doubleValue()
+                        : unpacker.unpackDouble());
+    }
+
+    /** Takes a nil if there is one. */
+    boolean nil(String field) {
+        return unpack(field, "a value", unpacker::tryUnpackNil);
+    }
+
+    /** @throws ConfigException if something follows */
+    void end(String what) {
+        if (remaining() > 0) {
+            throw new ConfigException(what, "is followed by " + remaining() + " bytes");
+        }
+    }
+
+    @Override
+    public void close() {
+        try {
+            unpacker.close();
+        } catch (IOException e) {
+            throw new AssertionError("an array can be closed", e);
+        }
+    }
+
+    private void skip(String field, int depth) {
+        if (depth > DEEPEST) {
+            throw new ConfigException(field, "is nested more than " + DEEPEST + " deep");
+        }
+        switch (unpack(field, "a value", () -> unpacker.getNextFormat().getValueType())) {
+            case ARRAY -> {
+                for (int left = array(field); left > 0; left--) {
+                    skip(field, depth + 1);
+                }
+            }
+            case MAP -> {
+                for (long left = 2L * unpack(field, "a map", unpacker::unpackMapHeader); left > 0; left--) {
+                    skip(field, depth + 1);
+                }
+            }
+            case NIL, BOOLEAN, INTEGER, FLOAT, STRING, BINARY, EXTENSION ->
+                unpack(field, "a value", () -> {
+                    unpacker.skipValue();
+                    return field;
+                });
+        }
+    }
+
+    private byte[] payload(String field, int bytes) {
+        if (bytes > remaining()) {
+            throw new ConfigException(field, "announces " + bytes + " bytes, " + remaining() + " are there");
+        }
+        return unpack(field, "bytes", () -> unpacker.readPayload(bytes));
+    }
+
+    private long remaining() {
+        return length - unpacker.getTotalReadBytes();
+    }
+
+    private static <T> T unpack(String field, String wanted, Unpacking<T> unpacking) {
+        try {
+            return unpacking.unpack();
+        } catch (IOException | MessagePackException e) {
+            throw new ConfigException(field, "is not " + wanted + " (" + e.getMessage() + ")", e);
+        }
+    }
+}

@@ -1,0 +1,42 @@
+package baton.connectors.nixl;
+
+import baton.kv.connector.ConnectorContext;
+import baton.kv.connector.KvConnector;
+import baton.kv.connector.Rank;
+import baton.kv.connector.SchedulerConnector;
+import baton.kv.connector.WorkerConnector;
+import java.util.Set;
+
+/**
+ * The prefill instance writes its blocks into the decode instance's pool, each layer as soon as it is computed: vLLM's
+ * {@code NixlPushConnector}. The decode instance registers where they go. If both legs of a request come at the same time, little
+ * is left to move after the prompt's last token.
+ */
+public final class NixlPushConnector implements KvConnector {
+    private final Fabric fabric;
+
+    /** Over this machine's. */
+    public NixlPushConnector() {
+        this(new SystemFabric());
+    }
+
+    /** Over that fabric. */
+    public NixlPushConnector(Fabric fabric) {
+        this.fabric = fabric;
+    }
+
+    @Override
+    public Set<String> names() {
+        return Set.of("NixlPushConnector");
+    }
+
+    @Override
+    public SchedulerConnector scheduler(ConnectorContext context) {
+        return new NixlScheduler(context, NixlConnector.settings(context), fabric, TransferMode.PUSH);
+    }
+
+    @Override
+    public WorkerConnector worker(ConnectorContext context, Rank rank) {
+        return new NixlWorker(context, NixlConnector.settings(context), fabric, rank, TransferMode.PUSH);
+    }
+}

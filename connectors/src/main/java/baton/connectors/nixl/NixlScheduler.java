@@ -1,0 +1,484 @@
+package baton.connectors.nixl;
+
+import baton.connectors.nixl.NixlStep.Lease;
+import baton.connectors.nixl.NixlStep.Load;
+import baton.connectors.nixl.NixlStep.Opened;
+import baton.connectors.nixl.Reference.Proof;
+import baton.kv.ConfigException;
+import baton.kv.JsonFields;
+import baton.kv.connector.ConnectorContext;
+import baton.kv.connector.ConnectorMetadata;
+import baton.kv.connector.HandshakeMetadata;
+import baton.kv.connector.KvMatch;
+import baton.kv.connector.KvRequest;
+import baton.kv.connector.Measurement;
+import baton.kv.connector.Rank;
+import baton.kv.connector.SchedulerConnector;
+import baton.kv.connector.WorkerReport;
+import baton.transfer.TransferException;
+import java.security.SecureRandom;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.BitSet;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import java.util.UUID;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/*
+ * Reading (decode)
+ *
+ *   A request's reference is read when it comes, once. While the request waits and while it loads, the owner of the blocks hears
+ *   that they are wanted. A reference is used up by one load, or given back unused: when the whole prompt is here anyway, or when
+ *   the request ends before it had blocks. A request whose load failed never loads again.
+ *
+ * Being read (prefill)
+ *
+ *   Every block has a generation, which goes up before another request, or the same after a preemption, writes to it. The blocks
+ *   of a request that will be read are sealed as they fill up, so that with the prompt's last token all of them are. The answer
+ *   names blocks and generations. Afterwards the blocks are kept until the worker says that nobody needs them.
+ */
+
+/** Decides what is read from whom, and knows which generation of a block is whose. */
+final class NixlScheduler implements SchedulerConnector {
+    private static final Logger log = LoggerFactory.getLogger(NixlScheduler.class);
+
+    private static final int KEY_BYTES = 32;
+
+    private final ConnectorContext context;
+    private final NixlSettings settings;
+    private final Fabric fabric;
+    private final TransferMode mode;
+    private final int blockSize;
+    private final RankInfo.Life life;
+    private Optional<Fabric.SideServer> server = Optional.empty();
+
+    /** Live requests. */
+    private final Map<String, Tracked> requests = new LinkedHashMap<>();
+    /** By block: its generation, and who wrote it. */
+    private long[] generations = {};
+
+    private long[] writers = {};
+    private final BitSet sealed = new BitSet();
+    private long serials;
+
+    /** Requests that were given blocks since the last step: these are written to from the next on. */
+    private final List<Given> given = new ArrayList<>();
+
+    private final List<Load> loads = new ArrayList<>();
+    private final List<Reference> unused = new ArrayList<>();
+    private final Set<String> cancelled = new LinkedHashSet<>();
+    private final List<Lease> leases = new ArrayList<>();
+    private long lastHeartbeat;
+    private boolean workersBusy = true;
+    private final Map<Rejection, Integer> rejected = new HashMap<>();
+    private int unverified;
+
+    private record Given(Tracked request, int[] blocks) {}
+
+    /** @param mode who moves the bytes */
+    NixlScheduler(ConnectorContext context, NixlSettings settings, Fabric fabric, TransferMode mode) {
+        this.context = context;
+        this.mode = mode;
+        this.settings = settings;
+        this.fabric = fabric;
+        this.blockSize = context.layout().blockSize();
+        byte[] key = new byte[KEY_BYTES];
+        new SecureRandom().nextBytes(key);
+        this.life = new RankInfo.Life(UUID.randomUUID().toString(), key);
+        this.lastHeartbeat =
+                context.ticker().nanos() - settings.heartbeatInterval().toNanos();
+    }
+
+    @Override
+    public void onHandshakeMetadata(Map<Rank, HandshakeMetadata> metadata) {
+        Map<Rank, RankInfo> ranks = new HashMap<>();
+        metadata.forEach((rank, own) -> {
+            if (own instanceof RankInfo info) {
+                ranks.put(rank, info.of(life));
+            }
+        });
+        RankInfo first = Optional.ofNullable(ranks.get(Rank.FIRST))
+                .orElseThrow(() -> new IllegalStateException("no handshake metadata of the first rank: " + metadata));
+        generations = new long[first.blocks()];
+        writers = new long[first.blocks()];
+        try {
+            server = Optional.of(fabric.serve(settings.host(), settings.port(), ranks));
+        } catch (TransferException e) {
+            throw new ConfigException(
+                    "side_channel_port",
+                    "the side channel cannot listen on " + settings.host() + ":" + settings.port()
+                            + "; another side_channel_port or VLLM_NIXL_SIDE_CHANNEL_PORT, or 0 for a free one, may do: "
+                            + e.getMessage(),
+                    e);
+        }
+    }
+
+    // ---- reading
+
+    @Override
+    public void onNewRequest(KvRequest request) {
+        Tracked tracked = new Tracked();
+        requests.put(request.id(), tracked);
+        request.kvTransferParams().ifPresent(params -> {
+            try {
+                boolean decodesElsewhere = params.bool("do_remote_decode").orElse(false);
+                boolean prefilledElsewhere = params.bool("do_remote_prefill").orElse(false);
+                boolean earlierTurn = settings.bidirectional()
+                        && decodesElsewhere
+                        && params.value("remote_block_ids").isPresent();
+                tracked.toBeRead = decodesElsewhere;
+                tracked.nextTurn = settings.bidirectional() && prefilledElsewhere;
+                if (prefilledElsewhere || earlierTurn) {
+                    tracked.leastTokens = prefilledElsewhere ? 1 : settings.recomputeThreshold() + 1;
+                    accept(
+                            request,
+                            tracked,
+                            Reference.read(
+                                    params,
+                                    mode == TransferMode.PUSH
+                                            ? Optional.of(TransferMode.commonId(request.id()))
+                                            : Optional.empty()));
+                }
+            } catch (ConfigException e) {
+                log.warn(
+                        "Got invalid KVTransferParams: {} This request will not utilize KVTransfer: request {}, {}",
+                        e.getMessage(),
+                        request.id(),
+                        brief(params));
+            }
+        });
+    }
+
+    /** A reference that cannot be right is refused here; what only its owner can tell is found out by the worker. */
+    private void accept(KvRequest request, Tracked tracked, Reference source) {
+        Optional<Rejection> wrong = wrong(request, source);
+        if (wrong.isPresent()) {
+            rejected.merge(wrong.get(), 1, Integer::sum);
+            log.warn(
+                    "request {}: the reference to the blocks of request {} of engine {} is refused ({}); the prompt is computed here",
+                    request.id(),
+                    source.requestId(),
+                    source.engineId(),
+                    wrong.get().label());
+            unused.add(source);
+        } else {
+            if (source.proof().isEmpty() && mode == TransferMode.PULL) {
+                unverified++;
+            }
+            tracked.source = Optional.of(source);
+        }
+    }
+
+    private Optional<Rejection> wrong(KvRequest request, Reference source) {
+        int tokens = Math.min(source.tokens(), request.promptLength());
+        if (new HashSet<>(Arrays.stream(source.blocks()).boxed().toList()).size() < source.blocks().length) {
+            return Optional.of(Rejection.INVALID);
+        }
+        if (source.proof().isEmpty()) {
+            return Optional.empty();
+        }
+        Proof proof = source.proof().get();
+        if (proof.generations().length != source.blocks().length) {
+            return Optional.of(Rejection.TRUNCATED);
+        }
+        if (source.tokens() > request.promptLength()
+                || !proof.model().equals(context.model().digest())
+                || !proof.prompt().equals(Reference.promptDigest(request, tokens, context.model()))) {
+            return Optional.of(Rejection.MISMATCH);
+        }
+        return Optional.empty();
+    }
+
+    @Override
+    public KvMatch match(KvRequest request, int computedTokens) {
+        Tracked tracked = tracked(request);
+        if (tracked.source.isEmpty() || tracked.settled) {
+            return new KvMatch.None();
+        }
+        int end = Math.min(tracked.source.get().tokens(), request.promptLength());
+        // The prompt's last token is computed here in any case: its logits are wanted.
+        int useful = Math.min(end, request.promptLength() - 1) - computedTokens;
+        return useful >= tracked.leastTokens ? new KvMatch.Tokens(end - computedTokens, true) : new KvMatch.None();
+    }
+
+    @Override
+    public void onAllocated(KvRequest request, int[] blockTable, int computedTokens, int externalTokens) {
+        Tracked tracked = tracked(request);
+        given.add(new Given(tracked, Arrays.copyOfRange(blockTable, computedTokens / blockSize, blockTable.length)));
+        tracked.sealedBlocks = 0;
+        if (tracked.source.isEmpty() || tracked.settled) {
+            return;
+        }
+        tracked.settled = true;
+        Reference source = tracked.source.get();
+        if (externalTokens == 0) {
+            unused.add(source);
+            return;
+        }
+        tracked.loading = true;
+        int end = computedTokens + externalTokens;
+        loads.add(new Load(
+                request.id(),
+                source,
+                computedTokens,
+                externalTokens,
+                Arrays.copyOfRange(blockTable, computedTokens / blockSize, Math.ceilDiv(end, blockSize)),
+                source.proof().isEmpty() && mode == TransferMode.PUSH
+                        ? Optional.of(tracked.promptDigest(request))
+                        : Optional.empty()));
+    }
+
+    // ---- the step
+
+    @Override
+    public ConnectorMetadata buildMetadata(ScheduledStep step) {
+        for (String id : step.preempted()) {
+            Tracked tracked = requests.get(id);
+            if (tracked != null) {
+                tracked.serial = ++serials;
+            }
+        }
+        List<Opened> opened = new ArrayList<>();
+        for (Given each : given) {
+            for (int block : each.blocks()) {
+                open(each.request(), block, opened);
+            }
+        }
+        List<Integer> complete = new ArrayList<>();
+        List<NixlStep.Written> written = new ArrayList<>();
+        for (ScheduledRequest scheduled : step.requests()) {
+            Tracked tracked = tracked(scheduled.request());
+            int[] table = scheduled.blockTable();
+            int end = scheduled.computedTokens() + scheduled.scheduledTokens();
+            for (int i = scheduled.computedTokens() / blockSize; i < Math.ceilDiv(end, blockSize); i++) {
+                open(tracked, table[i], opened);
+                tracked.sealedBlocks = Math.min(tracked.sealedBlocks, i);
+            }
+            seal(scheduled, tracked, complete);
+            int prompt = scheduled.request().promptLength();
+            if (mode == TransferMode.PUSH && tracked.toBeRead && scheduled.computedTokens() < prompt) {
+                int after = Math.min(end, prompt);
+                written.add(new NixlStep.Written(
+                        scheduled.request().id(),
+                        Arrays.copyOf(table, Math.ceilDiv(after, blockSize)),
+                        scheduled.computedTokens(),
+                        after,
+                        prompt,
+                        tracked.promptDigest(scheduled.request())));
+            }
+        }
+        NixlStep plan = new NixlStep(
+                opened,
+                complete.stream().mapToInt(block -> block).toArray(),
+                List.copyOf(loads),
+                List.copyOf(unused),
+                Set.copyOf(cancelled),
+                heartbeats(),
+                List.copyOf(leases),
+                Set.copyOf(step.preempted()),
+                port(),
+                written);
+        given.clear();
+        loads.clear();
+        unused.clear();
+        cancelled.clear();
+        leases.clear();
+        return plan;
+    }
+
+    /** Before a request writes to a block that it has not written to before. */
+    private void open(Tracked writer, int block, List<Opened> opened) {
+        if (writers[block] != writer.serial) {
+            writers[block] = writer.serial;
+            sealed.clear(block);
+            opened.add(new Opened(block, ++generations[block]));
+        }
+    }
+
+    /** What will be read is sealed: full blocks when they are full, the last one with each token after the prompt's last. */
+    private void seal(ScheduledRequest scheduled, Tracked tracked, List<Integer> complete) {
+        if (!tracked.toBeRead && !tracked.nextTurn) {
+            return;
+        }
+        int end = scheduled.computedTokens() + scheduled.scheduledTokens();
+        int full = end / blockSize;
+        boolean last = tracked.toBeRead && end >= scheduled.request().promptLength();
+        for (int i = tracked.sealedBlocks; i < (last ? Math.ceilDiv(end, blockSize) : full); i++) {
+            int block = scheduled.blockTable()[i];
+            if (!sealed.get(block)) {
+                complete.add(block);
+                sealed.set(block, i < full);
+            }
+        }
+        tracked.sealedBlocks = full;
+    }
+
+    private List<Reference> heartbeats() {
+        long now = context.ticker().nanos();
+        List<Reference> wanted = new ArrayList<>();
+        boolean all = now - lastHeartbeat >= settings.heartbeatInterval().toNanos();
+        for (Tracked tracked : requests.values()) {
+            // The first comes at once: it tells the owner who wants the blocks.
+            if ((all || !tracked.announced) && tracked.source.isPresent() && (!tracked.settled || tracked.loading)) {
+                tracked.announced = true;
+                wanted.add(tracked.source.get());
+            }
+        }
+        if (all) {
+            lastHeartbeat = now;
+        }
+        return wanted;
+    }
+
+    @Override
+    public void onStepDone(WorkerReport report) {
+        workersBusy = report.busy();
+        for (int block : report.invalidBlocks()) {
+            if (block >= 0 && block < writers.length) {
+                writers[block] = 0;
+            }
+        }
+        for (String id : report.received()) {
+            Tracked tracked = requests.get(id);
+            if (tracked != null) {
+                tracked.loading = false;
+            }
+        }
+    }
+
+    // ---- the end
+
+    @Override
+    public Release onFinished(KvRequest request, RequestEnd end, int[] blockTable) {
+        Tracked tracked = tracked(request);
+        requests.remove(request.id());
+        if (tracked.loading) {
+            cancelled.add(request.id());
+        }
+        tracked.source.filter(_ -> !tracked.settled).ifPresent(unused::add);
+        boolean complete = end == RequestEnd.LENGTH || end == RequestEnd.STOPPED;
+        if (!complete || blockTable.length == 0) {
+            return Release.NOW;
+        }
+        if (tracked.toBeRead) {
+            return lease(
+                    request,
+                    blockTable,
+                    request.promptLength(),
+                    settings.lease().toNanos());
+        }
+        // The last token was sampled, not computed; and of a turn only full blocks are sealed.
+        int tokens = (request.length() - 1) / blockSize * blockSize;
+        return tracked.nextTurn && tokens > 0
+                ? lease(request, blockTable, tokens, settings.decoderBlocksTtl().toNanos())
+                : Release.NOW;
+    }
+
+    private Release lease(KvRequest request, int[] blockTable, int tokens, long nanos) {
+        int[] blocks = Arrays.copyOf(blockTable, Math.ceilDiv(tokens, blockSize));
+        leases.add(new Lease(request.id(), blocks, nanos));
+        Reference reference = new Reference(
+                        context.config().engineId(),
+                        request.id(),
+                        settings.host(),
+                        port(),
+                        context.tensorParallelSize(),
+                        blocks,
+                        tokens,
+                        Optional.empty())
+                .proven(
+                        life.epoch(),
+                        context.model().digest(),
+                        Arrays.stream(blocks)
+                                .mapToLong(block -> generations[block])
+                                .toArray(),
+                        Reference.promptDigest(request, tokens, context.model()),
+                        life.key());
+        return new Release(
+                true,
+                Optional.of(reference.toParams(
+                        (context.ticker().nanos() + nanos) / 1e9, mode.label(), context.pipelineParallelSize())));
+    }
+
+    private int port() {
+        return server.map(Fabric.SideServer::port).orElse(settings.port());
+    }
+
+    @Override
+    public boolean hasPendingWork() {
+        return workersBusy || !unused.isEmpty() || !cancelled.isEmpty() || !leases.isEmpty() || !loads.isEmpty();
+    }
+
+    @Override
+    public List<Measurement> takeMeasurements() {
+        List<Measurement> taken = new ArrayList<>();
+        rejected.forEach((cause, count) -> taken.add(rejected(cause, count)));
+        rejected.clear();
+        if (unverified > 0) {
+            taken.add(Measurement.count("baton:kv_handoff_unverified", unverified));
+            unverified = 0;
+        }
+        return taken;
+    }
+
+    static Measurement rejected(Rejection cause, int count) {
+        return Measurement.count("baton:kv_handoff_rejected", count, "cause", cause.label());
+    }
+
+    @Override
+    public void close() {
+        server.ifPresent(Fabric.SideServer::close);
+        server = Optional.empty();
+        requests.clear();
+    }
+
+    private Tracked tracked(KvRequest request) {
+        return requests.computeIfAbsent(request.id(), _ -> new Tracked());
+    }
+
+    private static String brief(JsonFields params) {
+        String text = params.toString();
+        return text.length() <= 300 ? text : text.substring(0, 300) + "...";
+    }
+
+    private final class Tracked {
+        /** Whoever writes to blocks; a new one after a preemption. */
+        private long serial = ++serials;
+
+        /** Where the prompt's blocks are. */
+        private Optional<Reference> source = Optional.empty();
+
+        /** Fewer tokens are not worth a load. */
+        private int leastTokens = 1;
+
+        /** The owner knows that the blocks are wanted. */
+        private boolean announced;
+        /** The source was used, or given back. */
+        private boolean settled;
+
+        private boolean loading;
+        /** Others will read this request's blocks. */
+        private boolean toBeRead;
+        /** The prefill instance may read this request's blocks in the next turn. */
+        private boolean nextTurn;
+        /** Of the blocks up to here nothing is left to seal. */
+        private int sealedBlocks;
+
+        private Optional<String> digest = Optional.empty();
+
+        private String promptDigest(KvRequest request) {
+            String known =
+                    digest.orElseGet(() -> Reference.promptDigest(request, request.promptLength(), context.model()));
+            digest = Optional.of(known);
+            return known;
+        }
+    }
+}

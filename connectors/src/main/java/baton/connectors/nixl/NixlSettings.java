@@ -1,0 +1,189 @@
+package baton.connectors.nixl;
+
+import baton.kv.ConfigException;
+import baton.kv.JsonFields;
+import baton.transfer.TransferAgents;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import java.util.TreeSet;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+import tools.jackson.databind.JsonNode;
+
+/**
+ * The NIXL connectors' keys of {@code kv_connector_extra_config}: vLLM's, and some of our own.
+ *
+ * @param lease {@code kv_lease_duration} (30 s): how long a finished request's blocks are kept for its reader without a sign of life
+ * @param decoderBlocksTtl {@code decoder_kv_blocks_ttl} (480 s): how long a decode instance keeps a turn's blocks for the next
+ * @param recomputeThreshold {@code kv_recompute_threshold} (64): fewer tokens of an earlier turn are computed, not pulled
+ * @param bidirectional {@code bidirectional_kv_xfer} (false): the prefill instance pulls the decode instance's blocks of earlier turns
+ * @param enforceCompatibility {@code enforce_handshake_compat} (true): refuse peers whose compatibility hash differs
+ * @param engineTtl {@code engine_ttl} (3600 s): a peer unused for so long is disconnected; zero never
+ * @param pushRegistrationTimeout {@code push_registration_timeout} ({@code decoder_kv_blocks_ttl}): how long a push may not come
+ * @param handshakeTimeout {@code handshake_timeout} (5 s), of one handshake
+ * @param transferTimeout {@code transfer_timeout} ({@code kv_lease_duration}): from the start of a load to its end, well or badly
+ * @param host {@code side_channel_host}, else {@code VLLM_NIXL_SIDE_CHANNEL_HOST}, else localhost
+ * @param port {@code side_channel_port}, else {@code VLLM_NIXL_SIDE_CHANNEL_PORT}, else 5600; 0 takes a free one
+ * @param agent all of it, for the choice of the transfer agent ({@link TransferAgents})
+ * @param peers {@code peers}: {@code "host:port"} of side channels to shake hands with ahead of the first request
+ */
+public record NixlSettings(
+        Duration lease,
+        Duration decoderBlocksTtl,
+        int recomputeThreshold,
+        boolean bidirectional,
+        boolean enforceCompatibility,
+        Duration engineTtl,
+        Duration pushRegistrationTimeout,
+        Duration handshakeTimeout,
+        Duration transferTimeout,
+        String host,
+        int port,
+        JsonFields agent,
+        List<Address> peers) {
+    private static final Logger log = LoggerFactory.getLogger(NixlSettings.class);
+
+    private static final String LEASE = "kv_lease_duration";
+    private static final String DECODER_TTL = "decoder_kv_blocks_ttl";
+    private static final String THRESHOLD = "kv_recompute_threshold";
+    private static final String BIDIRECTIONAL = "bidirectional_kv_xfer";
+    private static final String ENFORCE = "enforce_handshake_compat";
+    private static final String ENGINE_TTL = "engine_ttl";
+    private static final String CROSS_LAYERS = "enable_cross_layers_blocks";
+    private static final String PUSH_TIMEOUT = "push_registration_timeout";
+    private static final String HANDSHAKE_TIMEOUT = "handshake_timeout";
+    private static final String TRANSFER_TIMEOUT = "transfer_timeout";
+    private static final String HOST = "side_channel_host";
+    private static final String PORT = "side_channel_port";
+    private static final String PEERS = "peers";
+    private static final Set<String> KNOWN = Set.of(
+            TransferAgents.TRANSFER_AGENT,
+            TransferAgents.BACKENDS,
+            TransferAgents.BACKEND_PARAMS,
+            TransferAgents.NUM_THREADS,
+            TransferAgents.NIXL_LIBRARY,
+            LEASE,
+            DECODER_TTL,
+            THRESHOLD,
+            BIDIRECTIONAL,
+            ENFORCE,
+            ENGINE_TTL,
+            CROSS_LAYERS,
+            PUSH_TIMEOUT,
+            HANDSHAKE_TIMEOUT,
+            TRANSFER_TIMEOUT,
+            HOST,
+            PORT,
+            PEERS);
+
+    private static final String HOST_VARIABLE = "VLLM_NIXL_SIDE_CHANNEL_HOST";
+    private static final String PORT_VARIABLE = "VLLM_NIXL_SIDE_CHANNEL_PORT";
+
+    /** Where a side channel answers. */
+    public record Address(String host, int port) {
+        @Override
+        public String toString() {
+            return host + ":" + port;
+        }
+    }
+
+    /**
+     * @param extra {@code kv_connector_extra_config}
+     * @param environment the process's variables
+     * @throws ConfigException if a value cannot be used
+     */
+    public static NixlSettings of(JsonFields extra, Map<String, String> environment) {
+        Set<String> unknown = new TreeSet<>(extra.names());
+        unknown.removeAll(KNOWN);
+        if (!unknown.isEmpty()) {
+            log.warn("settings {} mean nothing to this connector; known are {}", unknown, new TreeSet<>(KNOWN));
+        }
+        // Our blocks have all layers in one range always, which is what the setting asks for.
+        extra.bool(CROSS_LAYERS);
+        Duration lease = seconds(extra, LEASE, 30, 0.001);
+        Duration decoderTtl = seconds(extra, DECODER_TTL, 480, 0.001);
+        String host = extra.string(HOST)
+                .or(() -> Optional.ofNullable(environment.get(HOST_VARIABLE)).filter(value -> !value.isBlank()))
+                .orElse("localhost");
+        if (host.isBlank()) {
+            throw new ConfigException(extra.field(HOST), "is empty, must be a host name or address");
+        }
+        return new NixlSettings(
+                lease,
+                decoderTtl,
+                extra.integerAtLeast(THRESHOLD, 0).orElse(64),
+                extra.bool(BIDIRECTIONAL).orElse(false),
+                extra.bool(ENFORCE).orElse(true),
+                seconds(extra, ENGINE_TTL, 3600, 0),
+                seconds(extra, PUSH_TIMEOUT, decoderTtl.toNanos() / 1e9, 0.001),
+                seconds(extra, HANDSHAKE_TIMEOUT, 5, 0.001),
+                seconds(extra, TRANSFER_TIMEOUT, lease.toNanos() / 1e9, 0.001),
+                host,
+                extra.integerAtLeast(PORT, 0)
+                        .map(value -> port(extra.field(PORT), value.toString()))
+                        .or(() -> Optional.ofNullable(environment.get(PORT_VARIABLE))
+                                .filter(value -> !value.isBlank())
+                                .map(value -> port(PORT_VARIABLE, value)))
+                        .orElse(5600),
+                extra,
+                strings(extra, PEERS).orElse(List.of()).stream()
+                        .map(peer -> address(extra.field(PEERS), peer))
+                        .toList());
+    }
+
+    /** How often a reader says that it still wants the blocks. */
+    Duration heartbeatInterval() {
+        return lease.dividedBy(6);
+    }
+
+    /** How much longer a heartbeat lets the blocks be kept. */
+    Duration leaseExtension() {
+        return lease.multipliedBy(2).dividedBy(3);
+    }
+
+    private static Duration seconds(JsonFields extra, String name, double byDefault, double least) {
+        double seconds = extra.number(name).orElse(byDefault);
+        if (!(seconds >= least && seconds <= 31_536_000)) {
+            throw new ConfigException(
+                    extra.field(name), "is " + seconds + ", must be seconds from " + least + " to 31536000");
+        }
+        return Duration.ofNanos((long) (seconds * 1e9));
+    }
+
+    private static int port(String field, String value) {
+        try {
+            int port = Integer.parseInt(value.strip());
+            if (port >= 0 && port <= 65535) {
+                return port;
+            }
+        } catch (NumberFormatException e) {
+            throw new ConfigException(field, "is '" + value + "', must be a port from 0 to 65535", e);
+        }
+        throw new ConfigException(field, "is " + value + ", must be a port from 0 to 65535");
+    }
+
+    private static Address address(String field, String value) {
+        int colon = value.lastIndexOf(':');
+        if (colon <= 0) {
+            throw new ConfigException(field, "has '" + value + "', must have host:port");
+        }
+        return new Address(value.substring(0, colon), port(field, value.substring(colon + 1)));
+    }
+
+    private static Optional<List<String>> strings(JsonFields extra, String name) {
+        return extra.value(name).map(value -> {
+            List<String> strings = new ArrayList<>();
+            for (JsonNode each : value) {
+                strings.add(each.isString() ? each.asString() : "");
+            }
+            if (!value.isArray() || strings.isEmpty() || strings.contains("")) {
+                throw new ConfigException(extra.field(name), "must be an array of strings, is " + value);
+            }
+            return List.copyOf(strings);
+        });
+    }
+}

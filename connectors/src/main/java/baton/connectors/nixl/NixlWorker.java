@@ -1,0 +1,914 @@
+package baton.connectors.nixl;
+
+import baton.connectors.nixl.RemoteEngine.RemoteRank;
+import baton.kv.ConfigException;
+import baton.kv.KvCache;
+import baton.kv.connector.ConnectorContext;
+import baton.kv.connector.ConnectorMetadata;
+import baton.kv.connector.HandshakeMetadata;
+import baton.kv.connector.Rank;
+import baton.kv.connector.WorkerConnector;
+import baton.kv.connector.WorkerReport;
+import baton.transfer.Region;
+import baton.transfer.TransferAgent;
+import baton.transfer.TransferAgent.Notification;
+import baton.transfer.TransferAgent.Peer;
+import baton.transfer.TransferAgent.Registration;
+import baton.transfer.TransferException;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.Optional;
+import java.util.OptionalLong;
+import java.util.Set;
+import java.util.TreeMap;
+import java.util.function.Predicate;
+import java.util.stream.Collectors;
+import org.jspecify.annotations.Nullable;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/*
+ * Reading: a load (Pull) waits for the handshake with the owner of the blocks, copies them, then copies their seals, then compares.
+ * Each of these has a deadline. However it ends, the load is reported as received, what is not as it must be as invalid, and the
+ * owner hears that its blocks are free. Nothing is reported while a transfer may still write here.
+ *
+ * Being read: the blocks of a finished request are held until all ranks that read them have said that they did, until the lease is
+ * over, or until those who wanted them are gone. Who cannot be heard of any more cannot read.
+ *
+ * Pushed: a load registers with the owner of the blocks and waits to hear that they are here, then goes on as if it had read them.
+ * If it is given up before, nothing is reported until the owner has said that it does not write any more, or the connection is
+ * ended, by which its writes are.
+ *
+ * Messages: those of Notice, and between ours "PUSH_DONE:<request>:<digest of the prompt>:<block>=<generation>,...", "PUSH_FAILED:<request>" and
+ * "PUSH_CANCEL:<request>".
+ */
+
+/** One rank's transfers. */
+final class NixlWorker implements WorkerConnector {
+    private static final Logger log = LoggerFactory.getLogger(NixlWorker.class);
+
+    private static final String PUSH_CANCEL = "PUSH_CANCEL:";
+
+    /** References whose owners are still to be told something; more are not kept. */
+    private static final int MOST_MESSAGES = 10_000;
+
+    private final ConnectorContext context;
+    private final NixlSettings settings;
+    private final Fabric fabric;
+    private final Rank rank;
+    private final TransferMode mode;
+    private final TransferStats stats;
+
+    private @Nullable Pool pool;
+
+    private final Map<NixlSettings.Address, RemoteEngine> engines = new LinkedHashMap<>();
+    /** Replaced by a later handshake, or given up; closed when no load uses them and their handshakes are over. */
+    private final List<RemoteEngine> retired = new ArrayList<>();
+
+    private final Map<String, Pull> pulls = new LinkedHashMap<>();
+    private final List<Message> messages = new ArrayList<>();
+    private final Map<String, Held> held = new LinkedHashMap<>();
+    /** What readers have said of requests that are still running: all that they need was pushed. */
+    private final Map<String, Held> early = new HashMap<>();
+
+    private int[] toSeal = {};
+    private int sideChannelPort;
+
+    /** What there is once the pool is known. */
+    private record Pool(
+            KvCache cache,
+            TransferAgent agent,
+            Registration registration,
+            Fabric.Memory sealMemory,
+            Registration sealRegistration,
+            Seals seals,
+            RankInfo info,
+            Pushes pushes) {}
+
+    /** Something to tell an owner as soon as we are connected. */
+    private record Message(Reference about, boolean heartbeat, long since, long deadline) {}
+
+    /** Blocks that others may read. */
+    private static final class Held {
+        private final String requestId;
+        private long until;
+        /** Readers that are done, and how many there are. */
+        private final Set<String> done = new HashSet<>();
+
+        private int readers = Integer.MAX_VALUE;
+        /** Readers that have given a sign of life. */
+        private final Set<String> wantedBy = new HashSet<>();
+
+        private Held(String requestId, long until) {
+            this.requestId = requestId;
+            this.until = until;
+        }
+    }
+
+    NixlWorker(ConnectorContext context, NixlSettings settings, Fabric fabric, Rank rank, TransferMode mode) {
+        this.context = context;
+        this.mode = mode;
+        this.settings = settings;
+        this.fabric = fabric;
+        this.rank = rank;
+        this.stats = new TransferStats(context.ticker().nanos());
+    }
+
+    @Override
+    public void register(KvCache cache) {
+        TransferAgent agent = fabric.agent(settings);
+        Fabric.Memory sealMemory = fabric.allocate(cache.blocks() * Seals.entryBytes(cache.layout()));
+        try {
+            Registration registration = agent.register(new Region(cache.memory(), cache.file()));
+            Registration sealRegistration = agent.register(sealMemory.region());
+            RankInfo info = new RankInfo(
+                    context.config().engineId(),
+                    Compatibility.hash(context),
+                    context.model().digest(),
+                    rank,
+                    context.tensorParallelSize(),
+                    context.pipelineParallelSize(),
+                    agent.metadata(),
+                    cache.layout(),
+                    context.modelLayout().kvHeads(),
+                    cache.memory().address(),
+                    cache.blocks(),
+                    OptionalLong.of(sealMemory.region().memory().address()),
+                    Optional.empty());
+            Seals seals = new Seals(sealMemory.region().memory(), cache.memory(), cache.layout());
+            pool = new Pool(
+                    cache,
+                    agent,
+                    registration,
+                    sealMemory,
+                    sealRegistration,
+                    seals,
+                    info,
+                    new Pushes(info, seals, agent, settings, stats, context.ticker()));
+        } catch (TransferException e) {
+            agent.close();
+            sealMemory.close();
+            throw new ConfigException("kv_connector", "the KV pool cannot be registered: " + e.getMessage(), e);
+        }
+        long now = now();
+        for (NixlSettings.Address peer : settings.peers()) {
+            engines.put(peer, meet(peer, Optional.empty(), now));
+        }
+    }
+
+    @Override
+    public Optional<HandshakeMetadata> handshakeMetadata() {
+        return Optional.of(pool().info());
+    }
+
+    // ---- the step
+
+    @Override
+    public void startLoad(ConnectorMetadata metadata) {
+        if (!(metadata instanceof NixlStep step)) {
+            return;
+        }
+        long now = now();
+        for (NixlStep.Opened opened : step.opened()) {
+            pool().seals().open(opened.block(), opened.generation());
+        }
+        toSeal = step.sealed();
+        for (NixlStep.Lease lease : step.leases()) {
+            Held kept = Optional.ofNullable(early.remove(key(lease.requestId())))
+                    .orElseGet(() -> new Held(lease.requestId(), now));
+            kept.until = now + lease.nanos();
+            held.put(key(lease.requestId()), kept);
+        }
+        sideChannelPort = step.port();
+        pool().pushes().begin(step.written(), step.preempted());
+        for (NixlStep.Load load : step.loads()) {
+            pulls.put(load.requestId(), new Pull(load, now));
+        }
+        for (String cancelled : step.cancelled()) {
+            Pull pull = pulls.get(cancelled);
+            if (pull != null) {
+                pull.cancel();
+            }
+        }
+        step.heartbeats().forEach(reference -> queue(reference, true, now));
+        step.unused().forEach(reference -> queue(reference, false, now));
+        work();
+    }
+
+    @Override
+    public void saveLayer(int layer) {
+        pool().pushes().layerIsDone(layer);
+    }
+
+    @Override
+    public void waitForSave() {
+        seal();
+        pool().pushes().stepIsDone();
+    }
+
+    @Override
+    public WorkerReport report(Set<String> finished) {
+        // Also after a step that failed: what was complete before it stays so.
+        seal();
+        work();
+        long now = now();
+        Set<String> received = new LinkedHashSet<>();
+        Set<Integer> invalid = new LinkedHashSet<>();
+        for (Iterator<Pull> all = pulls.values().iterator(); all.hasNext(); ) {
+            Pull pull = all.next();
+            if (pull.isOver()) {
+                all.remove();
+                received.add(pull.load.requestId());
+                invalid.addAll(pull.invalid);
+                pull.settle(now);
+            }
+        }
+        for (String id : finished) {
+            // Those that are read by others came with their lease.
+            if (!held.containsKey(key(id))) {
+                pool().pushes().forget(id);
+                early.remove(key(id));
+            }
+        }
+        Set<String> sent = release(now);
+        stats.log(now);
+        boolean busy = !pulls.isEmpty()
+                || !messages.isEmpty()
+                || !held.isEmpty()
+                || pool().pushes().isBusy()
+                || engines.values().stream().anyMatch(RemoteEngine::isPending);
+        return new WorkerReport(sent, received, invalid, stats.take(), busy);
+    }
+
+    private void seal() {
+        for (int block : toSeal) {
+            pool().seals().seal(block);
+        }
+        toSeal = new int[0];
+    }
+
+    private void work() {
+        long now = now();
+        for (Notification notification : pool().agent().takeNotifications()) {
+            take(notification, now);
+        }
+        engines.values().forEach(engine -> engine.poll(now));
+        boolean moved = true;
+        while (moved) {
+            moved = false;
+            for (Pull pull : pulls.values()) {
+                moved |= pull.advance(now);
+            }
+        }
+        pool().pushes()
+                .work(
+                        (address, size, engineId, since) -> engine(
+                                address,
+                                size,
+                                since,
+                                now,
+                                engine -> engine.ranks().stream()
+                                        .allMatch(each -> each.info().engineId().equals(engineId))),
+                        now);
+        sendMessages(now);
+        forgetEngines(now);
+    }
+
+    /** By what the two legs of a request know it. */
+    private String key(String requestId) {
+        return mode == TransferMode.PUSH ? TransferMode.commonId(requestId) : requestId;
+    }
+
+    // ---- being read
+
+    private void take(Notification notification, long now) {
+        String from = notification.from();
+        String text = new String(notification.message(), StandardCharsets.UTF_8);
+        if (text.startsWith(Pushes.DONE) || text.startsWith(Pushes.FAILED)) {
+            if (pulls.values().stream().noneMatch(pull -> pull.hear(from, text))) {
+                unknown(from, text);
+            }
+        } else if (text.startsWith(PUSH_CANCEL)) {
+            pool().pushes().cancel(text.substring(PUSH_CANCEL.length()), from);
+        } else {
+            try {
+                take(Notice.read(notification.message()), from, text, now);
+            } catch (ConfigException e) {
+                log.warn("A notification of {} is dropped: {}", from, e.getMessage());
+                stats.count("baton:kv_unknown_notifications");
+            }
+        }
+    }
+
+    private void take(Notice notice, String from, String text, long now) {
+        switch (notice) {
+            case Notice.Heartbeat(List<String> ids) -> {
+                for (String id : ids) {
+                    Held lease = held.get(key(id));
+                    if (lease != null) {
+                        long extended = now + settings.leaseExtension().toNanos();
+                        lease.until = extended - lease.until > 0 ? extended : lease.until;
+                        lease.wantedBy.add(from);
+                    }
+                }
+            }
+            case Notice.PushRegistration registration -> pool().pushes().register(registration, from);
+            case Notice.Completion(String id, int readers) -> {
+                Held lease = held.get(key(id));
+                if (lease == null) {
+                    lease = pool().pushes()
+                            .requestOf(id)
+                            .map(running -> early.computeIfAbsent(key(id), _ -> new Held(running, now)))
+                            .orElse(null);
+                }
+                if (lease != null) {
+                    lease.done.add(from);
+                    lease.readers = Math.max(1, readers / context.tensorParallelSize());
+                } else if (pulls.values().stream().noneMatch(pull -> pull.hear(from, text))) {
+                    unknown(from, text);
+                }
+            }
+        }
+    }
+
+    private void unknown(String from, String text) {
+        log.warn(
+                "Potentially invalid KV blocks for unrecognized request {} were retrieved by {}. They may have expired.",
+                text.length() <= 200 ? text : text.substring(0, 200),
+                from);
+        stats.count("baton:kv_unknown_notifications");
+    }
+
+    /** Requests whose blocks nobody needs any more. */
+    private Set<String> release(long now) {
+        Set<String> sent = new LinkedHashSet<>();
+        for (Iterator<Held> all = held.values().iterator(); all.hasNext(); ) {
+            Held lease = all.next();
+            if (lease.done.size() >= lease.readers) {
+                sent.add(lease.requestId);
+                pool().pushes().forget(lease.requestId);
+                all.remove();
+                continue;
+            }
+            boolean orphaned =
+                    !lease.wantedBy.isEmpty() && lease.wantedBy.stream().allMatch(pool().agent()::isGone);
+            if (orphaned) {
+                log.warn(
+                        "Releasing KV blocks for request {}: {}, which wanted them, is gone.",
+                        lease.requestId,
+                        String.join(", ", lease.wantedBy));
+                stats.count("baton:kv_orphaned_leases");
+            } else if (now - lease.until >= 0) {
+                log.warn(
+                        "Releasing expired KV blocks for request {} which were retrieved by {} remote worker(s) before lease expired.",
+                        lease.requestId,
+                        lease.done.size());
+                stats.count("vllm:nixl_num_kv_expired_reqs");
+            } else {
+                continue;
+            }
+            sent.add(lease.requestId);
+            pool().pushes().forget(lease.requestId);
+            all.remove();
+        }
+        return sent;
+    }
+
+    // ---- peers
+
+    private RemoteEngine meet(NixlSettings.Address address, Optional<Integer> tensorParallelSize, long now) {
+        return RemoteEngine.meet(address, tensorParallelSize, pool().info(), settings, fabric, pool().agent(), now);
+    }
+
+    private RemoteEngine engine(Reference reference, long since, long now) {
+        return engine(
+                new NixlSettings.Address(reference.host(), reference.port()),
+                reference.tensorParallelSize(),
+                since,
+                now,
+                engine -> engine.isOwnerOf(reference));
+    }
+
+    /** Who is at an address: met anew if it is not who it should be, or is gone, and was met before {@code since}. */
+    private RemoteEngine engine(
+            NixlSettings.Address address,
+            int tensorParallelSize,
+            long since,
+            long now,
+            Predicate<RemoteEngine> isMeant) {
+        RemoteEngine known = engines.get(address);
+        if (known != null
+                && (known.isPending()
+                        || known.started() - since >= 0
+                        || (known.isConnected() && isMeant.test(known)))) {
+            return known;
+        }
+        RemoteEngine met = meet(address, Optional.of(tensorParallelSize), now);
+        met.poll(now);
+        engines.put(address, met);
+        if (known != null) {
+            retired.add(known);
+        }
+        return met;
+    }
+
+    /** What is pushed without having been promised before is proven when it has come. */
+    private boolean isTrue(Reference reference, RemoteEngine owner) {
+        return (mode == TransferMode.PUSH && reference.proof().isEmpty()) || owner.hasSigned(reference);
+    }
+
+    private void forgetEngines(long now) {
+        long ttl = settings.engineTtl().toNanos();
+        for (Iterator<RemoteEngine> all = engines.values().iterator(); all.hasNext(); ) {
+            RemoteEngine engine = all.next();
+            boolean idle = ttl > 0 && !engine.isPending() && now - engine.lastUsed() >= ttl;
+            if (!engine.isUsed() && (idle || (engine.failure().isPresent() && now - engine.lastUsed() > 0))) {
+                all.remove();
+                retired.add(engine);
+            }
+        }
+        retired.removeIf(engine -> {
+            if (engine.isUsed() || engine.isAbandoned()) {
+                return false;
+            }
+            engine.poll(now);
+            if (engine.isPending()) {
+                return false;
+            }
+            engine.close(peersInUse());
+            return true;
+        });
+    }
+
+    private List<Peer> peersInUse() {
+        return engines.values().stream()
+                .flatMap(engine -> engine.ranks().stream())
+                .map(RemoteRank::peer)
+                .toList();
+    }
+
+    private void queue(Reference about, boolean heartbeat, long now) {
+        if (messages.size() < MOST_MESSAGES) {
+            messages.add(new Message(
+                    about,
+                    heartbeat,
+                    now,
+                    now + settings.handshakeTimeout().multipliedBy(2).toNanos()));
+        }
+    }
+
+    private void sendMessages(long now) {
+        Map<RemoteEngine, List<String>> beats = new LinkedHashMap<>();
+        for (Iterator<Message> all = messages.iterator(); all.hasNext(); ) {
+            Message message = all.next();
+            RemoteEngine engine = engine(message.about(), message.since(), now);
+            if (engine.isPending() && now - message.deadline() < 0) {
+                continue;
+            }
+            all.remove();
+            if (engine.isConnected() && engine.isOwnerOf(message.about()) && isTrue(message.about(), engine)) {
+                if (message.heartbeat()) {
+                    beats.computeIfAbsent(engine, _ -> new ArrayList<>())
+                            .add(message.about().requestId());
+                } else {
+                    tell(engine, completion(message.about()));
+                }
+            }
+        }
+        beats.forEach((engine, ids) -> tell(engine, new Notice.Heartbeat(ids).encode()));
+    }
+
+    private byte[] completion(Reference read) {
+        return new Notice.Completion(read.requestId(), context.tensorParallelSize()).encode();
+    }
+
+    private void tell(RemoteEngine engine, byte[] message) {
+        for (RemoteRank remote : engine.ranks()) {
+            try {
+                pool().agent().notify(remote.peer(), message);
+            } catch (TransferException e) {
+                stats.count("vllm:nixl_num_failed_notifications");
+                failure(
+                        "notification_failed",
+                        e.getMessage(),
+                        Map.of("to", remote.peer().name()));
+            }
+        }
+    }
+
+    private void failure(String type, @Nullable String message, Map<String, Object> about) {
+        log.warn(
+                "NIXL transfer failure: {}. {} | Context: {}",
+                type,
+                message,
+                new TreeMap<>(about)
+                        .entrySet().stream()
+                                .map(entry -> entry.getKey() + "=" + entry.getValue())
+                                .collect(Collectors.joining(", ", "{", "}")));
+    }
+
+    // ---- reading
+
+    private final class Pull {
+        private final NixlStep.Load load;
+        private final long since;
+        private final long deadline;
+        private Optional<RemoteEngine> engine = Optional.empty();
+        private Optional<LoadTransfers> transfers = Optional.empty();
+        private Optional<Push> push = Optional.empty();
+        private boolean cancelled;
+        private boolean over;
+        private boolean ownerKnows;
+        private final Set<Integer> invalid = new LinkedHashSet<>();
+
+        private Pull(NixlStep.Load load, long now) {
+            this.load = load;
+            this.since = now;
+            this.deadline = now
+                    + (mode == TransferMode.PUSH ? settings.pushRegistrationTimeout() : settings.transferTimeout())
+                            .toNanos();
+        }
+
+        private boolean isOver() {
+            return over;
+        }
+
+        private void cancel() {
+            cancelled = true;
+            transfers.ifPresent(LoadTransfers::cancel);
+        }
+
+        /** True if it has come further. */
+        private boolean advance(long now) {
+            if (over) {
+                return false;
+            }
+            if (transfers.isPresent()) {
+                return transfer(transfers.get(), now);
+            }
+            return push.isPresent() ? await(push.get(), now) : connect(now);
+        }
+
+        private boolean connect(long now) {
+            if (cancelled) {
+                // Nothing was read, but the owner waits to hear of it.
+                queue(load.source(), false, since);
+                ownerKnows = true;
+                over = true;
+                return true;
+            }
+            RemoteEngine owner = engine(load.source(), since, now);
+            if (owner.isPending()) {
+                if (now - deadline >= 0) {
+                    fail("handshake_failed", "no handshake in time", now);
+                    return true;
+                }
+                return false;
+            }
+            if (owner.failure().isPresent()) {
+                ownerKnows = true;
+                fail("handshake_failed", owner.failure().get(), now);
+            } else if (!owner.isConnected()) {
+                ownerKnows = true;
+                fail("handshake_failed", "the peer is gone", now);
+            } else if (!owner.isOwnerOf(load.source())) {
+                ownerKnows = true;
+                reject(Rejection.STALE, "the peer at " + owner.address() + " is another instance, or in another life");
+            } else if (!isTrue(load.source(), owner)) {
+                ownerKnows = true;
+                reject(Rejection.FORGED, "the reference is not as its owner made it");
+            } else {
+                begin(owner, now);
+            }
+            return true;
+        }
+
+        private void begin(RemoteEngine owner, long now) {
+            engine = Optional.of(owner);
+            owner.use(now);
+            Optional<String> misfit = owner.ranks().stream()
+                    .flatMap(remote -> BlockMap.misfit(
+                            remote.info().layout(), pool().info().layout())
+                            .stream())
+                    .findFirst();
+            if (misfit.isPresent()) {
+                fail("transfer_setup_failed", misfit.get(), now);
+            } else if (mode == TransferMode.PUSH) {
+                register(owner, now);
+            } else {
+                take(load, owner, false, now);
+            }
+        }
+
+        /** @param arrived the blocks are here and only to be checked */
+        private void take(NixlStep.Load from, RemoteEngine owner, boolean arrived, long now) {
+            BlockMap map = new BlockMap(
+                    from,
+                    pool().info(),
+                    owner.ranks().stream().map(RemoteRank::info).toList());
+            Optional<Rejection> wrong = map.wrong();
+            if (wrong.isPresent()) {
+                reject(wrong.get(), "the reference does not name the blocks of its tokens");
+                return;
+            }
+            try {
+                transfers = Optional.of(new LoadTransfers(
+                        map,
+                        owner.ranks(),
+                        pool().cache(),
+                        pool().agent(),
+                        fabric,
+                        stats,
+                        context.ticker(),
+                        arrived,
+                        Duration.ofNanos(Math.max(1, deadline - now))));
+            } catch (TransferException | RuntimeException e) {
+                fail("transfer_setup_failed", String.valueOf(e.getMessage()), now);
+            }
+        }
+
+        // ---- pushed
+
+        private void register(RemoteEngine owner, long now) {
+            Reference source = load.source();
+            Notice.PushRegistration registration = new Notice.PushRegistration(
+                    source.requestId(),
+                    new Notice.PushRegistration.Instance(
+                            context.config().engineId(),
+                            settings.host(),
+                            sideChannelPort,
+                            context.tensorParallelSize()),
+                    load.blocks(),
+                    new Notice.PushRegistration.Instance(
+                            source.engineId(), source.host(), source.port(), source.tensorParallelSize()),
+                    context.pipelineParallelSize());
+            Push waiting = new Push();
+            owner.ranks().forEach(remote -> waiting.awaited.add(remote.peer().name()));
+            push = Optional.of(waiting);
+            for (RemoteRank remote : owner.ranks()) {
+                try {
+                    pool().agent().notify(remote.peer(), registration.encode());
+                } catch (TransferException e) {
+                    stats.count("vllm:nixl_num_failed_notifications");
+                    waiting.failure = Optional.of("the registration cannot be sent: " + e.getMessage());
+                }
+            }
+            if (waiting.failure.isPresent()) {
+                giveUp(owner, waiting, now);
+            }
+        }
+
+        /** A message about a push; false if it is about something else. */
+        private boolean hear(String from, String text) {
+            if (push.isEmpty() || !push.get().awaited.contains(from)) {
+                return false;
+            }
+            Push waiting = push.get();
+            String id = load.source().requestId();
+            if (text.equals(Pushes.FAILED + id)) {
+                waiting.awaited.remove(from);
+                waiting.failure =
+                        waiting.failure.or(() -> Optional.of("the prefill instance does not push the blocks"));
+                return true;
+            }
+            if (text.startsWith(Pushes.DONE + id + ":")) {
+                waiting.awaited.remove(from);
+                waiting.blocks = PushedBlocks.parse(text.substring((Pushes.DONE + id).length() + 1));
+                if (waiting.blocks.isEmpty()) {
+                    waiting.failure =
+                            waiting.failure.or(() -> Optional.of("what the push says of its blocks is no list"));
+                }
+                return true;
+            }
+            if (text.equals(id + ":" + load.source().tensorParallelSize())) {
+                waiting.awaited.remove(from);
+                return true;
+            }
+            return false;
+        }
+
+        private boolean await(Push waiting, long now) {
+            RemoteEngine owner = engine.orElseThrow();
+            // Who is gone does not write.
+            owner.ranks().stream()
+                    .filter(remote -> !remote.peer().alive())
+                    .filter(remote -> waiting.awaited.remove(remote.peer().name()))
+                    .forEach(_ -> waiting.failure = Optional.of("the peer is gone"));
+            if (waiting.failure.isEmpty() && (cancelled || now - deadline >= 0)) {
+                waiting.failure = Optional.of(cancelled ? "cancelled" : "the blocks were not pushed in time");
+            }
+            if (waiting.failure.isPresent() && !waiting.awaited.isEmpty()) {
+                giveUp(owner, waiting, now);
+            }
+            if (!waiting.awaited.isEmpty()) {
+                return false;
+            }
+            if (cancelled) {
+                over = true;
+            } else if (waiting.failure.isPresent()) {
+                fail("transfer_failed", waiting.failure.get(), now);
+            } else if (waiting.isOfAnotherPrompt(load)) {
+                reject(Rejection.MISMATCH, "they are of another prompt");
+            } else {
+                take(waiting.proven(load), owner, true, now);
+            }
+            return true;
+        }
+
+        /** Asks the owner to stop, and after a while ends the connection, by which its writes end. */
+        private void giveUp(RemoteEngine owner, Push waiting, long now) {
+            if (waiting.gaveUp.isEmpty()) {
+                waiting.gaveUp = OptionalLong.of(now);
+                tell(owner, (PUSH_CANCEL + load.source().requestId()).getBytes(StandardCharsets.UTF_8));
+            } else if (now - waiting.gaveUp.getAsLong()
+                    >= settings.handshakeTimeout().toNanos()) {
+                for (RemoteRank remote : owner.ranks()) {
+                    if (waiting.awaited.remove(remote.peer().name())) {
+                        remote.peer().close();
+                    }
+                }
+            }
+        }
+
+        private boolean transfer(LoadTransfers moving, long now) {
+            boolean moved = moving.advance(Duration.ofNanos(Math.max(1, deadline - now)));
+            Optional<LoadTransfers.Result> result = moving.result();
+            if (result.isEmpty()) {
+                return moved;
+            }
+            switch (result.get()) {
+                case LoadTransfers.Result.Good() -> over = true;
+                case LoadTransfers.Result.Bad(Map<Integer, Rejection> blocks) -> {
+                    blocks.values().stream().distinct().forEach(this::count);
+                    log.warn(
+                            "request {}: {} of {} blocks of request {} of engine {} are not what was promised ({}) and are not used",
+                            load.requestId(),
+                            blocks.size(),
+                            load.blocks().length,
+                            load.source().requestId(),
+                            load.source().engineId(),
+                            blocks.values().stream()
+                                    .map(Rejection::label)
+                                    .distinct()
+                                    .sorted()
+                                    .collect(Collectors.joining(", ")));
+                    invalid.addAll(blocks.keySet());
+                    over = true;
+                }
+                case LoadTransfers.Result.Failed(String message) -> {
+                    if (cancelled) {
+                        over = true;
+                    } else {
+                        fail("transfer_failed", message, now);
+                    }
+                }
+            }
+            return true;
+        }
+
+        private void count(Rejection cause) {
+            stats.add(NixlScheduler.rejected(cause, 1));
+        }
+
+        private void reject(Rejection cause, String why) {
+            count(cause);
+            log.warn(
+                    "request {}: the blocks of request {} of engine {} are refused ({}): {}",
+                    load.requestId(),
+                    load.source().requestId(),
+                    load.source().engineId(),
+                    cause.label(),
+                    why);
+            allInvalid();
+        }
+
+        private void fail(String type, String message, long now) {
+            stats.count("vllm:nixl_num_failed_transfers");
+            failure(
+                    type,
+                    message,
+                    Map.of(
+                            "request_id", load.requestId(),
+                            "remote_request_id", load.source().requestId(),
+                            "remote_engine_id", load.source().engineId(),
+                            "remote", load.source().host() + ":" + load.source().port(),
+                            "tokens", load.tokens(),
+                            "after_ms", (now - since) / 1_000_000));
+            allInvalid();
+        }
+
+        private void allInvalid() {
+            for (int block : load.blocks()) {
+                invalid.add(block);
+            }
+            over = true;
+        }
+
+        /** The owner may have its blocks back. */
+        private void settle(long now) {
+            engine.ifPresent(owner -> {
+                owner.release(now);
+                if (!ownerKnows && owner.isConnected()) {
+                    tell(owner, completion(load.source()));
+                }
+            });
+        }
+    }
+
+    /** Blocks that a peer is writing, or will. */
+    private static final class Push {
+        /** Names of the agents of which we have not heard that they are done. */
+        private final Set<String> awaited = new HashSet<>();
+
+        private Optional<PushedBlocks> blocks = Optional.empty();
+        private Optional<String> failure = Optional.empty();
+        private OptionalLong gaveUp = OptionalLong.empty();
+
+        private boolean isOfAnotherPrompt(NixlStep.Load load) {
+            return blocks.isPresent()
+                    && load.prompt()
+                            .filter(prompt -> !prompt.equals(blocks.get().prompt()))
+                            .isPresent();
+        }
+
+        /** The load with what the owner has said of its blocks, if the reference did not say it. */
+        private NixlStep.Load proven(NixlStep.Load load) {
+            Reference source = load.source();
+            if (source.proof().isPresent() || blocks.isEmpty()) {
+                return load;
+            }
+            Reference proven = new Reference(
+                    source.engineId(),
+                    source.requestId(),
+                    source.host(),
+                    source.port(),
+                    source.tensorParallelSize(),
+                    blocks.get().blocks(),
+                    source.tokens(),
+                    Optional.of(new Reference.Proof("", "", blocks.get().generations(), "", "")));
+            return new NixlStep.Load(
+                    load.requestId(), proven, load.firstToken(), load.tokens(), load.blocks(), load.prompt());
+        }
+    }
+
+    /** What the owner says of the blocks that it has pushed. */
+    private record PushedBlocks(String prompt, int[] blocks, long[] generations) {
+        private static Optional<PushedBlocks> parse(String text) {
+            int colon = text.indexOf(':');
+            String[] pairs = text.substring(colon + 1).split(",");
+            int[] blocks = new int[pairs.length];
+            long[] generations = new long[pairs.length];
+            try {
+                for (int i = 0; i < pairs.length; i++) {
+                    int equals = pairs[i].indexOf('=');
+                    blocks[i] = Integer.parseInt(pairs[i].substring(0, Math.max(0, equals)));
+                    generations[i] = Long.parseLong(pairs[i].substring(equals + 1));
+                }
+            } catch (NumberFormatException e) {
+                return Optional.empty();
+            }
+            return colon >= 0 && Arrays.stream(blocks).allMatch(block -> block >= 0)
+                    ? Optional.of(new PushedBlocks(text.substring(0, colon), blocks, generations))
+                    : Optional.empty();
+        }
+    }
+
+    // ---- the end
+
+    @Override
+    public void close() {
+        Pool last = pool;
+        pool = null;
+        if (last == null) {
+            return;
+        }
+        last.agent().close();
+        for (Pull pull : pulls.values()) {
+            pull.transfers.ifPresent(LoadTransfers::awaitCheck);
+        }
+        pulls.clear();
+        engines.values().forEach(engine -> engine.close(List.of()));
+        retired.forEach(engine -> engine.close(List.of()));
+        engines.clear();
+        retired.clear();
+        last.sealMemory().close();
+    }
+
+    private Pool pool() {
+        return Objects.requireNonNull(pool, "no pool is registered");
+    }
+
+    private long now() {
+        return context.ticker().nanos();
+    }
+}

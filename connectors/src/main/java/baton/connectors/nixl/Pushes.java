@@ -1,0 +1,448 @@
+package baton.connectors.nixl;
+
+import baton.connectors.nixl.BlockMap.Heads;
+import baton.connectors.nixl.BlockMap.Piece;
+import baton.connectors.nixl.RemoteEngine.RemoteRank;
+import baton.kv.KvLayout;
+import baton.kv.Ticker;
+import baton.kv.connector.Rank;
+import baton.transfer.Range;
+import baton.transfer.Transfer;
+import baton.transfer.TransferAgent;
+import baton.transfer.TransferAgent.Operation;
+import baton.transfer.TransferException;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.Optional;
+import java.util.Set;
+import java.util.stream.Collectors;
+import org.jspecify.annotations.Nullable;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/*
+ * A source is a request whose prompt is being computed, or was, here. A target is where one rank of a decode instance wants its
+ * blocks. Either may come first; they find each other by what their request ids have in common.
+ *
+ * What is complete is written: while a step computes, each layer of the blocks that the step fills, when the layer is done; what
+ * was complete before the target came, at once. When all of a target's writes are done it hears so, with the generations of the
+ * blocks, and checks them by their seals as after a read. It hears as well if it will never be so; then nothing is being written
+ * any more.
+ */
+
+/** The blocks that one rank pushes. */
+final class Pushes {
+    private static final Logger log = LoggerFactory.getLogger(Pushes.class);
+
+    static final String DONE = "PUSH_DONE:";
+    static final String FAILED = "PUSH_FAILED:";
+    /** Targets that are waiting; more are refused. */
+    private static final int MOST_TARGETS = 10_000;
+
+    private final RankInfo self;
+    private final Seals seals;
+    private final TransferAgent agent;
+    private final NixlSettings settings;
+    private final TransferStats stats;
+    private final Ticker ticker;
+
+    private final Map<String, Source> sources = new HashMap<>();
+    private final List<Target> targets = new ArrayList<>();
+
+    private static final class Source {
+        private final String requestId;
+        private final int promptLength;
+        private final String prompt;
+        private int[] blocks = {};
+        /** Tokens that all layers have. */
+        private int complete;
+        /** Tokens that the layers which are done have when this step is over. */
+        private int afterStep;
+
+        private Source(NixlStep.Written written) {
+            this.requestId = written.requestId();
+            this.promptLength = written.promptLength();
+            this.prompt = written.prompt();
+        }
+    }
+
+    private record Write(Transfer transfer, int ranges, Duration post) {}
+
+    private final class Target {
+        private final Notice.PushRegistration registration;
+        private final String agentName;
+        private final long since;
+        private final long deadline;
+        private Optional<RemoteEngine> engine = Optional.empty();
+        private Optional<RemoteRank> remote = Optional.empty();
+        private Optional<BlockMap> map = Optional.empty();
+        private Optional<Heads> heads = Optional.empty();
+        /** By layer: how many pieces were begun to be written. */
+        private final int[] begun = new int[self.layout().layers()];
+
+        private final List<Write> writes = new ArrayList<>();
+        private Optional<String> failure = Optional.empty();
+        private boolean over;
+
+        private Target(Notice.PushRegistration registration, String agentName, long now) {
+            this.registration = registration;
+            this.agentName = agentName;
+            this.since = now;
+            this.deadline = now + settings.pushRegistrationTimeout().toNanos();
+        }
+
+        private String key() {
+            return TransferMode.commonId(registration.requestId());
+        }
+
+        private void fail(String why) {
+            if (failure.isEmpty()) {
+                failure = Optional.of(why);
+                writes.forEach(write -> write.transfer().cancel());
+            }
+        }
+
+        /** What was written is worth nothing: the source has other blocks now. */
+        private void restart() {
+            writes.forEach(write -> write.transfer().cancel());
+            Arrays.fill(begun, 0);
+            map = Optional.empty();
+        }
+    }
+
+    /** Finds and meets decode instances. */
+    interface Meeting {
+        RemoteEngine engine(NixlSettings.Address address, int tensorParallelSize, String engineId, long since);
+    }
+
+    Pushes(RankInfo self, Seals seals, TransferAgent agent, NixlSettings settings, TransferStats stats, Ticker ticker) {
+        this.self = self;
+        this.seals = seals;
+        this.agent = agent;
+        this.settings = settings;
+        this.stats = stats;
+        this.ticker = ticker;
+    }
+
+    boolean isBusy() {
+        return !targets.isEmpty();
+    }
+
+    // ---- what is asked for
+
+    void register(Notice.PushRegistration registration, String from) {
+        boolean known = targets.stream()
+                .anyMatch(target -> target.agentName.equals(from)
+                        && target.registration.requestId().equals(registration.requestId()));
+        if (known) {
+            return;
+        }
+        if (targets.size() >= MOST_TARGETS) {
+            log.warn("A push of request {} to {} is refused: too many wait", registration.requestId(), from);
+            return;
+        }
+        targets.add(new Target(registration, from, ticker.nanos()));
+    }
+
+    /** The target does not want the blocks any more. It is told when nothing is written any more. */
+    void cancel(String requestId, String from) {
+        for (Target target : targets) {
+            if (target.agentName.equals(from) && target.registration.requestId().equals(requestId)) {
+                target.fail("cancelled");
+            }
+        }
+    }
+
+    // ---- what there is
+
+    /** A step begins. */
+    void begin(List<NixlStep.Written> written, Set<String> preempted) {
+        for (String id : preempted) {
+            Source lost = sources.remove(TransferMode.commonId(id));
+            if (lost != null) {
+                targetsOf(lost.requestId).forEach(Target::restart);
+            }
+        }
+        for (Source source : sources.values()) {
+            // A step that failed has completed nothing.
+            source.afterStep = source.complete;
+        }
+        for (NixlStep.Written each : written) {
+            Source source = sources.computeIfAbsent(TransferMode.commonId(each.requestId()), _ -> new Source(each));
+            source.blocks = each.blocks();
+            source.complete = each.before();
+            source.afterStep = each.after();
+        }
+    }
+
+    /** A layer of what this step computes is in place. */
+    void layerIsDone(int layer) {
+        for (Target target : targets) {
+            Source source = sources.get(target.key());
+            if (source != null && source.afterStep > source.complete) {
+                write(target, source, source.afterStep, layer, layer + 1);
+            }
+        }
+    }
+
+    /** The step's blocks are complete and sealed. */
+    void stepIsDone() {
+        sources.values().forEach(source -> source.complete = source.afterStep);
+    }
+
+    /** The request's blocks are given to others. */
+    void forget(String requestId) {
+        Source source = sources.remove(TransferMode.commonId(requestId));
+        if (source != null) {
+            targetsOf(requestId).forEach(target -> target.fail("the prefill instance has given up the blocks"));
+        }
+    }
+
+    /** The request that is known here, if it is, by what its two legs have in common. */
+    Optional<String> requestOf(String requestId) {
+        return Optional.ofNullable(sources.get(TransferMode.commonId(requestId)))
+                .map(source -> source.requestId);
+    }
+
+    private List<Target> targetsOf(String requestId) {
+        String key = TransferMode.commonId(requestId);
+        return targets.stream().filter(target -> target.key().equals(key)).toList();
+    }
+
+    // ---- writing
+
+    void work(Meeting meeting, long now) {
+        for (Iterator<Target> all = targets.iterator(); all.hasNext(); ) {
+            Target target = all.next();
+            advance(target, meeting, now);
+            if (target.over) {
+                all.remove();
+                target.engine.ifPresent(engine -> engine.release(now));
+            }
+        }
+    }
+
+    private void advance(Target target, Meeting meeting, long now) {
+        if (target.remote.isEmpty() && !connect(target, meeting, now)) {
+            return;
+        }
+        if (target.remote.filter(remote -> !remote.peer().alive()).isPresent()) {
+            target.fail("the decode instance is gone");
+        } else if (now - target.deadline >= 0) {
+            target.fail("no such request has come in time");
+        }
+        Source source = sources.get(target.key());
+        if (target.failure.isEmpty() && source != null) {
+            write(target, source, source.complete, 0, self.layout().layers());
+        }
+        settle(target, source);
+    }
+
+    private boolean connect(Target target, Meeting meeting, long now) {
+        Notice.PushRegistration registration = target.registration;
+        RemoteEngine engine = meeting.engine(
+                new NixlSettings.Address(
+                        registration.decode().host(), registration.decode().port()),
+                registration.decode().tensorParallelSize(),
+                registration.decode().engineId(),
+                target.since);
+        if (engine.isPending()) {
+            return false;
+        }
+        Optional<RemoteRank> remote = engine.isConnected() ? engine.rankOf(target.agentName) : Optional.empty();
+        if (remote.isEmpty()) {
+            log.warn(
+                    "Request {} cannot be pushed to {} at {}: {}",
+                    registration.requestId(),
+                    target.agentName,
+                    engine.address(),
+                    engine.failure().orElse("another instance answers there"));
+            stats.count("vllm:nixl_num_failed_transfers");
+            target.over = true;
+            return false;
+        }
+        engine.use(now);
+        target.engine = Optional.of(engine);
+        target.remote = remote;
+        return true;
+    }
+
+    private void write(Target target, Source source, int tokens, int firstLayer, int endLayer) {
+        if (target.remote.isEmpty()
+                || target.failure.isPresent()
+                || target.writes.stream().anyMatch(Pushes::hasFailed)
+                || !place(target, source)) {
+            return;
+        }
+        BlockMap map = target.map.orElseThrow();
+        RemoteRank remote = target.remote.orElseThrow();
+        boolean whole = tokens >= source.promptLength;
+        int size = self.layout().blockSize();
+        int pieces = 0;
+        while (pieces < map.pieces().size()
+                && (whole || (map.pieces().get(pieces).index() + 1) * size <= tokens)) {
+            pieces++;
+        }
+        for (int layer = firstLayer; layer < endLayer; ) {
+            // Layers that are equally far go together.
+            int end = layer + 1;
+            while (end < endLayer && target.begun[end] == target.begun[layer]) {
+                end++;
+            }
+            List<Piece> next = map.pieces().subList(Math.min(target.begun[layer], pieces), pieces);
+            if (!next.isEmpty() && target.heads.isPresent()) {
+                List<Range> ranges =
+                        map.ranges(target.heads.get(), withBlocks(next, source.blocks), layer, end).stream()
+                                .map(range -> new Range(
+                                        /* local= */ range.remote(), /* remote= */ range.local(), range.bytes()))
+                                .toList();
+                long before = ticker.nanos();
+                Transfer transfer = agent.start(
+                        Operation.WRITE, remote.peer(), ranges, Optional.empty(), settings.transferTimeout());
+                target.writes.add(new Write(transfer, ranges.size(), Duration.ofNanos(ticker.nanos() - before)));
+            }
+            Arrays.fill(target.begun, layer, end, Math.max(target.begun[layer], pieces));
+            layer = end;
+        }
+    }
+
+    private static List<Piece> withBlocks(List<Piece> pieces, int[] blocks) {
+        return pieces.stream()
+                .map(piece -> new Piece(
+                        piece.index(), blocks[piece.index()], piece.remoteSlot(), piece.local(), piece.localSlot()))
+                .toList();
+    }
+
+    /** Works out, once the request is known, where its blocks go. False if they cannot. */
+    private boolean place(Target target, Source source) {
+        if (target.map.isPresent()) {
+            return true;
+        }
+        RankInfo reader = target.remote.orElseThrow().info();
+        KvLayout there = reader.layout();
+        int[] blocks = target.registration.localBlockIds();
+        Optional<String> misfit = BlockMap.misfit(self.layout(), there);
+        int firstBlock = there.blocksFor(source.promptLength) - blocks.length;
+        if (misfit.isPresent() || firstBlock < 0 || Arrays.stream(blocks).anyMatch(each -> each >= reader.blocks())) {
+            target.fail(misfit.orElse("its " + blocks.length + " blocks do not fit the prompt"));
+            return false;
+        }
+        int firstToken = firstBlock * there.blockSize();
+        // Which of our blocks is filled in later; the map only has to have one for each.
+        Reference ours = new Reference(
+                self.engineId(),
+                source.requestId,
+                "",
+                0,
+                self.tensorParallelSize(),
+                new int[self.layout().blocksFor(source.promptLength)],
+                source.promptLength,
+                Optional.empty());
+        NixlStep.Load load = new NixlStep.Load(
+                target.registration.requestId(),
+                ours,
+                firstToken,
+                source.promptLength - firstToken,
+                blocks,
+                Optional.empty());
+        try {
+            List<RankInfo> owners = new ArrayList<>();
+            int own = -1;
+            for (int tensor : RemoteEngine.sources(
+                    reader.rank().tensor(), reader.tensorParallelSize(), self.tensorParallelSize())) {
+                own = tensor == self.rank().tensor() ? owners.size() : own;
+                owners.add(self.at(new Rank(self.rank().pipeline(), tensor)));
+            }
+            int index = own;
+            BlockMap map = new BlockMap(load, reader, owners);
+            target.heads = map.heads().stream()
+                    .filter(heads -> heads.source() == index)
+                    .findFirst();
+            target.map = Optional.of(map);
+            return true;
+        } catch (TransferException e) {
+            target.fail(Objects.requireNonNullElse(e.getMessage(), "it does not fit"));
+            return false;
+        }
+    }
+
+    private static boolean hasFailed(Write write) {
+        return write.transfer().state() instanceof Transfer.State.Failed;
+    }
+
+    private void settle(Target target, @Nullable Source source) {
+        for (Iterator<Write> all = target.writes.iterator(); all.hasNext(); ) {
+            Write write = all.next();
+            switch (write.transfer().state()) {
+                case Transfer.State.UnderWay() -> {}
+                case Transfer.State.Done(long bytes, Duration elapsed) -> {
+                    stats.transferred(elapsed, write.post(), bytes, write.ranges());
+                    all.remove();
+                }
+                case Transfer.State.Failed(Transfer.Cause cause, String message) -> {
+                    all.remove();
+                    if (cause != Transfer.Cause.CANCELLED) {
+                        stats.count("vllm:nixl_num_failed_transfers");
+                        log.warn(
+                                "NIXL transfer failure: transfer_failed. {}: {} | Context: {request_id={}, to={}}",
+                                cause,
+                                message,
+                                target.registration.requestId(),
+                                target.agentName);
+                        target.fail(cause + ": " + message);
+                    }
+                }
+            }
+        }
+        if (!target.writes.isEmpty()) {
+            return;
+        }
+        if (target.failure.isPresent()) {
+            tell(target, FAILED + target.registration.requestId());
+            target.over = true;
+        } else if (source != null && source.complete >= source.promptLength && target.map.isPresent()) {
+            int pieces = target.map.get().pieces().size();
+            if (Arrays.stream(target.begun).allMatch(begun -> begun >= pieces)) {
+                tell(target, done(target, source));
+                target.over = true;
+            }
+        }
+    }
+
+    /** To one of ours with what it needs to check that these are its blocks: the prompt, and the generations of the blocks. */
+    private String done(Target target, Source source) {
+        String id = target.registration.requestId();
+        if (target.remote.orElseThrow().info().life().isEmpty()) {
+            return id + ":" + self.tensorParallelSize();
+        }
+        return DONE
+                + id
+                + ":"
+                + source.prompt
+                + ":"
+                + Arrays.stream(source.blocks)
+                        .mapToObj(block -> block + "=" + seals.generation(block))
+                        .collect(Collectors.joining(","));
+    }
+
+    private void tell(Target target, String text) {
+        target.remote.filter(remote -> remote.peer().alive()).ifPresent(remote -> {
+            try {
+                agent.notify(remote.peer(), text.getBytes(StandardCharsets.UTF_8));
+            } catch (TransferException e) {
+                stats.count("vllm:nixl_num_failed_notifications");
+                log.warn(
+                        "NIXL transfer failure: notification_failed. {} | Context: {to={}}",
+                        e.getMessage(),
+                        target.agentName);
+            }
+        });
+    }
+}

@@ -1,0 +1,128 @@
+package baton.connectors.nixl;
+
+import baton.kv.KvLayout;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.lang.invoke.VarHandle;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.util.Optional;
+import java.util.zip.CRC32C;
+
+/**
+ * The table of seals beside a rank's pool. An entry says which generation of a block is in the pool, and, once it is complete, a
+ * digests of its bytes: for each key/value head and each {@link #unit} of slots one CRC32C over the bytes in all layers, so that a
+ * reader with other heads or other blocks can check what it took.
+ *
+ * <p>An entry is {@code [generation: long | sealed generation: long | digests: int[head][unit]]}, little-endian, and a
+ * multiple of 8 bytes. A block is sealed if both generations are equal. The owner writes the generation before it writes the
+ * block, and a reader reads the entry after it has read the block, so that a block which was given away meanwhile shows.
+ *
+ * <p>Not thread-safe.
+ */
+final class Seals {
+    private static final ValueLayout.OfLong LONG = ValueLayout.JAVA_LONG.withOrder(ByteOrder.LITTLE_ENDIAN);
+    private static final ValueLayout.OfInt INT = ValueLayout.JAVA_INT.withOrder(ByteOrder.LITTLE_ENDIAN);
+    private static final long SEALED = Long.BYTES;
+    private static final long DIGESTS = 2L * Long.BYTES;
+    private static final int MOST_SLOTS = 16;
+
+    private final MemorySegment table;
+    private final MemorySegment pool;
+    private final KvLayout layout;
+
+    /**
+     * @param table zeros; {@link #entryBytes} for each block
+     * @param pool the blocks
+     */
+    Seals(MemorySegment table, MemorySegment pool, KvLayout layout) {
+        this.table = table;
+        this.pool = pool;
+        this.layout = layout;
+    }
+
+    /** Slots that have a digest together. */
+    static int unit(int blockSize) {
+        return blockSize % MOST_SLOTS == 0 ? MOST_SLOTS : blockSize;
+    }
+
+    /** Bytes of an entry. */
+    static long entryBytes(KvLayout layout) {
+        long digests = (long) layout.kvHeads() * (layout.blockSize() / unit(layout.blockSize()));
+        return Math.ceilDiv(DIGESTS + digests * Integer.BYTES, Long.BYTES) * Long.BYTES;
+    }
+
+    /** Where in an entry the digest is of a unit of one head. */
+    private static long digestAt(KvLayout layout, int head, int slot) {
+        int unit = unit(layout.blockSize());
+        return DIGESTS + ((long) head * (layout.blockSize() / unit) + slot / unit) * Integer.BYTES;
+    }
+
+    /** The block is about to be written by another request. */
+    void open(int block, long generation) {
+        long entry = entry(block);
+        table.set(LONG, entry + SEALED, 0L);
+        table.set(LONG, entry, generation);
+        VarHandle.fullFence();
+    }
+
+    /** The block is complete. */
+    void seal(int block) {
+        long entry = entry(block);
+        table.set(LONG, entry + SEALED, 0L);
+        CRC32C crc = new CRC32C();
+        int unit = unit(layout.blockSize());
+        for (int head = 0; head < layout.kvHeads(); head++) {
+            for (int slot = 0; slot < layout.blockSize(); slot += unit) {
+                int digest = digest(crc, pool, layout, block, head, slot, unit);
+                table.set(INT, entry + digestAt(layout, head, slot), digest);
+            }
+        }
+        VarHandle.releaseFence();
+        table.set(LONG, entry + SEALED, table.get(LONG, entry));
+    }
+
+    /** Of what is in the block, or is being written to it. */
+    long generation(int block) {
+        return table.get(LONG, entry(block));
+    }
+
+    private long entry(int block) {
+        return block * entryBytes(layout);
+    }
+
+    /**
+     * What is wrong with a copy of a unit of one head of a block.
+     *
+     * @param entry the owner's entry for the block
+     * @param layout the owner's
+     * @param head of the owner's rank
+     * @param slot the unit's first
+     * @param digest of the copy
+     */
+    static Optional<Rejection> check(
+            MemorySegment entry, KvLayout layout, long generation, int head, int slot, int digest) {
+        if (entry.get(LONG, 0) != generation) {
+            return Optional.of(Rejection.STALE);
+        }
+        if (entry.get(LONG, SEALED) != generation) {
+            return Optional.of(Rejection.TORN);
+        }
+        return entry.get(INT, digestAt(layout, head, slot)) == digest
+                ? Optional.empty()
+                : Optional.of(Rejection.CORRUPT);
+    }
+
+    /** Digest of the slots {@code [slot, slot + slots)} of one head of a block, in all layers. */
+    static int digest(CRC32C crc, MemorySegment pool, KvLayout layout, int block, int head, int slot, int slots) {
+        crc.reset();
+        ByteBuffer bytes =
+                pool.asSlice(block * layout.blockBytes(), layout.blockBytes()).asByteBuffer();
+        int length = Math.toIntExact(slots * layout.entryBytes());
+        for (int layer = 0; layer < layout.layers(); layer++) {
+            int at = Math.toIntExact(layout.entryOffset(layer, head, slot));
+            crc.update(bytes.limit(at + length).position(at));
+        }
+        return (int) crc.getValue();
+    }
+}

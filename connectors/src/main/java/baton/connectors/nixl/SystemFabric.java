@@ -1,0 +1,105 @@
+package baton.connectors.nixl;
+
+import baton.kv.ConfigException;
+import baton.kv.connector.Rank;
+import baton.transfer.MappableMemory;
+import baton.transfer.Region;
+import baton.transfer.SideChannel;
+import baton.transfer.TransferAgent;
+import baton.transfer.TransferAgents;
+import baton.transfer.TransferException;
+import baton.transfer.embedded.EmbeddedAgent;
+import baton.transfer.zeromq.ZeroMqSideChannel;
+import java.lang.foreign.Arena;
+import java.time.Duration;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Executor;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+
+/** The machine's: mappable memory, the agent that the settings ask for, vLLM's side channel over ZeroMQ, virtual threads. */
+final class SystemFabric implements Fabric {
+    @Override
+    public TransferAgent agent(NixlSettings settings) {
+        try {
+            return TransferAgents.open("baton", settings.agent(), EmbeddedAgent.Settings.at(settings.host()));
+        } catch (TransferException e) {
+            throw new ConfigException("kv_connector", "no transfer agent: " + e.getMessage(), e);
+        }
+    }
+
+    @Override
+    public Memory allocate(long bytes) {
+        Arena arena = Arena.ofShared();
+        try {
+            MappableMemory memory = MappableMemory.allocate(arena, bytes, "kv seals");
+            Region region = new Region(memory.memory(), Optional.of(memory.file()));
+            return new Memory() {
+                @Override
+                public Region region() {
+                    return region;
+                }
+
+                @Override
+                public void close() {
+                    arena.close();
+                }
+            };
+        } catch (RuntimeException e) {
+            arena.close();
+            throw e;
+        }
+    }
+
+    @Override
+    public SideServer serve(String host, int port, Map<Rank, RankInfo> ranks) throws TransferException {
+        SideChannel channel = new ZeroMqSideChannel();
+        try {
+            SideChannel.Listener listener = channel.listen(host, port, frames -> answer(frames, ranks));
+            return new SideServer() {
+                @Override
+                public int port() {
+                    return listener.port();
+                }
+
+                @Override
+                public void close() {
+                    channel.close();
+                }
+            };
+        } catch (TransferException e) {
+            channel.close();
+            throw e;
+        }
+    }
+
+    /** No answer to what is no question, or about a rank that there is not. */
+    private static List<byte[]> answer(List<byte[]> frames, Map<Rank, RankInfo> ranks) {
+        return Optional.ofNullable(ranks.get(Handshake.readQuestion(frames.getFirst())))
+                .map(info -> List.of(info.toPayload(), Handshake.clock(System.nanoTime() / 1e9)))
+                .orElse(List.of());
+    }
+
+    @Override
+    public RankInfo ask(NixlSettings.Address peer, Rank rank, Duration timeout) throws TransferException {
+        try (SideChannel channel = new ZeroMqSideChannel()) {
+            List<byte[]> answer = channel.ask(peer.host(), peer.port(), List.of(Handshake.question(rank)), timeout)
+                    .get(timeout.toMillis() + 1000, TimeUnit.MILLISECONDS);
+            return RankInfo.read(answer.getFirst());
+        } catch (ExecutionException | TimeoutException | ConfigException e) {
+            Throwable cause = e instanceof ExecutionException && e.getCause() != null ? e.getCause() : e;
+            throw new TransferException("the side channel at " + peer + ": " + cause.getMessage(), cause);
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            throw new TransferException("interrupted", e);
+        }
+    }
+
+    @Override
+    public Executor background() {
+        return action -> Thread.ofVirtual().name("kv-transfer").start(action);
+    }
+}

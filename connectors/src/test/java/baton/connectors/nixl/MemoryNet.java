@@ -1,0 +1,338 @@
+package baton.connectors.nixl;
+
+import baton.kv.connector.Rank;
+import baton.transfer.Range;
+import baton.transfer.Region;
+import baton.transfer.Transfer;
+import baton.transfer.Transfer.Cause;
+import baton.transfer.Transfer.State;
+import baton.transfer.TransferAgent;
+import baton.transfer.TransferException;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.Deque;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import java.util.concurrent.Executor;
+
+/**
+ * Agents, side channels and threads in memory, for one thread. Transfers and background work happen at once, or, while
+ * {@link #hold} is on, when {@link #run} is called.
+ */
+final class MemoryNet {
+    private final Map<String, Agent> agents = new HashMap<>();
+    private final Map<Integer, Map<Rank, RankInfo>> servers = new HashMap<>();
+    private final Deque<Runnable> waiting = new ArrayDeque<>();
+    private final Set<String> gone = new HashSet<>();
+    private boolean held;
+    private int names;
+    private int lastPort = 7000;
+    /** Called before and after each range is copied. */
+    private Runnable beforeCopy = () -> {};
+
+    private Runnable afterCopy = () -> {};
+    private boolean sideChannelsDown;
+
+    void hold(boolean on) {
+        held = on;
+        if (!on) {
+            run();
+        }
+    }
+
+    void run() {
+        for (Runnable next = waiting.poll(); next != null; next = waiting.poll()) {
+            next.run();
+        }
+    }
+
+    /** Does the first thing that waits. */
+    void runOne() {
+        waiting.remove().run();
+    }
+
+    int waiting() {
+        return waiting.size();
+    }
+
+    void beforeCopy(Runnable action) {
+        beforeCopy = action;
+    }
+
+    void afterCopy(Runnable action) {
+        afterCopy = action;
+    }
+
+    void sideChannelsDown(boolean down) {
+        sideChannelsDown = down;
+    }
+
+    /** The process is dead: its agent and side channel are gone. */
+    void kill(MemoryFabric fabric) {
+        fabric.agents.forEach(agent -> {
+            gone.add(agent.name);
+            agents.remove(agent.name);
+        });
+        fabric.ports.forEach(servers::remove);
+    }
+
+    /** Anyone's message to the agents of a fabric. */
+    void inject(MemoryFabric to, String from, String message) {
+        to.agents.forEach(agent ->
+                agent.inbox.add(new TransferAgent.Notification(from, message.getBytes(StandardCharsets.UTF_8))));
+    }
+
+    MemoryFabric fabric() {
+        return new MemoryFabric();
+    }
+
+    private void later(Runnable action) {
+        if (held) {
+            waiting.add(action);
+        } else {
+            action.run();
+        }
+    }
+
+    final class MemoryFabric implements Fabric {
+        private final List<Agent> agents = new ArrayList<>();
+        private final List<Integer> ports = new ArrayList<>();
+        private int allocated;
+
+        /** Memory that was allocated and not closed. */
+        int allocated() {
+            return allocated;
+        }
+
+        @Override
+        public TransferAgent agent(NixlSettings settings) {
+            Agent agent = new Agent("agent-" + names++);
+            agents.add(agent);
+            MemoryNet.this.agents.put(agent.name, agent);
+            return agent;
+        }
+
+        @Override
+        public Memory allocate(long bytes) {
+            Arena arena = Arena.ofShared();
+            Region region = new Region(arena.allocate(bytes, 8), Optional.empty());
+            allocated++;
+            return new Memory() {
+                @Override
+                public Region region() {
+                    return region;
+                }
+
+                @Override
+                public void close() {
+                    allocated--;
+                    arena.close();
+                }
+            };
+        }
+
+        @Override
+        public SideServer serve(String host, int port, Map<Rank, RankInfo> ranks) throws TransferException {
+            int chosen = port == 0 ? ++lastPort : port;
+            if (servers.putIfAbsent(chosen, ranks) != null) {
+                throw new TransferException("address in use");
+            }
+            ports.add(chosen);
+            return new SideServer() {
+                @Override
+                public int port() {
+                    return chosen;
+                }
+
+                @Override
+                public void close() {
+                    servers.remove(chosen, ranks);
+                }
+            };
+        }
+
+        @Override
+        public RankInfo ask(NixlSettings.Address peer, Rank rank, Duration timeout) throws TransferException {
+            Map<Rank, RankInfo> ranks = servers.get(peer.port());
+            if (ranks == null || sideChannelsDown || ranks.get(rank) == null) {
+                throw new TransferException("nobody answers at " + peer);
+            }
+            return ranks.get(rank);
+        }
+
+        @Override
+        public Executor background() {
+            return MemoryNet.this::later;
+        }
+    }
+
+    private final class Agent implements TransferAgent {
+        private final String name;
+        private final List<MemorySegment> regions = new ArrayList<>();
+        private final List<Notification> inbox = new ArrayList<>();
+
+        private Agent(String name) {
+            this.name = name;
+        }
+
+        @Override
+        public String name() {
+            return name;
+        }
+
+        @Override
+        public Registration register(Region region) {
+            regions.add(region.memory());
+            return () -> regions.remove(region.memory());
+        }
+
+        @Override
+        public byte[] metadata() {
+            return name.getBytes(StandardCharsets.UTF_8);
+        }
+
+        @Override
+        public Peer connect(byte[] metadata, Duration timeout) throws TransferException {
+            String peer = new String(metadata, StandardCharsets.UTF_8);
+            if (!agents.containsKey(peer)) {
+                throw new TransferException(peer + " does not answer");
+            }
+            return new Peer() {
+                private boolean closed;
+
+                @Override
+                public String name() {
+                    return peer;
+                }
+
+                @Override
+                public boolean alive() {
+                    return !closed && agents.containsKey(peer);
+                }
+
+                @Override
+                public void close() {
+                    closed = true;
+                }
+            };
+        }
+
+        @Override
+        public Transfer start(
+                Operation operation, Peer peer, List<Range> ranges, Optional<byte[]> notification, Duration timeout) {
+            Move move = new Move(this, operation, peer, ranges, notification);
+            later(move::run);
+            return move;
+        }
+
+        @Override
+        public void notify(Peer peer, byte[] message) throws TransferException {
+            Agent to = agents.get(peer.name());
+            if (to == null || !peer.alive()) {
+                throw new TransferException(peer.name() + " is gone");
+            }
+            to.inbox.add(new Notification(name, message));
+        }
+
+        @Override
+        public List<Notification> takeNotifications() {
+            List<Notification> taken = List.copyOf(inbox);
+            inbox.clear();
+            return taken;
+        }
+
+        @Override
+        public boolean isGone(String other) {
+            return gone.contains(other);
+        }
+
+        @Override
+        public void close() {
+            agents.remove(name);
+            gone.add(name);
+        }
+
+        private MemorySegment at(long address, long bytes) {
+            for (MemorySegment region : regions) {
+                long offset = address - region.address();
+                if (offset >= 0 && offset + bytes <= region.byteSize()) {
+                    return region.asSlice(offset, bytes);
+                }
+            }
+            throw new IllegalArgumentException("not registered");
+        }
+    }
+
+    private final class Move implements Transfer {
+        private final Agent own;
+        private final TransferAgent.Operation operation;
+        private final TransferAgent.Peer peer;
+        private final List<Range> ranges;
+        private final Optional<byte[]> notification;
+        private State state = new State.UnderWay();
+
+        private Move(
+                Agent own,
+                TransferAgent.Operation operation,
+                TransferAgent.Peer peer,
+                List<Range> ranges,
+                Optional<byte[]> notification) {
+            this.own = own;
+            this.operation = operation;
+            this.peer = peer;
+            this.ranges = ranges;
+            this.notification = notification;
+        }
+
+        private void run() {
+            if (!(state instanceof State.UnderWay)) {
+                return;
+            }
+            Agent other = agents.get(peer.name());
+            if (other == null || !peer.alive()) {
+                state = new State.Failed(Cause.PEER_GONE, peer.name() + " is gone");
+                return;
+            }
+            long bytes = 0;
+            try {
+                for (Range range : ranges) {
+                    beforeCopy.run();
+                    MemorySegment local = own.at(range.local(), range.bytes());
+                    MemorySegment remote = other.at(range.remote(), range.bytes());
+                    if (operation == TransferAgent.Operation.READ) {
+                        local.copyFrom(remote);
+                    } else {
+                        remote.copyFrom(local);
+                    }
+                    bytes += range.bytes();
+                    afterCopy.run();
+                }
+            } catch (IllegalArgumentException e) {
+                state = new State.Failed(Cause.REFUSED, String.valueOf(e.getMessage()));
+                return;
+            }
+            notification.ifPresent(message -> other.inbox.add(new TransferAgent.Notification(own.name, message)));
+            state = new State.Done(bytes, Duration.ofNanos(1000));
+        }
+
+        @Override
+        public State state() {
+            return state;
+        }
+
+        @Override
+        public void cancel() {
+            if (state instanceof State.UnderWay) {
+                state = new State.Failed(Cause.CANCELLED, "cancelled");
+            }
+        }
+    }
+}

@@ -1,0 +1,285 @@
+package baton.connectors.nixl;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import baton.connectors.nixl.Handshake.BatonFacts;
+import baton.connectors.nixl.Handshake.Metadata;
+import baton.connectors.nixl.Handshake.Payload;
+import baton.connectors.nixl.Notice.Completion;
+import baton.connectors.nixl.Notice.Heartbeat;
+import baton.connectors.nixl.Notice.PushRegistration;
+import baton.connectors.nixl.Notice.PushRegistration.Instance;
+import baton.kv.ConfigException;
+import baton.kv.DType;
+import baton.kv.KvLayout;
+import baton.kv.connector.Rank;
+import java.io.ByteArrayOutputStream;
+import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
+import java.util.HexFormat;
+import java.util.List;
+import java.util.Optional;
+import java.util.OptionalLong;
+import java.util.Random;
+import java.util.function.Consumer;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+/** Messages beside the bytes that msgspec 0.22, which vLLM uses, writes for the same values. */
+@Timeout(120)
+class MessagesTest {
+    private static final String QUESTION = "93c40c6765745f6d6574615f6d73670001";
+    private static final String CLOCK = "cb40fe240c9fbe76c9";
+    private static final String METADATA =
+            "8ba9656e67696e655f6964a8656e67696e652d31ae6167656e745f6d65746164617461c407006167656e74ff"
+                    + "b36b765f6361636865735f626173655f6164647292cf00007f0000000000cf8000000000000005a96465766963655f696400"
+                    + "aa6e756d5f626c6f636b73cd03e8aa626c6f636b5f6c656e7392cd8000cd8000af6b765f63616368655f6c61796f7574a3484e44"
+                    + "aa626c6f636b5f73697a6510a973736d5f73697a6573920000b16174746e5f6261636b656e645f6e616d65aa464c4153485f4154544e"
+                    + "d924706879736963616c5f626c6f636b735f7065725f6c6f676963616c5f6b765f626c6f636b01";
+    private static final String PAYLOAD = "82b2636f6d7061746962696c6974795f68617368d940" + "6162".repeat(32)
+            + "b46167656e745f6d657461646174615f6279746573c4ef" + METADATA;
+    private static final String PUSH = "505553485f5245473a8baa726571756573745f6964b1636d706c2d312d302d3031323361626364"
+            + "b06465636f64655f656e67696e655f6964a3642d31ab6465636f64655f686f7374a93132372e302e302e31ab6465636f64655f706f7274cd15e1"
+            + "ae6465636f64655f74705f73697a6502af6c6f63616c5f626c6f636b5f69647391930102cd012c"
+            + "b072656d6f74655f656e67696e655f6964a3702d31ab72656d6f74655f686f7374a96c6f63616c686f7374ab72656d6f74655f706f7274cd15e0"
+            + "ae72656d6f74655f74705f73697a6501ae72656d6f74655f70705f73697a6501";
+
+    private static final Metadata OF_VLLM = new Metadata(
+            "engine-1",
+            new byte[] {0, 'a', 'g', 'e', 'n', 't', -1},
+            new long[] {0x7f0000000000L, Long.MIN_VALUE + 5},
+            0,
+            1000,
+            new long[] {32768, 32768},
+            "HND",
+            16,
+            "FLASH_ATTN",
+            Optional.empty());
+
+    @Test
+    void theQuestionIsVllms() {
+        assertThat(Handshake.question(new Rank(0, 1))).isEqualTo(hex(QUESTION));
+        assertThat(Handshake.readQuestion(hex(QUESTION))).isEqualTo(new Rank(0, 1));
+    }
+
+    @Test
+    void theClockIsVllms() {
+        assertThat(Handshake.clock(123456.789)).isEqualTo(hex(CLOCK));
+        assertThat(Handshake.readClock(hex(CLOCK))).isEqualTo(123456.789);
+        assertThat(Handshake.readClock(hex("cd03e8"))).isEqualTo(1000);
+    }
+
+    @Test
+    void payloadAndMetadataAreVllms() {
+        assertThat(OF_VLLM.encode()).isEqualTo(hex(METADATA));
+        Payload payload = new Payload("ab".repeat(32), hex(METADATA));
+        assertThat(payload.encode()).isEqualTo(hex(PAYLOAD));
+
+        Payload read = Payload.read(hex(PAYLOAD));
+        assertThat(read).usingRecursiveComparison().isEqualTo(payload);
+        assertThat(Metadata.read(read.metadata())).usingRecursiveComparison().isEqualTo(OF_VLLM);
+    }
+
+    @Test
+    void ourOwnFactsTravelInAFieldOfTheirOwn() {
+        for (OptionalLong seals : List.of(OptionalLong.empty(), OptionalLong.of(0x7fff_0000_1000L))) {
+            Metadata ours = ours(seals);
+            byte[] message = ours.encode();
+            assertThat(Metadata.read(message)).usingRecursiveComparison().isEqualTo(ours);
+            // What vLLM knows stands before it, unchanged.
+            byte[] known = hex(METADATA);
+            assertThat(Arrays.copyOfRange(message, 1, known.length))
+                    .isEqualTo(Arrays.copyOfRange(known, 1, known.length));
+        }
+    }
+
+    @Test
+    void fieldsThatNobodyKnowsAreSkipped() {
+        byte[] metadata = hex(METADATA);
+        // Among them the fields of later versions of vLLM.
+        byte[] later = join(
+                new byte[] {(byte) 0x8e},
+                Arrays.copyOfRange(metadata, 1, metadata.length),
+                hex("ad626c6f636b5f73747269646573"),
+                hex("9203c0"),
+                hex("a8"),
+                text("dcp_size"),
+                hex("01"),
+                hex("a6"),
+                text("nested"),
+                hex("82a16193c3c2cb3ff0000000000000a162c70301aabbcc"));
+        assertThat(Metadata.read(later)).usingRecursiveComparison().isEqualTo(OF_VLLM);
+    }
+
+    @Test
+    void notificationsAreVllms() {
+        same(new Completion("cmpl-1:2-0", 4), text("cmpl-1:2-0:4"));
+        same(new Heartbeat(List.of("a", "b")), text("HB:a,b"));
+        same(new Heartbeat(List.of()), text("HB:"));
+        same(
+                new PushRegistration(
+                        "cmpl-1-0-0123abcd",
+                        new Instance("d-1", "127.0.0.1", 5601, 2),
+                        new int[] {1, 2, 300},
+                        new Instance("p-1", "localhost", 5600, 1),
+                        1),
+                hex(PUSH));
+    }
+
+    private static void same(Notice notice, byte[] bytes) {
+        assertThat(notice.encode()).isEqualTo(bytes);
+        assertThat(Notice.read(bytes)).usingRecursiveComparison().isEqualTo(notice);
+    }
+
+    @Test
+    void whatIsNoNotificationIsSaid() {
+        for (String text :
+                List.of("", ":", ":1", "a", "a:", "a:b", "a:0", "a:-1", "a:99999999999", "\u0000\u001b[2J")) {
+            assertThatThrownBy(() -> Notice.read(text(text)))
+                    .isInstanceOf(ConfigException.class)
+                    .hasMessageContaining("notification: is '")
+                    .hasMessageNotContaining("\u001b");
+        }
+        refused(Notice::read, "505553485f5245473a", "PUSH_REG: is not a map");
+        refused(Notice::read, "505553485f5245473a80", "PUSH_REG.request_id: is missing");
+        refused(Notice::read, PUSH.replace("cd15e1", "cd0000"), "PUSH_REG.decode_port: is 0, must be 1 to 65535");
+        refused(Notice::read, PUSH.replace("91930102cd012c", "920102"), "PUSH_REG.local_block_ids: has 2 groups");
+        refused(Notice::read, PUSH.replace("930102cd012c", "9301ffcd012c"), "PUSH_REG.local_block_ids: is -1");
+    }
+
+    @Test
+    void errorsNameTheField() {
+        refused(Handshake::readQuestion, "92c40c6765745f6d6574615f6d736700", "question: has 2 elements, must have 3");
+        refused(Handshake::readQuestion, QUESTION.replace("6765", "6764"), "must be get_meta_msg");
+        refused(
+                Handshake::readQuestion,
+                QUESTION.replace("730067", "67ff67").replace("670001", "67ff01"),
+                "pp_rank: is -1");
+        refused(Handshake::readQuestion, QUESTION + "00", "question: is followed by 1 bytes");
+        refused(Handshake::readClock, "a161", "clock: is not a number");
+        refused(Payload::read, "80", "NixlHandshakePayload.compatibility_hash: is missing");
+        refused(Payload::read, PAYLOAD.replace("d940", "db7fffffff"), "announces 2147483647 bytes");
+        refused(Payload::read, PAYLOAD.replace("c4ef", "c6ffffffff"), "agent_metadata_bytes: is not bytes");
+        refused(
+                Metadata::read,
+                METADATA.replace("aa6e756d5f626c6f636b73cd03e8", "aa6e756d5f626c6f636b7300"),
+                "num_blocks: is 0");
+        refused(Metadata::read, METADATA.replace("92cd8000cd8000", "91cd8000"), "block_lens: has 1 elements");
+        refused(
+                Metadata::read,
+                METADATA.replace("92cd8000cd8000", "dd7fffffff"),
+                "block_lens: announces 2147483647 elements");
+        refused(
+                Metadata::read,
+                METADATA.replace("a8656e67696e652d31", "a8656e67696e65ff31"),
+                "engine_id: is not UTF-8");
+        refused(Metadata::read, "82a161c0a161c0", "NixlAgentMetadata.a: is given twice");
+        refused(Metadata::read, "de0200", "has 512 fields");
+        refused(Metadata::read, "81a161" + "91".repeat(100) + "c0", "NixlAgentMetadata.a: is nested more than 16 deep");
+        refused(Metadata::read, "81a161" + "81".repeat(10_000), "NixlAgentMetadata.a");
+        refused(Metadata::read, "81a161dfffffffff", "NixlAgentMetadata.a");
+        refused(Metadata::read, "81a162dd7fffffff", "NixlAgentMetadata.b: announces 2147483647 elements in 0 bytes");
+        byte[] ours = ours(OptionalLong.empty()).encode();
+        String dtype = HexFormat.of().formatHex(ours).replace("a862666c6f61743136", "a862666c6f61743137");
+        refused(Metadata::read, dtype, "NixlAgentMetadata.baton.dtype: unsupported value 'bfloat17'");
+    }
+
+    /** Mutilated messages are read or refused, in no time and no memory to speak of. */
+    @Test
+    void mutilatedMessagesAreReadOrRefused() {
+        long seed = Long.getLong("tests.seed", 7);
+        Random random = new Random(seed);
+        List<byte[]> messages = List.of(
+                hex(QUESTION),
+                hex(CLOCK),
+                hex(PAYLOAD),
+                hex(METADATA),
+                hex(PUSH),
+                ours(OptionalLong.of(5)).encode(),
+                text("HB:a,b"),
+                text("r:1"));
+        List<Consumer<byte[]>> readers = List.of(
+                Handshake::readQuestion,
+                Handshake::readClock,
+                Payload::read,
+                Metadata::read,
+                Notice::read,
+                Metadata::read,
+                Notice::read,
+                Notice::read);
+        byte[] headers = hex("c4c5c6c7c8c9cacbcccdcecfd0d1d2d3d4d5d6d7d8d9dadbdcdddedf8f9fbfc0c1c2c3ff7fe0");
+        int refused = 0;
+        for (int i = 0; i < 100_000; i++) {
+            int which = random.nextInt(messages.size());
+            byte[] message = messages.get(which).clone();
+            for (int changes = random.nextInt(4); changes > 0; changes--) {
+                int at = random.nextInt(message.length);
+                message[at] = random.nextBoolean() ? headers[random.nextInt(headers.length)] : (byte) random.nextInt();
+            }
+            message = switch (random.nextInt(4)) {
+                case 0 -> Arrays.copyOf(message, random.nextInt(message.length + 1));
+                case 1 -> join(message, Arrays.copyOf(headers, random.nextInt(headers.length)));
+                default -> message;
+            };
+            try {
+                readers.get(which).accept(message);
+            } catch (ConfigException e) {
+                refused++;
+                assertThat(e.field()).as("seed %d, message %d", seed, i).isNotBlank();
+            } catch (RuntimeException e) {
+                throw new AssertionError(
+                        "-Dtests.seed=" + seed + ", message " + i + ": "
+                                + HexFormat.of().formatHex(message),
+                        e);
+            }
+        }
+        assertThat(refused).isGreaterThan(20_000);
+    }
+
+    private static Metadata ours(OptionalLong seals) {
+        BatonFacts facts = new BatonFacts(
+                "epoch-7",
+                new byte[] {1, 2, 3},
+                "f00d",
+                new KvLayout(16, 4, 64, 16, DType.BF16),
+                8,
+                new Rank(0, 1),
+                2,
+                1,
+                seals);
+        return new Metadata(
+                OF_VLLM.engineId(),
+                OF_VLLM.agent(),
+                OF_VLLM.baseAddresses(),
+                OF_VLLM.deviceId(),
+                OF_VLLM.blocks(),
+                OF_VLLM.blockLengths(),
+                OF_VLLM.cacheLayout(),
+                OF_VLLM.blockSize(),
+                OF_VLLM.attentionBackend(),
+                Optional.of(facts));
+    }
+
+    private static void refused(Consumer<byte[]> reader, String message, String words) {
+        assertThatThrownBy(() -> reader.accept(hex(message)))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageContaining(words);
+    }
+
+    private static byte[] join(byte[]... parts) {
+        ByteArrayOutputStream all = new ByteArrayOutputStream();
+        for (byte[] part : parts) {
+            all.writeBytes(part);
+        }
+        return all.toByteArray();
+    }
+
+    private static byte[] hex(String hex) {
+        return HexFormat.of().parseHex(hex);
+    }
+
+    private static byte[] text(String text) {
+        return text.getBytes(StandardCharsets.UTF_8);
+    }
+}

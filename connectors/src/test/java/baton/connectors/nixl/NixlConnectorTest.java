@@ -1,0 +1,645 @@
+package baton.connectors.nixl;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.connectors.nixl.MemoryNet.MemoryFabric;
+import baton.kv.DType;
+import baton.kv.JsonFields;
+import baton.kv.KvLayout;
+import baton.kv.KvRole;
+import baton.kv.KvTransferConfig;
+import baton.kv.ModelFingerprint;
+import baton.kv.connector.ConnectorContext;
+import baton.kv.connector.Measurement;
+import baton.kv.connector.SchedulerConnector.RequestEnd;
+import baton.kv.connector.WorkerReport;
+import baton.testkit.FakeEngine;
+import baton.testkit.FakeEngine.Running;
+import baton.testkit.FakeEngine.Share;
+import baton.testkit.FakeKvRequest;
+import baton.testkit.VirtualTicker;
+import java.lang.foreign.ValueLayout;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.function.Consumer;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.ValueSource;
+import tools.jackson.databind.node.ArrayNode;
+import tools.jackson.databind.node.ObjectNode;
+
+/** Two engines in one thread: what one computed the other has, byte by byte, or it is not used and the reason is counted. */
+class NixlConnectorTest {
+    private static final int BLOCK_SIZE = 4;
+    private static final int HEADS = 2;
+    private static final KvLayout LAYOUT = new KvLayout(3, HEADS, 4, BLOCK_SIZE, DType.F32);
+    private static final JsonFields KEEP = JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\": true}");
+
+    private final VirtualTicker ticker = new VirtualTicker();
+    private final MemoryNet net = new MemoryNet();
+    private final List<Measurement> measured = new ArrayList<>();
+    private MemoryFabric prefillFabric = net.fabric();
+    private MemoryFabric decodeFabric = net.fabric();
+    private FakeEngine prefill = engine(prefillFabric, "p", Map.of());
+    private FakeEngine decode = engine(decodeFabric, "d", Map.of());
+
+    @BeforeEach
+    void start() {
+        ticker.advance(Duration.ofSeconds(100));
+    }
+
+    @AfterEach
+    void nothingIsLeft() {
+        decode.close();
+        prefill.close();
+        assertThat(prefillFabric.allocated()).isZero();
+        assertThat(decodeFabric.allocated()).isZero();
+    }
+
+    private FakeEngine engine(MemoryFabric fabric, String id, Map<String, Object> extra) {
+        return engine(fabric, id, extra, 1, BLOCK_SIZE);
+    }
+
+    private FakeEngine engine(
+            MemoryFabric fabric, String id, Map<String, Object> extra, int tensorParallelSize, int blockSize) {
+        KvTransferConfig.Builder config = KvTransferConfig.builder("NixlConnector", KvRole.BOTH)
+                .engineId(id)
+                .extra("side_channel_port", 0);
+        extra.forEach(config::extra);
+        return new FakeEngine(
+                new NixlConnector(fabric),
+                new ConnectorContext(
+                        config.build(),
+                        new ModelFingerprint("fake", "00"),
+                        new KvLayout(3, Math.max(1, HEADS / tensorParallelSize), 4, blockSize, DType.F32),
+                        new KvLayout(3, HEADS, 4, blockSize, DType.F32),
+                        tensorParallelSize,
+                        1,
+                        ticker),
+                40 * BLOCK_SIZE / blockSize);
+    }
+
+    private static FakeKvRequest request(String id, int length) {
+        return new FakeKvRequest(id, FakeKvRequest.counting(1, length), BLOCK_SIZE);
+    }
+
+    private JsonFields prefilled(String id, int length) {
+        return prefilled(request(id, length));
+    }
+
+    private JsonFields prefilled(FakeKvRequest request) {
+        Running running = prefill.admit(request.withKvTransferParams(KEEP), 0);
+        prefill.step(new Share(running, request.promptLength()));
+        JsonFields params = prefill.end(running, RequestEnd.LENGTH).orElseThrow();
+        step(prefill);
+        assertThat(running.isFreed()).isFalse();
+        return params;
+    }
+
+    private WorkerReport step(FakeEngine engine) {
+        WorkerReport report = engine.idleStep();
+        measured.addAll(report.measurements());
+        measured.addAll(engine.scheduler().takeMeasurements());
+        return report;
+    }
+
+    /** Steps until the load is over. */
+    private void load(Running running) {
+        for (int i = 0; running.isLoading(); i++) {
+            assertThat(i).as("steps until the load is over").isLessThan(100);
+            step(decode);
+        }
+        decode.resume(running);
+    }
+
+    private double counted(String name) {
+        return measured.stream()
+                .filter(each -> each.name().equals(name))
+                .mapToDouble(Measurement::value)
+                .sum();
+    }
+
+    private List<String> rejections() {
+        return measured.stream()
+                .filter(each -> each.name().equals("baton:kv_handoff_rejected"))
+                .map(each -> String.valueOf(each.labels().get("cause")))
+                .toList();
+    }
+
+    /** The request runs on from what it has, and what it then has is right. */
+    private void completes(Running running) {
+        decode.step(new Share(running, running.remainingTokens()));
+        assertThat(decode.holds(running, 0, running.request().promptLength())).isTrue();
+        decode.end(running, RequestEnd.LENGTH);
+    }
+
+    private void allBlocksAreBack() {
+        for (int i = 0; i < 3; i++) {
+            step(decode);
+            step(prefill);
+        }
+        assertThat(decode.usedBlocks()).isZero();
+        assertThat(prefill.usedBlocks()).isZero();
+    }
+
+    @ParameterizedTest
+    @ValueSource(ints = {1, 2, 3, 4, 5, 8, 9, 31, 32, 33})
+    void theDecodePoolGetsThePrefillPoolsBytes(int length) {
+        FakeKvRequest request = request("p-1", length);
+        Running first = prefill.admit(request.withKvTransferParams(KEEP), 0);
+        prefill.step(new Share(first, length));
+        JsonFields params = prefill.end(first, RequestEnd.LENGTH).orElseThrow();
+        step(prefill);
+
+        Running running = decode.admit(request("d-1", length).withKvTransferParams(params), 0);
+        assertThat(running.isLoading()).isEqualTo(length > 1);
+        load(running);
+        assertThat(running.computedTokens()).isEqualTo(length - 1);
+        assertThat(decode.holds(running, 0, length - 1)).isTrue();
+        if (length > 1) {
+            for (int i = 0; i < running.blockTable().length; i++) {
+                assertThat(decode.cache()
+                                .block(running.blockTable()[i])
+                                .mismatch(prefill.cache().block(first.blockTable()[i])))
+                        .isEqualTo(-1);
+            }
+            assertThat(counted("vllm:nixl_bytes_transferred"))
+                    .isEqualTo(running.blockTable().length * LAYOUT.blockBytes());
+        }
+        completes(running);
+        allBlocksAreBack();
+        assertThat(rejections()).isEmpty();
+        assertThat(counted("vllm:nixl_num_kv_expired_reqs")).isZero();
+    }
+
+    @Test
+    void onlyWhatIsNotHereIsRead() {
+        JsonFields params = prefilled("p-1", 14);
+        Running running = decode.admit(request("d-1", 14).withKvTransferParams(params), 8);
+        load(running);
+        assertThat(counted("vllm:nixl_bytes_transferred")).isEqualTo(2 * LAYOUT.blockBytes());
+        completes(running);
+        allBlocksAreBack();
+    }
+
+    @Test
+    void aPromptThatIsHereGivesItsBlocksBackUnread() {
+        JsonFields params = prefilled("p-1", 9);
+        Running running = decode.admit(request("d-1", 9).withKvTransferParams(params), 8);
+        assertThat(running.isLoading()).isFalse();
+        step(decode);
+        step(prefill);
+        assertThat(prefill.usedBlocks()).isZero();
+        assertThat(counted("vllm:nixl_bytes_transferred")).isZero();
+        completes(running);
+        allBlocksAreBack();
+    }
+
+    @Test
+    void aRequestThatEndsBeforeItIsScheduledGivesTheBlocksBack() {
+        JsonFields params = prefilled("p-1", 9);
+        FakeKvRequest request = request("d-1", 9).withKvTransferParams(params);
+        decode.scheduler().onNewRequest(request);
+        decode.scheduler().onFinished(request, RequestEnd.ABORTED, new int[0]);
+        assertThat(decode.scheduler().hasPendingWork()).isTrue();
+        allBlocksAreBack();
+        assertThat(decode.scheduler().hasPendingWork()).isFalse();
+        assertThat(counted("vllm:nixl_num_kv_expired_reqs")).isZero();
+    }
+
+    @ParameterizedTest
+    @ValueSource(ints = {0, 1, 2, 3})
+    void anAbortAtEachStageEndsTheLoadAndGivesTheBlocksBack(int stage) {
+        JsonFields params = prefilled("p-1", 9);
+        net.hold(true);
+        Running running = decode.admit(request("d-1", 9).withKvTransferParams(params), 0);
+        step(decode);
+        // The handshake, the blocks, their seals, the comparison.
+        for (int i = 0; i < stage; i++) {
+            net.runOne();
+            step(decode);
+        }
+        assertThat(running.isLoading()).isTrue();
+        decode.end(running, RequestEnd.ABORTED);
+        net.hold(false);
+        allBlocksAreBack();
+        assertThat(running.isFreed()).isTrue();
+        assertThat(counted("vllm:nixl_num_kv_expired_reqs")).isZero();
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"ABORTED", "ERROR"})
+    void aPrefillThatDidNotEndWellKeepsNothing(String how) {
+        Running running = prefill.admit(request("p-1", 9).withKvTransferParams(KEEP), 0);
+        prefill.step(new Share(running, 4));
+        assertThat(prefill.end(running, RequestEnd.valueOf(how))).isEmpty();
+        assertThat(running.isFreed()).isTrue();
+    }
+
+    @ParameterizedTest
+    @ValueSource(
+            strings = {
+                "{'do_remote_prefill': true}",
+                "{'do_remote_prefill': true, 'remote_engine_id': 'p', 'remote_request_id': 'p-1', 'remote_host': 'h'}",
+                "{'do_remote_prefill': true, 'remote_engine_id': 'p', 'remote_request_id': 'p-1', 'remote_host': 'h', 'remote_port': 70000}",
+                "{'do_remote_prefill': true, 'remote_engine_id': 7, 'remote_request_id': 'p-1', 'remote_host': 'h', 'remote_port': 7}",
+                "{'do_remote_prefill': true, 'remote_engine_id': 'p', 'remote_request_id': 'p-1', 'remote_host': 'h', 'remote_port': 7, 'remote_block_ids': [-1]}",
+                "{'do_remote_prefill': 'perhaps'}"
+            })
+    void parametersThatMakeNoSenseLeadToALocalPrefill(String params) {
+        Running running = decode.admit(
+                request("d-1", 9)
+                        .withKvTransferParams(JsonFields.parse("kv_transfer_params", params.replace('\'', '"'))),
+                0);
+        assertThat(running.isLoading()).isFalse();
+        completes(running);
+        allBlocksAreBack();
+    }
+
+    // ---- references
+
+    private Running loadedFrom(JsonFields params, int length) {
+        Running running = decode.admit(request("d-1", length).withKvTransferParams(params), 0);
+        load(running);
+        return running;
+    }
+
+    private void nothingIsUsed(Running running, Rejection... causes) {
+        assertThat(running.computedTokens()).isZero();
+        step(decode);
+        assertThat(rejections())
+                .containsExactlyInAnyOrder(
+                        List.of(causes).stream().map(Rejection::label).toArray(String[]::new));
+        completes(running);
+    }
+
+    @Test
+    void blocksThatOthersHaveByNowAreStale() {
+        JsonFields params = prefilled("p-1", 9);
+        ticker.advance(Duration.ofSeconds(31));
+        step(prefill);
+        assertThat(prefill.usedBlocks()).isZero();
+        assertThat(counted("vllm:nixl_num_kv_expired_reqs")).isEqualTo(1);
+        // Everyone's turn comes.
+        for (int i = 0; i < 40; i += 4) {
+            prefill.prefill(new FakeKvRequest("o-" + i, FakeKvRequest.counting(500 + i, 16), BLOCK_SIZE));
+        }
+        nothingIsUsed(loadedFrom(params, 9), Rejection.STALE);
+        allBlocksAreBack();
+    }
+
+    @Test
+    void blocksThatAreOverwrittenWhileTheyAreReadAreNotUsed() {
+        JsonFields params = prefilled("p-1", 9);
+        Running running = decode.admit(request("d-1", 9).withKvTransferParams(params), 0);
+        net.hold(true);
+        step(decode);
+        net.runOne();
+        step(decode);
+        assertThat(net.waiting()).isEqualTo(1);
+        step(prefill);
+        ticker.advance(Duration.ofSeconds(31));
+        step(prefill);
+        for (int i = 0; i < 40; i += 4) {
+            prefill.prefill(new FakeKvRequest("o-" + i, FakeKvRequest.counting(500 + i, 16), BLOCK_SIZE));
+        }
+        net.hold(false);
+        load(running);
+        nothingIsUsed(running, Rejection.STALE);
+    }
+
+    @Test
+    void aByteThatIsWrongCostsItsBlockAndWhatFollows() {
+        FakeKvRequest request = request("p-1", 17);
+        Running first = prefill.admit(request.withKvTransferParams(KEEP), 0);
+        prefill.step(new Share(first, 17));
+        JsonFields params = prefill.end(first, RequestEnd.LENGTH).orElseThrow();
+        step(prefill);
+        var block = prefill.cache().block(first.blockTable()[2]);
+        block.set(ValueLayout.JAVA_BYTE, 100, (byte) ~block.get(ValueLayout.JAVA_BYTE, 100));
+
+        Running running = loadedFrom(params, 17);
+        assertThat(running.computedTokens()).isEqualTo(8);
+        assertThat(decode.holds(running, 0, 8)).isTrue();
+        assertThat(rejections()).containsExactly("corrupt");
+        completes(running);
+        allBlocksAreBack();
+    }
+
+    private static JsonFields with(JsonFields params, Consumer<ObjectNode> change) {
+        ObjectNode json = params.toJson();
+        change.accept(json);
+        return JsonFields.of("kv_transfer_params", json);
+    }
+
+    @Test
+    void aReferenceToOtherBlocksIsForged() {
+        JsonFields params = prefilled("p-1", 9);
+        nothingIsUsed(
+                loadedFrom(
+                        with(
+                                params,
+                                json -> ((ArrayNode)
+                                                json.get("remote_block_ids").get(0))
+                                        .set(0, json.numberNode(20))),
+                        9),
+                Rejection.FORGED);
+        assertThat(prefill.usedBlocks()).isPositive();
+        ticker.advance(Duration.ofSeconds(31));
+        allBlocksAreBack();
+    }
+
+    @Test
+    void aReferenceWithoutItsProofIsForged() {
+        JsonFields params = prefilled("p-1", 9);
+        nothingIsUsed(loadedFrom(with(params, json -> json.remove("baton")), 9), Rejection.FORGED);
+        ticker.advance(Duration.ofSeconds(31));
+        allBlocksAreBack();
+    }
+
+    @Test
+    void aReferenceThatLostBlocksIsTruncated() {
+        JsonFields params = prefilled("p-1", 9);
+        JsonFields cut =
+                with(params, json -> ((ArrayNode) json.get("remote_block_ids").get(0)).remove(2));
+        Running running = decode.admit(request("d-1", 9).withKvTransferParams(cut), 0);
+        assertThat(running.isLoading()).isFalse();
+        nothingIsUsed(running, Rejection.TRUNCATED);
+        ticker.advance(Duration.ofSeconds(31));
+        allBlocksAreBack();
+    }
+
+    @Test
+    void aReferenceToAnotherPromptIsAMismatchAndGivenBack() {
+        JsonFields params = prefilled("p-1", 9);
+        FakeKvRequest other = new FakeKvRequest("d-1", FakeKvRequest.counting(77, 9), BLOCK_SIZE);
+        Running running = decode.admit(other.withKvTransferParams(params), 0);
+        assertThat(running.isLoading()).isFalse();
+        nothingIsUsed(running, Rejection.MISMATCH);
+        allBlocksAreBack();
+        assertThat(counted("vllm:nixl_num_kv_expired_reqs")).isZero();
+    }
+
+    @Test
+    void anotherSaltIsAnotherPrompt() {
+        JsonFields params = prefilled(request("p-1", 9).withCacheSalt("mine"));
+        Running running = decode.admit(request("d-1", 9).withCacheSalt("yours").withKvTransferParams(params), 0);
+        nothingIsUsed(running, Rejection.MISMATCH);
+        allBlocksAreBack();
+    }
+
+    @Test
+    void aBlockNamedTwiceIsInvalid() {
+        JsonFields params = prefilled("p-1", 9);
+        JsonFields twice = with(params, json -> {
+            ArrayNode blocks = (ArrayNode) json.get("remote_block_ids").get(0);
+            blocks.set(0, blocks.get(1));
+        });
+        nothingIsUsed(decode.admit(request("d-1", 9).withKvTransferParams(twice), 0), Rejection.INVALID);
+        ticker.advance(Duration.ofSeconds(31));
+        allBlocksAreBack();
+    }
+
+    @Test
+    void aReferenceToAnEarlierLifeIsStale() {
+        JsonFields params = prefilled("p-1", 9);
+        net.kill(prefillFabric);
+        prefill.close();
+        int port = (int) params.integer("remote_port").orElseThrow().longValue();
+        prefillFabric = net.fabric();
+        prefill = engine(prefillFabric, "p", Map.of("side_channel_port", port));
+        nothingIsUsed(loadedFrom(params, 9), Rejection.STALE);
+        allBlocksAreBack();
+    }
+
+    // ---- life and death
+
+    @ParameterizedTest
+    @ValueSource(ints = {0, 1, 2})
+    void aPrefillInstanceThatDiesAtEachStageCostsARecompute(int stage) {
+        JsonFields params = prefilled("p-1", 9);
+        net.hold(true);
+        Running running = decode.admit(request("d-1", 9).withKvTransferParams(params), 0);
+        step(decode);
+        for (int i = 0; i < stage; i++) {
+            net.runOne();
+            step(decode);
+        }
+        net.kill(prefillFabric);
+        net.hold(false);
+        load(running);
+        assertThat(running.computedTokens()).isZero();
+        assertThat(counted("vllm:nixl_num_failed_transfers")).isEqualTo(1);
+        completes(running);
+        step(decode);
+        assertThat(decode.usedBlocks()).isZero();
+    }
+
+    @Test
+    void aHandshakeThatIsNeverAnsweredEndsInTime() {
+        JsonFields params = prefilled("p-1", 9);
+        net.hold(true);
+        Running running = decode.admit(request("d-1", 9).withKvTransferParams(params), 0);
+        step(decode);
+        ticker.advance(Duration.ofMillis(4990));
+        step(decode);
+        assertThat(running.isLoading()).isTrue();
+        ticker.advance(Duration.ofMillis(20));
+        step(decode);
+        assertThat(running.isLoading()).isFalse();
+        assertThat(running.computedTokens()).isZero();
+        net.hold(false);
+        decode.resume(running);
+        completes(running);
+        step(prefill);
+        ticker.advance(Duration.ofSeconds(31));
+        allBlocksAreBack();
+    }
+
+    @Test
+    void heartbeatsKeepTheBlocksOfARequestThatWaits() {
+        JsonFields params = prefilled("p-1", 9);
+        FakeKvRequest request = request("d-1", 9).withKvTransferParams(params);
+        decode.scheduler().onNewRequest(request);
+        for (int i = 0; i < 100; i++) {
+            ticker.advance(Duration.ofSeconds(1));
+            step(decode);
+            step(prefill);
+            assertThat(prefill.usedBlocks()).isEqualTo(3);
+        }
+        decode.scheduler().onFinished(request, RequestEnd.ABORTED, new int[0]);
+        allBlocksAreBack();
+        assertThat(counted("vllm:nixl_num_kv_expired_reqs")).isZero();
+    }
+
+    @Test
+    void blocksThatADeadInstanceWantedAreBackAtOnce() {
+        JsonFields params = prefilled("p-1", 9);
+        FakeKvRequest request = request("d-1", 9).withKvTransferParams(params);
+        decode.scheduler().onNewRequest(request);
+        step(decode);
+        step(prefill);
+        assertThat(prefill.usedBlocks()).isEqualTo(3);
+        net.kill(decodeFabric);
+        step(prefill);
+        assertThat(prefill.usedBlocks()).isZero();
+        assertThat(counted("baton:kv_orphaned_leases")).isEqualTo(1);
+    }
+
+    @Test
+    void messagesAboutNothingAreCountedAndIgnored() {
+        JsonFields params = prefilled("p-1", 9);
+        for (String message :
+                List.of("", ":", "nobody:1", "p-1:", "p-1:0", "p-1:-1", "p-1:x", "p-1", "HB:", "HB:x,y,,", "\0\1")) {
+            net.inject(prefillFabric, "someone", message);
+        }
+        step(prefill);
+        assertThat(prefill.usedBlocks()).isEqualTo(3);
+        assertThat(counted("baton:kv_unknown_notifications")).isEqualTo(9);
+        completes(loadedFrom(params, 9));
+        allBlocksAreBack();
+        // Late and double.
+        net.inject(prefillFabric, "someone", "p-1:1");
+        step(prefill);
+        assertThat(counted("baton:kv_unknown_notifications")).isEqualTo(10);
+    }
+
+    @Test
+    void aPeerThatIsUnusedForLongIsForgottenAndMetAgain() {
+        completes(loadedFrom(prefilled("p-1", 9), 9));
+        allBlocksAreBack();
+        assertThat(decodeFabric.allocated()).isEqualTo(2);
+        ticker.advance(Duration.ofHours(2));
+        step(decode);
+        assertThat(decodeFabric.allocated()).isEqualTo(1);
+        JsonFields params = prefilled("p-2", 9);
+        Running running = decode.admit(request("d-2", 9).withKvTransferParams(params), 0);
+        load(running);
+        assertThat(running.computedTokens()).isEqualTo(8);
+        completes(running);
+        allBlocksAreBack();
+    }
+
+    // ---- turns
+
+    @Test
+    void thePrefillInstancePullsTheBlocksOfTheEarlierTurn() {
+        decode.close();
+        prefill.close();
+        prefill = engine(prefillFabric, "p", Map.of("bidirectional_kv_xfer", true, "kv_recompute_threshold", 8));
+        decode = engine(decodeFabric, "d", Map.of("bidirectional_kv_xfer", true));
+        Running turn = loadedFrom(prefilled("p-1", 17), 17);
+        decode.step(new Share(turn, turn.remainingTokens()));
+        JsonFields earlier = decode.end(turn, RequestEnd.STOPPED).orElseThrow();
+        step(decode);
+        assertThat(earlier.integer("remote_num_tokens")).contains(16L);
+
+        JsonFields next =
+                with(earlier, json -> json.put("do_remote_decode", true).put("do_remote_prefill", false));
+        Running second = prefill.admit(request("p-2", 25).withKvTransferParams(next), 0);
+        assertThat(second.isLoading()).isTrue();
+        for (int i = 0; second.isLoading(); i++) {
+            assertThat(i).isLessThan(100);
+            step(prefill);
+        }
+        prefill.resume(second);
+        assertThat(second.computedTokens()).isEqualTo(16);
+        prefill.step(new Share(second, second.remainingTokens()));
+        assertThat(prefill.holds(second, 0, 25)).isTrue();
+        JsonFields params = prefill.end(second, RequestEnd.LENGTH).orElseThrow();
+        step(prefill);
+        Running third = decode.admit(request("d-2", 25).withKvTransferParams(params), 0);
+        load(third);
+        assertThat(third.computedTokens()).isEqualTo(24);
+        decode.step(new Share(third, third.remainingTokens()));
+        assertThat(decode.holds(third, 0, 25)).isTrue();
+        decode.end(third, RequestEnd.ABORTED);
+        allBlocksAreBack();
+        assertThat(rejections()).isEmpty();
+    }
+
+    @Test
+    void anEarlierTurnThatIsTooShortIsComputedAndGivenBack() {
+        decode.close();
+        prefill.close();
+        prefill = engine(prefillFabric, "p", Map.of("bidirectional_kv_xfer", true, "kv_recompute_threshold", 64));
+        decode = engine(decodeFabric, "d", Map.of("bidirectional_kv_xfer", true));
+        Running turn = loadedFrom(prefilled("p-1", 17), 17);
+        decode.step(new Share(turn, turn.remainingTokens()));
+        JsonFields earlier = decode.end(turn, RequestEnd.STOPPED).orElseThrow();
+        step(decode);
+        JsonFields next =
+                with(earlier, json -> json.put("do_remote_decode", true).put("do_remote_prefill", false));
+        Running second = prefill.admit(request("p-2", 25).withKvTransferParams(next), 0);
+        assertThat(second.isLoading()).isFalse();
+        step(prefill);
+        step(decode);
+        assertThat(decode.usedBlocks()).isZero();
+        prefill.end(second, RequestEnd.ABORTED);
+        allBlocksAreBack();
+    }
+
+    // ---- geometries
+
+    /** Prefill and decode: parallel size, block size. With more ranks than heads several ranks have the same head. */
+    @ParameterizedTest
+    @CsvSource({
+        "2, 4, 1, 4",
+        "1, 4, 2, 4",
+        "2, 4, 2, 4",
+        "4, 4, 2, 4",
+        "4, 4, 1, 4",
+        "2, 4, 4, 4",
+        "1, 4, 4, 4",
+        "1, 4, 1, 8",
+        "1, 2, 1, 8",
+        "2, 4, 1, 8",
+        "1, 4, 2, 8",
+        "4, 2, 2, 4",
+        "1, 32, 1, 16",
+        "1, 16, 1, 32",
+        "2, 32, 1, 16",
+        "1, 32, 2, 32",
+        "1, 16, 2, 48"
+    })
+    void partsOfBlocksFindTheirPlaces(int prefillSize, int prefillBlocks, int decodeSize, int decodeBlocks) {
+        decode.close();
+        prefill.close();
+        prefill = engine(prefillFabric, "p", Map.of(), prefillSize, prefillBlocks);
+        decode = engine(decodeFabric, "d", Map.of(), decodeSize, decodeBlocks);
+        for (int length : new int[] {1, 3, 4, 5, 8, 9, 16, 17, 21, 32, 33, 49, 64, 97}) {
+            int[] prompt = FakeKvRequest.counting(length * 100, length);
+            JsonFields params = prefilled(new FakeKvRequest("p-" + length, prompt, prefillBlocks));
+            Running running = decode.admit(
+                    new FakeKvRequest("d-" + length, prompt, decodeBlocks).withKvTransferParams(params),
+                    length > 64 ? (48 % decodeBlocks == 0 ? 48 : 64) : length > 8 && 8 % decodeBlocks == 0 ? 8 : 0);
+            load(running);
+            assertThat(running.computedTokens()).isEqualTo(length - 1);
+            assertThat(decode.holds(running, 0, length - 1)).isTrue();
+            completes(running);
+            allBlocksAreBack();
+        }
+        assertThat(rejections()).isEmpty();
+        assertThat(counted("baton:kv_unknown_notifications")).isZero();
+    }
+
+    @Test
+    void geometriesThatDoNotFitAreRefused() {
+        decode.close();
+        decode = engine(decodeFabric, "d", Map.of(), 1, 6);
+        JsonFields params = prefilled("p-1", 9);
+        Running running =
+                decode.admit(new FakeKvRequest("d-1", FakeKvRequest.counting(1, 9), 6).withKvTransferParams(params), 0);
+        load(running);
+        assertThat(running.computedTokens()).isZero();
+        assertThat(counted("vllm:nixl_num_failed_transfers")).isEqualTo(1);
+        completes(running);
+        ticker.advance(Duration.ofSeconds(31));
+        allBlocksAreBack();
+    }
+}

@@ -1,0 +1,52 @@
+package baton.transfer;
+
+import java.time.Duration;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+
+/**
+ * Small questions between instances before and beside their transfers. Question and answer are lists of byte frames whose meaning
+ * is the caller's.
+ */
+public interface SideChannel extends AutoCloseable {
+    /**
+     * Answers questions that come to an address until the returned listener is closed.
+     *
+     * @param port 0 for any free one
+     * @throws TransferException if the address cannot be had
+     */
+    Listener listen(String host, int port, Handler handler) throws TransferException;
+
+    /**
+     * Asks whoever listens at an address. Asks once: an address where nobody listens is a failure at once.
+     *
+     * @param frames at least one
+     * @return the answer, at least one frame; fails with a {@link TransferException}, at the latest after {@code timeout}
+     */
+    CompletableFuture<List<byte[]>> ask(String host, int port, List<byte[]> frames, Duration timeout);
+
+    /** Ends all listeners and fails all questions under way. */
+    @Override
+    void close();
+
+    /** Answers questions; may be called by several threads at once. */
+    @FunctionalInterface
+    interface Handler {
+        /**
+         * Answers one question.
+         *
+         * @param frames at least one; nothing is known of what is in them
+         * @return the answer; without frames, or if this throws, the connection to who asked is closed
+         */
+        List<byte[]> answer(List<byte[]> frames);
+    }
+
+    /** An address that is listened to. */
+    interface Listener extends AutoCloseable {
+        int port();
+
+        /** When it returns nothing is answered any more. */
+        @Override
+        void close();
+    }
+}

@@ -1,0 +1,4 @@
+@NullMarked
+package baton.transfer.zeromq;
+
+import org.jspecify.annotations.NullMarked;
