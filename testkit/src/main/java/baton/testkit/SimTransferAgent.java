@@ -175,6 +175,11 @@ public final class SimTransferAgent implements TransferAgent {
     }
 
     @Override
+    public boolean isGone(String other) {
+        return !fabric.agents.containsKey(other);
+    }
+
+    @Override
     public void close() {
         if (!open) {
             return;
