@@ -218,6 +218,11 @@ final class NixlWiring implements Place.Wiring {
         }
 
         @Override
+        public boolean disconnect(String name) {
+            return agent.disconnect(name);
+        }
+
+        @Override
         public boolean isGone(String name) {
             return agent.isGone(name);
         }
