@@ -132,19 +132,16 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
         Map<String, Case> cases = new LinkedHashMap<>();
         int[] from = scattered(here.blocks, blocks, 1);
         int[] to = scattered(here.blocks, blocks, 2);
-        cases.put(TransferReport.COPY, () -> copying.copy(from, to, false));
-        cases.put(TransferReport.COPY_AND_DIGEST, () -> copying.copy(from, to, true));
-        cases.put(TransferReport.RAW_TCP, () -> here.raw(blocks * BLOCK_BYTES));
+        cases.put(TransferReport.COPY, () -> wall(() -> copying.copy(from, to, false)));
+        cases.put(TransferReport.COPY_AND_DIGEST, () -> wall(() -> copying.copy(from, to, true)));
+        cases.put(TransferReport.RAW_TCP, () -> wall(() -> here.raw(blocks * BLOCK_BYTES)));
         for (String name : here.peers.keySet()) {
             List<Range> ranges = here.ranges(from, to);
             cases.put(name, () -> here.read(name, ranges));
         }
         String first = here.peers.firstEntry().getKey();
         List<Range> ranges = here.ranges(from, to);
-        cases.put(TransferReport.READ_THEN_DIGEST, () -> {
-            here.read(first, ranges);
-            copying.digest(to);
-        });
+        cases.put(TransferReport.READ_THEN_DIGEST, () -> here.read(first, ranges) + wall(() -> copying.digest(to)));
 
         Map<String, List<Double>> seconds = new LinkedHashMap<>();
         for (Map.Entry<String, Case> each : cases.entrySet()) {
@@ -156,10 +153,9 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
             for (Map.Entry<String, Case> each : cases.entrySet()) {
                 long end = System.nanoTime() + share;
                 do {
-                    long begun = System.nanoTime();
-                    each.getValue().run();
+                    double took = each.getValue().run();
                     seconds.computeIfAbsent(each.getKey(), _ -> new ArrayList<>())
-                            .add((System.nanoTime() - begun) / 1e9);
+                            .add(took);
                 } while (System.nanoTime() < end);
             }
         }
@@ -169,7 +165,18 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
     }
 
     private interface Case {
-        void run() throws IOException, TransferException;
+        /** @return seconds that it took */
+        double run() throws IOException, TransferException;
+    }
+
+    private interface Action {
+        void run() throws IOException;
+    }
+
+    private static double wall(Action action) throws IOException {
+        long begun = System.nanoTime();
+        action.run();
+        return (System.nanoTime() - begun) / 1e9;
     }
 
     /** Some of the blocks, in no order. */
@@ -319,7 +326,8 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
             return ranges;
         }
 
-        private void read(String name, List<Range> ranges) throws TransferException {
+        /** Reads, and returns seconds until the last byte, as the agent has seen it. */
+        private double read(String name, List<Range> ranges) throws TransferException {
             TransferAgent agent = agents.get(name);
             Peer peer = peers.get(name);
             if (agent == null || peer == null) {
@@ -331,9 +339,10 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
                 // Looks often enough not to be seen in the figures, and leaves the processors to those who copy.
                 LockSupport.parkNanos((System.nanoTime() - begun) / 32);
             }
-            if (transfer.state() instanceof State.Failed failed) {
-                throw new TransferException(name + " failed: " + failed);
-            }
+            return switch (transfer.state()) {
+                case State.Done done -> done.elapsed().toNanos() / 1e9;
+                case State other -> throw new TransferException(name + " failed: " + other);
+            };
         }
 
         private void raw(long bytes) throws IOException {

@@ -31,7 +31,6 @@ public record MappableMemory(MemorySegment memory, Path file) {
     private static final int MAP_NORESERVE = 0x4000;
     private static final long MAP_FAILED = -1;
     private static final int MADV_HUGEPAGE = 14;
-    private static final int MADV_POPULATE_READ = 22;
     private static final int MFD_CLOEXEC = 0x1;
     private static final int MFD_ALLOW_SEALING = 0x2;
     private static final int O_RDONLY_NONBLOCK_CLOEXEC = 0x800 | 0x80000;
@@ -169,16 +168,6 @@ public record MappableMemory(MemorySegment memory, Path file) {
     /** The number by which a file's system knows it. */
     public static long inode(Path file) throws IOException {
         return (long) Files.getAttribute(file, "unix:ino");
-    }
-
-    /** Enters a mapping's pages into this process's page tables at once, which is cheaper than one fault after the other. */
-    public static void populate(MemorySegment mapped) {
-        try {
-            // Older kernels refuse, and fault.
-            int _ = (int) MADVISE.invokeExact(mapped, mapped.byteSize(), MADV_POPULATE_READ);
-        } catch (Throwable e) {
-            throw new AssertionError("madvise throws nothing", e);
-        }
     }
 
     private static IllegalStateException refused(String call, MemorySegment errno, long bytes, String purpose) {

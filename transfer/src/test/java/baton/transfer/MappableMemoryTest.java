@@ -24,7 +24,6 @@ class MappableMemoryTest {
             assertThat(owned.memory().get(ValueLayout.JAVA_LONG_UNALIGNED, BYTES - 8))
                     .isZero();
             MemorySegment mapped = MappableMemory.map(arena, owned.file(), MappableMemory.inode(owned.file()), BYTES);
-            MappableMemory.populate(mapped);
             owned.memory().set(ValueLayout.JAVA_LONG_UNALIGNED, BYTES - 8, 0x123456789abcdefL);
             assertThat(mapped.get(ValueLayout.JAVA_LONG_UNALIGNED, BYTES - 8)).isEqualTo(0x123456789abcdefL);
             assertThatThrownBy(() -> mapped.set(ValueLayout.JAVA_BYTE, 0, (byte) 1))

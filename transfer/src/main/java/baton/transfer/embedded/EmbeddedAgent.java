@@ -32,12 +32,10 @@ import java.util.Queue;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.RejectedExecutionException;
-import java.util.concurrent.ScheduledExecutorService;
-import java.util.concurrent.ScheduledFuture;
-import java.util.concurrent.ScheduledThreadPoolExecutor;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
 import java.util.function.Predicate;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
@@ -74,7 +72,7 @@ public final class EmbeddedAgent implements TransferAgent {
     private static final Logger LOG = LoggerFactory.getLogger(EmbeddedAgent.class);
     private static final Pattern FILE = Pattern.compile("/proc/(\\d+)/fd/(\\d{1,9})");
     private static final Duration HANDSHAKE = Duration.ofSeconds(5);
-    private static final Duration LONGEST_TIMEOUT = Duration.ofDays(1);
+    private static final Duration TICK = Duration.ofMillis(20);
 
     private final Settings settings;
     private final String name;
@@ -82,7 +80,7 @@ public final class EmbeddedAgent implements TransferAgent {
     private final String system = Metadata.thisSystem();
     private final ServerSocketChannel server;
     private final Copier copier;
-    private final ScheduledExecutorService clock;
+    private final CountDownLatch stopped = new CountDownLatch(1);
     private final Thread acceptor;
     private final Semaphore accepted;
     private final Inbox inbox;
@@ -120,6 +118,20 @@ public final class EmbeddedAgent implements TransferAgent {
      */
     public record Limits(int peers, int transfers, int ranges, int messageBytes, long waitingBytes) {
         public static final Limits DEFAULT = new Limits(1024, 1024, 1 << 18, 1 << 20, 64L << 20);
+        private static final int MOST_RANGES = 1 << 24;
+
+        /** @throws ConfigException if a value makes no sense */
+        public Limits {
+            if (peers <= 0 || transfers <= 0 || messageBytes <= 0 || waitingBytes <= 0) {
+                throw new ConfigException(
+                        "limits",
+                        "has peers=%d transfers=%d messageBytes=%d waitingBytes=%d, must be positive"
+                                .formatted(peers, transfers, messageBytes, waitingBytes));
+            }
+            if (ranges <= 0 || ranges > MOST_RANGES) {
+                throw new ConfigException("ranges", "is %d, must be from 1 to %d".formatted(ranges, MOST_RANGES));
+            }
+        }
     }
 
     /**
@@ -210,12 +222,9 @@ public final class EmbeddedAgent implements TransferAgent {
         this.copier = new Copier(prefix, settings.threads);
         this.accepted = new Semaphore(settings.limits.peers);
         this.inbox = new Inbox(settings.limits.waitingBytes);
-        ScheduledThreadPoolExecutor timer = new ScheduledThreadPoolExecutor(
-                1, Thread.ofPlatform().daemon().name("transfer-clock-" + prefix).factory());
-        timer.setRemoveOnCancelPolicy(true);
-        this.clock = timer;
         this.acceptor =
                 Thread.ofPlatform().daemon().name("transfer-accept-" + prefix).start(this::accept);
+        Thread.ofPlatform().daemon().name("transfer-clock-" + prefix).start(this::endLate);
     }
 
     @Override
@@ -417,6 +426,8 @@ public final class EmbeddedAgent implements TransferAgent {
             } catch (IOException | InterruptedException e) {
                 if (server.isOpen()) {
                     LOG.warn("transfer agent {} could not accept a connection: {}", name, e.toString());
+                    // What it lacks, file descriptors say, it may have again in a while.
+                    LockSupport.parkNanos(TICK.toNanos());
                 }
             }
         }
@@ -524,7 +535,7 @@ public final class EmbeddedAgent implements TransferAgent {
             open.forEach(Link::close);
             endAll(_ -> true, Cause.CANCELLED, "the agent was closed");
             copier.close();
-            clock.shutdownNow();
+            stopped.countDown();
         }
     }
 
@@ -590,6 +601,21 @@ public final class EmbeddedAgent implements TransferAgent {
         }
     }
 
+    /** Ends what is late, also if nobody looks at it. */
+    private void endLate() {
+        try {
+            while (!stopped.await(TICK.toMillis(), TimeUnit.MILLISECONDS)) {
+                List<Moving> all;
+                synchronized (registry) {
+                    all = List.copyOf(movings);
+                }
+                all.forEach(Moving::endIfLate);
+            }
+        } catch (InterruptedException e) {
+            throw new IllegalStateException("nobody interrupts this thread", e);
+        }
+    }
+
     /** Ends what is under way, if it is of that kind, and returns when nothing of it touches memory any more. */
     void endAll(Predicate<Moving> which, Cause cause, String message) {
         List<Moving> ending = new ArrayList<>();
@@ -602,17 +628,6 @@ public final class EmbeddedAgent implements TransferAgent {
         }
         ending.forEach(each -> each.fail(cause, message));
         ending.forEach(Moving::awaitOver);
-    }
-
-    /** Runs something after a time, unless the agent is closed before. */
-    Optional<ScheduledFuture<?>> after(Duration delay, Runnable action) {
-        try {
-            long nanos =
-                    delay.compareTo(LONGEST_TIMEOUT) > 0 ? LONGEST_TIMEOUT.toNanos() : Math.max(0, delay.toNanos());
-            return Optional.of(clock.schedule(action, nanos, TimeUnit.NANOSECONDS));
-        } catch (RejectedExecutionException _) {
-            return Optional.empty();
-        }
     }
 
     private void requireOpen() throws TransferException {

@@ -26,7 +26,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
-import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
@@ -491,6 +490,7 @@ final class Link {
 
     /** Starts a transfer that we want. */
     Transfer ask(Operation operation, List<Range> ranges, Optional<byte[]> notification, Duration timeout) {
+        long begun = System.nanoTime();
         Ours ours;
         List<Copier.Copy> copies = new ArrayList<>();
         boolean mapped;
@@ -509,16 +509,24 @@ final class Link {
                 case READ -> find(ranges, local, touched, copies);
                 case WRITE -> writesMapped && agent.sharesMemoryWith(metadata()) && agent.mappable(touched);
             };
-            ours = new Ours(operation, ranges, local, touched, notification, !mapped && operation == Operation.READ);
+            ours = new Ours(
+                    operation,
+                    ranges,
+                    local,
+                    touched,
+                    notification,
+                    !mapped && operation == Operation.READ,
+                    begun,
+                    timeout);
             agent.add(ours);
         }
-        ours.begin(timeout);
+        ours.begin();
         if (ranges.isEmpty()) {
             ours.succeed();
         } else if (mapped && operation == Operation.READ) {
             agent.copier().start(ours, copies);
         } else {
-            ours.request(mapped, timeout);
+            ours.request(mapped);
         }
         return ours;
     }
@@ -603,7 +611,7 @@ final class Link {
                     peerName() + ": " + failure.get().message());
         } else if (ours.operation == Operation.WRITE && !ours.streamed) {
             writesMapped = false;
-            ours.request(false, ours.timeLeft());
+            ours.request(false);
         } else {
             throw new TransferException("it fails to map what it was not asked to map");
         }
@@ -624,10 +632,10 @@ final class Link {
                 }
                 local.add(found.get());
             }
-            served = new Served(read.id(), local, touched, false);
+            served = new Served(read.id(), local, touched, false, read.timeoutMillis());
             agent.add(served);
         }
-        served.begin(Duration.ofMillis(Math.max(0, read.timeoutMillis())));
+        served.begin();
         if (local.isEmpty()) {
             served.succeed();
         } else {
@@ -664,10 +672,10 @@ final class Link {
                     copies.add(new Copier.Copy(source.get(), found.get()));
                 }
             }
-            served = new Served(write.id(), local, touched, !write.mapped());
+            served = new Served(write.id(), local, touched, !write.mapped(), write.timeoutMillis());
             agent.add(served);
         }
-        served.begin(Duration.ofMillis(Math.max(0, write.timeoutMillis())));
+        served.begin();
         if (local.isEmpty()) {
             served.succeed();
         } else if (write.mapped()) {
@@ -779,12 +787,16 @@ final class Link {
         final Cursor cursor;
         final boolean receives;
         private final int ranges;
-        private volatile @Nullable ScheduledFuture<?> timer;
-        private volatile boolean past;
         long id;
 
-        Exchange(long id, List<MemorySegment> local, Set<Object> touched, boolean receives) {
-            super(touched, bytes(local));
+        Exchange(
+                long id,
+                List<MemorySegment> local,
+                Set<Object> touched,
+                boolean receives,
+                long begun,
+                Duration timeout) {
+            super(touched, bytes(local), begun, timeout);
             this.id = id;
             this.ranges = local.size();
             this.cursor = new Cursor(local);
@@ -795,8 +807,8 @@ final class Link {
             return Link.this;
         }
 
-        /** Makes it known, and ends it when its time is up. */
-        final void begin(Duration timeout) {
+        /** Makes it known, or ends it at once if it must not be. */
+        final void begin() {
             boolean gone;
             boolean tooMany;
             synchronized (monitor) {
@@ -815,12 +827,6 @@ final class Link {
                 fail(Cause.PEER_GONE, "peer %s is gone".formatted(peerName()));
             } else if (tooMany) {
                 fail(Cause.REFUSED, "%d transfers are under way, no more are allowed".formatted(limits.transfers()));
-            } else {
-                timer = agent.after(timeout, () -> fail(Cause.TIMEOUT, "not done after " + timeout))
-                        .orElse(null);
-                if (past) {
-                    stopTimer();
-                }
             }
         }
 
@@ -832,15 +838,6 @@ final class Link {
                 streams.remove(this);
             }
             agent.remove(this);
-            past = true;
-            stopTimer();
-        }
-
-        private void stopTimer() {
-            ScheduledFuture<?> set = timer;
-            if (set != null) {
-                set.cancel(false);
-            }
         }
 
         private static long bytes(List<MemorySegment> ranges) {
@@ -857,12 +854,10 @@ final class Link {
         private final Operation operation;
         private final List<Range> ranges;
         private final Optional<byte[]> notification;
-        private final long begun = System.nanoTime();
         private volatile boolean asked;
         /** The connection moves the bytes. */
         private volatile boolean streamed;
 
-        private volatile Duration timeout = Duration.ZERO;
         private volatile State state = new State.UnderWay();
 
         private Ours(
@@ -871,21 +866,24 @@ final class Link {
                 List<MemorySegment> local,
                 Set<Object> touched,
                 Optional<byte[]> notification,
-                boolean receives) {
-            super(0, local, touched, receives);
+                boolean receives,
+                long begun,
+                Duration timeout) {
+            super(0, local, touched, receives, begun, timeout);
             this.operation = operation;
             this.ranges = ranges;
             this.notification = notification;
         }
 
         /** Asks the peer to do its part. */
-        private void request(boolean mapped, Duration within) {
-            timeout = within;
+        private void request(boolean mapped) {
             streamed = !mapped;
             if (asked) {
                 // A second try has an id of its own.
                 synchronized (monitor) {
-                    exchanges.remove(id, this);
+                    if (!exchanges.remove(id, this)) {
+                        return;
+                    }
                     id = ++lastId;
                     exchanges.put(id, this);
                 }
@@ -900,7 +898,7 @@ final class Link {
                 wanted[at++] = range.remote();
                 wanted[at++] = range.bytes();
             }
-            long millis = within.toMillis();
+            long millis = timeLeft().toMillis();
             Frame frame = operation == Operation.READ
                     ? new Frame.Read(id, millis, wanted)
                     : new Frame.Write(id, millis, mapped, wanted);
@@ -914,10 +912,6 @@ final class Link {
                 // The peer may have been told so before it was asked.
                 send(new Frame.Cancel(id));
             }
-        }
-
-        private Duration timeLeft() {
-            return timeout.minusNanos(System.nanoTime() - begun);
         }
 
         @Override
@@ -947,6 +941,9 @@ final class Link {
 
         @Override
         public State state() {
+            if (state instanceof State.UnderWay) {
+                endIfLate();
+            }
             return state;
         }
 
@@ -958,8 +955,8 @@ final class Link {
 
     /** What the peer has asked for. */
     private final class Served extends Exchange {
-        private Served(long id, List<MemorySegment> local, Set<Object> touched, boolean receives) {
-            super(id, local, touched, receives);
+        private Served(long id, List<MemorySegment> local, Set<Object> touched, boolean receives, long timeoutMillis) {
+            super(id, local, touched, receives, System.nanoTime(), Duration.ofMillis(Math.max(0, timeoutMillis)));
         }
 
         @Override

@@ -16,7 +16,10 @@ import org.jspecify.annotations.Nullable;
  * a piece at a time and never waiting for anybody. So it is over, with nobody inside, soon after it is ended.
  */
 abstract class Moving {
-    private final long begun = System.nanoTime();
+    private static final Duration LONGEST = Duration.ofDays(1);
+
+    private final long begun;
+    private final long deadline;
     /** What it touches: {@link EmbeddedAgent.Registered} and {@link PeerMemory.Mapped}. */
     private final Set<Object> memory;
 
@@ -25,13 +28,33 @@ abstract class Moving {
     private @Nullable State end;
     private boolean over;
 
-    Moving(Set<Object> memory, long bytes) {
+    /**
+     * @param begun when, in the system's nanoseconds
+     * @param timeout after it, {@link #endIfLate} ends it
+     */
+    Moving(Set<Object> memory, long bytes, long begun, Duration timeout) {
+        this.begun = begun;
+        this.deadline = begun + (timeout.compareTo(LONGEST) > 0 ? LONGEST : timeout).toNanos();
         this.memory = memory;
         this.bytes = bytes;
     }
 
     /** Called once, when nothing touches the memory any more. */
     abstract void over(State end);
+
+    final void endIfLate() {
+        if (deadline - System.nanoTime() <= 0) {
+            fail(
+                    Cause.TIMEOUT,
+                    "not done after %d ms"
+                            .formatted(Duration.ofNanos(deadline - begun).toMillis()));
+        }
+    }
+
+    /** Until its deadline. */
+    final Duration timeLeft() {
+        return Duration.ofNanos(Math.max(0, deadline - System.nanoTime()));
+    }
 
     final long bytes() {
         return bytes;
