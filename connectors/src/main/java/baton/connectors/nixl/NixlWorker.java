@@ -705,7 +705,8 @@ final class NixlWorker implements WorkerConnector {
             }
             // Our connection may be gone while it still has one to us, over which it writes.
             for (RemoteRank remote : owner.ranks()) {
-                if (!remote.peer().alive() && waiting.awaited.remove(remote.peer().name())) {
+                if (!remote.peer().alive()
+                        && waiting.awaited.remove(remote.peer().name())) {
                     pool().agent().disconnect(remote.peer().name());
                 }
             }

@@ -116,8 +116,9 @@ final class NixlWiring implements Place.Wiring {
         }
 
         private void runTasks() {
-            List<Task> due =
-                    tasks.stream().filter(task -> task.due() - ticker.nanos() <= 0).toList();
+            List<Task> due = tasks.stream()
+                    .filter(task -> task.due() - ticker.nanos() <= 0)
+                    .toList();
             tasks.removeAll(due);
             due.forEach(task -> task.action().run());
         }

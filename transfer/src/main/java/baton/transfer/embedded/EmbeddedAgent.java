@@ -506,9 +506,7 @@ public final class EmbeddedAgent implements TransferAgent {
     public boolean disconnect(String peer) {
         List<Link> ending;
         synchronized (registry) {
-            ending = links.stream()
-                    .filter(link -> link.peerName().equals(peer))
-                    .toList();
+            ending = links.stream().filter(link -> link.peerName().equals(peer)).toList();
         }
         ending.forEach(Link::beginClosing);
         ending.forEach(Link::close);
