@@ -23,8 +23,8 @@ class NixlSettingsTest {
         assertThat(settings.lease()).isEqualTo(Duration.ofSeconds(30));
         assertThat(settings.heartbeatInterval()).isEqualTo(Duration.ofSeconds(5));
         assertThat(settings.leaseExtension()).isEqualTo(Duration.ofSeconds(20));
-        assertThat(settings.decoderBlocksTtl()).isEqualTo(Duration.ofSeconds(480));
-        assertThat(settings.pushRegistrationTimeout()).isEqualTo(Duration.ofSeconds(480));
+        assertThat(settings.decoderBlocksTtl()).isEqualTo(Duration.ofMinutes(8));
+        assertThat(settings.pushRegistrationTimeout()).isEqualTo(Duration.ofMinutes(8));
         assertThat(settings.recomputeThreshold()).isEqualTo(64);
         assertThat(settings.bidirectional()).isFalse();
         assertThat(settings.enforceCompatibility()).isTrue();
