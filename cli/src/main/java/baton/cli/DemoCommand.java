@@ -39,13 +39,19 @@ final class DemoCommand implements Callable<Integer> {
     @Option(names = "--model", description = "Checkpoint directory (default: the embedded tiny-ledger).")
     private @Nullable Path model;
 
+    @Option(
+            names = "--connector",
+            defaultValue = "SharedStorageConnector",
+            description = "How the KV cache is handed over: ${COMPLETION-CANDIDATES} (default: ${DEFAULT-VALUE}).")
+    private LocalCluster.Connector connector;
+
     @Override
     public Integer call() throws IOException, InterruptedException {
         PrintWriter out = spec.commandLine().getOut();
         long start = System.nanoTime();
         out.println("Starting a prefill instance, a decode instance and a router ...");
         out.flush();
-        try (LocalCluster cluster = LocalCluster.start(Models.orEmbedded(Optional.ofNullable(model)), 0);
+        try (LocalCluster cluster = LocalCluster.start(Models.orEmbedded(Optional.ofNullable(model)), connector, 0);
                 ApiClient client = new ApiClient()) {
             out.printf(Locale.ROOT, "Ready after %.1f s.%n%n", (System.nanoTime() - start) / 1e9);
             String ledger = ledger();

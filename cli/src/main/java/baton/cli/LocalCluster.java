@@ -22,7 +22,7 @@ import java.util.stream.Stream;
 
 /**
  * A prefill instance, a decode instance and a router on this host, each a process of its own, handing KV caches over through a
- * directory. They end with this process, however it ends.
+ * directory or from memory to memory. They end with this process, however it ends.
  */
 final class LocalCluster implements AutoCloseable {
     private static final Duration START_DEADLINE = Duration.ofMinutes(2);
@@ -36,6 +36,34 @@ final class LocalCluster implements AutoCloseable {
     private URI decode = URI.create("http://127.0.0.1");
     private URI router = URI.create("http://127.0.0.1");
 
+    /** The connectors that a cluster of one host can be made of; named as {@code kv_connector} is. */
+    enum Connector {
+        SharedStorageConnector("content-keyed") {
+            @Override
+            List<String> settings(Path shared) {
+                return List.of(EXTRA + "shared_storage_path", shared.toString());
+            }
+        },
+        NixlConnector("kv_transfer_params") {
+            @Override
+            List<String> settings(Path shared) {
+                // Both instances are on this host, so neither can have the usual port.
+                return List.of(EXTRA + "side_channel_host", "127.0.0.1", EXTRA + "side_channel_port", "0");
+            }
+        };
+
+        private static final String EXTRA = "--kv-transfer-config.kv_connector_extra_config.";
+
+        private final String flow;
+
+        Connector(String flow) {
+            this.flow = flow;
+        }
+
+        /** Options of {@code serve} beyond those that all connectors have. */
+        abstract List<String> settings(Path shared);
+    }
+
     private LocalCluster(Path directory) {
         this.directory = directory;
     }
@@ -43,15 +71,17 @@ final class LocalCluster implements AutoCloseable {
     /**
      * Starts all three and waits until they are ready.
      *
+     * @param connector how KV caches are handed over
      * @param routerPort port of the router, 0 for any free one
      */
-    static LocalCluster start(Path model, int routerPort) throws IOException, InterruptedException {
+    static LocalCluster start(Path model, Connector connector, int routerPort)
+            throws IOException, InterruptedException {
         LocalCluster cluster = new LocalCluster(Files.createTempDirectory("baton-"));
         Runtime.getRuntime().addShutdownHook(cluster.onSignal);
         try {
             Path shared = Files.createDirectory(cluster.directory.resolve("kv"));
-            Member prefill = cluster.serve("prefill", model, "kv_producer", shared);
-            Member decode = cluster.serve("decode", model, "kv_consumer", shared);
+            Member prefill = cluster.serve("prefill", model, "kv_producer", connector, shared);
+            Member decode = cluster.serve("decode", model, "kv_consumer", connector, shared);
             cluster.prefill = prefill.awaitReady();
             cluster.decode = decode.awaitReady();
             cluster.router = cluster.spawn(
@@ -63,7 +93,9 @@ final class LocalCluster implements AutoCloseable {
                                     "--prefill",
                                     cluster.prefill.toString(),
                                     "--decode",
-                                    cluster.decode.toString()))
+                                    cluster.decode.toString(),
+                                    "--flow",
+                                    connector.flow))
                     .awaitReady();
             return cluster;
         } catch (IOException | InterruptedException | RuntimeException e) {
@@ -97,25 +129,23 @@ final class LocalCluster implements AutoCloseable {
         return CompletableFuture.anyOf(exits.toArray(CompletableFuture[]::new)).thenApply(String::valueOf);
     }
 
-    private Member serve(String name, Path model, String role, Path shared) throws IOException {
-        return spawn(
-                name,
-                List.of(
-                        "serve",
-                        model.toString(),
-                        "--port",
-                        "0",
-                        "--threads",
-                        // Instances that share cores slow each other down when each computes on all of them.
-                        Integer.toString(Math.max(1, Runtime.getRuntime().availableProcessors() / 2)),
-                        "--kv-transfer-config.kv_connector",
-                        "SharedStorageConnector",
-                        "--kv-transfer-config.kv_role",
-                        role,
-                        "--kv-transfer-config.kv_load_failure_policy",
-                        "recompute",
-                        "--kv-transfer-config.kv_connector_extra_config.shared_storage_path",
-                        shared.toString()));
+    private Member serve(String name, Path model, String role, Connector connector, Path shared) throws IOException {
+        List<String> arguments = new ArrayList<>(List.of(
+                "serve",
+                model.toString(),
+                "--port",
+                "0",
+                "--threads",
+                // Instances that share cores slow each other down when each computes on all of them.
+                Integer.toString(Math.max(1, Runtime.getRuntime().availableProcessors() / 2)),
+                "--kv-transfer-config.kv_connector",
+                connector.name(),
+                "--kv-transfer-config.kv_role",
+                role,
+                "--kv-transfer-config.kv_load_failure_policy",
+                "recompute"));
+        arguments.addAll(connector.settings(shared));
+        return spawn(name, arguments);
     }
 
     private Member spawn(String name, List<String> arguments) throws IOException {

@@ -51,6 +51,6 @@ final class RouteCommand implements Callable<Integer> {
     public Integer call() throws InterruptedException {
         Router router = Router.start(new RouterConfig(
                 host, port, prefill, decode, flow, Optional.ofNullable(apiKey), RouterConfig.Limits.DEFAULT));
-        return Service.run("baton route", host, router.port(), exitWithParent, router::close);
+        return Service.run("baton route", host, router.port(), exitWithParent, () -> {}, router::close);
     }
 }

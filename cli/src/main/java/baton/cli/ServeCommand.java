@@ -16,6 +16,7 @@ import baton.server.PrometheusMetrics;
 import baton.server.ServerConfig;
 import java.io.IOException;
 import java.nio.file.Path;
+import java.time.Duration;
 import java.util.List;
 import java.util.Locale;
 import java.util.Optional;
@@ -227,6 +228,14 @@ final class ServeCommand implements Callable<Integer> {
             hidden = true)
     private boolean[] switchesWithoutEffect = {};
 
+    @Option(
+            names = "--shutdown-timeout",
+            paramLabel = "SECONDS",
+            defaultValue = "30",
+            description =
+                    "After SIGTERM, how long running requests and hand-offs of KV caches may take (default: ${DEFAULT-VALUE}).")
+    private int shutdownSeconds;
+
     @Option(names = "--exit-with-parent", hidden = true, description = "Stop when standard input ends.")
     private boolean exitWithParent;
 
@@ -242,6 +251,10 @@ final class ServeCommand implements Callable<Integer> {
         EngineConfig config = engineConfig();
         ServerConfig.Builder server = serverConfig(config);
         // A wrong option is told before the model is loaded.
+        if (shutdownSeconds < 0) {
+            throw new ConfigException("shutdown_timeout", "is " + shutdownSeconds + ", must be at least 0");
+        }
+        Duration shutdownTimeout = Duration.ofSeconds(shutdownSeconds);
         String name = server.build().servedModelNames().getFirst();
         PrometheusMetrics metrics = new PrometheusMetrics(name);
         Optional<PrintedProfile> profile = Optional.ofNullable(profileSeconds).map(PrintedProfile::new);
@@ -258,7 +271,7 @@ final class ServeCommand implements Callable<Integer> {
             engine.close();
             throw e;
         }
-        return Service.run("baton serve", host, api.port(), exitWithParent, () -> {
+        return Service.run("baton serve", host, api.port(), exitWithParent, () -> api.drain(shutdownTimeout), () -> {
             api.close();
             engine.close();
             profile.ifPresent(PrintedProfile::print);

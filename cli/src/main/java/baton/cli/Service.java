@@ -1,39 +1,44 @@
 package baton.cli;
 
 import java.io.IOException;
+import java.lang.invoke.MethodHandleProxies;
+import java.lang.invoke.MethodHandles;
+import java.lang.invoke.MethodType;
+import java.util.List;
 import java.util.concurrent.CountDownLatch;
-import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 
 /** Keeps a server's process running until it is told to stop. */
 final class Service {
     /** How the line begins that says where a server listens; starters of processes wait for it. */
     static final String READY = "Ready at ";
 
-    private static final long STOP_SECONDS = 30;
+    /** What a shell reports of a process that SIGTERM ended. */
+    private static final int ENDED_BY_SIGNAL = 143;
 
     private Service() {}
 
     /**
-     * Prints where the server listens and returns once the process is to end: on a signal, or with its parent.
+     * Prints where the server listens and returns once it is closed: after a signal, or with the process's parent. A second signal
+     * ends the process at once.
      *
      * @param exitWithParent whether the end of standard input ends the process
+     * @param drain lets the server finish what it has; only after a signal, as a parent that is gone waits for nothing
      * @param stop closes the server; runs once
      */
-    static int run(String name, String host, int port, boolean exitWithParent, Runnable stop)
+    static int run(String name, String host, int port, boolean exitWithParent, Runnable drain, Runnable stop)
             throws InterruptedException {
         CountDownLatch end = new CountDownLatch(1);
-        CountDownLatch stopped = new CountDownLatch(1);
-        Runtime.getRuntime()
-                .addShutdownHook(Thread.ofPlatform().name("shutdown").unstarted(() -> {
-                    end.countDown();
-                    try {
-                        if (!stopped.await(STOP_SECONDS, TimeUnit.SECONDS)) {
-                            System.err.println(name + ": did not stop within " + STOP_SECONDS + " s");
-                        }
-                    } catch (InterruptedException e) {
-                        Thread.currentThread().interrupt();
-                    }
-                }));
+        AtomicBoolean signalled = new AtomicBoolean();
+        for (String signal : List.of("TERM", "INT", "HUP")) {
+            onSignal(signal, () -> {
+                if (signalled.getAndSet(true)) {
+                    System.err.println(name + ": ended at once by a second signal");
+                    Runtime.getRuntime().halt(ENDED_BY_SIGNAL);
+                }
+                end.countDown();
+            });
+        }
         if (exitWithParent) {
             Thread.ofPlatform().daemon().name("parent-watch").start(() -> {
                 try {
@@ -50,11 +55,38 @@ final class Service {
         System.out.flush();
         end.await();
         try {
-            stop.run();
+            if (signalled.get()) {
+                drain.run();
+            }
         } finally {
-            stopped.countDown();
+            stop.run();
         }
         return 0;
+    }
+
+    /**
+     * A shutdown hook would not do: the JVM lets no second signal through, and its exit status would say that it was killed. The
+     * JDK's own class for signals, of module jdk.unsupported, is called by reflection as the compiler's warning about its name
+     * cannot be suppressed.
+     */
+    private static void onSignal(String name, Runnable handler) {
+        try {
+            Class<?> signal = Class.forName("sun.misc.Signal");
+            Class<?> handlerType = Class.forName("sun.misc.SignalHandler");
+            Object adapter = MethodHandleProxies.asInterfaceInstance(
+                    handlerType,
+                    MethodHandles.dropArguments(
+                            MethodHandles.publicLookup()
+                                    .findVirtual(Runnable.class, "run", MethodType.methodType(void.class))
+                                    .bindTo(handler),
+                            0,
+                            signal));
+            signal.getMethod("handle", signal, handlerType)
+                    .invoke(null, signal.getConstructor(String.class).newInstance(name), adapter);
+        } catch (ReflectiveOperationException e) {
+            // Taken by the JVM's options (-Xrs) or unknown to this system: what a signal does by itself has to do.
+            System.err.println("baton: SIG" + name + " cannot be handled: " + e.getCause());
+        }
     }
 
     /** The host as a URL on this machine names it. */

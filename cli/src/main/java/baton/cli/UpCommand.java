@@ -37,11 +37,17 @@ final class UpCommand implements Callable<Integer> {
             description = "Port of the OpenAI endpoint, 0 for any free one (default: ${DEFAULT-VALUE}).")
     private int port;
 
+    @Option(
+            names = "--connector",
+            defaultValue = "SharedStorageConnector",
+            description = "How the KV cache is handed over: ${COMPLETION-CANDIDATES} (default: ${DEFAULT-VALUE}).")
+    private LocalCluster.Connector connector;
+
     @Override
     public Integer call() throws IOException, InterruptedException {
         PrintWriter out = spec.commandLine().getOut();
         Path directory = Models.orEmbedded(Optional.ofNullable(model));
-        try (LocalCluster cluster = LocalCluster.start(directory, port)) {
+        try (LocalCluster cluster = LocalCluster.start(directory, connector, port)) {
             out.printf(
                     """
                     prefill          %s

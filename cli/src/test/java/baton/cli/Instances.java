@@ -154,6 +154,7 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
                 instance.process.destroyForcibly();
             }
         }
+        http.shutdownNow();
         http.close();
         metrics.close();
         try (Stream<Path> files = Files.walk(directory)) {
@@ -260,6 +261,17 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
         void kill() throws InterruptedException {
             process.destroyForcibly();
             assertThat(process.waitFor(DEADLINE)).isTrue();
+        }
+
+        /** As {@code kill}; may be called twice. */
+        void terminate() {
+            process.destroy();
+        }
+
+        /** Waits for the process's end; its exit status. */
+        int awaitExit() throws InterruptedException {
+            assertThat(process.waitFor(DEADLINE)).as("ended in time").isTrue();
+            return process.exitValue();
         }
 
         /** Stops it as SIGSTOP does: it keeps its connections and does nothing until it is killed. */

@@ -270,6 +270,7 @@ public final class LocalEngine implements Engine {
                 latest.running(),
                 latest.waiting(),
                 latest.waitingForRemoteKv(),
+                latest.lingering(),
                 latest.totalBlocks(),
                 latest.usedBlocks(),
                 Optional.ofNullable(failure));

@@ -32,7 +32,7 @@ import tools.jackson.databind.json.JsonMapper;
  * <h2>Failure</h2>
  * Nothing is sent to the client before the first byte (for server-sent events: the first whole event) of the decode leg is
  * here; until then a leg that fails goes to another instance: prefill once, decode while there are instances left that
- * refuse or drop the connection. From then on there is no retry, as the client would get tokens twice: the answer ends in an
+ * refuse or drop the connection or answer 503. From then on there is no retry, as the client would get tokens twice: the answer ends in an
  * error event, or breaks off. A 4xx of prefill is the client's answer. Once the client has left, both legs are closed at once.
  *
  * <h2>Concurrency</h2>
@@ -249,7 +249,7 @@ final class Exchange {
     /** Goes to another decode instance if the client has seen nothing and the instance, not the request, was at fault. */
     private void decodeFailed(UpstreamFailure failure, Buffer decodeBody) {
         note(failure);
-        boolean retriable = failure.kind() == Kind.CONNECT || failure.kind() == Kind.LOST;
+        boolean retriable = failure.kind() == Kind.CONNECT || failure.kind() == Kind.LOST || failure.kind() == Kind.REFUSED;
         Optional<Instance> other = retriable ? services.decodes().next(triedDecodes) : Optional.empty();
         if (other.isEmpty()) {
             answerError(failure.status(), failure.describe(), Outcome.DECODE_FAILED);
@@ -275,7 +275,7 @@ final class Exchange {
     private void note(UpstreamFailure failure) {
         switch (failure.kind()) {
             case CONNECT -> failure.instance().markDown(failure.reason());
-            case LOST, TIMEOUT -> services.probe().soon(failure.instance());
+            case LOST, TIMEOUT, REFUSED -> services.probe().soon(failure.instance());
             case ANSWER, CLIENT_STALLED -> {}
         }
     }
@@ -441,6 +441,13 @@ final class Exchange {
         @Override
         public void onHead(HttpClientResponse head) {
             this.head = head;
+            // It is stopping, or has too much to do; another may take the request.
+            if (head.statusCode() == 503
+                    && decodeLeg != null
+                    && services.decodes().next(triedDecodes).isPresent()) {
+                decodeLeg.fail(Kind.REFUSED, "HTTP 503");
+                return;
+            }
             String type = head.getHeader(HttpHeaders.CONTENT_TYPE);
             if (type != null && type.regionMatches(true, 0, "text/event-stream", 0, 17)) {
                 framer = new SseFramer();

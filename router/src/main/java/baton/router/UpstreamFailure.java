@@ -9,6 +9,8 @@ final class UpstreamFailure extends Exception {
         CONNECT,
         /** The connection ended before the answer did. */
         LOST,
+        /** It takes no requests now. */
+        REFUSED,
         /** A deadline passed. */
         TIMEOUT,
         /** The answer is an error or not what it should be. */
@@ -47,6 +49,6 @@ final class UpstreamFailure extends Exception {
 
     /** HTTP status for a client: 503 where another try may find the instance, 502 otherwise. */
     int status() {
-        return kind == Kind.CONNECT ? 503 : 502;
+        return kind == Kind.CONNECT || kind == Kind.REFUSED ? 503 : 502;
     }
 }

@@ -659,6 +659,25 @@ class RouterTest {
     }
 
     @Test
+    void aDecodeThatIsStoppingIsReplaced() throws Exception {
+        FakeInstance stopping = instance();
+        stopping.behaviour = FakeInstance.json(503, "{\"error\":{\"message\":\"the server is stopping\"}}");
+        Router router = router(NO_PROBES, List.of(prefill.uri()), List.of(stopping.uri(), decode.uri()));
+        HttpResponse<String> response = post(router, COMPLETIONS, BODY);
+        assertThat(response.statusCode()).isEqualTo(200);
+        assertThat(response.headers().firstValue("X-Baton-Decode"))
+                .contains(decode.uri().toString());
+        assertThat(stopping.received).hasSize(1);
+        assertThat(prefill.received).hasSize(1);
+
+        // With no other to go to its words are the client's answer.
+        decode.behaviour = stopping.behaviour;
+        response = post(router, COMPLETIONS, BODY);
+        assertThat(response.statusCode()).isEqualTo(503);
+        assertThat(response.body()).contains("the server is stopping");
+    }
+
+    @Test
     void aDecodeThatDiesBeforeItsFirstEventIsReplaced() throws Exception {
         FakeInstance dying = instance();
         // Head and half an event: nothing that a client has seen.

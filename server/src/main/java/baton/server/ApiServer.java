@@ -1,10 +1,12 @@
 package baton.server;
 
 import baton.engine.Engine;
+import baton.engine.EngineStatus;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import io.vertx.core.Context;
 import io.vertx.core.Future;
+import io.vertx.core.Promise;
 import io.vertx.core.Vertx;
 import io.vertx.core.VertxOptions;
 import io.vertx.core.buffer.Buffer;
@@ -75,6 +77,8 @@ public final class ApiServer implements AutoCloseable {
 
     /** How long aborted requests may take to say so. */
     private static final Duration ABORT_GRACE = Duration.ofSeconds(1);
+
+    private static final Duration DRAIN_POLL = Duration.ofMillis(20);
 
     private static final int MAX_PREPARING = 4096;
 
@@ -162,6 +166,43 @@ public final class ApiServer implements AutoCloseable {
     /** The port it listens on. */
     public int port() {
         return http.actualPort();
+    }
+
+    /**
+     * Takes no more requests: they are answered with 503 and {@code Retry-After}, and so is {@code /health}. Waits until those that
+     * run have ended and no peer needs an ended one's blocks any more; nothing is aborted. {@link #close} is to follow.
+     *
+     * @return false if that took longer than {@code deadline}
+     */
+    public boolean drain(Duration deadline) {
+        stopping = true;
+        Promise<Boolean> done = Promise.promise();
+        long end = System.nanoTime() + deadline.toNanos();
+        LOG.info("draining: running requests and hand-offs have {} s", deadline.toSeconds());
+        context.runOnContext(_ -> awaitRest(end, done));
+        try {
+            return await(done.future(), deadline.plus(CLOSE_DEADLINE));
+        } catch (ExecutionException | TimeoutException e) {
+            LOG.warn("draining failed: {}", e.toString());
+            return false;
+        }
+    }
+
+    private void awaitRest(long end, Promise<Boolean> done) {
+        EngineStatus status = engine.status();
+        boolean atRest =
+                live.isEmpty() && (status.isAtRest() || status.failure().isPresent());
+        if (atRest) {
+            done.complete(true);
+        } else if (System.nanoTime() - end >= 0) {
+            LOG.warn(
+                    "drained as far as time allowed: {} requests run, blocks of {} ended ones are kept for peers",
+                    live.size(),
+                    status.lingering());
+            done.complete(false);
+        } else {
+            vertx.setTimer(DRAIN_POLL.toMillis(), _ -> awaitRest(end, done));
+        }
     }
 
     /** Stops accepting and gives running requests ten seconds. */

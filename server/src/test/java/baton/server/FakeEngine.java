@@ -162,7 +162,7 @@ final class FakeEngine implements Engine {
 
     @Override
     public EngineStatus status() {
-        return new EngineStatus(live.size(), 2, 1, 64, 16, failure);
+        return new EngineStatus(live.size(), 2, 1, 0, 64, 16, failure);
     }
 
     @Override

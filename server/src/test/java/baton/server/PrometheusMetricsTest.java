@@ -19,7 +19,7 @@ import java.util.Optional;
 import org.junit.jupiter.api.Test;
 
 class PrometheusMetricsTest {
-    private static final EngineStatus STATUS = new EngineStatus(3, 5, 2, 200, 50, Optional.empty());
+    private static final EngineStatus STATUS = new EngineStatus(3, 5, 2, 0, 200, 50, Optional.empty());
     private static final String LABELS = "engine=\"0\",model_name=\"m\"";
 
     private static final EngineConfig CONFIG =

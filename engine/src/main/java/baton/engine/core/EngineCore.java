@@ -184,6 +184,7 @@ public final class EngineCore implements AutoCloseable {
                 scheduler.runningCount(),
                 scheduler.waitingCount(),
                 scheduler.waitingForRemoteKvCount(),
+                scheduler.lingeringCount(),
                 pool.size(),
                 pool.used(),
                 failure);

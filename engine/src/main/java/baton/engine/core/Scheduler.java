@@ -252,6 +252,10 @@ final class Scheduler {
                 .count();
     }
 
+    int lingeringCount() {
+        return lingering.size();
+    }
+
     Counters counters() {
         return counters;
     }
