@@ -133,14 +133,13 @@ public final class SimNetwork {
         return false;
     }
 
-    /** True while a read puts bytes into that range of the endpoint's memory. */
-    public boolean isWritten(Endpoint owner, long from, long bytes) {
+    /** True while a read puts bytes into that memory. */
+    public boolean isWritten(MemorySegment memory) {
         for (Read read : underWay) {
-            if (read.reader == owner) {
-                for (Range range : read.ranges) {
-                    if (range.local() < from + bytes && from < range.local() + range.bytes()) {
-                        return true;
-                    }
+            for (Range range : read.ranges) {
+                long start = read.reader.memory.address() + range.local();
+                if (start < memory.address() + memory.byteSize() && memory.address() < start + range.bytes()) {
+                    return true;
                 }
             }
         }

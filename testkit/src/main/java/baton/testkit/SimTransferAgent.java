@@ -175,6 +175,20 @@ public final class SimTransferAgent implements TransferAgent {
     }
 
     @Override
+    public boolean isGone(String other) {
+        return !fabric.agents.containsKey(other);
+    }
+
+    @Override
+    public boolean disconnect(String other) {
+        Optional.ofNullable(peers.get(other)).ifPresent(SimPeer::close);
+        Optional.ofNullable(fabric.agents.get(other))
+                .flatMap(agent -> Optional.ofNullable(agent.peers.get(name)))
+                .ifPresent(SimPeer::close);
+        return true;
+    }
+
+    @Override
     public void close() {
         if (!open) {
             return;

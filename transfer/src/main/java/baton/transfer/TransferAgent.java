@@ -69,6 +69,15 @@ public interface TransferAgent extends AutoCloseable {
         return false;
     }
 
+    /**
+     * Ends every connection with the agent of that name, whichever side opened it, and the transfers over them.
+     *
+     * @return true if it now reads and writes nothing here unless it connects anew; false where it cannot be held back
+     */
+    default boolean disconnect(String name) {
+        return false;
+    }
+
     /** Ends all transfers and connections. When it returns none of the registered memory is touched any more. */
     @Override
     void close();

@@ -33,6 +33,7 @@ import java.util.Set;
 import java.util.TreeMap;
 import java.util.function.Predicate;
 import java.util.stream.Collectors;
+import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -451,7 +452,7 @@ final class NixlWorker implements WorkerConnector {
     }
 
     private List<Peer> peersInUse() {
-        return engines.values().stream()
+        return Stream.concat(engines.values().stream(), retired.stream().filter(RemoteEngine::isUsed))
                 .flatMap(engine -> engine.ranks().stream())
                 .map(RemoteRank::peer)
                 .toList();
@@ -699,11 +700,16 @@ final class NixlWorker implements WorkerConnector {
 
         private boolean await(Push waiting, long now) {
             RemoteEngine owner = engine.orElseThrow();
-            // Who is gone does not write.
-            owner.ranks().stream()
-                    .filter(remote -> !remote.peer().alive())
-                    .filter(remote -> waiting.awaited.remove(remote.peer().name()))
-                    .forEach(_ -> waiting.failure = Optional.of("the peer is gone"));
+            if (!owner.isConnected() && waiting.failure.isEmpty()) {
+                waiting.failure = Optional.of("the peer is gone");
+            }
+            // Our connection may be gone while it still has one to us, over which it writes.
+            for (RemoteRank remote : owner.ranks()) {
+                if (!remote.peer().alive()
+                        && waiting.awaited.remove(remote.peer().name())) {
+                    pool().agent().disconnect(remote.peer().name());
+                }
+            }
             if (waiting.failure.isEmpty() && (cancelled || now - deadline >= 0)) {
                 waiting.failure = Optional.of(cancelled ? "cancelled" : "the blocks were not pushed in time");
             }
@@ -730,13 +736,8 @@ final class NixlWorker implements WorkerConnector {
             if (waiting.gaveUp.isEmpty()) {
                 waiting.gaveUp = OptionalLong.of(now);
                 tell(owner, (PUSH_CANCEL + load.source().requestId()).getBytes(StandardCharsets.UTF_8));
-            } else if (now - waiting.gaveUp.getAsLong()
-                    >= settings.handshakeTimeout().toNanos()) {
-                for (RemoteRank remote : owner.ranks()) {
-                    if (waiting.awaited.remove(remote.peer().name())) {
-                        remote.peer().close();
-                    }
-                }
+            } else if (now - waiting.gaveUp.getAsLong() >= settings.lease().toNanos()) {
+                waiting.awaited.removeIf(pool().agent()::disconnect);
             }
         }
 

@@ -230,6 +230,14 @@ final class Pushes {
     }
 
     private void advance(Target target, Meeting meeting, long now) {
+        if (agent.isGone(target.agentName)) {
+            // Who has ended its connection counts on nothing being written any more.
+            target.fail("the decode instance has disconnected");
+            if (target.remote.isEmpty()) {
+                target.over = true;
+                return;
+            }
+        }
         if (target.remote.isEmpty() && !connect(target, meeting, now)) {
             return;
         }

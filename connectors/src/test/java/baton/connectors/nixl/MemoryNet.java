@@ -250,6 +250,11 @@ final class MemoryNet {
         }
 
         @Override
+        public boolean disconnect(String other) {
+            return true;
+        }
+
+        @Override
         public boolean isGone(String other) {
             return gone.contains(other);
         }

@@ -1,9 +1,12 @@
 package baton.engine.sim;
 
+import baton.kv.JsonFields;
 import baton.kv.Ticker;
 import baton.kv.connector.KvConnector;
 import baton.testkit.SimNetwork.Endpoint;
 import java.time.Duration;
+import java.util.Map;
+import java.util.Optional;
 
 /**
  * Where a connector of the simulation lives: one life of one instance.
@@ -14,6 +17,16 @@ record Place(Endpoint endpoint, Ticker ticker) {
     /** Makes the connectors of a world, one for each life of each instance. */
     interface Wiring {
         KvConnector connect(Place place);
+
+        /** The connector's settings at an instance. */
+        default Map<String, Object> settings(String instance) {
+            return Map.of();
+        }
+
+        /** What becomes of an answer's {@code kv_transfer_params} on the way to the next instance. */
+        default Optional<JsonFields> passOn(Optional<JsonFields> params) {
+            return params;
+        }
 
         /** Once it has begun, no transfer holds blocks for longer than this. */
         Duration longestTransfer();

@@ -18,7 +18,11 @@ class SimulationTest {
 
     /** What a world of that seed exchanges its caches by. */
     private static Place.Wiring wiring(World.Site site, long seed) {
-        Function<Place, KvConnector> connectors = switch ((int) Math.floorMod(seed, 4L)) {
+        int kind = Math.floorMod(seed, 8);
+        if (kind >= 4) {
+            return new NixlWiring(site, kind == 7);
+        }
+        Function<Place, KvConnector> connectors = switch (kind) {
             case 0 -> store(site, false);
             case 1 -> store(site, true);
             default -> PullConnector::new;

@@ -73,7 +73,7 @@ final class Watch {
         if (network.isRead(place.endpoint(), block * bytes(), bytes())) {
             throw broken("block=" + block + " goes to request " + request + " while a peer reads it");
         }
-        if (network.isWritten(place.endpoint(), block * bytes(), bytes())) {
+        if (network.isWritten(runner.cache().block(block))) {
             throw broken("block=" + block + " goes to request " + request + " while a load writes it");
         }
     }
@@ -128,7 +128,7 @@ final class Watch {
                     }
                     for (int i = 0; i * blockSize < end; i++) {
                         int block = slice.blockTable()[i];
-                        if (network.isWritten(place.endpoint(), block * bytes(), bytes())) {
+                        if (network.isWritten(runner.cache().block(block))) {
                             throw broken("block=" + block + " is used while a load writes it");
                         }
                         if ((i + 1) * blockSize > slice.start()

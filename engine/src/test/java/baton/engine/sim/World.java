@@ -88,7 +88,7 @@ final class World implements AutoCloseable {
     private long trace;
 
     /** The world as its connectors need it. */
-    record Site(SplittableRandom random, SimNetwork network, Arena arena, int blockSize) {}
+    record Site(SplittableRandom random, SimNetwork network, Arena arena, int blockSize, VirtualTicker ticker) {}
 
     /**
      * @param wiring chooses the connectors
@@ -107,7 +107,7 @@ final class World implements AutoCloseable {
         maxLength = 16 + random.nextInt(40);
         loadFailurePolicy = random.nextInt(4) == 0 ? LoadFailurePolicy.FAIL : LoadFailurePolicy.RECOMPUTE;
         modelFaults = !calm && random.nextInt(6) == 0 ? 0.02 : 0;
-        this.wiring = wiring.apply(new Site(random.split(), network, arena, blockSize), seed);
+        this.wiring = wiring.apply(new Site(random.split(), network, arena, blockSize, ticker), seed);
         families = IntStream.range(0, 1 + random.nextInt(3))
                 .mapToObj(_ -> tokens(maxLength))
                 .toList();
@@ -208,6 +208,10 @@ final class World implements AutoCloseable {
         private Instance(String name) {
             this.name = name;
             int seqs = 1 + random.nextInt(6);
+            KvTransferConfig.Builder transfer = KvTransferConfig.builder("Simulated", KvRole.BOTH)
+                    .engineId(name)
+                    .loadFailurePolicy(loadFailurePolicy);
+            wiring.settings(name).forEach(transfer::extra);
             this.config = EngineConfig.of(Path.of("oracle"))
                     .blockSize(blockSize)
                     .maxNumSeqs(seqs)
@@ -215,10 +219,7 @@ final class World implements AutoCloseable {
                     .schedulingPolicy(random.nextBoolean() ? SchedulingPolicy.FCFS : SchedulingPolicy.PRIORITY)
                     .longPrefillTokenThreshold(random.nextInt(3) == 0 ? 1 + random.nextInt(8) : 0)
                     .enablePrefixCaching(random.nextInt(6) > 0)
-                    .kvTransfer(KvTransferConfig.builder("Simulated", KvRole.BOTH)
-                            .engineId(name)
-                            .loadFailurePolicy(loadFailurePolicy)
-                            .build())
+                    .kvTransfer(transfer.build())
                     .build();
             this.hasher = new BlockHasher(OracleRunner.FINGERPRINT, blockSize);
             begin();
@@ -504,7 +505,7 @@ final class World implements AutoCloseable {
                         throw new AssertionError(ended.id + " ended after " + ended.output.size());
                     }
                     if (ended.maxTokens < maxTokens) {
-                        decode(params);
+                        decode(wiring.passOn(params));
                     } else {
                         answered(ended);
                     }

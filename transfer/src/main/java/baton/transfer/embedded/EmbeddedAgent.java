@@ -503,6 +503,17 @@ public final class EmbeddedAgent implements TransferAgent {
     }
 
     @Override
+    public boolean disconnect(String peer) {
+        List<Link> ending;
+        synchronized (registry) {
+            ending = links.stream().filter(link -> link.peerName().equals(peer)).toList();
+        }
+        ending.forEach(Link::beginClosing);
+        ending.forEach(Link::close);
+        return true;
+    }
+
+    @Override
     public void close() {
         List<Link> open;
         synchronized (registry) {

@@ -1,0 +1,144 @@
+package baton.connectors.nixl;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.kv.DType;
+import baton.kv.JsonFields;
+import baton.kv.KvLayout;
+import baton.kv.KvRole;
+import baton.kv.KvTransferConfig;
+import baton.kv.ModelFingerprint;
+import baton.kv.connector.ConnectorContext;
+import baton.kv.connector.Rank;
+import baton.kv.connector.SchedulerConnector.RequestEnd;
+import baton.kv.connector.SchedulerConnector.ScheduledRequest;
+import baton.kv.connector.SchedulerConnector.ScheduledStep;
+import baton.kv.connector.WorkerReport;
+import baton.testkit.FakeKvRequest;
+import baton.testkit.VirtualTicker;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.OptionalLong;
+import java.util.Set;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+
+/** Which generation of a block is whose, and what is sealed when. */
+class NixlSchedulerTest {
+    private static final KvLayout LAYOUT = new KvLayout(1, 1, 4, 4, DType.F32);
+    private static final JsonFields KEEP = JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\": true}");
+
+    private final ConnectorContext context = new ConnectorContext(
+            KvTransferConfig.builder("NixlConnector", KvRole.BOTH).engineId("p").build(),
+            new ModelFingerprint("fake", "00"),
+            LAYOUT,
+            new VirtualTicker());
+    private final NixlScheduler scheduler = new NixlScheduler(
+            context, NixlSettings.of(JsonFields.empty(""), Map.of()), new MemoryNet().fabric(), TransferMode.PULL);
+
+    @BeforeEach
+    void start() {
+        scheduler.onHandshakeMetadata(Map.of(
+                Rank.FIRST,
+                new RankInfo(
+                        "p",
+                        "",
+                        "00",
+                        Rank.FIRST,
+                        1,
+                        1,
+                        new byte[0],
+                        LAYOUT,
+                        1,
+                        0,
+                        16,
+                        OptionalLong.of(0),
+                        Optional.empty())));
+    }
+
+    @AfterEach
+    void stop() {
+        scheduler.close();
+    }
+
+    private static FakeKvRequest request(String id, int length) {
+        return new FakeKvRequest(id, FakeKvRequest.counting(1, length), 4).withKvTransferParams(KEEP);
+    }
+
+    private NixlStep step(Set<String> preempted, ScheduledRequest... requests) {
+        return (NixlStep) scheduler.buildMetadata(new ScheduledStep(List.of(requests), Set.of(), preempted));
+    }
+
+    private List<Integer> opened(NixlStep step) {
+        return step.opened().stream().map(NixlStep.Opened::block).toList();
+    }
+
+    @Test
+    void aBlockHasANewGenerationForEachWriterAndNoneForEachStep() {
+        FakeKvRequest first = request("a", 10);
+        scheduler.onNewRequest(first);
+        scheduler.onAllocated(first, new int[] {3, 4}, 0, 0);
+        NixlStep one = step(Set.of(), new ScheduledRequest(first, new int[] {3, 4}, 0, 6));
+        assertThat(one.opened()).containsExactly(new NixlStep.Opened(3, 1), new NixlStep.Opened(4, 1));
+        assertThat(one.sealed()).containsExactly(3);
+        NixlStep two = step(Set.of(), new ScheduledRequest(first, new int[] {3, 4, 5}, 6, 4));
+        assertThat(two.opened()).containsExactly(new NixlStep.Opened(5, 1));
+        assertThat(two.sealed()).containsExactly(4, 5);
+
+        FakeKvRequest second = request("b", 9);
+        scheduler.onNewRequest(second);
+        scheduler.onAllocated(second, new int[] {3, 5, 6}, 4, 0);
+        NixlStep three = step(Set.of(), new ScheduledRequest(second, new int[] {3, 5, 6}, 4, 5));
+        assertThat(three.opened()).containsExactly(new NixlStep.Opened(5, 2), new NixlStep.Opened(6, 1));
+        assertThat(three.sealed()).containsExactly(5, 6);
+    }
+
+    @Test
+    void whoLosesItsBlocksWritesNewGenerationsIntoTheSameOnes() {
+        FakeKvRequest request = request("a", 8);
+        scheduler.onNewRequest(request);
+        scheduler.onAllocated(request, new int[] {3, 4}, 0, 0);
+        step(Set.of(), new ScheduledRequest(request, new int[] {3, 4}, 0, 8));
+        scheduler.onAllocated(request, new int[] {4, 3}, 0, 0);
+        NixlStep again = step(Set.of("a"), new ScheduledRequest(request, new int[] {4, 3}, 0, 8));
+        assertThat(again.opened()).containsExactly(new NixlStep.Opened(4, 2), new NixlStep.Opened(3, 2));
+        assertThat(again.sealed()).containsExactly(4, 3);
+    }
+
+    @Test
+    void blocksThatCouldNotBeLoadedAreWrittenAnew() {
+        FakeKvRequest request = request("a", 8);
+        scheduler.onNewRequest(request);
+        scheduler.onAllocated(request, new int[] {3, 4}, 0, 0);
+        step(Set.of(), new ScheduledRequest(request, new int[] {3, 4}, 0, 8));
+        scheduler.onStepDone(new WorkerReport(Set.of(), Set.of(), Set.of(4), List.of()));
+        NixlStep again = step(Set.of(), new ScheduledRequest(request, new int[] {3, 4}, 4, 4));
+        assertThat(opened(again)).containsExactly(4);
+        assertThat(again.sealed()).containsExactly(4);
+    }
+
+    @Test
+    void sharedBlocksThatNobodySealedAreSealedForTheirFirstReader() {
+        FakeKvRequest plain = new FakeKvRequest("a", FakeKvRequest.counting(1, 9), 4);
+        scheduler.onNewRequest(plain);
+        scheduler.onAllocated(plain, new int[] {3, 4, 5}, 0, 0);
+        assertThat(step(Set.of(), new ScheduledRequest(plain, new int[] {3, 4, 5}, 0, 9))
+                        .sealed())
+                .isEmpty();
+        FakeKvRequest read = request("b", 9);
+        scheduler.onNewRequest(read);
+        scheduler.onAllocated(read, new int[] {3, 4, 6}, 8, 0);
+        assertThat(step(Set.of(), new ScheduledRequest(read, new int[] {3, 4, 6}, 8, 1))
+                        .sealed())
+                .containsExactly(3, 4, 6);
+        JsonFields params = scheduler
+                .onFinished(read, RequestEnd.STOPPED, new int[] {3, 4, 6})
+                .kvTransferParams()
+                .orElseThrow();
+        assertThat(params.integer("remote_num_tokens")).contains(9L);
+        assertThat(params.object("baton").orElseThrow().value("generations").orElseThrow())
+                .hasToString("[1,1,1]");
+    }
+}

@@ -1,0 +1,85 @@
+package baton.connectors.nixl;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import baton.kv.ConfigException;
+import baton.kv.JsonFields;
+import java.time.Duration;
+import java.util.List;
+import java.util.Map;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+class NixlSettingsTest {
+    private static NixlSettings settings(String json, Map<String, String> environment) {
+        return NixlSettings.of(JsonFields.parse("kv_connector_extra_config", json.replace('\'', '"')), environment);
+    }
+
+    @Test
+    void theDefaultsAreVllms() {
+        NixlSettings settings = settings("{}", Map.of());
+        assertThat(settings.lease()).isEqualTo(Duration.ofSeconds(30));
+        assertThat(settings.heartbeatInterval()).isEqualTo(Duration.ofSeconds(5));
+        assertThat(settings.leaseExtension()).isEqualTo(Duration.ofSeconds(20));
+        assertThat(settings.decoderBlocksTtl()).isEqualTo(Duration.ofMinutes(8));
+        assertThat(settings.pushRegistrationTimeout()).isEqualTo(Duration.ofMinutes(8));
+        assertThat(settings.recomputeThreshold()).isEqualTo(64);
+        assertThat(settings.bidirectional()).isFalse();
+        assertThat(settings.enforceCompatibility()).isTrue();
+        assertThat(settings.engineTtl()).isEqualTo(Duration.ofHours(1));
+        assertThat(settings.handshakeTimeout()).isEqualTo(Duration.ofSeconds(5));
+        assertThat(settings.transferTimeout()).isEqualTo(Duration.ofSeconds(30));
+        assertThat(settings.host()).isEqualTo("localhost");
+        assertThat(settings.port()).isEqualTo(5600);
+        assertThat(settings.peers()).isEmpty();
+    }
+
+    @Test
+    void theSideChannelIsWhereSettingsOrVariablesSay() {
+        Map<String, String> environment =
+                Map.of("VLLM_NIXL_SIDE_CHANNEL_HOST", "10.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_PORT", "5700");
+        assertThat(settings("{}", environment).host()).isEqualTo("10.0.0.1");
+        assertThat(settings("{}", environment).port()).isEqualTo(5700);
+        NixlSettings own = settings("{'side_channel_host': 'p', 'side_channel_port': '0'}", environment);
+        assertThat(own.host()).isEqualTo("p");
+        assertThat(own.port()).isZero();
+        assertThatThrownBy(() -> settings("{}", Map.of("VLLM_NIXL_SIDE_CHANNEL_PORT", "many")))
+                .isInstanceOf(ConfigException.class)
+                .hasMessage("VLLM_NIXL_SIDE_CHANNEL_PORT: is 'many', must be a port from 0 to 65535");
+    }
+
+    @Test
+    void whatIsSetCounts() {
+        NixlSettings settings = settings(
+                "{'kv_lease_duration': 12, 'engine_ttl': 0, 'bidirectional_kv_xfer': 'true', 'peers': ['a:1', '::1:2']}",
+                Map.of());
+        assertThat(settings.lease()).isEqualTo(Duration.ofSeconds(12));
+        assertThat(settings.transferTimeout()).isEqualTo(Duration.ofSeconds(12));
+        assertThat(settings.engineTtl()).isZero();
+        assertThat(settings.bidirectional()).isTrue();
+        assertThat(settings.peers())
+                .isEqualTo(List.of(new NixlSettings.Address("a", 1), new NixlSettings.Address("::1", 2)));
+    }
+
+    @ParameterizedTest
+    @CsvSource(
+            delimiter = '|',
+            value = {
+                "{'kv_lease_duration': 0} | kv_lease_duration: is 0.0, must be seconds from 0.001 to 31536000",
+                "{'kv_lease_duration': 'long'} | kv_lease_duration: must be a number",
+                "{'kv_recompute_threshold': -1} | kv_recompute_threshold: is -1, must be at least 0",
+                "{'side_channel_port': 70000} | side_channel_port: is 70000, must be a port from 0 to 65535",
+                "{'side_channel_host': ''} | side_channel_host: is empty, must be a host name or address",
+                "{'enforce_handshake_compat': 7} | enforce_handshake_compat: must be true or false",
+                "{'peers': 'a:1'} | peers: must be an array of strings",
+                "{'peers': ['a']} | peers: has 'a', must have host:port"
+            },
+            quoteCharacter = '`')
+    void whatCannotBeIsRefused(String json, String message) {
+        assertThatThrownBy(() -> settings(json, Map.of()))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageStartingWith("kv_connector_extra_config." + message);
+    }
+}
