@@ -2,19 +2,21 @@ package baton.cli;
 
 import baton.cli.ApiClient.Answer;
 import java.io.PrintWriter;
+import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 
-/** A hand-over as the instances' own metrics tell it. */
+/**
+ * A hand-over as the instances' own metrics tell it.
+ *
+ * @param way what happened to the KV between the instances, line by line
+ */
 record HandoverPicture(
         int promptTokens,
         int prefillComputed,
         int handedOver,
         int decodeComputed,
-        double savedBytes,
-        double saveMillis,
-        double loadedBytes,
-        double loadMillis,
+        List<String> way,
         double prefillMillis,
         Answer answer) {
 
@@ -25,15 +27,28 @@ record HandoverPicture(
             Map<String, Double> decodeBefore,
             Map<String, Double> decodeAfter,
             Answer answer) {
+        double read = growth(decodeBefore, decodeAfter, "vllm:nixl_bytes_transferred_sum", "");
+        List<String> way = read > 0
+                ? List.of("KV       %s read from prefill's memory in %s"
+                        .formatted(
+                                mebibytes(read),
+                                millis(growth(decodeBefore, decodeAfter, "vllm:nixl_xfer_time_seconds_sum", ""))))
+                : List.of(
+                        "KV       %s saved, %s after the last layer"
+                                .formatted(
+                                        mebibytes(growth(prefillBefore, prefillAfter, "baton:kv_save_bytes_total", "")),
+                                        millis(growth(prefillBefore, prefillAfter, "baton:kv_save_seconds_sum", ""))),
+                        "shared storage",
+                        "KV       %s loaded in %s"
+                                .formatted(
+                                        mebibytes(growth(decodeBefore, decodeAfter, "baton:kv_load_bytes_total", "")),
+                                        millis(growth(decodeBefore, decodeAfter, "baton:kv_load_seconds_sum", ""))));
         return new HandoverPicture(
                 answer.promptTokens(),
                 (int) growth(prefillBefore, prefillAfter, "vllm:prompt_tokens_by_source_total", "local_compute"),
                 (int) growth(decodeBefore, decodeAfter, "vllm:prompt_tokens_by_source_total", "external_kv_transfer"),
                 (int) growth(decodeBefore, decodeAfter, "vllm:prompt_tokens_by_source_total", "local_compute"),
-                growth(prefillBefore, prefillAfter, "baton:kv_save_bytes_total", ""),
-                growth(prefillBefore, prefillAfter, "baton:kv_save_seconds_sum", "") * 1e3,
-                growth(decodeBefore, decodeAfter, "baton:kv_load_bytes_total", ""),
-                growth(decodeBefore, decodeAfter, "baton:kv_load_seconds_sum", "") * 1e3,
+                way,
                 growth(prefillBefore, prefillAfter, "vllm:request_prefill_time_seconds_sum", "") * 1e3,
                 answer);
     }
@@ -61,29 +76,32 @@ record HandoverPicture(
                     ▼
                   router ──▶ prefill      computed %d tokens in %.0f ms
                     │          │
-                    │          │ KV       %s saved, %.1f ms after the last layer
-                    │          ▼
-                    │        shared storage
-                    │          │
-                    │          │ KV       %s loaded in %.1f ms
-                    │          ▼
-                    └──────▶ decode       took over %d tokens, computed %d
-
                 """,
                 answer.ttftMillis(),
                 answer.meanItlMillis(),
                 promptTokens,
                 prefillComputed,
-                prefillMillis,
-                mebibytes(savedBytes),
-                saveMillis,
-                mebibytes(loadedBytes),
-                loadMillis,
-                handedOver,
-                decodeComputed);
+                prefillMillis);
+        for (String line : way) {
+            if (line.startsWith("KV")) {
+                out.println("    │          │ " + line);
+                out.println("    │          ▼");
+            } else {
+                out.println("    │        " + line);
+                out.println("    │          │");
+            }
+        }
+        out.printf(Locale.ROOT, """
+                    └──────▶ decode       took over %d tokens, computed %d
+
+                """, handedOver, decodeComputed);
     }
 
     private static String mebibytes(double bytes) {
         return String.format(Locale.ROOT, "%.2f MiB", bytes / (1 << 20));
+    }
+
+    private static String millis(double seconds) {
+        return String.format(Locale.ROOT, "%.1f ms", seconds * 1e3);
     }
 }

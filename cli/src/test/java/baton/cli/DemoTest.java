@@ -10,8 +10,9 @@ import java.util.List;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import java.util.stream.Stream;
-import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
 
 /** {@code baton demo}, as a user runs it. */
 class DemoTest {
@@ -19,11 +20,12 @@ class DemoTest {
     @SuppressWarnings("NullAway.Init")
     private Path directory;
 
-    @Test
-    void answersFromAHandedOverCache() throws Exception {
+    @ParameterizedTest
+    @ValueSource(strings = {"SharedStorageConnector", "NixlConnector"})
+    void answersFromAHandedOverCache(String connector) throws Exception {
         Path out = directory.resolve("out");
         Path err = directory.resolve("err");
-        ProcessBuilder demo = Instances.baton(List.of("demo"));
+        ProcessBuilder demo = Instances.baton(List.of("demo", "--connector", connector));
         demo.command().add(1, "-Djava.io.tmpdir=" + Files.createDirectory(directory.resolve("tmp")));
         Process process =
                 demo.redirectOutput(out.toFile()).redirectError(err.toFile()).start();
@@ -41,10 +43,10 @@ class DemoTest {
         int handedOver = Integer.parseInt(taken.group(1));
         int computed = Integer.parseInt(taken.group(2));
         assertThat(handedOver).isGreaterThan(500);
-        assertThat(computed).isBetween(1, 16);
+        assertThat(computed).isBetween(0, 16);
         assertThat(said)
                 .containsPattern("prompt, " + (handedOver + computed) + " tokens")
-                .doesNotContainPattern("0\\.00 MiB (saved|loaded)");
+                .doesNotContainPattern("0\\.00 MiB (saved|loaded|read)");
         assertThat(Files.readString(err)).isEmpty();
         try (Stream<Path> left = Files.list(directory.resolve("tmp"))) {
             assertThat(left.map(Path::getFileName).map(Path::toString)).noneMatch(name -> name.startsWith("baton-"));
