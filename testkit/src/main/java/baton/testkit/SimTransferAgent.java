@@ -14,10 +14,12 @@ import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Set;
 import java.util.TreeMap;
 
 /**
@@ -33,6 +35,7 @@ public final class SimTransferAgent implements TransferAgent {
     private final SimNetwork.Endpoint endpoint;
     private final TreeMap<Long, Region> regions = new TreeMap<>();
     private final Map<String, SimPeer> peers = new LinkedHashMap<>();
+    private final Set<String> cutOff = new HashSet<>();
     private final List<SimTransfer> underWay = new ArrayList<>();
     private boolean open = true;
 
@@ -129,6 +132,9 @@ public final class SimTransferAgent implements TransferAgent {
         if (agent == null || agent == this) {
             throw new TransferException("no other agent is named " + wanted);
         }
+        if (cutOff.contains(wanted) || agent.cutOff.contains(name)) {
+            throw new TransferException("agents %s and %s were cut off from each other".formatted(name, wanted));
+        }
         SimPeer peer = new SimPeer(agent);
         peers.put(wanted, peer);
         return peer;
@@ -180,7 +186,8 @@ public final class SimTransferAgent implements TransferAgent {
     }
 
     @Override
-    public boolean disconnect(String other) {
+    public boolean cutOff(String other) {
+        cutOff.add(other);
         Optional.ofNullable(peers.get(other)).ifPresent(SimPeer::close);
         Optional.ofNullable(fabric.agents.get(other))
                 .flatMap(agent -> Optional.ofNullable(agent.peers.get(name)))

@@ -70,11 +70,13 @@ public interface TransferAgent extends AutoCloseable {
     }
 
     /**
-     * Ends every connection with the agent of that name, whichever side opened it, and the transfers over them.
+     * Ends every connection with the agent of that name, whichever side opened it, and the transfers over them, and takes no new one:
+     * who was not heard of may still believe that it is to write here. A name is that of one life, so an instance that comes back
+     * is another.
      *
-     * @return true if it now reads and writes nothing here unless it connects anew; false where it cannot be held back
+     * @return true if it reads and writes nothing here any more; false where it cannot be held back
      */
-    default boolean disconnect(String name) {
+    default boolean cutOff(String name) {
         return false;
     }
 

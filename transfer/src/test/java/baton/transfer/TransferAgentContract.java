@@ -3,6 +3,7 @@ package baton.transfer;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import static org.assertj.core.api.Assertions.fail;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import baton.transfer.Transfer.Cause;
 import baton.transfer.Transfer.State;
@@ -363,6 +364,26 @@ public abstract class TransferAgentContract {
         assertThat(again.alive()).isTrue();
         assertThat(finish(here.start(Operation.READ, again, List.of(range(0, 0, POOL)), Optional.empty(), LONG)))
                 .isInstanceOf(State.Done.class);
+    }
+
+    @Test
+    void whoIsCutOffWritesNothingAnyMoreAndDoesNotComeBack() throws TransferException {
+        Pools large = large();
+        Peer back = there.connect(here.metadata(), LONG);
+        Transfer write = here.start(Operation.WRITE, peer, large.scattered(), Optional.empty(), LONG);
+        assumeTrue(there.cutOff(here.name()), "this agent cannot hold back its peers");
+        large.theirs.fill((byte) 77);
+        assertThat(finish(write)).isNotInstanceOf(State.UnderWay.class);
+        assertThat(isFilledWith(large.theirs, 77)).isTrue();
+        await("the end of the connection is noticed", () -> !peer.alive() && !back.alive());
+        assertThatThrownBy(() -> here.connect(there.metadata(), LONG))
+                .isInstanceOf(TransferException.class)
+                .hasMessageContaining("cut off");
+        assertThatThrownBy(() -> there.connect(here.metadata(), LONG))
+                .isInstanceOf(TransferException.class)
+                .hasMessageContaining("cut off");
+        TransferAgent reborn = agent("here");
+        assertThat(reborn.connect(there.metadata(), LONG).alive()).isTrue();
     }
 
     @Test

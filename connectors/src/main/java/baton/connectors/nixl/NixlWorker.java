@@ -47,8 +47,8 @@ import org.slf4j.LoggerFactory;
  * over, or until those who wanted them are gone. Who cannot be heard of any more cannot read.
  *
  * Pushed: a load registers with the owner of the blocks and waits to hear that they are here, then goes on as if it had read them.
- * If it is given up before, nothing is reported until the owner has said that it does not write any more, or the connection is
- * ended, by which its writes are.
+ * If it is given up before, nothing is reported until the owner has said that it does not write any more, or is cut off, by which
+ * its writes end. It stays cut off: it may still hold our registration, and not know that it was given up.
  *
  * Messages: those of Notice, and between ours "PUSH_DONE:<request>:<digest of the prompt>:<block>=<generation>,...", "PUSH_FAILED:<request>" and
  * "PUSH_CANCEL:<request>".
@@ -707,7 +707,7 @@ final class NixlWorker implements WorkerConnector {
             for (RemoteRank remote : owner.ranks()) {
                 if (!remote.peer().alive()
                         && waiting.awaited.remove(remote.peer().name())) {
-                    pool().agent().disconnect(remote.peer().name());
+                    pool().agent().cutOff(remote.peer().name());
                 }
             }
             if (waiting.failure.isEmpty() && (cancelled || now - deadline >= 0)) {
@@ -731,13 +731,13 @@ final class NixlWorker implements WorkerConnector {
             return true;
         }
 
-        /** Asks the owner to stop, and after a while ends the connection, by which its writes end. */
+        /** Asks the owner to stop, and after a while cuts it off, by which its writes end. */
         private void giveUp(RemoteEngine owner, Push waiting, long now) {
             if (waiting.gaveUp.isEmpty()) {
                 waiting.gaveUp = OptionalLong.of(now);
                 tell(owner, (PUSH_CANCEL + load.source().requestId()).getBytes(StandardCharsets.UTF_8));
             } else if (now - waiting.gaveUp.getAsLong() >= settings.lease().toNanos()) {
-                waiting.awaited.removeIf(pool().agent()::disconnect);
+                waiting.awaited.removeIf(pool().agent()::cutOff);
             }
         }
 

@@ -250,7 +250,7 @@ final class MemoryNet {
         }
 
         @Override
-        public boolean disconnect(String other) {
+        public boolean cutOff(String other) {
             return true;
         }
 

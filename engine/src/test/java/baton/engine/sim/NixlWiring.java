@@ -219,8 +219,8 @@ final class NixlWiring implements Place.Wiring {
         }
 
         @Override
-        public boolean disconnect(String name) {
-            return agent.disconnect(name);
+        public boolean cutOff(String name) {
+            return agent.cutOff(name);
         }
 
         @Override

@@ -91,6 +91,9 @@ public final class EmbeddedAgent implements TransferAgent {
     private final NavigableMap<Long, Registered> regions = new TreeMap<>();
     private final Set<Moving> movings = new HashSet<>();
     private final Set<Link> links = new HashSet<>();
+    /** Names of agents that may not come back. */
+    private final Set<String> cutOff = new HashSet<>();
+
     private long revision;
     private boolean closed;
 
@@ -363,7 +366,8 @@ public final class EmbeddedAgent implements TransferAgent {
                             described(new byte[Metadata.SECRET_BYTES]).bytes()),
                     deadline);
             link.updateMemory(new Metadata.Update(peer.revision(), peer.regions()));
-            begin(link);
+            enlist(link);
+            link.start();
             // What was registered meanwhile is in nobody's message.
             link.send(regionsNow());
             return link;
@@ -392,20 +396,22 @@ public final class EmbeddedAgent implements TransferAgent {
         }
     }
 
-    private void begin(Link link) throws IOException, TransferException {
+    private void enlist(Link link) throws IOException, TransferException {
         try {
-            enlist(link);
+            synchronized (registry) {
+                requireOpen();
+                requireNotCutOff(link.peerName());
+                links.add(link);
+            }
         } catch (TransferException e) {
             link.abandon();
             throw e;
         }
-        link.start();
     }
 
-    private void enlist(Link link) throws TransferException {
-        synchronized (registry) {
-            requireOpen();
-            links.add(link);
+    private void requireNotCutOff(String peer) throws TransferException {
+        if (cutOff.contains(peer)) {
+            throw new TransferException("agent %s was cut off by agent %s".formatted(peer, name));
         }
     }
 
@@ -448,12 +454,15 @@ public final class EmbeddedAgent implements TransferAgent {
     }
 
     /** @throws TransferException if who says so may not come in */
-    void admit(Frame.Hello hello) throws TransferException {
+    void admit(Frame.Hello hello, String asking) throws TransferException {
         if (!MessageDigest.isEqual(hello.secret(), secret)) {
             throw new TransferException("the secret is not that of the agent here");
         }
         if (!hello.name().equals(name)) {
             throw new TransferException("the agent here is %s, not %s".formatted(name, hello.name()));
+        }
+        synchronized (registry) {
+            requireNotCutOff(asking);
         }
     }
 
@@ -503,9 +512,10 @@ public final class EmbeddedAgent implements TransferAgent {
     }
 
     @Override
-    public boolean disconnect(String peer) {
+    public boolean cutOff(String peer) {
         List<Link> ending;
         synchronized (registry) {
+            cutOff.add(peer);
             ending = links.stream().filter(link -> link.peerName().equals(peer)).toList();
         }
         ending.forEach(Link::beginClosing);

@@ -153,8 +153,8 @@ final class Link {
                 throw new TransferException("who connects does not introduce itself");
             }
             try {
-                agent.admit(hello);
                 Metadata asking = Metadata.parse(hello.metadata());
+                agent.admit(hello, asking.name());
                 meet(asking);
                 updateMemory(new Metadata.Update(asking.revision(), asking.regions()));
             } catch (TransferException e) {
@@ -206,7 +206,11 @@ final class Link {
         selector.select(_ -> {}, millis);
     }
 
+    /** Ends it before it has begun. */
     void abandon() throws IOException {
+        if (memory != null) {
+            memory.giveUp().forEach(PeerMemory.Mapped::close);
+        }
         channel.close();
         readable.close();
         writable.close();
