@@ -114,6 +114,16 @@ public record EngineBench(
     }
 
     private ModelReport measureRandom(ModelConfig config, List<MachineLimits> limits) throws IOException {
+        return withRandomCheckpoint(config, progress, directory -> measure(directory, limits));
+    }
+
+    /** What is done with a checkpoint. */
+    interface Use<T> {
+        T with(Path directory) throws IOException;
+    }
+
+    /** Writes a random checkpoint into a temporary directory, for as long as it is used. */
+    static <T> T withRandomCheckpoint(ModelConfig config, Consumer<String> progress, Use<T> use) throws IOException {
         Path temporary = Files.createTempDirectory("baton-bench");
         try {
             requireRoom(temporary, config);
@@ -122,7 +132,7 @@ public record EngineBench(
             progress.accept("writing a random checkpoint of Llama-3.2-1B's shape to " + directory);
             RandomCheckpoint.write(directory, config, 1);
             writeTokenizer(directory.resolve("tokenizer.json"), config.vocabularySize());
-            return measure(directory, limits);
+            return use.with(directory);
         } finally {
             delete(temporary);
         }

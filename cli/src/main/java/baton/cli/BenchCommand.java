@@ -2,6 +2,8 @@ package baton.cli;
 
 import baton.bench.EngineBench;
 import baton.bench.EngineReport;
+import baton.bench.HandoverBench;
+import baton.bench.HandoverReport;
 import baton.bench.TransferBench;
 import baton.bench.TransferReport;
 import baton.engine.model.Quantization;
@@ -25,7 +27,11 @@ import picocli.CommandLine.Spec;
         description = "Measures how fast Baton is.",
         mixinStandardHelpOptions = true,
         synopsisSubcommandLabel = "COMMAND",
-        subcommands = {BenchCommand.EngineCommand.class, BenchCommand.TransferCommand.class})
+        subcommands = {
+            BenchCommand.EngineCommand.class,
+            BenchCommand.TransferCommand.class,
+            BenchCommand.HandoverCommand.class
+        })
 final class BenchCommand {
     /** {@code baton bench engine}: forward passes against the machine's limits, requests against forward passes. */
     @Command(
@@ -140,6 +146,66 @@ final class BenchCommand {
                         err.flush();
                     });
             TransferReport report = bench.run();
+            report.print(spec.commandLine().getOut());
+            if (json != null) {
+                Files.writeString(json, report.toJson().toPrettyString() + "\n");
+            }
+            return 0;
+        }
+    }
+
+    /** {@code baton bench handover}: from prefill's last token to decode's first step. */
+    @Command(
+            name = "handover",
+            description = "Measures handing prompts over between two engines against the transfer alone, in one run.",
+            mixinStandardHelpOptions = true,
+            sortOptions = false)
+    static final class HandoverCommand implements Callable<Integer> {
+        @Spec
+        private CommandSpec spec;
+
+        @Option(names = "--threads", description = "Threads that each engine computes with (default: all cores).")
+        private @Nullable Integer threads;
+
+        @Option(
+                names = "--model",
+                paramLabel = "DIR",
+                description = "Checkpoint directory; repeatable (default: the embedded tiny-ledger).")
+        private List<Path> models = List.of();
+
+        @Option(
+                names = "--skip-1b",
+                description =
+                        "Leave out the random checkpoint of Llama-3.2-1B's shape, which takes 2.5 GB of disk and twice"
+                                + " that of memory while it is measured.")
+        private boolean skip1b;
+
+        @Option(
+                names = "--tokens",
+                split = ",",
+                paramLabel = "N",
+                description = "Tokens of the prompts (default: 128,512,2048).")
+        private List<Integer> tokens = HandoverBench.TOKENS;
+
+        @Option(
+                names = "--repetitions",
+                paramLabel = "N",
+                defaultValue = "7",
+                description = "Hand-overs of each length (default: ${DEFAULT-VALUE}).")
+        private int repetitions;
+
+        @Option(names = "--json", paramLabel = "FILE", description = "Write the figures to this file too.")
+        private @Nullable Path json;
+
+        @Override
+        public Integer call() throws IOException {
+            PrintWriter err = spec.commandLine().getErr();
+            HandoverBench bench = new HandoverBench(
+                    threads == null ? OptionalInt.empty() : OptionalInt.of(threads), tokens, repetitions, line -> {
+                        err.println(line);
+                        err.flush();
+                    });
+            HandoverReport report = bench.run(models.isEmpty() ? List.of(Models.embedded()) : models, !skip1b);
             report.print(spec.commandLine().getOut());
             if (json != null) {
                 Files.writeString(json, report.toJson().toPrettyString() + "\n");

@@ -25,6 +25,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.OptionalInt;
+import java.util.OptionalLong;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
@@ -46,6 +47,10 @@ import org.slf4j.LoggerFactory;
 public final class LocalEngine implements Engine {
     private static final Logger LOG = LoggerFactory.getLogger(LocalEngine.class);
     private static final long STOP_SECONDS = 60;
+    /** Between looks at transfers while nothing is computed. */
+    private static final long LEAST_WAIT_NANOS = 50_000;
+
+    private static final long MOST_WAIT_NANOS = 1_000_000;
 
     private sealed interface Command {
         record Submit(Live live, List<Request> sequences) implements Command {}
@@ -101,6 +106,9 @@ public final class LocalEngine implements Engine {
 
     /** Requests with sequences left; the engine thread's. */
     private final Map<String, Live> liveById = new HashMap<>();
+
+    /** Since when steps compute nothing; the engine thread's. */
+    private OptionalLong idleSince = OptionalLong.empty();
 
     private LocalEngine(
             EngineConfig config,
@@ -444,13 +452,24 @@ public final class LocalEngine implements Engine {
         if (!core.hasWork()) {
             return commands.take();
         }
-        // Without anything to compute only transfers are awaited: look again soon.
         boolean computed = core.step();
         status = core.status(Optional.empty());
-        return computed ? null : commands.poll(500, TimeUnit.MICROSECONDS);
+        if (computed) {
+            idleSince = OptionalLong.empty();
+            return null;
+        }
+        // Only transfers are awaited. Looking again after a part of the time that has passed is little work, and late
+        // by little.
+        long now = ticker.nanos();
+        if (idleSince.isEmpty()) {
+            idleSince = OptionalLong.of(now);
+        }
+        long wait = Math.clamp((now - idleSince.getAsLong()) / 32, LEAST_WAIT_NANOS, MOST_WAIT_NANOS);
+        return commands.poll(wait, TimeUnit.NANOSECONDS);
     }
 
     private boolean obey(Command command) {
+        idleSince = OptionalLong.empty();
         switch (command) {
             case Command.Submit(Live live, List<Request> sequences) -> {
                 Optional<String> used =

@@ -3,6 +3,7 @@ package baton.transfer;
 import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
+import java.util.function.IntConsumer;
 
 /**
  * Moves bytes between memory that it has registered and memory that its peers have registered; NIXL's agent in the JVM's terms.
@@ -48,6 +49,23 @@ public interface TransferAgent extends AutoCloseable {
      * @param timeout after it the transfer is over, well or badly
      */
     Transfer start(Operation operation, Peer peer, List<Range> ranges, Optional<byte[]> notification, Duration timeout);
+
+    /**
+     * As {@link #start(Operation, Peer, List, Optional, Duration)}, and tells of ranges while they are in the cache of the processor
+     * that moved them.
+     *
+     * @param arrived given the index of a range of which all bytes are in place, before the transfer is done and by any thread, at
+     *     most once for each; an implementation may tell of none. If it throws, the transfer fails
+     */
+    default Transfer start(
+            Operation operation,
+            Peer peer,
+            List<Range> ranges,
+            Optional<byte[]> notification,
+            Duration timeout,
+            IntConsumer arrived) {
+        return start(operation, peer, ranges, notification, timeout);
+    }
 
     /**
      * Sends a message, in order with other messages to that peer; lost only with the peer.

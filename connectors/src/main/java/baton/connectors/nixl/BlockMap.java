@@ -119,9 +119,21 @@ final class BlockMap {
         return Seals.unit(remoteLayout().blockSize());
     }
 
-    /** The bytes of the blocks. */
-    List<Range> ranges(Heads from) {
-        return ranges(from, pieces, 0, self.layout().layers());
+    /** Whether blocks come as they are, with all of their heads. */
+    boolean isWhole(Heads from) {
+        return self.layout().equals(sources.get(from.source()).layout())
+                && from.count() == self.layout().kvHeads();
+    }
+
+    /** Bytes of whole blocks, a range for each of ours. */
+    List<Range> wholes(Heads from, List<Piece> some) {
+        RankInfo source = sources.get(from.source());
+        long bytes = self.layout().blockBytes();
+        return some.stream()
+                .filter(piece -> piece.localSlot() == 0)
+                .map(piece ->
+                        new Range(self.pool() + piece.local() * bytes, source.pool() + piece.remote() * bytes, bytes))
+                .toList();
     }
 
     /** The bytes of some blocks in the layers {@code [firstLayer, endLayer)}. */
@@ -130,8 +142,7 @@ final class BlockMap {
         KvLayout local = self.layout();
         KvLayout remote = source.layout();
         List<Range> ranges = new ArrayList<>();
-        boolean whole =
-                local.equals(remote) && from.count() == local.kvHeads() && endLayer - firstLayer == local.layers();
+        boolean whole = isWhole(from) && endLayer - firstLayer == local.layers();
         boolean sameBlocks = local.blockSize() == remote.blockSize() && slots() == local.blockSize();
         for (Piece piece : some) {
             long localBlock = self.pool() + piece.local() * local.blockBytes();

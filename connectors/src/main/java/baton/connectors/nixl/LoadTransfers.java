@@ -17,17 +17,22 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.CompletionException;
+import java.util.function.IntConsumer;
 import java.util.zip.CRC32C;
 
 /**
- * How the blocks of one load come: the blocks themselves, read or pushed; when these are here, their seals; then the comparison,
- * beside the step. A load from a peer without seals is over with the first. It is over only when none of its transfers can write
- * any more.
+ * How the blocks of one load come: the blocks themselves, read or pushed; when these are here, their seals; then the comparison. A
+ * load from a peer without seals is over with the first. Digests are computed while a block is in the processor's cache, if the agent
+ * tells of it then, else beside the step as soon as a part of the blocks is here and the rest on its way. It is over only when none
+ * of its transfers can write any more and nothing reads the pool.
  */
 final class LoadTransfers {
+    /** A part is worth a transfer of its own. */
+    private static final long LEAST_PART = 4L << 20;
+
+    private static final int DIGESTS_AT_ONCE = 4;
+
     /** How it ended. */
     sealed interface Result {
         record Good() implements Result {}
@@ -38,14 +43,40 @@ final class LoadTransfers {
         record Failed(String message) implements Result {}
     }
 
+    /**
+     * What a phase of it took.
+     *
+     * @param phase {@code blocks}, {@code seals} or {@code check}
+     */
+    record Span(String phase, Duration duration) {}
+
     private enum Phase {
         BLOCKS,
         SEALS,
         CHECK,
+        /** Of the transfers nothing is left, but digests are being computed. */
+        FAILED,
         OVER
     }
 
-    private record Started(Transfer transfer, int ranges, Duration post) {}
+    private record Started(Heads heads, Transfer transfer, int ranges, Duration post) {}
+
+    /** The pieces {@code [from, to)}: whole blocks of ours. */
+    private static final class Part {
+        private final int from;
+        private final int to;
+        private final List<Transfer> transfers = new ArrayList<>();
+        private boolean digested;
+
+        private Part(int from, int to) {
+            this.from = from;
+            this.to = to;
+        }
+
+        private boolean isHere() {
+            return transfers.stream().allMatch(each -> each.state() instanceof Transfer.State.Done);
+        }
+    }
 
     private final BlockMap map;
     private final List<RemoteRank> remotes;
@@ -54,13 +85,26 @@ final class LoadTransfers {
     private final Fabric fabric;
     private final TransferStats stats;
     private final Ticker ticker;
+    private final List<Part> parts;
     private final List<Started> started = new ArrayList<>();
-    private final CompletableFuture<Map<Integer, Rejection>> check = new CompletableFuture<>();
+    /** By piece and head of ours. */
+    private final int[] digests;
+
+    /** By piece; set by who has digested it, before its transfer or its task is over. */
+    private final boolean[] isDigested;
+
+    private final List<CompletableFuture<Boolean>> digesting = new ArrayList<>();
+    private final List<Span> spans = new ArrayList<>();
+    private long phaseBegan;
     private Phase phase = Phase.BLOCKS;
+    private String failure = "";
     private Optional<Result> result = Optional.empty();
     private boolean cancelled;
 
-    /** @param arrived the blocks are here, and only to be checked */
+    /**
+     * @param arrived the blocks are here, and only to be checked
+     * @param mostParts in which they may come
+     */
     LoadTransfers(
             BlockMap map,
             List<RemoteRank> remotes,
@@ -70,6 +114,7 @@ final class LoadTransfers {
             TransferStats stats,
             Ticker ticker,
             boolean arrived,
+            int mostParts,
             Duration timeout)
             throws TransferException {
         this.map = map;
@@ -79,6 +124,11 @@ final class LoadTransfers {
         this.fabric = fabric;
         this.stats = stats;
         this.ticker = ticker;
+        this.phaseBegan = ticker.nanos();
+        this.parts = parts(mostParts);
+        this.digests =
+                new int[isChecked() ? map.pieces().size() * cache.layout().kvHeads() : 0];
+        this.isDigested = new boolean[map.pieces().size()];
         // Whatever may fail fails before the first transfer.
         if (isChecked()) {
             for (Heads heads : map.heads()) {
@@ -86,14 +136,50 @@ final class LoadTransfers {
             }
         }
         if (!arrived) {
-            for (Heads heads : map.heads()) {
-                start(heads, map.ranges(heads), timeout);
+            int layers = cache.layout().layers();
+            for (Part part : parts) {
+                for (Heads heads : map.heads()) {
+                    List<Piece> pieces = map.pieces().subList(part.from, part.to);
+                    if (isChecked() && map.isWhole(heads)) {
+                        int each = cache.layout().blockSize() / map.slots();
+                        part.transfers.add(start(
+                                heads,
+                                map.wholes(heads, pieces),
+                                timeout,
+                                block -> digestPieces(
+                                        part.from + block * each, Math.min(part.from + (block + 1) * each, part.to))));
+                    } else {
+                        part.transfers.add(start(heads, map.ranges(heads, pieces, 0, layers), timeout, _ -> {}));
+                    }
+                }
             }
         }
     }
 
+    private List<Part> parts(int most) {
+        List<Piece> pieces = map.pieces();
+        long bytes = map.load().blocks().length * cache.layout().blockBytes();
+        int count = isChecked() ? Math.clamp(bytes / LEAST_PART, 1, most) : 1;
+        List<Part> cut = new ArrayList<>();
+        int from = 0;
+        for (int i = 1; i < pieces.size(); i++) {
+            boolean nextBlock = pieces.get(i).local() != pieces.get(i - 1).local();
+            if (nextBlock && i >= (long) pieces.size() * (cut.size() + 1) / count) {
+                cut.add(new Part(from, i));
+                from = i;
+            }
+        }
+        cut.add(new Part(from, pieces.size()));
+        return cut;
+    }
+
     Optional<Result> result() {
         return result;
+    }
+
+    /** What its phases took, when it is over. */
+    List<Span> spans() {
+        return spans;
     }
 
     void cancel() {
@@ -105,47 +191,58 @@ final class LoadTransfers {
     boolean advance(Duration timeout) {
         return switch (phase) {
             case BLOCKS -> {
-                Optional<Boolean> all = over();
-                if (all.isEmpty()) {
-                    yield false;
+                boolean more = isChecked() && digestWhatIsHere();
+                if (!transfersAreOver()) {
+                    yield more;
                 }
-                if (all.get()) {
+                if (phase == Phase.BLOCKS) {
+                    count();
                     if (!isChecked()) {
-                        end(new Result.Good());
+                        enter(Phase.OVER);
+                        result = Optional.of(new Result.Good());
+                    } else if (cancelled) {
+                        fail("cancelled");
                     } else {
-                        phase = Phase.SEALS;
-                        seals(timeout);
+                        // What came since the look above.
+                        digestWhatIsHere();
+                        enter(Phase.SEALS);
+                        readSeals(timeout);
                     }
                 }
                 yield true;
             }
             case SEALS -> {
-                Optional<Boolean> all = over();
-                if (all.isEmpty()) {
+                if (!transfersAreOver()) {
                     yield false;
                 }
-                if (all.get()) {
-                    phase = Phase.CHECK;
-                    fabric.background().execute(() -> {
-                        try {
-                            check.complete(compare());
-                        } catch (RuntimeException | Error e) {
-                            check.completeExceptionally(e);
-                        }
-                    });
+                if (phase == Phase.SEALS) {
+                    enter(Phase.CHECK);
                 }
                 yield true;
             }
             case CHECK -> {
-                if (!check.isDone()) {
+                if (!digestsAreOver()) {
                     yield false;
                 }
-                try {
-                    Map<Integer, Rejection> bad = check.join();
-                    end(bad.isEmpty() ? new Result.Good() : new Result.Bad(bad));
-                } catch (CompletionException | CancellationException e) {
-                    end(new Result.Failed("the blocks could not be checked: " + e.getMessage()));
+                Optional<Throwable> broken = digesting.stream()
+                        .filter(CompletableFuture::isCompletedExceptionally)
+                        .map(CompletableFuture::exceptionNow)
+                        .findFirst();
+                if (broken.isPresent()) {
+                    fail("the blocks could not be checked: " + broken.get().getMessage());
+                } else {
+                    Map<Integer, Rejection> bad = compare();
+                    enter(Phase.OVER);
+                    result = Optional.of(bad.isEmpty() ? new Result.Good() : new Result.Bad(bad));
                 }
+                yield true;
+            }
+            case FAILED -> {
+                if (!digestsAreOver()) {
+                    yield false;
+                }
+                enter(Phase.OVER);
+                result = Optional.of(new Result.Failed(failure));
                 yield true;
             }
             case OVER -> false;
@@ -154,106 +251,168 @@ final class LoadTransfers {
 
     /** Returns when nothing reads or writes the pool any more. The agent is closed. */
     void awaitCheck() {
-        if (phase == Phase.CHECK) {
-            try {
-                check.join();
-            } catch (CompletionException | CancellationException e) {
-                end(new Result.Failed("the blocks could not be checked: " + e.getMessage()));
-            }
-        }
+        digesting.forEach(each -> each.handle((_, _) -> true).join());
     }
 
     private boolean isChecked() {
         return map.load().source().proof().isPresent();
     }
 
-    private void start(Heads heads, List<Range> ranges, Duration timeout) {
-        long before = ticker.nanos();
-        Transfer transfer =
-                agent.start(Operation.READ, remotes.get(heads.source()).peer(), ranges, Optional.empty(), timeout);
-        started.add(new Started(transfer, ranges.size(), Duration.ofNanos(ticker.nanos() - before)));
+    private void enter(Phase next) {
+        long now = ticker.nanos();
+        switch (phase) {
+            case BLOCKS -> spans.add(new Span("blocks", Duration.ofNanos(now - phaseBegan)));
+            case SEALS -> spans.add(new Span("seals", Duration.ofNanos(now - phaseBegan)));
+            case CHECK -> spans.add(new Span("check", Duration.ofNanos(now - phaseBegan)));
+            case FAILED, OVER -> {}
+        }
+        phaseBegan = now;
+        phase = next;
     }
 
-    private void seals(Duration timeout) {
+    private void fail(String message) {
+        failure = message;
+        enter(Phase.FAILED);
+    }
+
+    private Transfer start(Heads heads, List<Range> ranges, Duration timeout, IntConsumer arrived) {
+        long before = ticker.nanos();
+        Transfer transfer = agent.start(
+                Operation.READ, remotes.get(heads.source()).peer(), ranges, Optional.empty(), timeout, arrived);
+        started.add(new Started(heads, transfer, ranges.size(), Duration.ofNanos(ticker.nanos() - before)));
+        return transfer;
+    }
+
+    private void readSeals(Duration timeout) {
         started.clear();
-        if (cancelled) {
-            end(new Result.Failed("cancelled"));
-            return;
-        }
         for (Heads heads : map.heads()) {
             RemoteRank remote = remotes.get(heads.source());
             long local = remote.scratch().memory().region().memory().address();
-            start(heads, map.sealRanges(heads, local, remote.info().seals().orElseThrow()), timeout);
+            start(heads, map.sealRanges(heads, local, remote.info().seals().orElseThrow()), timeout, _ -> {});
         }
     }
 
-    /** Whether all have done what they should; empty while one is under way. */
-    private Optional<Boolean> over() {
-        Optional<String> failure = Optional.empty();
+    /** False while a transfer is under way. Of those that have failed the first fails the load. */
+    private boolean transfersAreOver() {
+        Optional<String> failed = Optional.empty();
         boolean underWay = false;
         for (Started each : started) {
             switch (each.transfer().state()) {
                 case Transfer.State.UnderWay() -> underWay = true;
                 case Transfer.State.Done _ -> {}
                 case Transfer.State.Failed(Transfer.Cause cause, String message) ->
-                    failure = Optional.of(cause + ": " + message);
+                    failed = failed.or(() -> Optional.of(cause + ": " + message));
             }
         }
         if (underWay) {
-            if (failure.isPresent()) {
+            if (failed.isPresent()) {
                 started.forEach(each -> each.transfer().cancel());
             }
-            return Optional.empty();
+            return false;
         }
-        if (failure.isPresent()) {
-            end(new Result.Failed(failure.get()));
-            return Optional.of(false);
-        }
-        if (phase == Phase.BLOCKS) {
+        failed.ifPresent(this::fail);
+        return true;
+    }
+
+    /** The blocks are here. The parts of what one rank has were started together and count as one transfer. */
+    private void count() {
+        for (Heads heads : map.heads()) {
+            long bytes = 0;
+            int ranges = 0;
+            Duration longest = Duration.ZERO;
+            Duration post = Duration.ZERO;
             for (Started each : started) {
-                if (each.transfer().state() instanceof Transfer.State.Done(long bytes, Duration elapsed)) {
-                    stats.transferred(elapsed, each.post(), bytes, each.ranges());
+                if (each.heads().equals(heads)
+                        && each.transfer().state() instanceof Transfer.State.Done(long moved, Duration elapsed)) {
+                    bytes += moved;
+                    ranges += each.ranges();
+                    longest = elapsed.compareTo(longest) > 0 ? elapsed : longest;
+                    post = post.plus(each.post());
+                }
+            }
+            if (ranges > 0) {
+                stats.transferred(longest, post, bytes, ranges);
+            }
+        }
+    }
+
+    // ---- the check
+
+    /** True if there was something new. */
+    private boolean digestWhatIsHere() {
+        boolean more = false;
+        for (Part part : parts) {
+            if (!part.digested && !cancelled && part.isHere()) {
+                part.digested = true;
+                more = true;
+                // What the agent has not told of.
+                int first = part.from;
+                while (first < part.to && isDigested[first]) {
+                    first++;
+                }
+                int each = Math.max(1, Math.ceilDiv(part.to - first, DIGESTS_AT_ONCE));
+                for (int from = first; from < part.to; from += each) {
+                    digest(from, Math.min(from + each, part.to));
                 }
             }
         }
-        return Optional.of(true);
+        return more;
+    }
+
+    private void digest(int from, int to) {
+        CompletableFuture<Boolean> done = new CompletableFuture<>();
+        digesting.add(done);
+        fabric.background().execute(() -> {
+            try {
+                digestPieces(from, to);
+                done.complete(true);
+            } catch (RuntimeException | Error e) {
+                done.completeExceptionally(e);
+            }
+        });
+    }
+
+    /** The bytes of these pieces are here. */
+    private void digestPieces(int from, int to) {
+        CRC32C crc = new CRC32C();
+        int heads = cache.layout().kvHeads();
+        for (int i = from; i < to; i++) {
+            Piece piece = map.pieces().get(i);
+            for (int head = 0; head < heads; head++) {
+                digests[i * heads + head] = Seals.digest(
+                        crc, cache.memory(), cache.layout(), piece.local(), head, piece.localSlot(), map.slots());
+            }
+            isDigested[i] = true;
+        }
+    }
+
+    private boolean digestsAreOver() {
+        return digesting.stream().allMatch(CompletableFuture::isDone);
     }
 
     private Map<Integer, Rejection> compare() {
         Map<Integer, Rejection> bad = new LinkedHashMap<>();
         long[] promised = map.load().source().proof().orElseThrow().generations();
-        CRC32C crc = new CRC32C();
+        int ownHeads = cache.layout().kvHeads();
         for (Heads heads : map.heads()) {
             RemoteRank remote = remotes.get(heads.source());
             long entryBytes = Seals.entryBytes(remote.info().layout());
             MemorySegment entries = remote.scratch().memory().region().memory();
-            for (Piece piece : map.pieces()) {
+            for (int i = 0; i < map.pieces().size(); i++) {
+                Piece piece = map.pieces().get(i);
                 MemorySegment entry = entries.asSlice(map.sealSlot(piece) * entryBytes, entryBytes);
                 for (int head = 0; head < heads.count() && !bad.containsKey(piece.local()); head++) {
-                    int digest = Seals.digest(
-                            crc,
-                            cache.memory(),
-                            cache.layout(),
-                            piece.local(),
-                            heads.localHead() + head,
-                            piece.localSlot(),
-                            map.slots());
                     Seals.check(
                                     entry,
                                     remote.info().layout(),
                                     promised[piece.index()],
                                     heads.remoteHead() + head,
                                     piece.remoteSlot(),
-                                    digest)
+                                    digests[i * ownHeads + heads.localHead() + head])
                             .ifPresent(wrong -> bad.put(piece.local(), wrong));
                 }
             }
         }
         return bad;
-    }
-
-    private void end(Result how) {
-        phase = Phase.OVER;
-        result = Optional.of(how);
     }
 }

@@ -80,6 +80,8 @@ final class NixlScheduler implements SchedulerConnector {
     private boolean workersBusy = true;
     private final Map<Rejection, Integer> rejected = new HashMap<>();
     private int unverified;
+    private final List<Measurement> phases = new ArrayList<>();
+    private long lastStepDone;
 
     private record Given(Tracked request, int[] blocks) {}
 
@@ -126,6 +128,7 @@ final class NixlScheduler implements SchedulerConnector {
     @Override
     public void onNewRequest(KvRequest request) {
         Tracked tracked = new Tracked();
+        tracked.since = context.ticker().nanos();
         requests.put(request.id(), tracked);
         request.kvTransferParams().ifPresent(params -> {
             try {
@@ -224,6 +227,7 @@ final class NixlScheduler implements SchedulerConnector {
             return;
         }
         tracked.loading = true;
+        phase("queue", tracked);
         int end = computedTokens + externalTokens;
         loads.add(new Load(
                 request.id(),
@@ -256,6 +260,10 @@ final class NixlScheduler implements SchedulerConnector {
         List<NixlStep.Written> written = new ArrayList<>();
         for (ScheduledRequest scheduled : step.requests()) {
             Tracked tracked = tracked(scheduled.request());
+            if (tracked.received) {
+                tracked.received = false;
+                phase("start", tracked);
+            }
             int[] table = scheduled.blockTable();
             int end = scheduled.computedTokens() + scheduled.scheduledTokens();
             for (int i = scheduled.computedTokens() / blockSize; i < Math.ceilDiv(end, blockSize); i++) {
@@ -341,6 +349,7 @@ final class NixlScheduler implements SchedulerConnector {
     @Override
     public void onStepDone(WorkerReport report) {
         workersBusy = report.busy();
+        lastStepDone = context.ticker().nanos();
         for (int block : report.invalidBlocks()) {
             if (block >= 0 && block < writers.length) {
                 writers[block] = 0;
@@ -350,8 +359,15 @@ final class NixlScheduler implements SchedulerConnector {
             Tracked tracked = requests.get(id);
             if (tracked != null) {
                 tracked.loading = false;
+                tracked.received = true;
+                tracked.since = lastStepDone;
             }
         }
+    }
+
+    /** Since the request came, or what it waited for. */
+    private void phase(String name, Tracked tracked) {
+        phases.add(TransferStats.handoverPhase(name, context.ticker().nanos() - tracked.since));
     }
 
     // ---- the end
@@ -402,10 +418,10 @@ final class NixlScheduler implements SchedulerConnector {
                                 .toArray(),
                         Reference.promptDigest(request, tokens, context.model()),
                         life.key());
-        return new Release(
-                true,
-                Optional.of(reference.toParams(
-                        (context.ticker().nanos() + nanos) / 1e9, mode.label(), context.pipelineParallelSize())));
+        long now = context.ticker().nanos();
+        JsonFields params = reference.toParams((now + nanos) / 1e9, mode.label(), context.pipelineParallelSize());
+        phases.add(TransferStats.handoverPhase("answer", context.ticker().nanos() - lastStepDone));
+        return new Release(true, Optional.of(params));
     }
 
     private int port() {
@@ -419,7 +435,8 @@ final class NixlScheduler implements SchedulerConnector {
 
     @Override
     public List<Measurement> takeMeasurements() {
-        List<Measurement> taken = new ArrayList<>();
+        List<Measurement> taken = new ArrayList<>(phases);
+        phases.clear();
         rejected.forEach((cause, count) -> taken.add(rejected(cause, count)));
         rejected.clear();
         if (unverified > 0) {
@@ -465,6 +482,11 @@ final class NixlScheduler implements SchedulerConnector {
         private boolean settled;
 
         private boolean loading;
+        /** It has loaded, and was not scheduled since. */
+        private boolean received;
+        /** When it came, or had loaded. */
+        private long since;
+
         /** Others will read this request's blocks. */
         private boolean toBeRead;
         /** The prefill instance may read this request's blocks in the next turn. */

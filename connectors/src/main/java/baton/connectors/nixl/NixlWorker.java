@@ -60,6 +60,11 @@ final class NixlWorker implements WorkerConnector {
 
     private static final String PUSH_CANCEL = "PUSH_CANCEL:";
 
+    /** In which a load comes, if not more than {@link #MANY_LOADS} are under way: agents bound the transfers of a peer. */
+    private static final int PARTS = 8;
+
+    private static final int MANY_LOADS = 32;
+
     /** References whose owners are still to be told something; more are not kept. */
     private static final int MOST_MESSAGES = 10_000;
 
@@ -252,10 +257,15 @@ final class NixlWorker implements WorkerConnector {
     }
 
     private void seal() {
+        if (toSeal.length == 0) {
+            return;
+        }
+        long before = now();
         for (int block : toSeal) {
             pool().seals().seal(block);
         }
         toSeal = new int[0];
+        stats.handover("seal", Duration.ofNanos(now() - before));
     }
 
     private void work() {
@@ -597,6 +607,7 @@ final class NixlWorker implements WorkerConnector {
         private void begin(RemoteEngine owner, long now) {
             engine = Optional.of(owner);
             owner.use(now);
+            stats.handover("handshake", Duration.ofNanos(now - since));
             Optional<String> misfit = owner.ranks().stream()
                     .flatMap(remote -> BlockMap.misfit(
                             remote.info().layout(), pool().info().layout())
@@ -632,6 +643,7 @@ final class NixlWorker implements WorkerConnector {
                         stats,
                         context.ticker(),
                         arrived,
+                        pulls.size() <= MANY_LOADS ? PARTS : 1,
                         Duration.ofNanos(Math.max(1, deadline - now))));
             } catch (TransferException | RuntimeException e) {
                 fail("transfer_setup_failed", String.valueOf(e.getMessage()), now);
@@ -748,7 +760,16 @@ final class NixlWorker implements WorkerConnector {
                 return moved;
             }
             switch (result.get()) {
-                case LoadTransfers.Result.Good() -> over = true;
+                case LoadTransfers.Result.Good() -> {
+                    moving.spans().forEach(span -> stats.handover(span.phase(), span.duration()));
+                    log.debug(
+                            "request {}: {} tokens of request {} received; {}",
+                            load.requestId(),
+                            load.tokens(),
+                            load.source().requestId(),
+                            moving.spans());
+                    over = true;
+                }
                 case LoadTransfers.Result.Bad(Map<Integer, Rejection> blocks) -> {
                     blocks.values().stream().distinct().forEach(this::count);
                     log.warn(

@@ -5,6 +5,7 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
+import java.util.Map;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -42,6 +43,21 @@ final class TransferStats {
             samples.add(new Sample(seconds, postSeconds, bytes));
             descriptors += ranges;
         }
+    }
+
+    /** A phase of a hand-over is done; see {@link #handoverPhase}. */
+    void handover(String phase, Duration took) {
+        measurements.add(handoverPhase(phase, took.toNanos()));
+    }
+
+    /**
+     * What a phase of a hand-over took. The owner's: {@code seal} for each step that sealed blocks, {@code answer} from the last
+     * step's forward pass to the reference. The reader's, one after the other: {@code queue} until the load is given to the workers,
+     * {@code handshake} until the owner is connected, {@code blocks}, {@code seals} and {@code check} until these are done, and {@code start}
+     * until the step that computes the first token.
+     */
+    static Measurement handoverPhase(String phase, long nanos) {
+        return new Measurement("baton:kv_handover", Measurement.Kind.SECONDS, nanos / 1e9, Map.of("phase", phase));
     }
 
     void count(String name) {

@@ -190,7 +190,7 @@ public final class EngineCore implements AutoCloseable {
                 failure);
     }
 
-    /** Does one step. True if anything was computed; if not, the caller may wait a little before the next one. */
+    /** Does one step. True if anything was computed or is now there to be; if not, the caller may wait a little before the next one. */
     public boolean step() {
         if (!busy) {
             clock.reset();
@@ -205,9 +205,11 @@ public final class EngineCore implements AutoCloseable {
             }
         }
         int generated = 0;
+        boolean loaded;
         List<Measurement> measurements = new ArrayList<>();
         try (CloseableLogits logits = execute(step)) {
             WorkerReport report = workers.report(step.finished());
+            loaded = !report.received().isEmpty();
             clock.enter(StepPhase.SCHEDULE);
             measurements.addAll(report.measurements());
             Outcome outcome = scheduler.executed(logits.failure().isEmpty() ? step : step.notComputed(), report);
@@ -251,7 +253,7 @@ public final class EngineCore implements AutoCloseable {
         if (computed) {
             tell(() -> listener.onStepTimes(times));
         }
-        return computed;
+        return computed || loaded;
     }
 
     @Override

@@ -4,17 +4,22 @@ import baton.transfer.Transfer.Cause;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Optional;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.function.IntConsumer;
 
 /** Threads that copy memory, piece by piece; between two pieces a copy can be ended. */
 final class Copier implements AutoCloseable {
     private static final long LEAST_PIECE = 128L << 10;
     /** Above 2.5 MiB the JVM copies past the caches, which is faster; much more makes ending slow. */
     private static final long MOST_PIECE = 4L << 20;
+
+    /** Waking a thread takes longer. */
+    private static final long MOST_AT_ONCE = 64L << 10;
 
     /** So many that threads end at about the same time although the machine does not run them equally. */
     private static final int PIECES_PER_THREAD = 16;
@@ -35,23 +40,43 @@ final class Copier implements AutoCloseable {
     /** A range to copy; both sides have its length. */
     record Copy(MemorySegment from, MemorySegment to) {}
 
-    /** Starts to copy; ends {@code moving} with the last byte. */
+    /** Starts to copy; ends {@code moving} with the last byte. The little is copied at once. */
     void start(Moving moving, List<Copy> ranges) {
+        start(moving, ranges, Optional.empty());
+    }
+
+    /** @param arrived told of each range, by its index, right after it was copied */
+    void start(Moving moving, List<Copy> ranges, Optional<IntConsumer> arrived) {
         long bytes = moving.bytes();
         long most = Math.clamp(bytes / ((long) threads * PIECES_PER_THREAD), LEAST_PIECE, MOST_PIECE);
-        List<List<Copy>> pieces = pieces(ranges, most);
+        List<List<Copy>> pieces = arrived.isPresent() ? wholes(ranges, most) : pieces(ranges, most);
+        int[] firsts = new int[pieces.size()];
+        for (int i = 1; i < firsts.length; i++) {
+            firsts[i] = firsts[i - 1] + pieces.get(i - 1).size();
+        }
+        IntConsumer told = arrived.orElse(_ -> {});
         AtomicInteger next = new AtomicInteger();
         AtomicLong left = new AtomicLong(bytes);
+        if (bytes <= MOST_AT_ONCE) {
+            work(moving, pieces, firsts, next, left, told);
+            return;
+        }
         try {
             for (int i = Math.min(threads, pieces.size()); i > 0; i--) {
-                executor.execute(() -> work(moving, pieces, next, left));
+                executor.execute(() -> work(moving, pieces, firsts, next, left, told));
             }
         } catch (RejectedExecutionException _) {
             moving.fail(Cause.CANCELLED, "the agent is closed");
         }
     }
 
-    private static void work(Moving moving, List<List<Copy>> pieces, AtomicInteger next, AtomicLong left) {
+    private static void work(
+            Moving moving,
+            List<List<Copy>> pieces,
+            int[] firsts,
+            AtomicInteger next,
+            AtomicLong left,
+            IntConsumer told) {
         while (moving.enter()) {
             long copied = 0;
             try {
@@ -59,9 +84,11 @@ final class Copier implements AutoCloseable {
                 if (piece >= pieces.size()) {
                     return;
                 }
+                int index = firsts[piece];
                 for (Copy copy : pieces.get(piece)) {
                     MemorySegment.copy(copy.from, 0, copy.to, 0, copy.from.byteSize());
                     copied += copy.from.byteSize();
+                    told.accept(index++);
                 }
             } catch (RuntimeException | InternalError e) {
                 // An InternalError is a page of a mapping that could not be had.
@@ -73,6 +100,21 @@ final class Copier implements AutoCloseable {
                 moving.succeed();
             }
         }
+    }
+
+    /** Whole ranges, the short ones gathered up to so many bytes. */
+    private static List<List<Copy>> wholes(List<Copy> ranges, long most) {
+        List<List<Copy>> pieces = new ArrayList<>();
+        long bytes = 0;
+        for (Copy range : ranges) {
+            if (pieces.isEmpty() || bytes + range.from.byteSize() > most) {
+                pieces.add(new ArrayList<>());
+                bytes = 0;
+            }
+            pieces.getLast().add(range);
+            bytes += range.from.byteSize();
+        }
+        return pieces;
     }
 
     /** Neighbours become one, the long are cut, the short are gathered: pieces of at most so many bytes, to be copied at a time. */

@@ -27,6 +27,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.TimeUnit;
+import java.util.function.IntConsumer;
 import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -493,7 +494,12 @@ final class Link {
     // Asking
 
     /** Starts a transfer that we want. */
-    Transfer ask(Operation operation, List<Range> ranges, Optional<byte[]> notification, Duration timeout) {
+    Transfer ask(
+            Operation operation,
+            List<Range> ranges,
+            Optional<byte[]> notification,
+            Duration timeout,
+            Optional<IntConsumer> arrived) {
         long begun = System.nanoTime();
         Ours ours;
         List<Copier.Copy> copies = new ArrayList<>();
@@ -528,7 +534,7 @@ final class Link {
         if (ranges.isEmpty()) {
             ours.succeed();
         } else if (mapped && operation == Operation.READ) {
-            agent.copier().start(ours, copies);
+            agent.copier().start(ours, copies, arrived);
         } else {
             ours.request(mapped);
         }

@@ -1,0 +1,46 @@
+package baton.cli;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.bench.HandoverBench;
+import baton.bench.HandoverReport;
+import java.io.IOException;
+import java.io.PrintWriter;
+import java.io.StringWriter;
+import java.nio.file.Path;
+import java.util.List;
+import java.util.OptionalInt;
+import org.junit.jupiter.api.Test;
+
+class HandoverBenchTest {
+    @Test
+    void measuresEveryPhaseOfAHandOverBetweenTwoProcesses() throws IOException {
+        Path model =
+                Path.of(System.getProperty("user.dir")).resolveSibling("models").resolve("tiny-ledger");
+        HandoverReport report =
+                new HandoverBench(OptionalInt.of(1), List.of(16, 160), 2, _ -> {}).run(List.of(model), false);
+
+        assertThat(report.models()).singleElement().satisfies(each -> {
+            assertThat(each.firstHandshake()).isPositive();
+            assertThat(each.sizes()).extracting(HandoverReport.Size::tokens).containsExactly(16, 160);
+            assertThat(each.sizes()).allSatisfy(size -> {
+                assertThat(size.handovers()).hasSize(2).allSatisfy(handover -> {
+                    assertThat(List.of("answer", "pass on", "queue", "handshake", "start"))
+                            .allSatisfy(
+                                    phase -> assertThat(handover.span(phase)).isPositive());
+                    double load = handover.span("blocks") + handover.span("seals") + handover.span("check");
+                    assertThat(load).isPositive().isLessThanOrEqualTo(handover.span("to first step"));
+                    assertThat(handover.span("transfer")).isLessThanOrEqualTo(handover.span("blocks"));
+                    assertThat(handover.seconds()).isGreaterThan(handover.span("to first step"));
+                });
+                assertThat(size.ratio(true))
+                        .isEqualTo(size.best(HandoverReport.Handover::seconds) / size.transfer(true));
+            });
+        });
+        StringWriter text = new StringWriter();
+        report.print(new PrintWriter(text));
+        assertThat(text.toString()).contains("160 tokens", "hand-over", "ratio", "check");
+        assertThat(report.toJson().at("/models/0/sizes/1/phases/blocks").asDouble())
+                .isPositive();
+    }
+}
