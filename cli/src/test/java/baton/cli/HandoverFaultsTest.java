@@ -52,7 +52,7 @@ class HandoverFaultsTest {
     private static final int MAX_TOKENS = 8;
     private static final int AT_ONCE = 6;
     /** Far more than lease, handshake and transfer may take together. */
-    private static final Duration LATEST = Duration.ofSeconds(30);
+    private static final Duration LATEST = Duration.ofSeconds(60);
 
     private static final String TRANSFER = "--kv-transfer-config.";
     private static final String EXTRA = TRANSFER + "kv_connector_extra_config.";
@@ -272,14 +272,14 @@ class HandoverFaultsTest {
                 Reply reply = Reply.of(sent.get(LATEST.toSeconds(), TimeUnit.SECONDS));
                 assertThat(reply.status()).as(reply.body()).isEqualTo(200);
                 return Optional.of(reply);
-            } catch (CancellationException e) {
-                assertThat(fault).isEqualTo(leaves);
-                tally.left.incrementAndGet();
-            } catch (ExecutionException e) {
-                if (fault != dies || !(e.getCause() instanceof IOException)) {
+            } catch (CancellationException | ExecutionException e) {
+                // Which of the two a cancelled request ends in depends on the moment.
+                boolean left = e instanceof CancellationException || e.getCause() instanceof CancellationException;
+                boolean ended = e.getCause() instanceof IOException;
+                if (!(fault == leaves && left) && !(fault == dies && ended)) {
                     throw e;
                 }
-                tally.ended.incrementAndGet();
+                (left ? tally.left : tally.ended).incrementAndGet();
             } finally {
                 underWay.removeIf(each -> each == sent);
             }
