@@ -229,7 +229,8 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
                     .redirectError(ProcessBuilder.Redirect.appendTo(log.toFile()))
                     .start();
             CompletableFuture<URI> said = ready;
-            Thread.ofVirtual().name(name + "-output").start(() -> {
+            // A virtual thread that reads a pipe holds the processor that it runs on.
+            Thread.ofPlatform().daemon().name(name + "-output").start(() -> {
                 try (BufferedReader output = started.inputReader(StandardCharsets.UTF_8)) {
                     for (String line = output.readLine(); line != null; line = output.readLine()) {
                         if (line.startsWith(Service.READY)) {
