@@ -198,7 +198,8 @@ class HandoverFaultsTest {
                         Await.until(
                                 LATEST,
                                 () -> "nothing is being decoded",
-                                () -> !decoding.isEmpty() || asking.stream().allMatch(Future::isDone));
+                                () -> decoding.stream().anyMatch(each -> !each.isDone())
+                                        || asking.stream().allMatch(Future::isDone));
                         decoding.forEach(each -> each.cancel(true));
                     }
                     case BAD_REFERENCES -> badReferences();
@@ -264,10 +265,10 @@ class HandoverFaultsTest {
          * @param leaves the fault that ends the request
          */
         private Optional<Reply> send(
-                Instance instance, Queue<CompletableFuture<?>> underWay, ObjectNode body, Fault dies, Fault leaves)
+                Instance instance, Queue<CompletableFuture<?>> legs, ObjectNode body, Fault dies, Fault leaves)
                 throws Exception {
             CompletableFuture<HttpResponse<String>> sent = instance.postAndGoOn("/v1/completions", body);
-            underWay.add(sent);
+            legs.add(sent);
             try {
                 Reply reply = Reply.of(sent.get(LATEST.toSeconds(), TimeUnit.SECONDS));
                 assertThat(reply.status()).as(reply.body()).isEqualTo(200);
@@ -280,8 +281,6 @@ class HandoverFaultsTest {
                     throw e;
                 }
                 (left ? tally.left : tally.ended).incrementAndGet();
-            } finally {
-                underWay.removeIf(each -> each == sent);
             }
             return Optional.empty();
         }
