@@ -226,7 +226,8 @@ final class LocalCluster implements AutoCloseable {
             this.name = name;
             this.process = process;
             this.log = log;
-            Thread.ofVirtual().name(name + "-output").start(this::readOutput);
+            // A virtual thread that reads a pipe holds the processor that it runs on.
+            Thread.ofPlatform().daemon().name(name + "-output").start(this::readOutput);
         }
 
         private void readOutput() {

@@ -165,6 +165,10 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
 
     /** An answer. */
     record Reply(int status, String body, HttpResponse<?> response) {
+        static Reply of(HttpResponse<String> response) {
+            return new Reply(response.statusCode(), response.body(), response);
+        }
+
         JsonNode json() {
             return JSON.readTree(body);
         }
@@ -225,7 +229,8 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
                     .redirectError(ProcessBuilder.Redirect.appendTo(log.toFile()))
                     .start();
             CompletableFuture<URI> said = ready;
-            Thread.ofVirtual().name(name + "-output").start(() -> {
+            // A virtual thread that reads a pipe holds the processor that it runs on.
+            Thread.ofPlatform().daemon().name(name + "-output").start(() -> {
                 try (BufferedReader output = started.inputReader(StandardCharsets.UTF_8)) {
                     for (String line = output.readLine(); line != null; line = output.readLine()) {
                         if (line.startsWith(Service.READY)) {
@@ -279,6 +284,15 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
             signal("-STOP");
         }
 
+        /** Lets it go on after {@link #freeze}. */
+        void thaw() throws IOException, InterruptedException {
+            signal("-CONT");
+        }
+
+        long pid() {
+            return process.pid();
+        }
+
         private void signal(String signal) throws IOException, InterruptedException {
             Process kill = new ProcessBuilder("kill", signal, Long.toString(process.pid())).start();
             assertThat(kill.waitFor()).isZero();
@@ -311,8 +325,7 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
         }
 
         private Reply send(HttpRequest request) throws IOException, InterruptedException {
-            HttpResponse<String> response = http.send(request, BodyHandlers.ofString());
-            return new Reply(response.statusCode(), response.body(), response);
+            return Reply.of(http.send(request, BodyHandlers.ofString()));
         }
 
         Reply complete(int[] prompt, int maxTokens) throws IOException, InterruptedException {
@@ -331,15 +344,13 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
         }
 
         /** Sends a request and does not wait; cancelling closes its connection. */
-        CompletableFuture<HttpResponse<Void>> postAndGoOn(String path, ObjectNode body, String... headers)
+        CompletableFuture<HttpResponse<String>> postAndGoOn(String path, ObjectNode body, String... headers)
                 throws InterruptedException {
+            HttpRequest.Builder request = request(path)
+                    .header("Content-Type", "application/json")
+                    .POST(HttpRequest.BodyPublishers.ofString(body.toString()));
             return http.sendAsync(
-                    request(path)
-                            .headers(headers)
-                            .header("Content-Type", "application/json")
-                            .POST(HttpRequest.BodyPublishers.ofString(body.toString()))
-                            .build(),
-                    BodyHandlers.discarding());
+                    (headers.length == 0 ? request : request.headers(headers)).build(), BodyHandlers.ofString());
         }
 
         /** The sum of the samples of that name whose labels contain {@code label}. */

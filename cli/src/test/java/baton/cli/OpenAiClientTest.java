@@ -311,7 +311,7 @@ class OpenAiClientTest {
             assertThat(first.stream().findFirst()).isPresent();
             assertThat(second.stream().findFirst()).isPresent();
             // Both places are taken: what comes now waits.
-            CompletableFuture<HttpResponse<Void>> third = endpoint.instance.postAndGoOn(
+            CompletableFuture<HttpResponse<String>> third = endpoint.instance.postAndGoOn(
                     "/v1/completions",
                     Instances.greedy(Ledgers.prompt(100, 3), 1000).put("ignore_eos", true),
                     "Authorization",

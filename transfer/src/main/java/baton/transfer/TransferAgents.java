@@ -28,6 +28,8 @@ import tools.jackson.databind.JsonNode;
  *   <li>{@code backend_params}: an object for each backend, its parameters
  *   <li>{@code num_threads}: parameter {@code num_threads} of the backend UCX, as in vLLM
  *   <li>{@code nixl_library}: NIXL's library, see {@link NixlLibrary}
+ *   <li>{@code transport}: {@code tcp} lets the embedded agent use TCP within a host as well, {@code auto} (default) only between
+ *       hosts; asks for {@code embedded}
  * </ul>
  *
  * <p>{@code auto} takes NIXL where there is an RDMA device and the library loads, and the embedded agent otherwise, which within a
@@ -40,6 +42,7 @@ public final class TransferAgents {
     public static final String BACKEND_PARAMS = "backend_params";
     public static final String NUM_THREADS = "num_threads";
     public static final String NIXL_LIBRARY = "nixl_library";
+    public static final String TRANSPORT = "transport";
 
     private static final Logger LOG = LoggerFactory.getLogger(TransferAgents.class);
     private static final Path RDMA_DEVICES = Path.of("/sys/class/infiniband");
@@ -74,10 +77,12 @@ public final class TransferAgents {
             Function<Optional<Path>, NixlLibrary> find,
             boolean rdma)
             throws TransferException {
+        EmbeddedAgent.Settings own =
+                transport(extra).map(embedded::withTransport).orElse(embedded);
         Optional<Path> library = extra.string(NIXL_LIBRARY).map(Path::of);
         NixlAgent.Settings nixl = nixl(extra);
         return switch (kind(extra)) {
-            case EMBEDDED -> EmbeddedAgent.open(prefix, embedded);
+            case EMBEDDED -> EmbeddedAgent.open(prefix, own);
             case NIXL ->
                 switch (find.apply(library)) {
                     case NixlLibrary.Found found -> explicit(found, prefix, nixl, extra, rdma);
@@ -91,7 +96,7 @@ public final class TransferAgents {
                             RDMA_DEVICES,
                             TRANSFER_AGENT);
                 }
-                yield best.isPresent() ? best.get() : EmbeddedAgent.open(prefix, embedded);
+                yield best.isPresent() ? best.get() : EmbeddedAgent.open(prefix, own);
             }
         };
     }
@@ -140,8 +145,15 @@ public final class TransferAgents {
     private static Kind kind(JsonFields extra) {
         String value = extra.string(TRANSFER_AGENT).orElse("auto");
         boolean backends = extra.value(BACKENDS).isPresent();
+        boolean transport = extra.value(TRANSPORT).isPresent();
+        if (transport && (backends || value.equals("nixl"))) {
+            throw new ConfigException(
+                    extra.field(TRANSPORT),
+                    "is of the embedded agent, but " + (backends ? BACKENDS : TRANSFER_AGENT)
+                            + " asks for nixl: leave one out");
+        }
         return switch (value) {
-            case "auto" -> backends ? Kind.NIXL : Kind.AUTO;
+            case "auto" -> backends ? Kind.NIXL : transport ? Kind.EMBEDDED : Kind.AUTO;
             case "nixl" -> Kind.NIXL;
             case "embedded" -> {
                 if (backends) {
@@ -153,6 +165,14 @@ public final class TransferAgents {
             }
             default -> throw ConfigException.unsupported(extra.field(TRANSFER_AGENT), value, "auto, embedded, nixl");
         };
+    }
+
+    private static Optional<EmbeddedAgent.Transport> transport(JsonFields extra) {
+        return extra.string(TRANSPORT).map(value -> switch (value) {
+            case "auto" -> EmbeddedAgent.Transport.AUTO;
+            case "tcp" -> EmbeddedAgent.Transport.TCP;
+            default -> throw ConfigException.unsupported(extra.field(TRANSPORT), value, "auto, tcp");
+        });
     }
 
     private static NixlAgent.Settings nixl(JsonFields extra) {

@@ -30,7 +30,9 @@ class TransferAgentsTest {
                 "{}|true",
                 "{}|false",
                 "{\"transfer_agent\": \"embedded\"}|true",
-                "{\"transfer_agent\": \"auto\"}|true"
+                "{\"transfer_agent\": \"auto\"}|true",
+                "{\"transport\": \"tcp\"}|true",
+                "{\"transport\": \"auto\", \"transfer_agent\": \"embedded\"}|false"
             })
     void withoutNixlTheEmbeddedAgentIsTaken(String settings, boolean rdma) throws TransferException {
         try (TransferAgent agent = open(settings, NOWHERE, rdma)) {
@@ -52,6 +54,9 @@ class TransferAgentsTest {
                 "{'backends': []}|extra.backends|array",
                 "{'backends': [7]}|extra.backends|array",
                 "{'transfer_agent': 'mooncake'}|extra.transfer_agent|auto, embedded, nixl",
+                "{'transport': 'rdma'}|extra.transport|auto, tcp",
+                "{'transport': 'tcp', 'transfer_agent': 'nixl'}|extra.transport|leave one out",
+                "{'transport': 'tcp', 'backends': ['UCX']}|extra.transport|backends asks for nixl",
                 "{'num_threads': -1}|extra.num_threads|at least 0",
                 "{'backend_params': {'POSIX': {}}}|extra.backend_params.POSIX|UCX"
             })

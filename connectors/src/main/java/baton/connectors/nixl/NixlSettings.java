@@ -66,6 +66,7 @@ public record NixlSettings(
             TransferAgents.BACKEND_PARAMS,
             TransferAgents.NUM_THREADS,
             TransferAgents.NIXL_LIBRARY,
+            TransferAgents.TRANSPORT,
             LEASE,
             DECODER_TTL,
             THRESHOLD,

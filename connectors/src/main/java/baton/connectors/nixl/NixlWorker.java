@@ -65,7 +65,7 @@ final class NixlWorker implements WorkerConnector {
 
     private static final int MANY_LOADS = 32;
 
-    /** References whose owners are still to be told something; more are not kept. */
+    /** References whose owners are still to be told something, and what readers said too early; more are not kept. */
     private static final int MOST_MESSAGES = 10_000;
 
     private final ConnectorContext context;
@@ -84,7 +84,10 @@ final class NixlWorker implements WorkerConnector {
     private final Map<String, Pull> pulls = new LinkedHashMap<>();
     private final List<Message> messages = new ArrayList<>();
     private final Map<String, Held> held = new LinkedHashMap<>();
-    /** What readers have said of requests that are still running: all that they need was pushed. */
+    /**
+     * What readers have said of requests that are still running, or are yet to come: they need nothing, or all that they need was
+     * pushed. Both legs of a pushed request may come at once, and the reader's be done first.
+     */
     private final Map<String, Held> early = new HashMap<>();
 
     private int[] toSeal = {};
@@ -190,9 +193,12 @@ final class NixlWorker implements WorkerConnector {
         }
         toSeal = step.sealed();
         for (NixlStep.Lease lease : step.leases()) {
-            Held kept = Optional.ofNullable(early.remove(key(lease.requestId())))
-                    .orElseGet(() -> new Held(lease.requestId(), now));
-            kept.until = now + lease.nanos();
+            Held kept = new Held(lease.requestId(), now + lease.nanos());
+            Held said = early.remove(key(lease.requestId()));
+            if (said != null) {
+                kept.done.addAll(said.done);
+                kept.readers = said.readers;
+            }
             held.put(key(lease.requestId()), kept);
         }
         sideChannelPort = step.port();
@@ -336,16 +342,17 @@ final class NixlWorker implements WorkerConnector {
             case Notice.PushRegistration registration -> pool().pushes().register(registration, from);
             case Notice.Completion(String id, int readers) -> {
                 Held lease = held.get(key(id));
-                if (lease == null) {
-                    lease = pool().pushes()
-                            .requestOf(id)
-                            .map(running -> early.computeIfAbsent(key(id), _ -> new Held(running, now)))
-                            .orElse(null);
+                if (lease == null && pulls.values().stream().anyMatch(pull -> pull.hear(from, text))) {
+                    return;
+                }
+                if (lease == null && mode == TransferMode.PUSH && early.size() < MOST_MESSAGES) {
+                    long until = now + settings.pushRegistrationTimeout().toNanos();
+                    lease = early.computeIfAbsent(key(id), _ -> new Held(id, until));
                 }
                 if (lease != null) {
                     lease.done.add(from);
                     lease.readers = Math.max(1, readers / context.tensorParallelSize());
-                } else if (pulls.values().stream().noneMatch(pull -> pull.hear(from, text))) {
+                } else {
                     unknown(from, text);
                 }
             }
@@ -362,6 +369,13 @@ final class NixlWorker implements WorkerConnector {
 
     /** Requests whose blocks nobody needs any more. */
     private Set<String> release(long now) {
+        for (Iterator<Held> all = early.values().iterator(); all.hasNext(); ) {
+            Held said = all.next();
+            if (now - said.until >= 0 && !pool().pushes().isRunning(said.requestId)) {
+                all.remove();
+                unknown(String.join(", ", said.done), said.requestId);
+            }
+        }
         Set<String> sent = new LinkedHashSet<>();
         for (Iterator<Held> all = held.values().iterator(); all.hasNext(); ) {
             Held lease = all.next();

@@ -205,10 +205,9 @@ final class Pushes {
         }
     }
 
-    /** The request that is known here, if it is, by what its two legs have in common. */
-    Optional<String> requestOf(String requestId) {
-        return Optional.ofNullable(sources.get(TransferMode.commonId(requestId)))
-                .map(source -> source.requestId);
+    /** Whether the request is known here, by what its two legs have in common. */
+    boolean isRunning(String requestId) {
+        return sources.containsKey(TransferMode.commonId(requestId));
     }
 
     private List<Target> targetsOf(String requestId) {

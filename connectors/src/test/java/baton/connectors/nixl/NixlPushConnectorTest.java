@@ -205,6 +205,35 @@ class NixlPushConnectorTest {
                 .isEqualTo(2.0 * prefill.cache().layout().blockBytes());
     }
 
+    /** The reader says so before the request that it is about has come. */
+    @Test
+    void nothingIsKeptForAReaderThatHasEverything() {
+        Running running = decode.admit(atDecode("cmpl-r-0badcafe", 9).withKvTransferParams(whereToLook(1)), 8);
+        assertThat(running.isLoading()).isFalse();
+        decode.step(new Share(running, 1));
+        decode.end(running, RequestEnd.LENGTH);
+        steps(3);
+        Running first = prefill.admit(atPrefill("cmpl-r-deadbeef", 9), 0);
+        prefill.step(new Share(first, 9));
+        prefill.end(first, RequestEnd.LENGTH);
+        allBlocksAreBack();
+        assertThat(counted("vllm:nixl_num_kv_expired_reqs")).isZero();
+        assertThat(counted("baton:kv_unknown_notifications")).isZero();
+    }
+
+    @Test
+    void aReaderOfNothingIsForgottenInTime() {
+        Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 8);
+        decode.step(new Share(running, 1));
+        decode.end(running, RequestEnd.LENGTH);
+        steps(3);
+        assertThat(counted("baton:kv_unknown_notifications")).isZero();
+        ticker.advance(Duration.ofSeconds(481));
+        steps(1);
+        assertThat(counted("baton:kv_unknown_notifications")).isEqualTo(1);
+        allBlocksAreBack();
+    }
+
     @Test
     void aPushOfAnotherPromptIsNotUsed() {
         FakeKvRequest other = new FakeKvRequest("r", FakeKvRequest.counting(500, 9), 4);
