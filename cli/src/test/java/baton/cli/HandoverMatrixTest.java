@@ -67,19 +67,21 @@ class HandoverMatrixTest {
     private record Asked(int[] prompt, int[] answer) {}
 
     /** How bytes move. */
-    private enum Way {
-        SHARED_MEMORY(Map.of("transfer_agent", "embedded")),
-        TCP(Map.of("transfer_agent", "embedded", "transport", "tcp")),
-        NIXL(Map.of("transfer_agent", "nixl"));
+    enum Way {
+        SHARED_MEMORY,
+        TCP,
+        NIXL;
 
-        private final Map<String, String> settings;
-
-        Way(Map<String, String> settings) {
-            this.settings = settings;
+        Map<String, String> settings() {
+            return switch (this) {
+                case SHARED_MEMORY -> Map.of("transfer_agent", "embedded");
+                case TCP -> Map.of("transfer_agent", "embedded", "transport", "tcp");
+                case NIXL -> Map.of("transfer_agent", "nixl");
+            };
         }
     }
 
-    private record Cell(Way way, boolean push, int prefillRanks, int decodeRanks, int decodeBlockSize) {
+    record Cell(Way way, boolean push, int prefillRanks, int decodeRanks, int decodeBlockSize) {
         @Override
         public String toString() {
             return "%s %s, TP %d to %d, blocks of %d to %d"
@@ -307,7 +309,7 @@ class HandoverMatrixTest {
                     .loadFailurePolicy(LoadFailurePolicy.FAIL)
                     .extra("side_channel_host", "127.0.0.1")
                     .extra("side_channel_port", 0);
-            cell.way.settings.forEach(transfer::extra);
+            cell.way.settings().forEach(transfer::extra);
             engine = LocalEngine.start(
                     config(blockSize, ranks).kvTransfer(transfer.build()).build(), new EngineListener() {
                         @Override

@@ -98,7 +98,7 @@ final class WatchedPool {
         }
     }
 
-    private abstract static class Watched implements KvConnector {
+    abstract static class Watched implements KvConnector {
         private final KvConnector connector;
 
         private Watched(String name) {
