@@ -44,7 +44,8 @@ import org.bytedeco.pytorch.global.torch.ScalarType;
  * Attention never repeats keys for the R queries that share them. A chunk attends to its gathered blocks with batch = G, heads = R and
  * the head stride of the keys being 0, a later one with a mask. Single tokens are taken together: batch = G, heads = sequences, and the R queries stand where query positions
  * would, so a sequence's keys are read once for all of them. These are the shapes that PyTorch's flash kernel for CPUs takes.
- * Few queries attend in fp32, for which the kernel is much faster than for bf16 without the matrix unit.
+ * In a short chunk the R queries of each row stand as rows too. Fewer queries than the matrix unit takes attend in fp32, for which
+ * the kernel is much faster than for bf16 without that unit.
  *
  * Native memory. Every tensor made in a forward pass belongs to a PointerScope that ends within it; what lives longer is made at
  * load, listed in `owned`, and freed by close. Nothing waits for the garbage collector.
@@ -368,21 +369,25 @@ final class DecoderRunner implements ModelRunner {
         }
 
         private List<Run> runs(Chunk chunk, int window) {
-            if (chunk.start() == 0 && chunk.length() <= window) {
-                return List.of(run(0, chunk.length(), 0, chunk.length(), attentionType(chunk.length()), weights.none));
+            if (chunk.start() == 0 && chunk.length() <= window && chunk.length() >= FLASH_ROWS) {
+                return List.of(run(0, chunk.length(), 0, chunk.length(), type, weights.none));
             }
+            long shared = config.heads() / config.kvHeads();
             List<Run> runs = new ArrayList<>();
             for (int first = 0; first < chunk.length(); first += MASKED_ROWS) {
                 int rows = Math.min(MASKED_ROWS, chunk.length() - first);
                 int start = chunk.start() + first;
                 int from = Math.max(0, start + 1 - window);
                 int positions = start + rows - from;
-                ScalarType as = attentionType(rows);
+                ScalarType as = shared * Batch.padded(rows) < FLASH_ROWS ? ScalarType.Float : type;
                 Tensor mask =
                         minusInfinity(as, Batch.padded(rows), padded(positions)).triu_(start - from + 1);
                 if (start + rows > window) {
                     mask.add_(minusInfinity(as, Batch.padded(rows), padded(positions))
                             .tril_(start - from - window));
+                }
+                if (rows < FLASH_ROWS) {
+                    mask = mask.repeat(shared, 1);
                 }
                 runs.add(run(first, rows, from, positions, as, new TensorOptional(mask)));
             }
@@ -390,15 +395,11 @@ final class DecoderRunner implements ModelRunner {
         }
 
         private Run run(int first, int rows, int from, int positions, ScalarType type, TensorOptional mask) {
-            long heads = config.heads() / config.kvHeads();
-            Tensor own = LibTorch.empty(type, config.kvHeads(), heads, Batch.padded(rows), config.headDim());
+            long shared = config.heads() / config.kvHeads();
+            Tensor own = LibTorch.empty(type, config.kvHeads(), shared, Batch.padded(rows), config.headDim());
             // What stands behind the rows is computed too, and must not be slow to compute with.
             own.narrow(2, rows, own.size(2) - rows).zero_();
-            return new Run(first, rows, from, padded(positions), mask, own);
-        }
-
-        private ScalarType attentionType(int rows) {
-            return rows < FLASH_ROWS ? ScalarType.Float : type;
+            return new Run(first, rows, from, padded(positions), rows < FLASH_ROWS, mask, own);
         }
 
         private Tensor minusInfinity(ScalarType as, long rows, long columns) {
@@ -424,11 +425,13 @@ final class DecoderRunner implements ModelRunner {
      * @param first the first of them, from the chunk's beginning
      * @param from first position that any of them attends to
      * @param positions how many from there, padded
-     * @param mask minus infinity where a position is later than the row's or behind its window: [padded rows, positions]; none: the
-     *     rows are a sequence's first and attend to all before them
+     * @param stacked the R queries of a row stand as rows of one head: together they are many enough for the fast kernel
+     * @param mask minus infinity where a position is later than the row's or behind its window: [padded rows, positions], R times if
+     *     stacked; none: the rows are a sequence's first and attend to all before them
      * @param own place for their queries by head, in the type to attend in: [G, R, padded rows, D]
      */
-    private record Run(int first, int rows, int from, long positions, TensorOptional mask, Tensor own) {}
+    private record Run(
+            int first, int rows, int from, long positions, boolean stacked, TensorOptional mask, Tensor own) {}
 
     private void attention(int layer, Tensor x, Step step, Rotation rotation) {
         LayerWeights layerWeights = weights.layers.get(layer);
@@ -623,7 +626,7 @@ final class DecoderRunner implements ModelRunner {
         long[] strides = {2 * head * positions, 0, 2 * head, 1};
         for (Run run : chunkStep.runs) {
             Tensor source = chunkStep.gathered.to(run.own.scalar_type());
-            long[] shape = {config.kvHeads(), shared, run.positions, head};
+            long[] shape = {config.kvHeads(), run.stacked ? 1 : shared, run.positions, head};
             long start = 2 * head * run.from;
             Tensor keys = source.as_strided(shape, strides, new LongOptional(start));
             Tensor values = source.as_strided(shape, strides, new LongOptional(start + head));
@@ -631,7 +634,8 @@ final class DecoderRunner implements ModelRunner {
             LongOptional rows = new LongOptional((long) (chunk.offset() + run.first) * queryElements);
             run.own.narrow(2, 0, run.rows).copy_(step.queries.as_strided(rowsShape, rowsStrides, rows));
             boolean causal = !run.mask.has_value();
-            Tensor result = attention(run.own, keys, values, run.mask, causal);
+            Tensor own = run.stacked ? run.own.view(config.kvHeads(), 1, -1, head) : run.own;
+            Tensor result = attention(own, keys, values, run.mask, causal).reshape(run.own.sizes());
             step.attended.as_strided(rowsShape, rowsStrides, rows).copy_(result.narrow(2, 0, run.rows));
         }
     }
