@@ -370,7 +370,7 @@ final class DecoderRunner implements ModelRunner {
 
         private List<Run> runs(Chunk chunk, int window) {
             if (chunk.start() == 0 && chunk.length() <= window && chunk.length() >= FLASH_ROWS) {
-                return List.of(run(0, chunk.length(), 0, chunk.length(), type, weights.none));
+                return List.of(run(0, chunk.length(), 0, chunk.length(), false, type, weights.none));
             }
             long shared = config.heads() / config.kvHeads();
             List<Run> runs = new ArrayList<>();
@@ -379,27 +379,29 @@ final class DecoderRunner implements ModelRunner {
                 int start = chunk.start() + first;
                 int from = Math.max(0, start + 1 - window);
                 int positions = start + rows - from;
-                ScalarType as = shared * Batch.padded(rows) < FLASH_ROWS ? ScalarType.Float : type;
+                boolean stacked = rows < FLASH_ROWS && shared * Batch.padded(rows) >= FLASH_ROWS;
+                ScalarType as = rows < FLASH_ROWS && !stacked ? ScalarType.Float : type;
                 Tensor mask =
                         minusInfinity(as, Batch.padded(rows), padded(positions)).triu_(start - from + 1);
                 if (start + rows > window) {
                     mask.add_(minusInfinity(as, Batch.padded(rows), padded(positions))
                             .tril_(start - from - window));
                 }
-                if (rows < FLASH_ROWS) {
+                if (stacked) {
                     mask = mask.repeat(shared, 1);
                 }
-                runs.add(run(first, rows, from, positions, as, new TensorOptional(mask)));
+                runs.add(run(first, rows, from, positions, stacked, as, new TensorOptional(mask)));
             }
             return runs;
         }
 
-        private Run run(int first, int rows, int from, int positions, ScalarType type, TensorOptional mask) {
+        private Run run(
+                int first, int rows, int from, int positions, boolean stacked, ScalarType type, TensorOptional mask) {
             long shared = config.heads() / config.kvHeads();
             Tensor own = LibTorch.empty(type, config.kvHeads(), shared, Batch.padded(rows), config.headDim());
             // What stands behind the rows is computed too, and must not be slow to compute with.
             own.narrow(2, rows, own.size(2) - rows).zero_();
-            return new Run(first, rows, from, padded(positions), rows < FLASH_ROWS, mask, own);
+            return new Run(first, rows, from, padded(positions), stacked, mask, own);
         }
 
         private Tensor minusInfinity(ScalarType as, long rows, long columns) {
