@@ -31,8 +31,18 @@ class FloorsTest {
 
     @Test
     void theWholeHouseIsLookedAt() {
-        for (String module :
-                List.of("kv", "store", "transfer", "connectors", "engine", "server", "router", "bench", "cli")) {
+        for (String module : List.of(
+                "kv",
+                "messages",
+                "pipe",
+                "store",
+                "transfer",
+                "connectors",
+                "engine",
+                "server",
+                "router",
+                "bench",
+                "cli")) {
             assertThat(HOUSE.stream().anyMatch(type -> type.getPackageName().startsWith("baton." + module)))
                     .as(module)
                     .isTrue();
@@ -60,6 +70,10 @@ class FloorsTest {
                 .definedBy("baton.store..")
                 .layer("transfer")
                 .definedBy("baton.transfer..")
+                .layer("pipe")
+                .definedBy("baton.pipe..")
+                .layer("messages")
+                .definedBy("baton.messages..")
                 .layer("kv")
                 .definedBy("baton.kv..")
                 .optionalLayer("testkit")
@@ -82,16 +96,20 @@ class FloorsTest {
                 .mayOnlyBeAccessedByLayers("connectors", "engine", "testkit")
                 .whereLayer("transfer")
                 .mayOnlyBeAccessedByLayers("connectors", "engine", "bench", "testkit")
+                .whereLayer("pipe")
+                .mayOnlyBeAccessedByLayers("connectors", "bench", "testkit")
+                .whereLayer("messages")
+                .mayOnlyBeAccessedByLayers("pipe", "connectors", "router", "testkit")
                 .whereLayer("testkit")
                 .mayNotBeAccessedByAnyLayer()
                 .check(HOUSE);
     }
 
     @Test
-    void onlyTheModelPackageKnowsLibTorch() {
+    void onlyTheModelPackageAndTheC10dWireKnowLibTorch() {
         noClasses()
                 .that()
-                .resideOutsideOfPackage("baton.engine.model..")
+                .resideOutsideOfPackages("baton.engine.model..", "baton.pipe.c10d..")
                 .should()
                 .dependOnClassesThat()
                 .resideInAPackage("org.bytedeco..")

@@ -4,6 +4,7 @@ import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.KvLayout;
 import baton.kv.connector.Rank;
+import baton.messages.MsgpackReader;
 import java.io.IOException;
 import java.math.BigInteger;
 import java.nio.charset.StandardCharsets;

@@ -1,6 +1,7 @@
 package baton.connectors.nixl;
 
 import baton.kv.ConfigException;
+import baton.messages.MsgpackReader;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;

@@ -2,14 +2,15 @@ package baton.connectors.nixl;
 
 import baton.kv.ConfigException;
 import baton.kv.connector.Rank;
+import baton.messages.MessageException;
+import baton.messages.SideChannel;
+import baton.messages.zeromq.ZeroMqSideChannel;
 import baton.transfer.MappableMemory;
 import baton.transfer.Region;
-import baton.transfer.SideChannel;
 import baton.transfer.TransferAgent;
 import baton.transfer.TransferAgents;
 import baton.transfer.TransferException;
 import baton.transfer.embedded.EmbeddedAgent;
-import baton.transfer.zeromq.ZeroMqSideChannel;
 import java.lang.foreign.Arena;
 import java.time.Duration;
 import java.util.List;
@@ -70,9 +71,9 @@ final class SystemFabric implements Fabric {
                     channel.close();
                 }
             };
-        } catch (TransferException e) {
+        } catch (MessageException e) {
             channel.close();
-            throw e;
+            throw new TransferException(String.valueOf(e.getMessage()), e);
         }
     }
 

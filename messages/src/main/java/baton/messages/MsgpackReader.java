@@ -1,4 +1,4 @@
-package baton.connectors.nixl;
+package baton.messages;
 
 import baton.kv.ConfigException;
 import java.io.IOException;
@@ -16,7 +16,7 @@ import org.msgpack.core.MessageUnpacker;
  * Reads a msgpack message of a peer, value by value. Whatever is not as it is asked for is a {@link ConfigException} that names the
  * field. Takes memory for what is there, not for what is announced.
  */
-final class MsgpackReader implements AutoCloseable {
+public final class MsgpackReader implements AutoCloseable {
     private static final int MOST_FIELDS = 256;
     private static final int DEEPEST = 16;
 
@@ -30,7 +30,7 @@ final class MsgpackReader implements AutoCloseable {
 
     /** Reads the value of one field of a message. */
     @FunctionalInterface
-    interface FieldReader {
+    public interface FieldReader {
         /** Reads the value, or leaves it unread and returns false, so that it is skipped. */
         boolean read(String name, MsgpackReader value);
     }
@@ -46,7 +46,7 @@ final class MsgpackReader implements AutoCloseable {
      * @param what the message's name, for errors
      * @throws ConfigException if the bytes are no such message
      */
-    static void readFields(String what, byte[] message, FieldReader fields) {
+    public static void readFields(String what, byte[] message, FieldReader fields) {
         try (MsgpackReader reader = new MsgpackReader(message)) {
             reader.fields(what, fields);
             reader.end(what);
@@ -54,11 +54,11 @@ final class MsgpackReader implements AutoCloseable {
     }
 
     /** A reader of one message; to be closed by {@link #end} and {@link #close}. */
-    static MsgpackReader of(byte[] message) {
+    public static MsgpackReader of(byte[] message) {
         return new MsgpackReader(message);
     }
 
-    void fields(String what, FieldReader fields) {
+    public void fields(String what, FieldReader fields) {
         int count = unpack(what, "a map", unpacker::unpackMapHeader);
         if (count > MOST_FIELDS) {
             throw new ConfigException(what, "has " + count + " fields, must have at most " + MOST_FIELDS);
@@ -76,7 +76,7 @@ final class MsgpackReader implements AutoCloseable {
     }
 
     /** The number of elements that follow. */
-    int array(String field) {
+    public int array(String field) {
         int count = unpack(field, "an array", unpacker::unpackArrayHeader);
         // Each has a byte at least.
         if (count > remaining()) {
@@ -85,7 +85,7 @@ final class MsgpackReader implements AutoCloseable {
         return count;
     }
 
-    String text(String field) {
+    public String text(String field) {
         byte[] bytes = payload(field, unpack(field, "a text", unpacker::unpackRawStringHeader));
         try {
             return StandardCharsets.UTF_8
@@ -97,11 +97,11 @@ final class MsgpackReader implements AutoCloseable {
         }
     }
 
-    byte[] bytes(String field) {
+    public byte[] bytes(String field) {
         return payload(field, unpack(field, "bytes", unpacker::unpackBinaryHeader));
     }
 
-    int integer(String field, int min, int max) {
+    public int integer(String field, int min, int max) {
         long value = unpack(field, "a whole number", unpacker::unpackLong);
         if (value < min || value > max) {
             throw new ConfigException(field, "is " + value + ", must be " + min + " to " + max);
@@ -110,7 +110,7 @@ final class MsgpackReader implements AutoCloseable {
     }
 
     /** A number of 64 bits without a sign. */
-    long unsigned(String field) {
+    public long unsigned(String field) {
         BigInteger value = unpack(field, "a whole number", unpacker::unpackBigInteger);
         if (value.signum() < 0) {
             throw new ConfigException(field, "is " + value + ", must be at least 0");
@@ -118,7 +118,7 @@ final class MsgpackReader implements AutoCloseable {
         return value.longValue();
     }
 
-    long[] unsignedNumbers(String field) {
+    public long[] unsignedNumbers(String field) {
         long[] numbers = new long[array(field)];
         for (int i = 0; i < numbers.length; i++) {
             numbers[i] = unsigned(field);
@@ -126,7 +126,7 @@ final class MsgpackReader implements AutoCloseable {
         return numbers;
     }
 
-    int[] integers(String field, int min, int max) {
+    public int[] integers(String field, int min, int max) {
         int[] numbers = new int[array(field)];
         for (int i = 0; i < numbers.length; i++) {
             numbers[i] = integer(field, min, max);
@@ -134,7 +134,7 @@ final class MsgpackReader implements AutoCloseable {
         return numbers;
     }
 
-    double number(String field) {
+    public double number(String field) {
         return unpack(
                 field,
                 "a number",
@@ -144,12 +144,12 @@ final class MsgpackReader implements AutoCloseable {
     }
 
     /** Takes a nil if there is one. */
-    boolean nil(String field) {
+    public boolean nil(String field) {
         return unpack(field, "a value", unpacker::tryUnpackNil);
     }
 
     /** @throws ConfigException if something follows */
-    void end(String what) {
+    public void end(String what) {
         if (remaining() > 0) {
             throw new ConfigException(what, "is followed by " + remaining() + " bytes");
         }

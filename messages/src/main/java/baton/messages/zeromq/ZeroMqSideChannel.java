@@ -1,7 +1,7 @@
-package baton.transfer.zeromq;
+package baton.messages.zeromq;
 
-import baton.transfer.SideChannel;
-import baton.transfer.TransferException;
+import baton.messages.MessageException;
+import baton.messages.SideChannel;
 import java.io.BufferedOutputStream;
 import java.io.IOException;
 import java.net.InetAddress;
@@ -72,18 +72,18 @@ public final class ZeroMqSideChannel implements SideChannel {
     }
 
     @Override
-    public Listener listen(String host, int port, Handler handler) throws TransferException {
+    public Listener listen(String host, int port, Handler handler) throws MessageException {
         RouterListener listener = new RouterListener(bind(host, port), handler);
         listener.thread.start();
         listeners.add(listener);
         if (closed) {
             listener.close();
-            throw new TransferException("the side channel is closed");
+            throw new MessageException("the side channel is closed");
         }
         return listener;
     }
 
-    private static ServerSocket bind(String host, int port) throws TransferException {
+    private static ServerSocket bind(String host, int port) throws MessageException {
         ServerSocket socket = null;
         try {
             socket = new ServerSocket();
@@ -95,8 +95,7 @@ public final class ZeroMqSideChannel implements SideChannel {
             if (socket != null) {
                 quietly(socket);
             }
-            throw new TransferException(
-                    "side channel cannot listen on " + host + ":" + port + ": " + e.getMessage(), e);
+            throw new MessageException("side channel cannot listen on " + host + ":" + port + ": " + e.getMessage(), e);
         }
     }
 
@@ -184,9 +183,9 @@ public final class ZeroMqSideChannel implements SideChannel {
             answer.completeExceptionally(failure(reason, null));
         }
 
-        private TransferException failure(String reason, @Nullable Throwable cause) {
+        private MessageException failure(String reason, @Nullable Throwable cause) {
             String message = "side channel of " + host + ":" + port + ": " + reason;
-            return cause == null ? new TransferException(message) : new TransferException(message, cause);
+            return cause == null ? new MessageException(message) : new MessageException(message, cause);
         }
     }
 

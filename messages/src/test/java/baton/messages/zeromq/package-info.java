@@ -1,4 +1,4 @@
 @NullMarked
-package baton.transfer.zeromq;
+package baton.messages.zeromq;
 
 import org.jspecify.annotations.NullMarked;

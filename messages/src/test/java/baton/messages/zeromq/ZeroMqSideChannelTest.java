@@ -1,11 +1,11 @@
-package baton.transfer.zeromq;
+package baton.messages.zeromq;
 
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
-import baton.transfer.SideChannel.Handler;
-import baton.transfer.SideChannel.Listener;
-import baton.transfer.TransferException;
+import baton.messages.MessageException;
+import baton.messages.SideChannel.Handler;
+import baton.messages.SideChannel.Listener;
 import java.io.DataInputStream;
 import java.io.IOException;
 import java.io.InputStream;
@@ -181,7 +181,7 @@ class ZeroMqSideChannelTest {
             port = free.getLocalPort();
         }
         assertThatThrownBy(() -> ask(port, List.of(text("hello"))))
-                .isInstanceOf(TransferException.class)
+                .isInstanceOf(MessageException.class)
                 .hasMessageContaining(HOST + ":" + port);
     }
 
@@ -190,7 +190,7 @@ class ZeroMqSideChannelTest {
         try (ServerSocket silent = new ServerSocket(0, 1, LOOPBACK)) {
             assertThatThrownBy(() -> get(
                             channel.ask(HOST, silent.getLocalPort(), List.of(text("hello")), Duration.ofMillis(100))))
-                    .isInstanceOf(TransferException.class)
+                    .isInstanceOf(MessageException.class)
                     .hasMessageContaining("no answer within 100 ms");
             // The connection was taken back.
             try (Socket peer = silent.accept()) {
@@ -206,11 +206,11 @@ class ZeroMqSideChannelTest {
         try (ZeroMqSideChannel small = new ZeroMqSideChannel(few)) {
             Listener listener = channel.listen(HOST, 0, frames -> List.of(bytes(600), bytes(600)));
             assertThatThrownBy(() -> get(small.ask(HOST, listener.port(), List.of(text("x")), SOON)))
-                    .isInstanceOf(TransferException.class)
+                    .isInstanceOf(MessageException.class)
                     .hasMessageContaining("larger than what is allowed");
             Listener chatty = channel.listen(HOST, 0, frames -> List.of(text("1"), text("2"), text("3"), text("4")));
             assertThatThrownBy(() -> get(small.ask(HOST, chatty.port(), List.of(text("x")), SOON)))
-                    .isInstanceOf(TransferException.class)
+                    .isInstanceOf(MessageException.class)
                     .hasMessageContaining("more than 4 frames");
         }
     }
@@ -218,11 +218,11 @@ class ZeroMqSideChannelTest {
     @Test
     void aQuestionThatIsTooLargeEndsItsConnectionOnly() throws Exception {
         Listener listener = channel.listen(HOST, 0, ECHO);
-        assertThatThrownBy(() -> ask(listener.port(), List.of(bytes(65 << 10)))).isInstanceOf(TransferException.class);
+        assertThatThrownBy(() -> ask(listener.port(), List.of(bytes(65 << 10)))).isInstanceOf(MessageException.class);
         assertThatThrownBy(() -> ask(
                         listener.port(),
                         IntStream.range(0, 16).mapToObj(i -> text("f")).toList()))
-                .isInstanceOf(TransferException.class);
+                .isInstanceOf(MessageException.class);
         assertThat(ask(listener.port(), List.of(text("still here")))).containsExactly(text("still here"));
     }
 
@@ -234,8 +234,8 @@ class ZeroMqSideChannelTest {
             }
             return string(frames.getFirst()).equals("nothing") ? List.of() : frames;
         });
-        assertThatThrownBy(() -> ask(listener.port(), List.of(text("throw")))).isInstanceOf(TransferException.class);
-        assertThatThrownBy(() -> ask(listener.port(), List.of(text("nothing")))).isInstanceOf(TransferException.class);
+        assertThatThrownBy(() -> ask(listener.port(), List.of(text("throw")))).isInstanceOf(MessageException.class);
+        assertThatThrownBy(() -> ask(listener.port(), List.of(text("nothing")))).isInstanceOf(MessageException.class);
         assertThat(ask(listener.port(), List.of(text("fine")))).containsExactly(text("fine"));
     }
 
@@ -368,9 +368,9 @@ class ZeroMqSideChannelTest {
     void aPortThatIsTakenIsSaid() throws Exception {
         Listener listener = channel.listen(HOST, 0, ECHO);
         assertThatThrownBy(() -> channel.listen(HOST, listener.port(), ECHO))
-                .isInstanceOf(TransferException.class)
+                .isInstanceOf(MessageException.class)
                 .hasMessageContaining("cannot listen on " + HOST + ":" + listener.port());
-        assertThatThrownBy(() -> channel.listen(HOST, 70_000, ECHO)).isInstanceOf(TransferException.class);
+        assertThatThrownBy(() -> channel.listen(HOST, 70_000, ECHO)).isInstanceOf(MessageException.class);
         listener.close();
         try (Listener again = channel.listen(HOST, listener.port(), ECHO)) {
             assertThat(ask(again.port(), List.of(text("again")))).containsExactly(text("again"));
@@ -396,10 +396,10 @@ class ZeroMqSideChannelTest {
         asked.await();
         other.close();
         assertThatThrownBy(() -> get(first))
-                .isInstanceOf(TransferException.class)
+                .isInstanceOf(MessageException.class)
                 .hasMessageContaining("closed");
         assertThatThrownBy(() -> get(other.ask(HOST, listener.port(), List.of(text("x")), SOON)))
-                .isInstanceOf(TransferException.class)
+                .isInstanceOf(MessageException.class)
                 .hasMessageContaining("closed");
 
         try (Socket idle = new Socket(LOOPBACK, listener.port())) {
@@ -408,7 +408,7 @@ class ZeroMqSideChannelTest {
             channel.close();
             readToEnd(idle);
         }
-        assertThatThrownBy(() -> channel.listen(HOST, 0, ECHO)).isInstanceOf(TransferException.class);
+        assertThatThrownBy(() -> channel.listen(HOST, 0, ECHO)).isInstanceOf(MessageException.class);
         awaitConnections(listener.port(), 0);
     }
 

@@ -1,4 +1,4 @@
-package baton.transfer.zeromq;
+package baton.messages.zeromq;
 
 import java.io.BufferedInputStream;
 import java.io.ByteArrayOutputStream;

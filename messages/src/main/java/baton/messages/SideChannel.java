@@ -1,4 +1,4 @@
-package baton.transfer;
+package baton.messages;
 
 import java.time.Duration;
 import java.util.List;
@@ -13,15 +13,15 @@ public interface SideChannel extends AutoCloseable {
      * Answers questions that come to an address until the returned listener is closed.
      *
      * @param port 0 for any free one
-     * @throws TransferException if the address cannot be had
+     * @throws MessageException if the address cannot be had
      */
-    Listener listen(String host, int port, Handler handler) throws TransferException;
+    Listener listen(String host, int port, Handler handler) throws MessageException;
 
     /**
      * Asks whoever listens at an address. Asks once: an address where nobody listens is a failure at once.
      *
      * @param frames at least one
-     * @return the answer, at least one frame; fails with a {@link TransferException}, at the latest after {@code timeout}
+     * @return the answer, at least one frame; fails with a {@link MessageException}, at the latest after {@code timeout}
      */
     CompletableFuture<List<byte[]>> ask(String host, int port, List<byte[]> frames, Duration timeout);
 

@@ -1,0 +1,14 @@
+package baton.messages;
+
+/** A message could not be sent or was not answered, for a reason outside this process. */
+public final class MessageException extends Exception {
+    private static final long serialVersionUID = 1L;
+
+    public MessageException(String message) {
+        super(message);
+    }
+
+    public MessageException(String message, Throwable cause) {
+        super(message, cause);
+    }
+}

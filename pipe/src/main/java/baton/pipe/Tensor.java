@@ -1,0 +1,86 @@
+package baton.pipe;
+
+import java.lang.foreign.MemorySegment;
+import java.util.Arrays;
+import java.util.List;
+
+/**
+ * Elements in row-major order.
+ *
+ * @param shape sizes of the dimensions, outermost first; a tensor without dimensions has one element
+ * @param data native memory of exactly the elements
+ */
+public record Tensor(Type type, List<Long> shape, MemorySegment data) {
+    /** Dimensions that a tensor has at most. */
+    public static final int MAX_DIMENSIONS = 8;
+
+    /** @throws IllegalArgumentException if the data has another size than type and shape say */
+    public Tensor {
+        shape = List.copyOf(shape);
+        long bytes = bytes(type, shape);
+        if (data.byteSize() != bytes) {
+            throw new IllegalArgumentException(
+                    "data.byteSize=%d must be %d for %s%s".formatted(data.byteSize(), bytes, type.torchName(), shape));
+        }
+    }
+
+    /** Element types, by torch's names. */
+    public enum Type {
+        BF16("bfloat16", 2),
+        F16("float16", 2),
+        F32("float32", 4),
+        I64("int64", 8),
+        U8("uint8", 1),
+        BOOL("bool", 1);
+
+        private final String torchName;
+        private final int bytes;
+
+        Type(String torchName, int bytes) {
+            this.torchName = torchName;
+            this.bytes = bytes;
+        }
+
+        /** As torch prints it after {@code torch.}. */
+        public String torchName() {
+            return torchName;
+        }
+
+        /** Bytes of one element. */
+        public int bytes() {
+            return bytes;
+        }
+
+        /** @throws IllegalArgumentException if there is none of that name */
+        public static Type named(String torchName) {
+            return Arrays.stream(values())
+                    .filter(type -> type.torchName.equals(torchName))
+                    .findFirst()
+                    .orElseThrow(() -> new IllegalArgumentException("dtype '" + torchName + "' is none of "
+                            + Arrays.stream(values()).map(Type::torchName).toList()));
+        }
+    }
+
+    /**
+     * The bytes that such a tensor takes.
+     *
+     * @throws IllegalArgumentException if the shape is none: too many dimensions, a negative one, or more bytes than a long counts
+     */
+    public static long bytes(Type type, List<Long> shape) {
+        if (shape.size() > MAX_DIMENSIONS) {
+            throw new IllegalArgumentException("shape has " + shape.size() + " dimensions, at most " + MAX_DIMENSIONS);
+        }
+        long bytes = type.bytes();
+        for (long size : shape) {
+            if (size < 0) {
+                throw new IllegalArgumentException("shape " + shape + " has a negative size");
+            }
+            try {
+                bytes = Math.multiplyExact(bytes, size);
+            } catch (ArithmeticException e) {
+                throw new IllegalArgumentException("shape " + shape + " is too large", e);
+            }
+        }
+        return bytes;
+    }
+}
