@@ -63,19 +63,24 @@ record ServingBench(OptionalInt threads, Duration each) {
         SamplingParams params = sampled
                 ? sampling.temperature(0.8).topP(0.95).seed(1L).build()
                 : sampling.temperature(0).build();
-        // The first time is for the JVM and the allocator.
-        load.generate(sequences, PROMPT, params);
+        // The first times are for the JVM, which compiles the engine's code meanwhile on the cores that the model
+        // computes on.
+        generate(load, sequences, params);
         steps.record(sequences);
-        long end = System.nanoTime() + each.toNanos();
-        do {
-            load.generate(sequences, PROMPT, params);
-        } while (System.nanoTime() < end);
+        generate(load, sequences, params);
         Recorded recorded = steps.take();
         return new Decode(
                 sequences,
                 sampled,
                 Timing.of(recorded.seconds()),
                 recorded.profile().summaries().getFirst());
+    }
+
+    private void generate(Load load, int sequences, SamplingParams params) {
+        long end = System.nanoTime() + each.toNanos();
+        do {
+            load.generate(sequences, PROMPT, params);
+        } while (System.nanoTime() < end);
     }
 
     private FirstToken firstToken(Load load) {

@@ -79,25 +79,28 @@ public final class GenerationCollector implements Consumer<GenerationEvent> {
         }
     }
 
+    /** Keeps a sequence's outputs as they come, which costs the engine's thread next to nothing, and puts them together at the end. */
     private static final class Partial {
-        private final StringBuilder text = new StringBuilder();
-        private final List<TokenLogprobs> logprobs = new ArrayList<>();
-        private final IntStream.Builder tokens = IntStream.builder();
+        private final List<Output> outputs = new ArrayList<>();
         private final List<Completion> completions = new ArrayList<>(1);
 
         private void add(Output output) {
-            text.append(output.text());
-            logprobs.addAll(output.logprobs());
-            for (int id : output.ids()) {
-                tokens.add(id);
-            }
+            outputs.add(output);
         }
 
         private Completion completion(Finished finished) {
+            StringBuilder text = new StringBuilder();
+            List<TokenLogprobs> logprobs = new ArrayList<>();
+            for (Output output : outputs) {
+                text.append(output.text());
+                logprobs.addAll(output.logprobs());
+            }
             return new Completion(
                     finished.index(),
                     text.toString(),
-                    tokens.build().toArray(),
+                    outputs.stream()
+                            .flatMapToInt(output -> Arrays.stream(output.ids()))
+                            .toArray(),
                     List.copyOf(logprobs),
                     finished.reason(),
                     finished.stopReason(),

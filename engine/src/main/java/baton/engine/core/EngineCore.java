@@ -319,11 +319,9 @@ public final class EngineCore implements AutoCloseable {
             int rows = logitsWanted(slice);
             int firstRow = row;
             row += rows;
-            boolean alive = scheduler
-                    .find(request.id())
-                    .filter(found -> found == request)
-                    .isPresent();
-            if (rows == 0 || !alive || !outcome.valid().contains(request)) {
+            if (rows == 0
+                    || request.state == Request.State.FINISHED
+                    || !outcome.valid().contains(request)) {
                 continue;
             }
             Logits logits = batch.logits().orElseThrow();

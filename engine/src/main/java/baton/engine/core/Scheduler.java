@@ -97,7 +97,11 @@ final class Scheduler {
         }
 
         int tokens() {
-            return slices.stream().mapToInt(Slice::count).sum();
+            int tokens = 0;
+            for (Slice slice : slices) {
+                tokens += slice.count();
+            }
+            return tokens;
         }
     }
 
@@ -247,9 +251,11 @@ final class Scheduler {
     }
 
     int waitingForRemoteKvCount() {
-        return (int) holding.stream()
-                .filter(request -> request.state == Request.State.WAITING_FOR_REMOTE_KVS)
-                .count();
+        int count = 0;
+        for (Request request : holding) {
+            count += request.state == Request.State.WAITING_FOR_REMOTE_KVS ? 1 : 0;
+        }
+        return count;
     }
 
     int lingeringCount() {
@@ -290,7 +296,9 @@ final class Scheduler {
             scheduleWaiting(slices, refused, budget);
         }
         List<Slice> ordered = List.copyOf(slices.values());
-        Set<String> finished = Collections.unmodifiableSet(new LinkedHashSet<>(finishedSinceStep));
+        Set<String> finished = finishedSinceStep.isEmpty()
+                ? Set.of()
+                : Collections.unmodifiableSet(new LinkedHashSet<>(finishedSinceStep));
         finishedSinceStep.clear();
         preempted.addAll(takenBackSinceStep);
         takenBackSinceStep.clear();
@@ -310,9 +318,15 @@ final class Scheduler {
     }
 
     private int scheduleRunning(Map<Request, Slice> slices, Set<String> preempted, int budget) {
-        List<Request> inOrder = new ArrayList<>(running);
-        inOrder.sort(Comparator.comparing((Request request) -> request.length() - request.computedTokens > 1)
-                .thenComparing(order));
+        // Those that decode first.
+        List<Request> inOrder = new ArrayList<>(running.size());
+        List<Request> prefilling = new ArrayList<>();
+        for (Request request : running) {
+            (request.length() - request.computedTokens > 1 ? prefilling : inOrder).add(request);
+        }
+        inOrder.sort(order);
+        prefilling.sort(order);
+        inOrder.addAll(prefilling);
         for (Request request : inOrder) {
             if (budget == 0) {
                 break;

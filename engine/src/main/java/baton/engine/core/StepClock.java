@@ -9,7 +9,7 @@ import java.util.Map;
 /** Divides time among the phases of a step: entering one ends the one before, at the price of one look at the clock. */
 final class StepClock {
     private final Ticker ticker;
-    private Map<StepPhase, Long> nanos = new EnumMap<>(StepPhase.class);
+    private final Map<StepPhase, Spent> spent = new EnumMap<>(StepPhase.class);
     private StepPhase phase = StepPhase.BETWEEN;
     private long since;
 
@@ -20,7 +20,7 @@ final class StepClock {
 
     void enter(StepPhase next) {
         long now = ticker.nanos();
-        nanos.merge(phase, now - since, Long::sum);
+        spent.computeIfAbsent(phase, _ -> new Spent()).nanos += now - since;
         since = now;
         phase = next;
     }
@@ -28,14 +28,24 @@ final class StepClock {
     /** Ends a step. What follows is {@link StepPhase#BETWEEN} and counts for the next step. */
     StepTimes end(int sequences, int tokens) {
         enter(StepPhase.BETWEEN);
-        StepTimes times = new StepTimes(sequences, tokens, nanos);
-        nanos = new EnumMap<>(StepPhase.class);
-        return times;
+        Map<StepPhase, Long> byPhase = new EnumMap<>(StepPhase.class);
+        spent.forEach((each, time) -> byPhase.put(each, time.nanos));
+        forget();
+        return new StepTimes(sequences, tokens, byPhase);
     }
 
     /** Forgets what has passed since the last step ended: it was spent waiting. */
     void reset() {
-        nanos.clear();
+        forget();
         since = ticker.nanos();
+    }
+
+    private void forget() {
+        spent.values().forEach(time -> time.nanos = 0);
+    }
+
+    /** Nanoseconds of a phase. */
+    private static final class Spent {
+        private long nanos;
     }
 }

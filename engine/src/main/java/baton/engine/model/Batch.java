@@ -3,7 +3,7 @@ package baton.engine.model;
 import baton.engine.model.ModelRunner.SequenceSlice;
 import baton.kv.KvLayout;
 import java.util.ArrayList;
-import java.util.Comparator;
+import java.util.Arrays;
 import java.util.List;
 
 /**
@@ -125,19 +125,21 @@ final class Batch {
     }
 
     private void placeSingles(List<SequenceSlice> slices, int[] offsets) {
-        List<Integer> singles = new ArrayList<>();
+        // Context length, then place among the slices.
+        long[] singles = new long[slices.size()];
+        int count = 0;
         for (int i = 0; i < slices.size(); i++) {
             if (slices.get(i).tokens().length == 1) {
-                singles.add(i);
+                singles[count++] = (slices.get(i).start() + 1L) << Integer.SIZE | i;
             }
         }
-        singles.sort(Comparator.comparingInt(i -> slices.get(i).start()));
+        Arrays.sort(singles, 0, count);
         int first = 0;
-        while (first < singles.size()) {
+        while (first < count) {
             int end = first + 1;
-            long used = slices.get(singles.get(first)).start() + 1L;
-            while (end < singles.size()) {
-                long context = slices.get(singles.get(end)).start() + 1L;
+            long used = context(singles[first]);
+            while (end < count) {
+                long context = context(singles[end]);
                 long read = context * (end - first + 1);
                 used += context;
                 if (read - used > Math.max(FREE_PADDING, used / 4)) {
@@ -145,19 +147,24 @@ final class Batch {
                 }
                 end++;
             }
-            group(slices, singles.subList(first, end), offsets);
+            group(slices, Arrays.copyOfRange(singles, first, end), offsets);
             first = end;
         }
     }
 
-    private void group(List<SequenceSlice> slices, List<Integer> members, int[] offsets) {
+    private static int context(long single) {
+        return (int) (single >>> Integer.SIZE);
+    }
+
+    private void group(List<SequenceSlice> slices, long[] members, int[] offsets) {
         int offset = filled;
-        int[] contexts = new int[members.size()];
-        List<int[]> tables = new ArrayList<>();
+        int[] contexts = new int[members.length];
+        List<int[]> tables = new ArrayList<>(members.length);
         for (int i = 0; i < contexts.length; i++) {
-            SequenceSlice slice = slices.get(members.get(i));
-            offsets[members.get(i)] = filled;
-            contexts[i] = slice.start() + 1;
+            int index = (int) members[i];
+            SequenceSlice slice = slices.get(index);
+            offsets[index] = filled;
+            contexts[i] = context(members[i]);
             tables.add(slice.blockTable());
             place(slice);
         }

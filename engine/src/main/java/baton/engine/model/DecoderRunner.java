@@ -18,11 +18,11 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Optional;
-import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 import org.bytedeco.javacpp.PointerScope;
 import org.bytedeco.pytorch.InferenceMode;
@@ -290,7 +290,9 @@ final class DecoderRunner implements ModelRunner {
 
     private Rotation rotation(Batch batch, Arena scratch) {
         long[] positions = new long[batch.rows()];
-        Arrays.setAll(positions, batch::position);
+        for (int row = 0; row < positions.length; row++) {
+            positions[row] = batch.position(row);
+        }
         Tensor table = weights.rope.index_select(0, longs(scratch, positions)).unsqueeze(1);
         return new Rotation(table, config.headDim());
     }
@@ -303,22 +305,28 @@ final class DecoderRunner implements ModelRunner {
 
         final Tensor attended;
         private final int longest;
-        private final Map<Integer, Attention> attentions;
+        private final Map<Integer, Attention> attentions = new HashMap<>();
 
         Step(Batch batch, Arena scratch) {
             this.batch = batch;
             queries = LibTorch.empty(type, batch.rows(), queryElements);
             attended = LibTorch.empty(type, batch.rows(), queryElements);
-            longest = IntStream.concat(
-                            batch.groups().stream().mapToInt(Group::longest),
-                            batch.chunks().stream().mapToInt(Chunk::context))
-                    .max()
-                    .orElse(0);
-            attentions = Arrays.stream(reach)
-                    .map(window -> Math.min(window, longest))
-                    .distinct()
-                    .boxed()
-                    .collect(Collectors.toMap(window -> window, window -> attention(window, scratch)));
+            // Plain loops here and below: after a forward pass nothing of a stream's machinery is in the caches any
+            // more.
+            int most = 0;
+            for (Group group : batch.groups()) {
+                most = Math.max(most, group.longest());
+            }
+            for (Chunk chunk : batch.chunks()) {
+                most = Math.max(most, chunk.context());
+            }
+            longest = most;
+            for (int each : reach) {
+                int window = Math.min(each, longest);
+                if (!attentions.containsKey(window)) {
+                    attentions.put(window, attention(window, scratch));
+                }
+            }
         }
 
         Attention attention(int layer) {
@@ -326,13 +334,15 @@ final class DecoderRunner implements ModelRunner {
         }
 
         private Attention attention(int window, Arena scratch) {
-            return new Attention(
-                    batch.groups().stream()
-                            .map(group -> groupStep(group, window, scratch))
-                            .toList(),
-                    batch.chunks().stream()
-                            .map(chunk -> chunkStep(chunk, window))
-                            .toList());
+            List<GroupStep> groups = new ArrayList<>(batch.groups().size());
+            for (Group group : batch.groups()) {
+                groups.add(groupStep(group, window, scratch));
+            }
+            List<ChunkStep> chunks = new ArrayList<>(batch.chunks().size());
+            for (Chunk chunk : batch.chunks()) {
+                chunks.add(chunkStep(chunk, window));
+            }
+            return new Attention(groups, chunks);
         }
 
         private GroupStep groupStep(Group group, int window, Arena scratch) {
@@ -354,17 +364,25 @@ final class DecoderRunner implements ModelRunner {
         /** Zero for the last positions of a sequence, minus infinity elsewhere, as [1, sequences, 1, padded context]. */
         private TensorOptional mask(Group group, int window, Arena scratch) {
             int padded = padded(group.longest());
-            if (Arrays.stream(group.contexts()).allMatch(context -> context == padded && context <= window)) {
+            boolean needed = false;
+            for (int context : group.contexts()) {
+                needed |= context < padded || context > window;
+            }
+            if (!needed) {
                 return new TensorOptional();
             }
-            float[] values = new float[group.size() * padded];
+            // Comes as zeros.
+            MemorySegment memory = scratch.allocate(ValueLayout.JAVA_FLOAT, (long) group.size() * padded);
             for (int i = 0; i < group.size(); i++) {
-                int start = i * padded;
+                long start = (long) i * padded;
                 int context = group.contexts()[i];
-                Arrays.fill(values, start, start + Math.max(0, context - window), Float.NEGATIVE_INFINITY);
-                Arrays.fill(values, start + context, start + padded, Float.NEGATIVE_INFINITY);
+                for (int position = 0; position < context - window; position++) {
+                    memory.setAtIndex(ValueLayout.JAVA_FLOAT, start + position, Float.NEGATIVE_INFINITY);
+                }
+                for (int position = context; position < padded; position++) {
+                    memory.setAtIndex(ValueLayout.JAVA_FLOAT, start + position, Float.NEGATIVE_INFINITY);
+                }
             }
-            MemorySegment memory = scratch.allocateFrom(ValueLayout.JAVA_FLOAT, values);
             return new TensorOptional(LibTorch.over(memory, ScalarType.Float, 1, group.size(), 1, padded));
         }
 
