@@ -171,6 +171,7 @@ final class DecoderRunner implements ModelRunner {
                     shard,
                     dtype,
                     quantization,
+                    threads,
                     maxPositions,
                     arena,
                     owned,

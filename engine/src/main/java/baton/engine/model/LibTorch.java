@@ -1,14 +1,7 @@
 package baton.engine.model;
 
 import baton.kv.DType;
-import java.lang.foreign.Arena;
-import java.lang.foreign.FunctionDescriptor;
-import java.lang.foreign.Linker;
 import java.lang.foreign.MemorySegment;
-import java.lang.foreign.SymbolLookup;
-import java.lang.foreign.ValueLayout;
-import java.lang.invoke.MethodHandle;
-import java.util.NoSuchElementException;
 import java.util.OptionalInt;
 import org.bytedeco.javacpp.Loader;
 import org.bytedeco.javacpp.Pointer;
@@ -17,13 +10,9 @@ import org.bytedeco.pytorch.Tensor;
 import org.bytedeco.pytorch.TensorOptions;
 import org.bytedeco.pytorch.global.torch;
 import org.bytedeco.pytorch.global.torch.ScalarType;
-import org.slf4j.Logger;
-import org.slf4j.LoggerFactory;
 
 /** Loading LibTorch, and tensors over memory of our own. */
 final class LibTorch {
-    private static final Logger LOG = LoggerFactory.getLogger(LibTorch.class);
-
     private LibTorch() {}
 
     /**
@@ -42,7 +31,6 @@ final class LibTorch {
         try {
             Loader.load(torch.class);
             torch.set_num_threads(threads.orElse(Runtime.getRuntime().availableProcessors()));
-            setBlasThreads(torch.get_num_threads());
             return torch.get_num_threads();
         } catch (LinkageError e) {
             throw new IllegalStateException(
@@ -51,24 +39,6 @@ final class LibTorch {
                             + " ~/.javacpp/cache or -Dorg.bytedeco.javacpp.cachedir: "
                             + e.getMessage(),
                     e);
-        }
-    }
-
-    /** OpenBLAS, which multiplies fp32, has threads of its own, as many as there are cores unless it is told. */
-    private static void setBlasThreads(int threads) {
-        try {
-            MethodHandle function = Linker.nativeLinker()
-                    .downcallHandle(
-                            SymbolLookup.libraryLookup("libopenblas.so.0", Arena.global())
-                                    .findOrThrow("openblas_set_num_threads"),
-                            FunctionDescriptor.ofVoid(ValueLayout.JAVA_INT));
-            function.invokeExact(threads);
-        } catch (IllegalArgumentException | NoSuchElementException e) {
-            LOG.info("OpenBLAS keeps its number of threads: {}", e.getMessage());
-        } catch (RuntimeException | Error e) {
-            throw e;
-        } catch (Throwable e) {
-            throw new AssertionError("C throws nothing", e);
         }
     }
 

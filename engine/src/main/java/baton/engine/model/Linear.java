@@ -26,16 +26,16 @@ sealed interface Linear permits Linear.Dense, Linear.Packed, Linear.Biased, Int8
     void addTo(Tensor x, Tensor rows);
 
     /** Row by row, as a checkpoint has it. */
-    record Dense(Tensor matrix) implements Linear {
+    record Dense(Tensor matrix, Blas blas) implements Linear {
         @Override
         public Tensor apply(Tensor rows) {
-            return torch.linear(rows, matrix);
+            return blas.product(() -> torch.linear(rows, matrix));
         }
 
         /** The sum is part of the multiplication, which saves a pass over memory. */
         @Override
         public void addTo(Tensor x, Tensor rows) {
-            torch.addmm_out(x, x, rows, matrix.t());
+            blas.product(() -> torch.addmm_out(x, x, rows, matrix.t()));
         }
     }
 

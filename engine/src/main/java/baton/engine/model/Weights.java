@@ -66,6 +66,7 @@ final class Weights {
             Shard shard,
             DType dtype,
             Quantization quantization,
+            int threads,
             int maxPositions,
             Arena arena,
             Owned owned,
@@ -79,7 +80,8 @@ final class Weights {
                 quantization,
                 arena,
                 owned,
-                OneDnn.find(LibTorch.scalarType(dtype), owned));
+                OneDnn.find(LibTorch.scalarType(dtype), owned),
+                Blas.loaded(threads));
         return new Weights(loader, maxPositions, shared);
     }
 
@@ -141,7 +143,8 @@ final class Weights {
             Quantization quantization,
             Arena arena,
             Owned owned,
-            Optional<OneDnn> oneDnn) {
+            Optional<OneDnn> oneDnn,
+            Blas blas) {
         LayerWeights layer(String prefix) throws IOException {
             Variant variant = config.variant();
             String attention = prefix + "self_attn.";
@@ -190,7 +193,7 @@ final class Weights {
             Tensor rows = owned.add(embedding.narrow(0, tokens.first(), tokens.count()));
             return oneDnn.isPresent() || quantization != Quantization.NONE
                     ? linear(matrix -> matrix.copy_(rows), tokens.count(), config.hiddenSize())
-                    : new Dense(rows);
+                    : new Dense(rows, blas);
         }
 
         private Linear linear(String name) throws IOException {
@@ -206,7 +209,7 @@ final class Weights {
                 try (PointerScope _ = new PointerScope()) {
                     filler.accept(matrix);
                 }
-                return new Dense(matrix);
+                return new Dense(matrix, blas);
             }
             try (PointerScope _ = new PointerScope()) {
                 Tensor matrix = LibTorch.empty(LibTorch.scalarType(dtype), rows, columns);
