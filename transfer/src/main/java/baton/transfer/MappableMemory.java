@@ -31,6 +31,12 @@ public record MappableMemory(MemorySegment memory, Path file) {
     private static final int MAP_NORESERVE = 0x4000;
     private static final long MAP_FAILED = -1;
     private static final int MADV_HUGEPAGE = 14;
+    private static final int MADV_POPULATE_READ = 22;
+    private static final int MADV_POPULATE_WRITE = 23;
+    /** Less costs less than a thread. */
+    private static final long LEAST_POPULATED = 1L << 20;
+
+    private static final long POPULATED_AT_ONCE = 16L << 20;
     private static final int MFD_CLOEXEC = 0x1;
     private static final int MFD_ALLOW_SEALING = 0x2;
     private static final int O_RDONLY_NONBLOCK_CLOEXEC = 0x800 | 0x80000;
@@ -59,7 +65,8 @@ public record MappableMemory(MemorySegment memory, Path file) {
             handle("madvise", FunctionDescriptor.of(INT, ValueLayout.ADDRESS, LONG, INT));
 
     /**
-     * Allocates; pages are taken from the system when they are first touched.
+     * Allocates. Pages are taken from the system from now on, by a thread of their own: a page that is taken when it is first written
+     * to costs as much time as copying it once or twice.
      *
      * @param arena with which the memory ends, for this process; who has it mapped keeps it
      * @param purpose what it is for, for errors and for {@code /proc/PID/maps}
@@ -105,7 +112,9 @@ public record MappableMemory(MemorySegment memory, Path file) {
                 }
                 // Refusal costs speed only.
                 int _ = (int) MADVISE.invokeExact(placed, bytes, MADV_HUGEPAGE);
+                Populating populating = Populating.start(placed, bytes, MADV_POPULATE_WRITE);
                 MemorySegment memory = placed.reinterpret(bytes, arena, _ -> {
+                    populating.end();
                     unmap(space, reserved);
                     close(fd);
                 });
@@ -153,7 +162,11 @@ public record MappableMemory(MemorySegment memory, Path file) {
                     throw new IOException("cannot map %d bytes of %s: errno=%d"
                             .formatted(bytes, file, (int) ERRNO_OF.get(errno, 0L)));
                 }
-                return mapped.reinterpret(bytes, arena, segment -> unmap(segment, bytes))
+                Populating populating = Populating.start(mapped, bytes, MADV_POPULATE_READ);
+                return mapped.reinterpret(bytes, arena, segment -> {
+                            populating.end();
+                            unmap(segment, bytes);
+                        })
                         .asReadOnly();
             } finally {
                 close(fd);
@@ -168,6 +181,51 @@ public record MappableMemory(MemorySegment memory, Path file) {
     /** The number by which a file's system knows it. */
     public static long inode(Path file) throws IOException {
         return (long) Files.getAttribute(file, "unix:ino");
+    }
+
+    /** Has the system fill the page table of a mapping, in the background and piece by piece, for as long as the mapping is there. */
+    private static final class Populating {
+        private final MemorySegment mapping;
+        private final long bytes;
+        private final int advice;
+        private boolean ended;
+
+        private Populating(MemorySegment mapping, long bytes, int advice) {
+            this.mapping = mapping;
+            this.bytes = bytes;
+            this.advice = advice;
+        }
+
+        static Populating start(MemorySegment mapping, long bytes, int advice) {
+            Populating populating = new Populating(mapping, bytes, advice);
+            if (bytes >= LEAST_POPULATED) {
+                Thread.ofPlatform().daemon().name("populate").start(populating::run);
+            }
+            return populating;
+        }
+
+        private void run() {
+            long done = 0;
+            while (done < bytes && populate(done, Math.min(POPULATED_AT_ONCE, bytes - done))) {
+                done += POPULATED_AT_ONCE;
+            }
+        }
+
+        /** False if that was the last: the mapping goes, or the kernel has no memory or, before 5.14, no such call. */
+        private synchronized boolean populate(long from, long length) {
+            try {
+                MemorySegment start = MemorySegment.ofAddress(mapping.address() + from);
+                return !ended && (int) MADVISE.invokeExact(start, length, advice) == 0;
+            } catch (RuntimeException | Error e) {
+                throw e;
+            } catch (Throwable e) {
+                throw new AssertionError("madvise throws nothing", e);
+            }
+        }
+
+        synchronized void end() {
+            ended = true;
+        }
     }
 
     private static IllegalStateException refused(String call, MemorySegment errno, long bytes, String purpose) {
