@@ -61,7 +61,7 @@ public record HandoverBench(OptionalInt threads, List<Integer> tokens, int repet
 
     private static final int BLOCK_SIZE = 16;
     private static final int OUTPUT = 1;
-    private static final int WARM_UPS = 8;
+    private static final int WARM_UPS = 60;
     private static final int DEADLINE_SECONDS = 300;
     private static final Duration TRANSFER_ALONE = Duration.ofMillis(500);
     /** What the other process says to us begins with it; what else it prints does not count. */

@@ -32,6 +32,7 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Consumer;
@@ -47,10 +48,10 @@ import org.slf4j.LoggerFactory;
 public final class LocalEngine implements Engine {
     private static final Logger LOG = LoggerFactory.getLogger(LocalEngine.class);
     private static final long STOP_SECONDS = 60;
-    /** Between looks at transfers while nothing is computed. */
-    private static final long LEAST_WAIT_NANOS = 50_000;
+    /** Between looks at transfers while nothing is computed, for connectors that do not tell. Each takes time from who transfers. */
+    private static final long LEAST_WAIT_NANOS = 500_000;
 
-    private static final long MOST_WAIT_NANOS = 1_000_000;
+    private static final long MOST_WAIT_NANOS = 5_000_000;
 
     private sealed interface Command {
         record Submit(Live live, List<Request> sequences) implements Command {}
@@ -58,6 +59,9 @@ public final class LocalEngine implements Engine {
         record Abort(String id) implements Command {}
 
         record ResetPrefixCache(CompletableFuture<Boolean> done) implements Command {}
+
+        /** Look at what the connector has to report. */
+        record Look() implements Command {}
 
         record Stop() implements Command {}
     }
@@ -93,6 +97,9 @@ public final class LocalEngine implements Engine {
     private final Ticker ticker;
 
     private final LinkedBlockingQueue<Command> commands = new LinkedBlockingQueue<>();
+    /** There is a {@link Command.Look} among the commands. */
+    private final AtomicBoolean toLook = new AtomicBoolean();
+
     private final AtomicInteger pending = new AtomicInteger();
     private final AtomicLong seeds = new AtomicLong();
     private final Thread thread;
@@ -134,7 +141,8 @@ public final class LocalEngine implements Engine {
                 Set.copyOf(checkpoint.eosTokenIds()),
                 KvConnectors.find(config.kvTransfer()),
                 listener,
-                ticker);
+                ticker,
+                this::wake);
         this.status = core.status(Optional.empty());
         this.thread = Thread.ofPlatform().name("engine").unstarted(this::run);
     }
@@ -423,6 +431,12 @@ public final class LocalEngine implements Engine {
         tokenizer.close();
     }
 
+    private void wake() {
+        if (toLook.compareAndSet(false, true)) {
+            commands.add(new Command.Look());
+        }
+    }
+
     private void run() {
         try {
             boolean running = true;
@@ -458,18 +472,21 @@ public final class LocalEngine implements Engine {
             idleSince = OptionalLong.empty();
             return null;
         }
-        // Only transfers are awaited. Looking again after a part of the time that has passed is little work, and late
-        // by little.
+        // Only transfers are awaited. Whoever does not tell when they are over is looked at again after a part of the
+        // time that
+        // has passed: little work, and late by little.
         long now = ticker.nanos();
         if (idleSince.isEmpty()) {
             idleSince = OptionalLong.of(now);
         }
-        long wait = Math.clamp((now - idleSince.getAsLong()) / 32, LEAST_WAIT_NANOS, MOST_WAIT_NANOS);
+        long wait = Math.clamp((now - idleSince.getAsLong()) / 8, LEAST_WAIT_NANOS, MOST_WAIT_NANOS);
         return commands.poll(wait, TimeUnit.NANOSECONDS);
     }
 
     private boolean obey(Command command) {
-        idleSince = OptionalLong.empty();
+        if (!(command instanceof Command.Look)) {
+            idleSince = OptionalLong.empty();
+        }
         switch (command) {
             case Command.Submit(Live live, List<Request> sequences) -> {
                 Optional<String> used =
@@ -490,6 +507,7 @@ public final class LocalEngine implements Engine {
                 }
             }
             case Command.ResetPrefixCache(CompletableFuture<Boolean> done) -> done.complete(core.resetPrefixCache());
+            case Command.Look() -> toLook.set(false);
             case Command.Stop() -> {
                 return false;
             }
@@ -512,7 +530,7 @@ public final class LocalEngine implements Engine {
                 case Command.Submit(Live _, List<Request> sequences) ->
                     sequences.forEach(sequence -> sequence.refuse(whyUnavailable()));
                 case Command.ResetPrefixCache(CompletableFuture<Boolean> done) -> done.complete(false);
-                case Command.Abort _, Command.Stop _ -> {}
+                case Command.Abort _, Command.Look _, Command.Stop _ -> {}
             }
         }
         try {

@@ -74,6 +74,14 @@ public interface TransferAgent extends AutoCloseable {
      */
     void notify(Peer peer, byte[] message) throws TransferException;
 
+    /**
+     * Has it tell when a transfer of ours is over and when a message has arrived, instead of being asked all the time. Told by any
+     * thread, at times for nothing; an implementation may never tell.
+     *
+     * @param progress quick, and throws nothing; replaces the one before
+     */
+    default void onProgress(Runnable progress) {}
+
     /** Messages that have arrived, in order for each sender. */
     List<Notification> takeNotifications();
 

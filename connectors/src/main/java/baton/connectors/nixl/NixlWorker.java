@@ -136,6 +136,7 @@ final class NixlWorker implements WorkerConnector {
     @Override
     public void register(KvCache cache) {
         TransferAgent agent = fabric.agent(settings);
+        agent.onProgress(context.wake());
         Fabric.Memory sealMemory = fabric.allocate(cache.blocks() * Seals.entryBytes(cache.layout()));
         try {
             Registration registration = agent.register(new Region(cache.memory(), cache.file()));
@@ -412,7 +413,8 @@ final class NixlWorker implements WorkerConnector {
     // ---- peers
 
     private RemoteEngine meet(NixlSettings.Address address, Optional<Integer> tensorParallelSize, long now) {
-        return RemoteEngine.meet(address, tensorParallelSize, pool().info(), settings, fabric, pool().agent(), now);
+        return RemoteEngine.meet(
+                address, tensorParallelSize, pool().info(), settings, fabric, pool().agent(), now, context.wake());
     }
 
     private RemoteEngine engine(Reference reference, long since, long now) {

@@ -85,7 +85,8 @@ final class RemoteEngine {
             NixlSettings settings,
             Fabric fabric,
             TransferAgent agent,
-            long now) {
+            long now,
+            Runnable over) {
         RemoteEngine engine = new RemoteEngine(address, now, settings.handshakeTimeout());
         fabric.background().execute(() -> {
             List<RemoteRank> met = new ArrayList<>();
@@ -105,6 +106,7 @@ final class RemoteEngine {
                 met.forEach(rank -> rank.peer().close());
                 engine.handshake.completeExceptionally(e);
             }
+            over.run();
         });
         return engine;
     }

@@ -72,12 +72,13 @@ public final class EngineCore implements AutoCloseable {
             Optional<KvConnector> kvConnector,
             EngineListener listener,
             Ticker ticker) {
-        this(config, ModelRanks.of(runner), eosTokens, kvConnector, listener, ticker);
+        this(config, ModelRanks.of(runner), eosTokens, kvConnector, listener, ticker, () -> {});
     }
 
     /**
      * @param ranks the model, closed with this core; more than one rank have a thread each
      * @param eosTokens ids that end a text
+     * @param wake called by any thread when a step would find something new although nothing is there to be computed
      */
     public EngineCore(
             EngineConfig config,
@@ -85,7 +86,8 @@ public final class EngineCore implements AutoCloseable {
             Set<Integer> eosTokens,
             Optional<KvConnector> kvConnector,
             EngineListener listener,
-            Ticker ticker) {
+            Ticker ticker,
+            Runnable wake) {
         ModelRunner runner = ranks.first();
         KvLayout layout = runner.cache().layout();
         this.clock = new StepClock(ticker);
@@ -96,7 +98,8 @@ public final class EngineCore implements AutoCloseable {
                 ranks.layout(),
                 ranks.tensorParallelSize(),
                 ranks.pipelineParallelSize(),
-                ticker);
+                ticker,
+                wake);
         this.connector = kvConnector.map(c -> c.scheduler(context.apply(runner)));
         try {
             this.workers = new Workers(ranks, config.parallel().cpuBinding(), kvConnector, context, ticker, clock);

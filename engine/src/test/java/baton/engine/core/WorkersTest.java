@@ -67,7 +67,7 @@ class WorkersTest {
         ModelRanks ranks =
                 new ModelRanks(List.of(first, second), 2, 1, first.cache().layout());
         EngineCore core = new EngineCore(
-                config, ranks, Set.of(CoreHarness.EOS), Optional.of(connector), EngineListener.NONE, () -> 1);
+                config, ranks, Set.of(CoreHarness.EOS), Optional.of(connector), EngineListener.NONE, () -> 1, () -> {});
         made = Optional.of(core);
         return core;
     }

@@ -16,6 +16,8 @@ import baton.kv.Ticker;
  * @param tensorParallelSize ranks that share the heads
  * @param pipelineParallelSize stages that share the layers
  * @param ticker the time to wait by
+ * @param wake has the engine look soon at what its connector has to report, should it be waiting; for any thread, and cheap. An
+ *     engine looks without it too, but seldom
  */
 public record ConnectorContext(
         KvTransferConfig config,
@@ -24,7 +26,20 @@ public record ConnectorContext(
         KvLayout modelLayout,
         int tensorParallelSize,
         int pipelineParallelSize,
-        Ticker ticker) {
+        Ticker ticker,
+        Runnable wake) {
+    /** The context of an engine that looks often. */
+    public ConnectorContext(
+            KvTransferConfig config,
+            ModelFingerprint model,
+            KvLayout layout,
+            KvLayout modelLayout,
+            int tensorParallelSize,
+            int pipelineParallelSize,
+            Ticker ticker) {
+        this(config, model, layout, modelLayout, tensorParallelSize, pipelineParallelSize, ticker, () -> {});
+    }
+
     /** The context of an engine in one rank, whose pool has all layers and heads. */
     public ConnectorContext(KvTransferConfig config, ModelFingerprint model, KvLayout layout, Ticker ticker) {
         this(config, model, layout, layout, 1, 1, ticker);

@@ -85,6 +85,7 @@ public final class EmbeddedAgent implements TransferAgent {
     private final Thread acceptor;
     private final Semaphore accepted;
     private final Inbox inbox;
+    private volatile Runnable progress = () -> {};
 
     /** Guards what follows. */
     private final Object registry = new Object();
@@ -585,6 +586,16 @@ public final class EmbeddedAgent implements TransferAgent {
 
     Inbox inbox() {
         return inbox;
+    }
+
+    @Override
+    public void onProgress(Runnable progress) {
+        this.progress = progress;
+    }
+
+    /** Something that the agent's user waits for may have happened. */
+    void tellProgress() {
+        progress.run();
     }
 
     /** Bytes of a region, if all of them are in one. The registry's monitor is held. */

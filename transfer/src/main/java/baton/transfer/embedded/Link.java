@@ -571,6 +571,7 @@ final class Link {
                 if (!agent.inbox().add(new Notification(peerName(), message))) {
                     throw new TransferException("it sends more notifications than are taken here");
                 }
+                agent.tellProgress();
             }
             case Frame.Read read when !asks -> serve(read);
             case Frame.Write write when !asks -> serve(write);
@@ -947,6 +948,7 @@ final class Link {
                 case State.UnderWay _ -> throw new IllegalStateException("over and under way");
             }
             state = last;
+            agent.tellProgress();
         }
 
         @Override

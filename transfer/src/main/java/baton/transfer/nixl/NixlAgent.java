@@ -187,6 +187,7 @@ public final class NixlAgent implements TransferAgent {
     private final List<Moving> active = new ArrayList<>();
     private MemorySegment agent = MemorySegment.NULL;
     private MemorySegment notificationMap = MemorySegment.NULL;
+    private volatile Runnable progress = () -> {};
     private Identity identity = new Identity(0, 0, 0);
     private int lives;
     private long lastWork = System.nanoTime();
@@ -937,6 +938,12 @@ public final class NixlAgent implements TransferAgent {
         active.remove(transfer);
         totals = totals.plus(state instanceof Transfer.State.Done);
         transfer.end(state);
+        progress.run();
+    }
+
+    @Override
+    public void onProgress(Runnable progress) {
+        this.progress = progress;
     }
 
     private void send(Connected peer, byte[] message) {
@@ -961,6 +968,7 @@ public final class NixlAgent implements TransferAgent {
         arrivedCount.incrementAndGet();
         arrivedBytes.addAndGet(message.message().length);
         arrived.add(new Notification(firstName(message.from()), message.message()));
+        progress.run();
     }
 
     /** Memory that is registered with NIXL. */
