@@ -2,9 +2,12 @@ package baton.engine.model;
 
 import baton.engine.model.ModelRunner.SequenceSlice;
 import baton.kv.KvLayout;
+import baton.kv.connector.HiddenState;
 import java.util.ArrayList;
 import java.util.Comparator;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 
 /**
  * How the tokens of a step lie in the batch: sequences with one token first, by context length and in groups of similar lengths,
@@ -19,7 +22,9 @@ final class Batch {
     private final long[] ids;
     private final int[] positions;
     private final int[] blocks;
+    private final int[] lastRows;
     private final long[] logitRows;
+    private final Map<Integer, HiddenState> given = new HashMap<>();
     private final int blockSize;
     private int filled;
 
@@ -52,7 +57,7 @@ final class Batch {
             tokens += slices.get(i).tokens().length;
             logits += slices.get(i).logits();
         }
-        if (tokens == 0) {
+        if (tokens == 0 && logits == 0) {
             throw new IllegalArgumentException("slices: nothing to compute");
         }
         ids = new long[padded(tokens)];
@@ -69,9 +74,15 @@ final class Batch {
             }
         }
         logitRows = new long[logits];
+        lastRows = new int[slices.size()];
         int row = 0;
         for (int i = 0; i < slices.size(); i++) {
             SequenceSlice slice = slices.get(i);
+            lastRows[i] = offsets[i] + slice.tokens().length - 1;
+            if (slice.hidden().isPresent()) {
+                given.put(row++, slice.hidden().get());
+                continue;
+            }
             for (int back = slice.logits(); back > 0; back--) {
                 logitRows[row++] = (long) offsets[i] + slice.tokens().length - back;
             }
@@ -111,6 +122,16 @@ final class Batch {
 
     List<Chunk> chunks() {
         return chunks;
+    }
+
+    /** The row of a slice's last token. */
+    int lastRow(int slice) {
+        return lastRows[slice];
+    }
+
+    /** Hidden states that logits are wanted of, by their place among {@link #logitRows}, where zeros stand for them. */
+    Map<Integer, HiddenState> given() {
+        return given;
     }
 
     /** The rows whose logits are wanted, in the order of the slices. */
@@ -178,9 +199,17 @@ final class Batch {
         String where = "slices[" + index + "]";
         int length = slice.tokens().length;
         long end = (long) slice.start() + length;
-        if (length == 0 || slice.start() < 0 || end > maxPositions) {
+        boolean empty = length == 0 && slice.hidden().isEmpty();
+        if (empty || slice.start() < 0 || end > maxPositions) {
             throw new IllegalArgumentException("%s: start=%d tokens=%d must be positions below %d"
                     .formatted(where, slice.start(), length, maxPositions));
+        }
+        if (slice.hidden().isPresent()) {
+            if (length > 0 || slice.logits() != 1) {
+                throw new IllegalArgumentException(
+                        "%s: a hidden state with tokens=%d, logits=%d".formatted(where, length, slice.logits()));
+            }
+            return;
         }
         if (slice.logits() < 0 || slice.logits() > length) {
             throw new IllegalArgumentException("%s: logits=%d of tokens=%d".formatted(where, slice.logits(), length));
