@@ -102,7 +102,7 @@ final class ScriptedConnector implements KvConnector {
 
             @Override
             public void onNewRequest(KvRequest request) {
-                events.add("new " + request.id());
+                events.add("new " + request.id() + (request.mayLoad() ? "" : ", loads nothing"));
             }
 
             @Override
