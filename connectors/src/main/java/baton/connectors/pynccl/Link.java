@@ -35,6 +35,8 @@ final class Link implements AutoCloseable {
     /** A peer that does not fit may be replaced by one that does. */
     private static final Duration AFTER_MISFIT = Duration.ofSeconds(2);
 
+    private static final Duration CLOSING = Duration.ofSeconds(5);
+
     private static final int HELLO_BYTES = 512;
 
     private final PyNcclSettings settings;
@@ -48,7 +50,10 @@ final class Link implements AutoCloseable {
 
     private boolean lost;
     private boolean closed;
+
+    // Of the thread
     private String lastFailure = "";
+    private boolean misfit;
 
     /** @param fit what the counterpart has to be like, as {@code name=value} words */
     Link(PyNcclSettings settings, WireTransport transport, int port, String fit) {
@@ -84,18 +89,19 @@ final class Link implements AutoCloseable {
 
     /** True if this is still the buffer: what failed on it failed for another reason than the peer's end. */
     synchronized boolean isUp(LookupBuffer used) {
-        return !lost && buffer.filter(current -> current == used).isPresent();
+        return !lost && buffer.filter(used::equals).isPresent();
     }
 
     private void run() {
         while (!isClosed()) {
             Duration pause = BETWEEN_TRIES;
+            misfit = false;
             try {
                 connect();
                 awaitLoss();
             } catch (PipeException e) {
                 say(e);
-                pause = e.getMessage() != null && e.getMessage().contains("does not fit") ? AFTER_MISFIT : pause;
+                pause = misfit ? AFTER_MISFIT : pause;
             } catch (InterruptedException e) {
                 return;
             }
@@ -171,20 +177,21 @@ final class Link implements AutoCloseable {
         }
     }
 
+    private String greeting(boolean producer) {
+        return "baton-pynccl-1 kv_role=%s %s".formatted(producer ? "kv_producer" : "kv_consumer", fit);
+    }
+
     private MemorySegment hello(Arena arena) {
-        byte[] text = Arrays.copyOf(
-                ("baton-pynccl-1 kv_role=%s %s".formatted(settings.producer() ? "kv_producer" : "kv_consumer", fit))
-                        .getBytes(StandardCharsets.UTF_8),
-                HELLO_BYTES);
-        return arena.allocate(HELLO_BYTES).copyFrom(MemorySegment.ofArray(text));
+        byte[] text = greeting(settings.producer()).getBytes(StandardCharsets.UTF_8);
+        return arena.allocate(HELLO_BYTES).copyFrom(MemorySegment.ofArray(Arrays.copyOf(text, HELLO_BYTES)));
     }
 
     private void check(MemorySegment theirs) throws PipeException {
         byte[] bytes = theirs.toArray(ValueLayout.JAVA_BYTE);
         String text = new String(bytes, StandardCharsets.UTF_8).replaceAll("[^ -~]", "");
-        String wanted =
-                "baton-pynccl-1 kv_role=%s %s".formatted(settings.producer() ? "kv_consumer" : "kv_producer", fit);
-        if (!text.equals(wanted)) {
+        String wanted = greeting(!settings.producer());
+        misfit = !text.equals(wanted);
+        if (misfit) {
             throw new PipeException("the peer does not fit: it is '%s', must be '%s'".formatted(text, wanted));
         }
     }
@@ -271,7 +278,9 @@ final class Link implements AutoCloseable {
         thread.interrupt();
         transport.close();
         try {
-            boolean unused = thread.join(Duration.ofSeconds(5));
+            if (!thread.join(CLOSING)) {
+                log.error("The thread that connects at {}:{} has not ended within {}", settings.host(), port, CLOSING);
+            }
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
         }
