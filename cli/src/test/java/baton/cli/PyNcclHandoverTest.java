@@ -83,13 +83,11 @@ class PyNcclHandoverTest {
             });
         }
 
-        Future<RequestOutput> ask(ExecutorService clients, String id, int[] prompt, SamplingParams sampling) {
+        Future<RequestOutput> ask(String id, int[] prompt, SamplingParams sampling) {
             GenerationRequest request = new GenerationRequest(id, prompt, sampling);
-            return clients.submit(() -> {
-                GenerationCollector collector = new GenerationCollector(request);
-                engine.submit(request, collector);
-                return collector.join();
-            });
+            GenerationCollector collector = new GenerationCollector(request);
+            engine.submit(request, collector);
+            return collector.result();
         }
 
         double sum(String name) {
@@ -137,7 +135,7 @@ class PyNcclHandoverTest {
             List<ServerSocket> sockets = new ArrayList<>();
             try {
                 for (int i = 0; i < count; i++) {
-                    sockets.add(new ServerSocket(first + i, 1, InetAddress.getByName("127.0.0.1")));
+                    sockets.add(new ServerSocket(first + i, 1, InetAddress.getLoopbackAddress()));
                 }
                 return first;
             } catch (IOException e) {
@@ -182,64 +180,61 @@ class PyNcclHandoverTest {
         Random random = new Random(SEED);
         ParallelConfig parallel = new ParallelConfig(tensor, pipeline, CpuBinding.NONE);
         int port = freePorts(2 * tensor * pipeline);
-        try (ExecutorService clients = Executors.newVirtualThreadPerTaskExecutor()) {
-            try (Side alone = new Side(
-                    config(ParallelConfig.SINGLE).enablePrefixCaching(false).build())) {
-                List<Future<RequestOutput>> answers = new ArrayList<>();
-                for (int[] prompt : prompts) {
-                    answers.add(alone.ask(clients, "alone-" + answers.size(), prompt, ANSWER));
-                }
-                for (Future<RequestOutput> answer : answers) {
-                    expected.add(tokens(answer));
-                }
+        try (Side alone = new Side(
+                config(ParallelConfig.SINGLE).enablePrefixCaching(false).build())) {
+            List<Future<RequestOutput>> answers = new ArrayList<>();
+            for (int[] prompt : prompts) {
+                answers.add(alone.ask("alone-" + answers.size(), prompt, ANSWER));
             }
-            try (Side prefill = new Side(config(parallel)
-                            .maxNumSeqs(32)
-                            .maxNumBatchedTokens(budget)
-                            .kvTransfer(connector(KvRole.PRODUCER, port))
-                            .build());
-                    Side decode = new Side(config(parallel)
-                            .maxNumSeqs(32)
-                            .maxNumBatchedTokens(budget)
-                            .kvTransfer(connector(KvRole.CONSUMER, port))
-                            .build())) {
-                for (int first = 0; first < prompts.size(); ) {
-                    int end = Math.min(prompts.size(), first + 1 + random.nextInt(MOST_AT_ONCE));
-                    List<Future<RequestOutput>> prefilled = new ArrayList<>();
-                    for (int i = first; i < end; i++) {
-                        prefilled.add(prefill.ask(clients, "prefill-" + i, prompts.get(i), SamplingParams.greedy(1)));
-                    }
-                    for (int i = first; i < end; i++) {
-                        assertThat(tokens(prefilled.get(i - first))).containsExactly(expected.get(i)[0]);
-                    }
-                    List<Integer> order =
-                            new ArrayList<>(IntStream.range(first, end).boxed().toList());
-                    Collections.shuffle(order, random);
-                    Map<Integer, Future<RequestOutput>> decoded = new HashMap<>();
-                    for (int i : order) {
-                        decoded.put(i, decode.ask(clients, "decode-" + i, prompts.get(i), ANSWER));
-                    }
-                    for (int i : order) {
-                        RequestOutput output = Optional.ofNullable(decoded.get(i))
-                                .orElseThrow()
-                                .get(90, TimeUnit.SECONDS);
-                        assertThat(output.completions().getFirst().error()).isEmpty();
-                        assertThat(output.tokens())
-                                .as("prompt %d of seed %d", i, SEED)
-                                .isEqualTo(expected.get(i));
-                        assertThat(output.cachedTokens()).isEqualTo(prompts.get(i).length);
-                    }
-                    first = end;
-                }
-                prefill.awaitRest();
-                decode.awaitRest();
-                assertThat(decode.sum("baton:kv_lookup_failures")).isZero();
-                assertThat(decode.sum("baton:kv_lookups")).isEqualTo(prompts.size() * tensor * pipeline);
-                assertThat(prefill.sum("baton:kv_lookup_insert_failures")).isZero();
-                // Each token but the first, which is sampled from the hidden state.
-                assertThat(decode.generated.get()).isEqualTo(prompts.size() * (long) ANSWER_TOKENS);
-                assertThat(decode.scheduledTokens.get()).isEqualTo(prompts.size() * (ANSWER_TOKENS - 1L));
+            for (Future<RequestOutput> answer : answers) {
+                expected.add(tokens(answer));
             }
+        }
+        try (Side prefill = new Side(config(parallel)
+                        .maxNumSeqs(32)
+                        .maxNumBatchedTokens(budget)
+                        .kvTransfer(connector(KvRole.PRODUCER, port))
+                        .build());
+                Side decode = new Side(config(parallel)
+                        .maxNumSeqs(32)
+                        .maxNumBatchedTokens(budget)
+                        .kvTransfer(connector(KvRole.CONSUMER, port))
+                        .build())) {
+            for (int first = 0; first < prompts.size(); ) {
+                int end = Math.min(prompts.size(), first + 1 + random.nextInt(MOST_AT_ONCE));
+                List<Future<RequestOutput>> prefilled = new ArrayList<>();
+                for (int i = first; i < end; i++) {
+                    prefilled.add(prefill.ask("prefill-" + i, prompts.get(i), SamplingParams.greedy(1)));
+                }
+                for (int i = first; i < end; i++) {
+                    assertThat(tokens(prefilled.get(i - first))).containsExactly(expected.get(i)[0]);
+                }
+                List<Integer> order =
+                        new ArrayList<>(IntStream.range(first, end).boxed().toList());
+                Collections.shuffle(order, random);
+                Map<Integer, Future<RequestOutput>> decoded = new HashMap<>();
+                for (int i : order) {
+                    decoded.put(i, decode.ask("decode-" + i, prompts.get(i), ANSWER));
+                }
+                for (int i : order) {
+                    RequestOutput output =
+                            Optional.ofNullable(decoded.get(i)).orElseThrow().get(90, TimeUnit.SECONDS);
+                    assertThat(output.completions().getFirst().error()).isEmpty();
+                    assertThat(output.tokens())
+                            .as("prompt %d of seed %d", i, SEED)
+                            .isEqualTo(expected.get(i));
+                    assertThat(output.cachedTokens()).isEqualTo(prompts.get(i).length);
+                }
+                first = end;
+            }
+            prefill.awaitRest();
+            decode.awaitRest();
+            assertThat(decode.sum("baton:kv_lookup_failures")).isZero();
+            assertThat(decode.sum("baton:kv_lookups")).isEqualTo(prompts.size() * tensor * pipeline);
+            assertThat(prefill.sum("baton:kv_lookup_insert_failures")).isZero();
+            // Each token but the first, which is sampled from the hidden state.
+            assertThat(decode.generated.get()).isEqualTo(prompts.size() * (long) ANSWER_TOKENS);
+            assertThat(decode.scheduledTokens.get()).isEqualTo(prompts.size() * (ANSWER_TOKENS - 1L));
         }
     }
 
