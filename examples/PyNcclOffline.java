@@ -22,7 +22,7 @@ void main(String... args) throws Exception {
     switch (args.length > 0 ? args[args.length - 1] : "") {
         case "--prefill" -> prefill(config(KvRole.PRODUCER, args));
         case "--decode" -> decode(config(KvRole.CONSUMER, args));
-        default -> bothProcesses();
+        default -> bothProcesses(args);
     }
 }
 
@@ -61,9 +61,9 @@ void decode(EngineConfig config) {
 }
 
 /** Starts this program twice more and tells the second when the first has computed the prompts: the event between them. */
-void bothProcesses() throws Exception {
-    Process prefill = again("--prefill");
-    Process decode = again("--decode");
+void bothProcesses(String... args) throws Exception {
+    Process prefill = again("--prefill", args);
+    Process decode = again("--decode", args);
     try (BufferedReader prefilled = prefill.inputReader();
             BufferedReader answers = decode.inputReader()) {
         if (!"prefillDone".equals(prefilled.readLine())) {
@@ -82,11 +82,17 @@ void bothProcesses() throws Exception {
     }
 }
 
-/** This program's own command line, with one more argument. */
-Process again(String role) throws IOException {
-    ProcessHandle.Info own = ProcessHandle.current().info();
-    List<String> command = new ArrayList<>(List.of(own.command().orElseThrow()));
-    command.addAll(List.of(own.arguments().orElseThrow()));
+/** Starts this source file once more, with one more argument. */
+Process again(String role, String... args) throws Exception {
+    Path source = Path.of(getClass().getProtectionDomain().getCodeSource().getLocation().toURI());
+    List<String> command = new ArrayList<>(List.of(
+            Path.of(System.getProperty("java.home"), "bin", "java").toString(),
+            "--enable-native-access=ALL-UNNAMED",
+            "--sun-misc-unsafe-memory-access=allow",
+            "-cp",
+            System.getProperty("java.class.path"),
+            source.toString()));
+    command.addAll(List.of(args));
     command.add(role);
     return new ProcessBuilder(command)
             .redirectError(ProcessBuilder.Redirect.INHERIT)

@@ -29,7 +29,7 @@ class ExamplesTest {
                 new ProcessBuilder(command).redirectErrorStream(true).redirectOutput(output.toFile());
         builder.environment().putAll(environment);
         Process process = builder.start();
-        boolean ended = process.waitFor(3, TimeUnit.MINUTES);
+        boolean ended = process.waitFor(5, TimeUnit.MINUTES);
         if (!ended) {
             process.descendants().forEach(ProcessHandle::destroyForcibly);
             process.destroyForcibly();
