@@ -238,6 +238,37 @@ class PyNcclHandoverTest {
         }
     }
 
+    /** A prefill instance is asked for one sample only. */
+    @Test
+    void furtherSamplesAreComputedFromWhatTheFirstOneTook() throws Exception {
+        int[] prompt = Ledgers.prompt(75, 9);
+        int port = freePorts(2);
+        try (Side prefill = new Side(config(ParallelConfig.SINGLE)
+                        .kvTransfer(connector(KvRole.PRODUCER, port))
+                        .build());
+                Side decode = new Side(config(ParallelConfig.SINGLE)
+                        .kvTransfer(connector(KvRole.CONSUMER, port))
+                        .build())) {
+            tokens(prefill.ask("one", prompt, SamplingParams.greedy(1)));
+            SamplingParams three = SamplingParams.builder()
+                    .temperature(0)
+                    .maxTokens(ANSWER_TOKENS)
+                    .ignoreEos(true)
+                    .n(3)
+                    .build();
+            RequestOutput output = decode.ask("three", prompt, three).get(90, TimeUnit.SECONDS);
+            assertThat(output.completions()).hasSize(3).allSatisfy(each -> {
+                assertThat(each.error()).isEmpty();
+                assertThat(each.tokens())
+                        .isEqualTo(output.completions().getFirst().tokens());
+            });
+            decode.awaitRest();
+            assertThat(decode.sum("baton:kv_lookup_failures")).isZero();
+            // Of two samples, what follows the last full block.
+            assertThat(decode.scheduledTokens.get()).isEqualTo(3 * (ANSWER_TOKENS - 1) + 2 * (75 - 64));
+        }
+    }
+
     private static int[] tokens(Future<RequestOutput> output) throws Exception {
         RequestOutput done = output.get(90, TimeUnit.SECONDS);
         assertThat(done.completions().getFirst().error()).isEmpty();

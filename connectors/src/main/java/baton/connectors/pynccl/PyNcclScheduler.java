@@ -6,9 +6,11 @@ import baton.kv.connector.KvMatch;
 import baton.kv.connector.KvRequest;
 import baton.kv.connector.Measurement;
 import baton.kv.connector.SchedulerConnector;
+import baton.kv.connector.WorkerReport;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -18,8 +20,8 @@ import org.slf4j.LoggerFactory;
 
 /**
  * Decides what to send and what to ask for. A producer sends each prompt once, in the step that computes its last token, and keeps a
- * finished request's blocks until they are read. A consumer asks for each prompt once: an entry can be taken once. What is there for
- * a request that takes nothing, it has thrown away.
+ * finished request's blocks until they are read. A consumer asks for each prompt once: an entry can be taken once, and further samples
+ * share it through the prefix cache. What is there for a request that takes nothing, it has thrown away.
  */
 final class PyNcclScheduler implements SchedulerConnector {
     private static final Logger log = LoggerFactory.getLogger(PyNcclScheduler.class);
@@ -28,6 +30,9 @@ final class PyNcclScheduler implements SchedulerConnector {
     private final int blockSize;
     private final PromptKey keys;
     private final Map<String, State> requests = new HashMap<>();
+    /** Requests whose load is not over. */
+    private final Set<String> loading = new HashSet<>();
+
     private final List<PyNcclStep.Load> loads = new ArrayList<>();
     private final List<int[]> discards = new ArrayList<>();
     private final List<Measurement> measurements = new ArrayList<>();
@@ -62,10 +67,16 @@ final class PyNcclScheduler implements SchedulerConnector {
             measurements.add(Measurement.count("baton:kv_lookup_failures", 1, "cause", "prompt_logprobs"));
             discard(request, state);
         }
+        // A prompt is sent once, however many samples are asked for.
+        state.asked |= request.firstSample().isPresent();
     }
 
     @Override
     public KvMatch match(KvRequest request, int computedTokens) {
+        if (request.firstSample().filter(loading::contains).isPresent()) {
+            // It will be in the prefix cache.
+            return new KvMatch.AskAgain();
+        }
         int tokens = request.promptLength() - computedTokens;
         return producer || state(request).asked || tokens <= 0 ? new KvMatch.None() : new KvMatch.Tokens(tokens, true);
     }
@@ -74,6 +85,7 @@ final class PyNcclScheduler implements SchedulerConnector {
     public void onAllocated(KvRequest request, int[] blockTable, int computedTokens, int externalTokens) {
         if (externalTokens > 0) {
             state(request).asked = true;
+            loading.add(request.id());
             int[] blocks = Arrays.copyOf(blockTable, Math.ceilDiv(request.promptLength(), blockSize));
             loads.add(new PyNcclStep.Load(
                     request.id(), keys.of(request), blocks, request.promptLength(), computedTokens));
@@ -109,6 +121,11 @@ final class PyNcclScheduler implements SchedulerConnector {
         state.sending = true;
         int[] blocks = Arrays.copyOf(scheduled.blockTable(), Math.ceilDiv(tokens, blockSize));
         return Optional.of(new PyNcclStep.Send(request.id(), keys.of(request), blocks, tokens));
+    }
+
+    @Override
+    public void onStepDone(WorkerReport report) {
+        loading.removeAll(report.received());
     }
 
     @Override

@@ -170,6 +170,15 @@ public final class Request implements KvRequest {
         return !wantsPromptLogprobs();
     }
 
+    /** Samples of a prompt are called by its id, a hyphen, and their number from 0 on. */
+    @Override
+    public Optional<String> firstSample() {
+        if (sampling.n() == 1) {
+            return Optional.empty();
+        }
+        return Optional.of(id.substring(0, id.lastIndexOf('-') + 1) + 0).filter(first -> !first.equals(id));
+    }
+
     SamplingParams sampling() {
         return sampling;
     }

@@ -22,10 +22,13 @@ final class Batch {
     private final long[] ids;
     private final int[] positions;
     private final int[] blocks;
-    private final int[] lastRows;
+    private final List<SequenceSlice> slices;
+    /** Of each slice's first token. */
+    private final int[] offsets;
+
     private final long[] logitRows;
-    private final Map<Integer, HiddenState> given = new HashMap<>();
     private final int blockSize;
+    private Map<Integer, HiddenState> given = Map.of();
     private int filled;
 
     /**
@@ -63,8 +66,9 @@ final class Batch {
         ids = new long[padded(tokens)];
         positions = new int[ids.length];
         blocks = new int[tokens];
-        int[] offsets = new int[slices.size()];
-        placeSingles(slices, offsets);
+        this.slices = slices;
+        offsets = new int[slices.size()];
+        placeSingles();
         for (int i = 0; i < slices.size(); i++) {
             SequenceSlice slice = slices.get(i);
             if (slice.tokens().length > 1) {
@@ -74,12 +78,11 @@ final class Batch {
             }
         }
         logitRows = new long[logits];
-        lastRows = new int[slices.size()];
         int row = 0;
         for (int i = 0; i < slices.size(); i++) {
             SequenceSlice slice = slices.get(i);
-            lastRows[i] = offsets[i] + slice.tokens().length - 1;
             if (slice.hidden().isPresent()) {
+                given = given.isEmpty() ? new HashMap<>() : given;
                 given.put(row++, slice.hidden().get());
                 continue;
             }
@@ -126,7 +129,7 @@ final class Batch {
 
     /** The row of a slice's last token. */
     int lastRow(int slice) {
-        return lastRows[slice];
+        return offsets[slice] + slices.get(slice).tokens().length - 1;
     }
 
     /** Hidden states that logits are wanted of, by their place among {@link #logitRows}, where zeros stand for them. */
@@ -145,7 +148,7 @@ final class Batch {
         return Math.ceilDiv(rows, step) * step;
     }
 
-    private void placeSingles(List<SequenceSlice> slices, int[] offsets) {
+    private void placeSingles() {
         List<Integer> singles = new ArrayList<>();
         for (int i = 0; i < slices.size(); i++) {
             if (slices.get(i).tokens().length == 1) {
@@ -166,12 +169,12 @@ final class Batch {
                 }
                 end++;
             }
-            group(slices, singles.subList(first, end), offsets);
+            group(singles.subList(first, end));
             first = end;
         }
     }
 
-    private void group(List<SequenceSlice> slices, List<Integer> members, int[] offsets) {
+    private void group(List<Integer> members) {
         int offset = filled;
         int[] contexts = new int[members.size()];
         List<int[]> tables = new ArrayList<>();

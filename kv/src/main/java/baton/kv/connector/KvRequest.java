@@ -36,4 +36,9 @@ public interface KvRequest {
     default boolean mayLoad() {
         return true;
     }
+
+    /** For the second and later samples of a prompt ({@code n}): the id of the first, which may be gone. */
+    default Optional<String> firstSample() {
+        return Optional.empty();
+    }
 }
