@@ -19,7 +19,6 @@ import org.bytedeco.javacpp.PointerScope;
 import org.bytedeco.javacpp.chrono.Milliseconds;
 import org.bytedeco.pytorch.ByteVector;
 import org.bytedeco.pytorch.GlooDeviceVector;
-import org.bytedeco.pytorch.PrefixStore;
 import org.bytedeco.pytorch.ProcessGroupGloo;
 import org.bytedeco.pytorch.StringVector;
 import org.bytedeco.pytorch.TCPStore;
@@ -29,7 +28,8 @@ import org.bytedeco.pytorch.gloo.Device;
 
 /**
  * Wires over Gloo, as {@code torch.distributed} makes them: both ranks meet at a TCPStore, which rank 0 serves, and connect to each
- * other there. Keys begin with a token, the secret of an offer's id.
+ * other there, once each has found the other's key, which begins with a token: the secret of an offer's id. (A PrefixStore would do,
+ * but JavaCPP's frees its store twice.)
  *
  * <p>Gloo trusts its peer and the network: the store is open on every address of its machine, the peer says to which address to
  * connect, and one that speaks Gloo's protocol with ill intent can end this process. It is for networks where only instances are.
@@ -251,7 +251,7 @@ public final class GlooTransport implements WireTransport {
                 ProcessGroupGloo.Options options = ProcessGroupGloo.Options.create(milliseconds(connecting));
                 Device device = ProcessGroupGloo.createDeviceForHostname(own);
                 options.devices(new GlooDeviceVector(device));
-                ProcessGroupGloo group = new ProcessGroupGloo(new PrefixStore(prefix, store), rank, 2, options);
+                ProcessGroupGloo group = new ProcessGroupGloo(store, rank, 2, options);
                 // For the wire, after the scope.
                 group.retainReference();
                 GlooWire wire = new GlooWire(group, 1 - rank);

@@ -79,8 +79,9 @@ final class GlooWire implements Wire {
         }
         long end = System.nanoTime() + GlooTransport.bounded(timeout).toNanos();
         enter();
-        try (PointerScope _ = new PointerScope();
-                Arena arena = Arena.ofConfined()) {
+        // The scope ends first: only then does Gloo's thread touch the memory no more.
+        try (Arena arena = Arena.ofConfined();
+                PointerScope _ = new PointerScope()) {
             move.move(arena.allocate(Long.BYTES, Long.BYTES), data, start -> {
                 Work work = start(start);
                 try {
@@ -125,10 +126,9 @@ final class GlooWire implements Wire {
         return work;
     }
 
-    /** Frees it: from then on nothing touches the memory. */
+    /** The scope frees it. */
     private synchronized void over(Work work) {
         waited.remove(work);
-        work.close();
     }
 
     private synchronized void exit() {
