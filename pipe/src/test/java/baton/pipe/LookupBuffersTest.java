@@ -20,7 +20,7 @@ class LookupBuffersTest {
         @Override
         protected Ends ends(LookupBuffer.Settings settings) throws Exception {
             try (TcpTransport transport = new TcpTransport()) {
-                return over(transport, settings);
+                return TestWires.over(transport, settings);
             }
         }
     }
@@ -30,18 +30,8 @@ class LookupBuffersTest {
         @Override
         protected Ends ends(LookupBuffer.Settings settings) throws Exception {
             try (MemoryTransport transport = new MemoryTransport()) {
-                return over(transport, settings);
+                return TestWires.over(transport, settings);
             }
         }
-    }
-
-    static LookupBufferContract.Ends over(WireTransport transport, LookupBuffer.Settings settings) throws Exception {
-        Wire[] requests = PipesTest.offered(transport);
-        Wire[] answers = PipesTest.offered(transport);
-        WirePipe.Settings pipe = WirePipe.Settings.DEFAULT;
-        return new LookupBufferContract.Ends(
-                LookupBuffers.producer(
-                        WirePipe.receiver(requests[0], pipe), WirePipe.sender(answers[0], pipe), settings),
-                LookupBuffers.consumer(WirePipe.sender(requests[1], pipe), WirePipe.receiver(answers[1], pipe)));
     }
 }
