@@ -1,6 +1,5 @@
 package baton.connectors.pynccl;
 
-import baton.kv.ConfigException;
 import baton.kv.KvLayout;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvConnector;
@@ -8,7 +7,7 @@ import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerConnector;
 import baton.pipe.WireTransport;
-import baton.pipe.tcp.TcpTransport;
+import baton.pipe.WireTransports;
 import java.util.Set;
 import java.util.function.Function;
 
@@ -23,7 +22,7 @@ public final class PyNcclConnector implements KvConnector {
     private final Function<String, WireTransport> transports;
 
     public PyNcclConnector() {
-        this(PyNcclConnector::transport);
+        this(name -> WireTransports.named("kv_connector_extra_config." + PyNcclSettings.TRANSPORT, name));
     }
 
     /** @param transports makes one by the setting's value */
@@ -59,14 +58,5 @@ public final class PyNcclConnector implements KvConnector {
                         context.model().digest());
         Link link = new Link(settings, transports.apply(settings.transport()), settings.port(context, rank), fit);
         return new PyNcclWorker(settings, link, rank.pipeline() == context.pipelineParallelSize() - 1);
-    }
-
-    private static WireTransport transport(String name) {
-        return switch (name) {
-            case "auto", "tcp" -> new TcpTransport();
-            default ->
-                throw ConfigException.unsupported(
-                        "kv_connector_extra_config." + PyNcclSettings.TRANSPORT, name, "auto, tcp");
-        };
     }
 }
