@@ -1,11 +1,13 @@
 package baton.testkit;
 
+import baton.kv.DType;
 import baton.kv.JsonFields;
 import baton.kv.KvCache;
 import baton.kv.KvLayout;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
 import baton.kv.connector.HandshakeMetadata;
+import baton.kv.connector.HiddenState;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.KvMatch;
 import baton.kv.connector.KvRequest;
@@ -241,6 +243,13 @@ public final class FakeEngine implements AutoCloseable {
                 rank.worker().saveLayer(layer);
             }
         }
+        for (RankSide rank : ranks) {
+            if (rank.worker().wantsHidden()) {
+                Arrays.stream(shares)
+                        .filter(share -> share.running.remainingTokens() == share.tokens)
+                        .forEach(share -> rank.worker().saveHidden(share.running.request.id(), hidden(share.running)));
+            }
+        }
         ranks.forEach(rank -> rank.worker().waitForSave());
         WorkerReport report = report(ended);
         for (Share share : shares) {
@@ -285,6 +294,7 @@ public final class FakeEngine implements AutoCloseable {
         Set<String> sent = new LinkedHashSet<>();
         Set<String> received = new LinkedHashSet<>();
         Set<Integer> invalid = new LinkedHashSet<>();
+        Map<String, HiddenState> hidden = new HashMap<>();
         List<Measurement> measurements = new ArrayList<>();
         boolean busy = false;
         for (RankSide rank : ranks) {
@@ -295,10 +305,11 @@ public final class FakeEngine implements AutoCloseable {
             for (int block : report.invalidBlocks()) {
                 transferring.values().forEach(running -> running.truncateAt(block, layout.blockSize()));
             }
+            hidden.putAll(report.hidden());
             measurements.addAll(report.measurements());
             busy |= report.busy();
         }
-        return new WorkerReport(sent, received, invalid, measurements, busy);
+        return new WorkerReport(sent, received, invalid, hidden, measurements, busy);
     }
 
     private void count(Set<String> ids, Map<String, Integer> by, Set<String> complete) {
@@ -432,6 +443,19 @@ public final class FakeEngine implements AutoCloseable {
                 }
             }
         }
+    }
+
+    /** The hidden state that this engine computes for the last token of a request's prompt: 8 numbers that depend on all tokens. */
+    public static HiddenState hidden(Running running) {
+        long state = 0;
+        for (int token : running.request.tokens(0, running.request.promptLength())) {
+            state = mix(state, token);
+        }
+        float[] values = new float[8];
+        for (int i = 0; i < values.length; i++) {
+            values[i] = (int) mix(state, i);
+        }
+        return new HiddenState(DType.F32, MemorySegment.ofArray(values));
     }
 
     private MemorySegment slot(RankSide rank, Running running, int layer, int head, int position) {

@@ -30,6 +30,7 @@ import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
 import baton.kv.connector.WorkerReport;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -288,12 +289,17 @@ public final class EngineCore implements AutoCloseable {
             Request request = slice.request();
             int end = slice.start() + slice.count();
             slices.add(new SequenceSlice(
-                    request.tokens(slice.start(), end), slice.start(), request.blocks.toArray(), logitsWanted(slice)));
+                    request.tokens(slice.start(), end),
+                    slice.start(),
+                    request.blocks.toArray(),
+                    logitsWanted(slice),
+                    Optional.ofNullable(request.hidden)));
         }
+        Map<Integer, String> hiddenOf = workers.wantHidden() ? promptEnds(step.slices()) : Map.of();
         // A connector that fails here may have parked requests that it will never report: nothing goes on after that.
         workers.startLoad(step.metadata());
         try {
-            return new CloseableLogits(workers.forward(slices), Optional.empty());
+            return new CloseableLogits(workers.forward(slices, hiddenOf), Optional.empty());
         } catch (RuntimeException | OutOfMemoryError e) {
             // The requests of this step are lost; what is cached from earlier steps is untouched, so others go on.
             LOG.error(
@@ -303,6 +309,19 @@ public final class EngineCore implements AutoCloseable {
                     e);
             return new CloseableLogits(Optional.empty(), Optional.of("The model failed: " + e.getMessage()));
         }
+    }
+
+    /** The requests whose prompts end with a slice, by its index. */
+    private static Map<Integer, String> promptEnds(List<Slice> slices) {
+        Map<Integer, String> ends = new HashMap<>();
+        for (int i = 0; i < slices.size(); i++) {
+            Slice slice = slices.get(i);
+            if (slice.count() > 0
+                    && slice.start() + slice.count() == slice.request().promptLength()) {
+                ends.put(i, slice.request().id());
+            }
+        }
+        return ends;
     }
 
     private static int logitsWanted(Slice slice) {

@@ -1,5 +1,6 @@
 package baton.engine.core;
 
+import baton.kv.connector.HiddenState;
 import baton.kv.connector.Measurement;
 import baton.kv.connector.WorkerReport;
 import java.util.ArrayList;
@@ -8,6 +9,7 @@ import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Set;
 
 /**
@@ -18,6 +20,8 @@ final class ReportMerger {
     private final int ranks;
     private final Map<String, BitSet> sent = new HashMap<>();
     private final Map<String, BitSet> received = new HashMap<>();
+    /** Of requests that not all ranks have received. */
+    private final Map<String, HiddenState> hidden = new HashMap<>();
 
     ReportMerger(int ranks) {
         this.ranks = ranks;
@@ -38,10 +42,17 @@ final class ReportMerger {
             count(rank, report.sent(), sent, sentByAll);
             count(rank, report.received(), received, receivedByAll);
             invalid.addAll(report.invalidBlocks());
+            hidden.putAll(report.hidden());
             measurements.addAll(report.measurements());
             busy |= report.busy();
         }
-        return new WorkerReport(sentByAll, receivedByAll, invalid, measurements, busy);
+        Map<String, HiddenState> hiddenOfReceived = new HashMap<>();
+        if (!hidden.isEmpty()) {
+            for (String request : receivedByAll) {
+                Optional.ofNullable(hidden.remove(request)).ifPresent(state -> hiddenOfReceived.put(request, state));
+            }
+        }
+        return new WorkerReport(sentByAll, receivedByAll, invalid, hiddenOfReceived, measurements, busy);
     }
 
     private void count(int rank, Set<String> requests, Map<String, BitSet> ranksByRequest, Set<String> complete) {

@@ -8,6 +8,7 @@ import baton.engine.sampling.SequenceSampler;
 import baton.kv.BlockHash;
 import baton.kv.BlockHasher;
 import baton.kv.JsonFields;
+import baton.kv.connector.HiddenState;
 import baton.kv.connector.KvRequest;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -67,6 +68,9 @@ public final class Request implements KvRequest {
     boolean awaitsReceived;
 
     boolean awaitsSent;
+    /** Of the prompt's last token, which like all others was computed elsewhere: the first token is to be sampled from it. */
+    @Nullable
+    HiddenState hidden;
     /** Tokens that the first scheduling found here, and elsewhere. */
     int localHit;
 
@@ -159,6 +163,20 @@ public final class Request implements KvRequest {
     @Override
     public Optional<String> loraId() {
         return Optional.empty();
+    }
+
+    @Override
+    public boolean mayLoad() {
+        return !wantsPromptLogprobs();
+    }
+
+    /** Samples of a prompt are called by its id, a hyphen, and their number from 0 on. */
+    @Override
+    public Optional<String> firstSample() {
+        if (sampling.n() == 1) {
+            return Optional.empty();
+        }
+        return Optional.of(id.substring(0, id.lastIndexOf('-') + 1) + 0).filter(first -> !first.equals(id));
     }
 
     SamplingParams sampling() {

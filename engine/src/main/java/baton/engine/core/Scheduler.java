@@ -5,6 +5,7 @@ import baton.kv.BlockHash;
 import baton.kv.JsonFields;
 import baton.kv.LoadFailurePolicy;
 import baton.kv.connector.ConnectorMetadata;
+import baton.kv.connector.HiddenState;
 import baton.kv.connector.KvMatch;
 import baton.kv.connector.Measurement;
 import baton.kv.connector.SchedulerConnector;
@@ -54,7 +55,8 @@ import org.slf4j.LoggerFactory;
  * Loads from elsewhere
  *
  *   The connector is asked about a request while none of its tokens are computed. A load within the step counts as computed at
- *   once; a load between steps parks the request, with its blocks, as WAITING_FOR_REMOTE_KVS. Blocks that fail to load cut the
+ *   once; a load between steps parks the request, with its blocks, as WAITING_FOR_REMOTE_KVS. If the hidden state of the prompt's
+ *   last token comes with all its KV, the request's first slice has no tokens: its next token is sampled from that. Blocks that fail to load cut the
  *   request's computed tokens at the first of them; by policy the rest is computed here or the request fails. What several
  *   requests share is computed again by the first of them, for which the others wait.
  *
@@ -76,7 +78,7 @@ final class Scheduler {
      * One request's part in a step.
      *
      * @param start position of the first token to compute
-     * @param count tokens to compute
+     * @param count tokens to compute; none if the hidden state of the one before came from elsewhere and only waits to be sampled from
      */
     record Slice(Request request, int start, int count) {}
 
@@ -305,6 +307,7 @@ final class Scheduler {
         ConnectorMetadata metadata = connector
                 .map(c -> c.buildMetadata(new ScheduledStep(
                         ordered.stream()
+                                .filter(slice -> slice.count() > 0)
                                 .map(slice -> new ScheduledRequest(
                                         slice.request(),
                                         slice.request().blocks.toArray(),
@@ -384,7 +387,7 @@ final class Scheduler {
             }
             int known = request.computedTokens;
             int count = tokensNow(request, known, budget);
-            if (count == 0) {
+            if (count == 0 && request.hidden == null) {
                 continue;
             }
             loaded.remove();
@@ -410,7 +413,7 @@ final class Scheduler {
             }
             int external = 0;
             boolean async = false;
-            if (connector.isPresent() && !request.connectorDone && !request.wantsPromptLogprobs()) {
+            if (connector.isPresent() && !request.connectorDone && request.mayLoad()) {
                 KvMatch match;
                 try {
                     match = connector.get().match(request, local);
@@ -620,6 +623,7 @@ final class Scheduler {
         unqueue(request);
         releaseBlocks(request);
         request.computedTokens = 0;
+        request.hidden = null;
         request.state = Request.State.WAITING;
         waiting.add(request);
     }
@@ -634,6 +638,7 @@ final class Scheduler {
         Set<Request> valid = new LinkedHashSet<>();
         for (Slice slice : step.slices()) {
             Request request = slice.request();
+            request.hidden = null;
             if (!cut.contains(request)) {
                 request.computedTokens = slice.start() + slice.count();
                 publish(request);
@@ -641,7 +646,7 @@ final class Scheduler {
             }
         }
         for (String id : report.received()) {
-            received(id, failures);
+            received(id, Optional.ofNullable(report.hidden().get(id)), failures);
         }
         for (String id : report.sent()) {
             Request request = lingering.get(id);
@@ -685,6 +690,7 @@ final class Scheduler {
             request.publishedBlocks = Math.min(request.publishedBlocks, first);
             request.computedTokens = first * blockSize;
             request.connectorDone = true;
+            request.hidden = null;
             request.externalHit = Math.max(0, Math.min(request.externalHit, request.computedTokens - request.localHit));
             if (loadFailurePolicy == LoadFailurePolicy.FAIL) {
                 failures.add(new LoadFailure(request, request.blocks.count(invalid)));
@@ -698,7 +704,7 @@ final class Scheduler {
         return cut;
     }
 
-    private void received(String id, List<LoadFailure> failures) {
+    private void received(String id, Optional<HiddenState> hidden, List<LoadFailure> failures) {
         Request gone = lingering.get(id);
         if (gone != null && gone.awaitsReceived) {
             gone.awaitsReceived = false;
@@ -718,8 +724,12 @@ final class Scheduler {
             waitAgain(request);
             return;
         }
-        // The last token is computed here in any case: its logits are wanted.
-        request.computedTokens = Math.min(request.computedTokens, request.length() - 1);
+        if (hidden.isPresent() && request.outputLength() == 0 && request.computedTokens == request.length()) {
+            request.hidden = hidden.get();
+        } else {
+            // The last token is computed here: its logits are wanted.
+            request.computedTokens = Math.min(request.computedTokens, request.length() - 1);
+        }
         publish(request);
     }
 

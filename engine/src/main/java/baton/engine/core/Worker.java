@@ -6,9 +6,12 @@ import baton.engine.model.ModelRunner;
 import baton.engine.model.ModelRunner.LayerHooks;
 import baton.engine.model.ModelRunner.SequenceSlice;
 import baton.kv.connector.ConnectorMetadata;
+import baton.kv.connector.HiddenState;
 import baton.kv.connector.WorkerConnector;
 import baton.kv.connector.WorkerReport;
 import java.util.List;
+import java.util.Map;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.Set;
 
@@ -18,6 +21,9 @@ final class Worker {
     private final Optional<WorkerConnector> connector;
     private final StepClock clock;
     private final LayerHooks hooks;
+    private final boolean wantsHidden;
+    /** The requests of whose slices, by index, the connector wants the last tokens' hidden states. */
+    private Map<Integer, String> hiddenOf = Map.of();
 
     Worker(ModelRunner runner, Optional<WorkerConnector> connector, StepClock clock) {
         this.runner = runner;
@@ -25,6 +31,16 @@ final class Worker {
         this.clock = clock;
         this.hooks = connector.map(c -> around(c, clock)).orElseGet(() -> around(clock));
         connector.ifPresent(c -> c.register(runner.cache()));
+        this.wantsHidden = connector.map(WorkerConnector::wantsHidden).orElse(false);
+    }
+
+    /** Whether the connector wants hidden states. */
+    boolean wantsHidden() {
+        return wantsHidden;
+    }
+
+    boolean takes(HiddenState state) {
+        return runner.takes(state);
     }
 
     /** Begins a step: the connector starts its loads. */
@@ -36,9 +52,11 @@ final class Worker {
     /**
      * Computes a step.
      *
+     * @param hiddenOf the requests whose prompts end with a slice, by its index; empty if no connector wants to know
      * @return its logits; the caller closes them
      */
-    Logits forward(List<SequenceSlice> slices) {
+    Logits forward(List<SequenceSlice> slices, Map<Integer, String> hiddenOf) {
+        this.hiddenOf = hiddenOf;
         clock.enter(StepPhase.BATCH);
         Logits logits = runner.forward(slices, hooks);
         clock.enter(StepPhase.CONNECTOR);
@@ -64,7 +82,7 @@ final class Worker {
         runner.close();
     }
 
-    private static LayerHooks around(WorkerConnector connector, StepClock clock) {
+    private LayerHooks around(WorkerConnector connector, StepClock clock) {
         return new LayerHooks() {
             @Override
             public void begin() {
@@ -82,6 +100,18 @@ final class Worker {
             public void afterLayer(int layer) {
                 clock.enter(StepPhase.CONNECTOR);
                 connector.saveLayer(layer);
+                clock.enter(StepPhase.MODEL);
+            }
+
+            @Override
+            public Set<Integer> hiddenWanted() {
+                return hiddenOf.keySet();
+            }
+
+            @Override
+            public void hidden(int slice, HiddenState state) {
+                clock.enter(StepPhase.CONNECTOR);
+                connector.saveHidden(Objects.requireNonNull(hiddenOf.get(slice)), state);
                 clock.enter(StepPhase.MODEL);
             }
         };

@@ -9,6 +9,7 @@ import baton.kv.Ticker;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
 import baton.kv.connector.HandshakeMetadata;
+import baton.kv.connector.HiddenState;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rank;
 import baton.kv.connector.WorkerConnector;
@@ -48,6 +49,7 @@ final class Workers implements AutoCloseable {
     private final List<ExecutorService> threads = new ArrayList<>();
     private final int logitsRank;
     private final boolean connected;
+    private final boolean wantHidden;
     private final ReportMerger merger;
     private Optional<String> stuck = Optional.empty();
 
@@ -91,6 +93,7 @@ final class Workers implements AutoCloseable {
                     return true;
                 })));
             }
+            this.wantHidden = workers.stream().anyMatch(Worker::wantsHidden);
         } catch (RuntimeException | Error e) {
             closeConnectors();
             threads.forEach(ExecutorService::shutdown);
@@ -130,23 +133,29 @@ final class Workers implements AutoCloseable {
         }
     }
 
+    /** Whether {@link #forward} is to be told where prompts end. */
+    boolean wantHidden() {
+        return wantHidden;
+    }
+
     /**
      * Computes a step. A rank's saves are finished when all ranks have computed, so that none waits for one that has failed.
      *
+     * @param hiddenOf the requests whose prompts end with a slice, by its index; empty unless connectors {@link #wantHidden}
      * @return its logits, none if there was nothing to compute; the caller closes them
      */
-    Optional<Logits> forward(List<SequenceSlice> slices) {
+    Optional<Logits> forward(List<SequenceSlice> slices, Map<Integer, String> hiddenOf) {
         if (slices.isEmpty()) {
             return Optional.empty();
         }
-        List<Logits> computed = all(worker -> worker.forward(slices), Logits::close);
+        List<Logits> computed = all(worker -> worker.forward(slices, hiddenOf), Logits::close);
         Logits logits = computed.get(logitsRank);
         for (int i = 0; i < computed.size(); i++) {
             if (i != logitsRank) {
                 computed.get(i).close();
             }
         }
-        if (connected) {
+        if (connected && slices.stream().anyMatch(slice -> slice.hidden().isEmpty())) {
             try {
                 each(Worker::waitForSave);
             } catch (RuntimeException | Error e) {
@@ -159,7 +168,23 @@ final class Workers implements AutoCloseable {
 
     /** What the connectors of all ranks have done, this step's loads and saves included. */
     WorkerReport report(Set<String> finished) {
-        return connected ? merger.merge(all(worker -> worker.report(finished), _ -> {})) : WorkerReport.NOTHING;
+        return connected ? usable(merger.merge(all(worker -> worker.report(finished), _ -> {}))) : WorkerReport.NOTHING;
+    }
+
+    /** Without hidden states that are not this model's. */
+    private WorkerReport usable(WorkerReport report) {
+        if (report.hidden().values().stream().allMatch(workers.get(logitsRank)::takes)) {
+            return report;
+        }
+        Map<String, HiddenState> hidden = new HashMap<>(report.hidden());
+        hidden.values().removeIf(state -> !workers.get(logitsRank).takes(state));
+        LOG.warn(
+                "Hidden states of requests {} are not this model's: their prompts' last tokens are computed here",
+                report.hidden().keySet().stream()
+                        .filter(id -> !hidden.containsKey(id))
+                        .toList());
+        return new WorkerReport(
+                report.sent(), report.received(), report.invalidBlocks(), hidden, report.measurements(), report.busy());
     }
 
     /** Closes the connectors on their threads, then the runners. */

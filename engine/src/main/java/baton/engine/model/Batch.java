@@ -2,9 +2,12 @@ package baton.engine.model;
 
 import baton.engine.model.ModelRunner.SequenceSlice;
 import baton.kv.KvLayout;
+import baton.kv.connector.HiddenState;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 
 /**
  * How the tokens of a step lie in the batch: sequences with one token first, by context length and in groups of similar lengths,
@@ -19,8 +22,13 @@ final class Batch {
     private final long[] ids;
     private final int[] positions;
     private final int[] blocks;
+    private final List<SequenceSlice> slices;
+    /** Of each slice's first token. */
+    private final int[] offsets;
+
     private final long[] logitRows;
     private final int blockSize;
+    private Map<Integer, HiddenState> given = Map.of();
     private int filled;
 
     /**
@@ -52,14 +60,15 @@ final class Batch {
             tokens += slices.get(i).tokens().length;
             logits += slices.get(i).logits();
         }
-        if (tokens == 0) {
+        if (tokens == 0 && logits == 0) {
             throw new IllegalArgumentException("slices: nothing to compute");
         }
         ids = new long[padded(tokens)];
         positions = new int[ids.length];
         blocks = new int[tokens];
-        int[] offsets = new int[slices.size()];
-        placeSingles(slices, offsets);
+        this.slices = slices;
+        offsets = new int[slices.size()];
+        placeSingles();
         for (int i = 0; i < slices.size(); i++) {
             SequenceSlice slice = slices.get(i);
             if (slice.tokens().length > 1) {
@@ -72,6 +81,11 @@ final class Batch {
         int row = 0;
         for (int i = 0; i < slices.size(); i++) {
             SequenceSlice slice = slices.get(i);
+            if (slice.hidden().isPresent()) {
+                given = given.isEmpty() ? new HashMap<>() : given;
+                given.put(row++, slice.hidden().get());
+                continue;
+            }
             for (int back = slice.logits(); back > 0; back--) {
                 logitRows[row++] = (long) offsets[i] + slice.tokens().length - back;
             }
@@ -113,6 +127,16 @@ final class Batch {
         return chunks;
     }
 
+    /** The row of a slice's last token. */
+    int lastRow(int slice) {
+        return offsets[slice] + slices.get(slice).tokens().length - 1;
+    }
+
+    /** Hidden states that logits are wanted of, by their place among {@link #logitRows}, where zeros stand for them. */
+    Map<Integer, HiddenState> given() {
+        return given;
+    }
+
     /** The rows whose logits are wanted, in the order of the slices. */
     long[] logitRows() {
         return logitRows;
@@ -124,7 +148,7 @@ final class Batch {
         return Math.ceilDiv(rows, step) * step;
     }
 
-    private void placeSingles(List<SequenceSlice> slices, int[] offsets) {
+    private void placeSingles() {
         // Context length, then place among the slices.
         long[] singles = new long[slices.size()];
         int count = 0;
@@ -147,7 +171,7 @@ final class Batch {
                 }
                 end++;
             }
-            group(slices, Arrays.copyOfRange(singles, first, end), offsets);
+            group(Arrays.copyOfRange(singles, first, end));
             first = end;
         }
     }
@@ -156,7 +180,7 @@ final class Batch {
         return (int) (single >>> Integer.SIZE);
     }
 
-    private void group(List<SequenceSlice> slices, long[] members, int[] offsets) {
+    private void group(long[] members) {
         int offset = filled;
         int[] contexts = new int[members.length];
         List<int[]> tables = new ArrayList<>(members.length);
@@ -185,9 +209,17 @@ final class Batch {
         String where = "slices[" + index + "]";
         int length = slice.tokens().length;
         long end = (long) slice.start() + length;
-        if (length == 0 || slice.start() < 0 || end > maxPositions) {
+        boolean empty = length == 0 && slice.hidden().isEmpty();
+        if (empty || slice.start() < 0 || end > maxPositions) {
             throw new IllegalArgumentException("%s: start=%d tokens=%d must be positions below %d"
                     .formatted(where, slice.start(), length, maxPositions));
+        }
+        if (slice.hidden().isPresent()) {
+            if (length > 0 || slice.logits() != 1) {
+                throw new IllegalArgumentException(
+                        "%s: a hidden state with tokens=%d, logits=%d".formatted(where, length, slice.logits()));
+            }
+            return;
         }
         if (slice.logits() < 0 || slice.logits() > length) {
             throw new IllegalArgumentException("%s: logits=%d of tokens=%d".formatted(where, slice.logits(), length));

@@ -11,6 +11,7 @@ import baton.kv.DType;
 import baton.kv.KvCache;
 import baton.kv.KvLayout;
 import baton.kv.ModelFingerprint;
+import baton.kv.connector.HiddenState;
 import baton.transfer.MappableMemory;
 import java.io.IOException;
 import java.lang.foreign.Arena;
@@ -215,6 +216,11 @@ final class DecoderRunner implements ModelRunner {
     }
 
     @Override
+    public boolean takes(HiddenState state) {
+        return state.dtype() == dtype && state.data().byteSize() == hiddenBytes();
+    }
+
+    @Override
     public Logits forward(List<SequenceSlice> slices, LayerHooks hooks) {
         if (closed) {
             throw new IllegalStateException("the model is closed");
@@ -237,6 +243,10 @@ final class DecoderRunner implements ModelRunner {
         try (InferenceMode _ = new InferenceMode(true);
                 PointerScope _ = new PointerScope();
                 Arena scratch = Arena.ofConfined()) {
+            if (batch.tokens() == 0) {
+                hooks.begin();
+                return logits(LibTorch.empty(type, 0, config.hiddenSize()), batch, scratch);
+            }
             Step step = new Step(batch, scratch);
             hooks.begin();
             Rotation rotation = rotation(batch, scratch);
@@ -253,6 +263,12 @@ final class DecoderRunner implements ModelRunner {
                 hooks.afterLayer(layer);
             }
             ranks.handOn(x);
+            if (shard.isLastStage()) {
+                for (int slice : hooks.hiddenWanted()) {
+                    Tensor row = x.narrow(0, batch.lastRow(slice), 1);
+                    hooks.hidden(slice, new HiddenState(dtype, LibTorch.memory(row, hiddenBytes())));
+                }
+            }
             return logits(x, batch, scratch);
         }
     }
@@ -671,10 +687,7 @@ final class DecoderRunner implements ModelRunner {
         if (rows == 0 || weights.head.isEmpty()) {
             return noLogits();
         }
-        // Padded with the first row.
-        long[] computedRows = Arrays.copyOf(batch.logitRows(), Batch.padded(rows));
-        Tensor wanted = x.index_select(0, longs(scratch, computedRows));
-        Tensor computed = weights.head.get().apply(norm(wanted, weights.finalNorm));
+        Tensor computed = weights.head.get().apply(norm(wanted(x, batch, scratch), weights.finalNorm));
         MemorySegment memory = ranks.fromFirst(() -> logitsMemory((long) rows * config.vocabularySize() * Float.BYTES));
         Tensor floats = LibTorch.over(memory, ScalarType.Float, rows, config.vocabularySize());
         Shard.Range tokens = shard.vocabulary();
@@ -686,6 +699,29 @@ final class DecoderRunner implements ModelRunner {
         Tensor best = floats.argmax(new LongOptional(1), false);
         long[] ids = LibTorch.memory(best, (long) rows * Long.BYTES).toArray(ValueLayout.JAVA_LONG);
         return new TorchLogits(rows, config.vocabularySize(), memory, ids);
+    }
+
+    /** The hidden states that logits are wanted of, and some for nothing behind them. */
+    private Tensor wanted(Tensor x, Batch batch, Arena scratch) {
+        int rows = batch.logitRows().length;
+        if (batch.given().isEmpty()) {
+            // Padded with the first row.
+            return x.index_select(0, longs(scratch, Arrays.copyOf(batch.logitRows(), Batch.padded(rows))));
+        }
+        Tensor wanted =
+                LibTorch.empty(type, Batch.padded(rows), config.hiddenSize()).zero_();
+        MemorySegment memory = LibTorch.memory(wanted, rows * hiddenBytes());
+        for (int i = 0; i < rows; i++) {
+            HiddenState state = batch.given().get(i);
+            MemorySegment from =
+                    state == null ? LibTorch.memory(x.narrow(0, batch.logitRows()[i], 1), hiddenBytes()) : state.data();
+            MemorySegment.copy(from, 0, memory, i * hiddenBytes(), hiddenBytes());
+        }
+        return wanted;
+    }
+
+    private long hiddenBytes() {
+        return (long) config.hiddenSize() * dtype.bytes();
     }
 
     private Logits noLogits() {

@@ -2,7 +2,10 @@ package baton.engine.model;
 
 import baton.kv.KvCache;
 import baton.kv.ModelFingerprint;
+import baton.kv.connector.HiddenState;
 import java.util.List;
+import java.util.Optional;
+import java.util.Set;
 
 /**
  * A model that runs forward over slices of sequences, all in one batch, reading and writing their keys and values in a paged
@@ -24,6 +27,9 @@ public interface ModelRunner extends AutoCloseable {
      */
     Logits forward(List<SequenceSlice> slices, LayerHooks hooks);
 
+    /** True if {@link #forward} can compute logits from such a hidden state: it has this model's size and type. */
+    boolean takes(HiddenState state);
+
     @Override
     void close();
 
@@ -35,8 +41,14 @@ public interface ModelRunner extends AutoCloseable {
      * @param blockTable blocks of the sequence; position {@code p} lies in block {@code blockTable[p / blockSize]}, slot {@code p %
      *     blockSize}
      * @param logits how many tokens, counted from the last, want logits
+     * @param hidden of a slice without tokens that wants one row of logits: the hidden state of the token before {@code start}, which
+     *     was computed elsewhere
      */
-    record SequenceSlice(int[] tokens, int start, int[] blockTable, int logits) {}
+    record SequenceSlice(int[] tokens, int start, int[] blockTable, int logits, Optional<HiddenState> hidden) {
+        public SequenceSlice(int[] tokens, int start, int[] blockTable, int logits) {
+            this(tokens, start, blockTable, logits, Optional.empty());
+        }
+    }
 
     /** Called before and around the layers of this runner, counted from 0, so that keys and values can be loaded just in time and saved early. */
     interface LayerHooks {
@@ -56,5 +68,18 @@ public interface ModelRunner extends AutoCloseable {
 
         /** The layer's keys and values are in the cache. */
         void afterLayer(int layer);
+
+        /** The slices, by their index, of whose last tokens the hidden states are wanted. */
+        default Set<Integer> hiddenWanted() {
+            return Set.of();
+        }
+
+        /**
+         * All layers of all stages are computed; not called where others come later.
+         *
+         * @param slice one of {@link #hiddenWanted}
+         * @param state of its last token, in memory that is valid during the call
+         */
+        default void hidden(int slice, HiddenState state) {}
     }
 }

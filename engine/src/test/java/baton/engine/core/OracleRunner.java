@@ -7,6 +7,7 @@ import baton.kv.DType;
 import baton.kv.KvCache;
 import baton.kv.KvLayout;
 import baton.kv.ModelFingerprint;
+import baton.kv.connector.HiddenState;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -116,14 +117,32 @@ public final class OracleRunner implements ModelRunner {
             }
             hooks.afterLayer(layer);
         }
+        for (int index : hooks.hiddenWanted()) {
+            SequenceSlice slice = slices.get(index);
+            hooks.hidden(index, hidden(predict(slice.blockTable(), slice.start() + slice.tokens().length - 1)));
+        }
         List<Integer> rows = new ArrayList<>();
         for (SequenceSlice slice : slices) {
+            if (slice.hidden().isPresent()) {
+                rows.add((int) slice.hidden().get().data().get(ValueLayout.JAVA_FLOAT_UNALIGNED, 0));
+                continue;
+            }
             int end = slice.start() + slice.tokens().length;
             for (int position = end - slice.logits(); position < end; position++) {
                 rows.add(predict(slice.blockTable(), position));
             }
         }
         return new OneHot(rows);
+    }
+
+    /** The hidden state from which that token follows. */
+    static HiddenState hidden(int next) {
+        return new HiddenState(DType.F32, MemorySegment.ofArray(new float[] {next}));
+    }
+
+    @Override
+    public boolean takes(HiddenState state) {
+        return state.dtype() == DType.F32 && state.data().byteSize() == Float.BYTES;
     }
 
     private int predict(int[] blockTable, int lastPosition) {

@@ -2,9 +2,13 @@ package baton.engine.core;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import baton.kv.DType;
+import baton.kv.connector.HiddenState;
 import baton.kv.connector.Measurement;
 import baton.kv.connector.WorkerReport;
+import java.lang.foreign.MemorySegment;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import org.junit.jupiter.api.Test;
 
@@ -12,6 +16,22 @@ import org.junit.jupiter.api.Test;
 class ReportMergerTest {
     private static WorkerReport report(Set<String> sent, Set<String> received, Integer... invalid) {
         return new WorkerReport(sent, received, Set.of(invalid), List.of());
+    }
+
+    @Test
+    void aHiddenStateFromOneRankIsToldWhenAllHaveReceivedTheRequest() {
+        ReportMerger merger = new ReportMerger(2);
+        HiddenState state = new HiddenState(DType.F32, MemorySegment.ofArray(new float[] {1}));
+        WorkerReport withState =
+                new WorkerReport(Set.of(), Set.of("a"), Set.of(), Map.of("a", state), List.of(), false);
+        WorkerReport early = merger.merge(List.of(WorkerReport.NOTHING, withState));
+        assertThat(early.hidden()).isEmpty();
+        WorkerReport complete = merger.merge(List.of(report(Set.of(), Set.of("a")), WorkerReport.NOTHING));
+        assertThat(complete.received()).containsExactly("a");
+        assertThat(complete.hidden()).containsExactly(Map.entry("a", state));
+        assertThat(merger.merge(List.of(withState, report(Set.of(), Set.of("a"))))
+                        .hidden())
+                .containsExactly(Map.entry("a", state));
     }
 
     @Test

@@ -1,9 +1,12 @@
 package baton.engine.core;
 
+import static org.assertj.core.api.Assertions.assertThat;
+
 import baton.kv.JsonFields;
 import baton.kv.KvCache;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
+import baton.kv.connector.HiddenState;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.KvMatch;
 import baton.kv.connector.KvRequest;
@@ -43,6 +46,11 @@ final class ScriptedConnector implements KvConnector {
 
     final Set<String> nextReceived = new HashSet<>();
     final Set<Integer> nextInvalid = new HashSet<>();
+    final Map<String, HiddenState> nextHidden = new HashMap<>();
+    /** Whether it wants hidden states, and those that it was given. */
+    boolean wantsHidden;
+
+    final Map<String, HiddenState> saved = new HashMap<>();
     final List<Load> started = new ArrayList<>();
     final List<String> events = new ArrayList<>();
 
@@ -94,7 +102,7 @@ final class ScriptedConnector implements KvConnector {
 
             @Override
             public void onNewRequest(KvRequest request) {
-                events.add("new " + request.id());
+                events.add("new " + request.id() + (request.mayLoad() ? "" : ", loads nothing"));
             }
 
             @Override
@@ -163,9 +171,25 @@ final class ScriptedConnector implements KvConnector {
             }
 
             @Override
+            public boolean wantsHidden() {
+                return wantsHidden;
+            }
+
+            @Override
+            public void saveHidden(String requestId, HiddenState state) {
+                assertThat(saved.put(requestId, state.copy())).isNull();
+            }
+
+            @Override
             public WorkerReport report(Set<String> finished) {
                 WorkerReport report = new WorkerReport(
-                        Set.copyOf(nextSent), Set.copyOf(nextReceived), Set.copyOf(nextInvalid), List.of());
+                        Set.copyOf(nextSent),
+                        Set.copyOf(nextReceived),
+                        Set.copyOf(nextInvalid),
+                        Map.copyOf(nextHidden),
+                        List.of(),
+                        false);
+                nextHidden.clear();
                 nextSent.clear();
                 nextReceived.clear();
                 nextInvalid.clear();

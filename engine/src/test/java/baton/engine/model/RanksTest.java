@@ -9,6 +9,7 @@ import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.KvCache;
 import baton.kv.KvLayout;
+import baton.kv.connector.HiddenState;
 import baton.transfer.MappableMemory;
 import java.io.IOException;
 import java.lang.foreign.Arena;
@@ -19,8 +20,13 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.Random;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Future;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
@@ -173,6 +179,58 @@ class RanksTest {
                 }
             }
             assertThat(row(ranks.forward(slices, LayerHooks.NONE))).isEqualTo(expected);
+        }
+    }
+
+    /** A hidden state that one model gives is enough for another to make the same logits of, alone and beside other sequences. */
+    @ParameterizedTest(name = "{0}, {1} tensor ranks, {2} stages")
+    @CsvSource({"F32, 1, 1", "BF16, 1, 1", "F32, 2, 1", "F32, 1, 2", "BF16, 2, 3"})
+    void logitsAreMadeOfAHiddenStateFromElsewhere(DType dtype, int tensorSize, int pipelineSize) throws IOException {
+        try (RanksTogether from = load(dtype, 16, BLOCKS, tensorSize, pipelineSize);
+                RanksTogether to = load(dtype, 16, BLOCKS, tensorSize, pipelineSize)) {
+            Map<Integer, HiddenState> states = new ConcurrentHashMap<>();
+            List<SequenceSlice> slices = List.of(slice(1, 90), slice(2, 33));
+            List<Future<Logits>> ends = from.forwardAll(slices, _ -> new LayerHooks() {
+                @Override
+                public void beforeLayer(int layer) {}
+
+                @Override
+                public void afterLayer(int layer) {}
+
+                @Override
+                public Set<Integer> hiddenWanted() {
+                    return Set.of(0, 1);
+                }
+
+                @Override
+                public void hidden(int slice, HiddenState state) {
+                    HiddenState other = states.putIfAbsent(slice, state.copy());
+                    assertThat(other == null || other.data().mismatch(state.data()) < 0)
+                            .as("ranks of the last stage have the same")
+                            .isTrue();
+                }
+            });
+            List<float[]> expected = new ArrayList<>();
+            Logits computed = ends.get(from.ranks.logitsRank()).resultNow();
+            for (int row = 0; row < 2; row++) {
+                expected.add(computed.row(row).toArray(ValueLayout.JAVA_FLOAT));
+                assertThat(to.takes(Objects.requireNonNull(states.get(row)))).isTrue();
+            }
+            List<SequenceSlice> given = List.of(
+                    new SequenceSlice(new int[0], 90, new int[0], 1, Optional.ofNullable(states.get(0))),
+                    new SequenceSlice(new int[0], 33, new int[0], 1, Optional.ofNullable(states.get(1))));
+            Logits alone = to.forward(given, LayerHooks.NONE);
+            assertThat(alone.rows()).isEqualTo(2);
+            for (int row = 0; row < 2; row++) {
+                assertThat(alone.row(row).toArray(ValueLayout.JAVA_FLOAT)).isEqualTo(expected.get(row));
+            }
+            Logits beside = to.forward(List.of(slice(1, 90), given.get(1)), LayerHooks.NONE);
+            for (int row = 0; row < 2; row++) {
+                assertThat(beside.row(row).toArray(ValueLayout.JAVA_FLOAT)).isEqualTo(expected.get(row));
+                assertThat(beside.argmax(row)).isEqualTo(computed.argmax(row));
+            }
+            assertThat(to.takes(new HiddenState(dtype, MemorySegment.ofArray(new byte[2]))))
+                    .isFalse();
         }
     }
 

@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.kv.KvCache;
 import baton.kv.ModelFingerprint;
+import baton.kv.connector.HiddenState;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.ExecutionException;
@@ -57,6 +58,11 @@ final class RanksTogether implements ModelRunner {
     @Override
     public ModelFingerprint fingerprint() {
         return ranks.first().fingerprint();
+    }
+
+    @Override
+    public boolean takes(HiddenState state) {
+        return ranks.first().takes(state);
     }
 
     /** The first rank's: as all have as many blocks, who deals blocks out may ask it. */

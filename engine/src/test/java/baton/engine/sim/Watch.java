@@ -8,6 +8,7 @@ import baton.kv.ModelFingerprint;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
 import baton.kv.connector.HandshakeMetadata;
+import baton.kv.connector.HiddenState;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.KvMatch;
 import baton.kv.connector.KvRequest;
@@ -123,7 +124,7 @@ final class Watch {
                 int blockSize = cache().layout().blockSize();
                 for (SequenceSlice slice : slices) {
                     int end = slice.start() + slice.tokens().length;
-                    if (end == slice.start()) {
+                    if (end == slice.start() && slice.hidden().isEmpty()) {
                         throw broken("a step has nothing to compute for a request, so nothing to sample from");
                     }
                     for (int i = 0; i * blockSize < end; i++) {
@@ -141,6 +142,11 @@ final class Watch {
                     throw new IllegalStateException("simulated");
                 }
                 return runner.forward(slices, hooks);
+            }
+
+            @Override
+            public boolean takes(HiddenState state) {
+                return runner.takes(state);
             }
 
             @Override
@@ -324,6 +330,16 @@ final class Watch {
         @Override
         public void saveLayer(int layer) {
             inner.saveLayer(layer);
+        }
+
+        @Override
+        public boolean wantsHidden() {
+            return inner.wantsHidden();
+        }
+
+        @Override
+        public void saveHidden(String requestId, HiddenState state) {
+            inner.saveHidden(requestId, state);
         }
 
         @Override

@@ -28,4 +28,17 @@ public interface KvRequest {
     Optional<String> cacheSalt();
 
     Optional<String> loraId();
+
+    /**
+     * True if {@link SchedulerConnector#match} is asked about it. False if the engine computes the whole prompt in any case, because
+     * all its hidden states are needed.
+     */
+    default boolean mayLoad() {
+        return true;
+    }
+
+    /** For the second and later samples of a prompt ({@code n}): the id of the first, which may be gone. */
+    default Optional<String> firstSample() {
+        return Optional.empty();
+    }
 }

@@ -34,6 +34,19 @@ public interface WorkerConnector extends AutoCloseable {
     /** The layer's keys and values of this step are in the pool. */
     default void saveLayer(int layer) {}
 
+    /** Whether {@link #saveHidden} is to be called; asked once, after {@link #register}. */
+    default boolean wantsHidden() {
+        return false;
+    }
+
+    /**
+     * This step computed the last token of a request's prompt. Called after the last layer, in the ranks of the last stage, which
+     * all have the same. Not called if the token was computed together with later ones, as after a preemption.
+     *
+     * @param state in memory that is valid during the call
+     */
+    default void saveHidden(String requestId, HiddenState state) {}
+
     /** All ranks have computed the step. Returns when the pool may be written to again. */
     default void waitForSave() {}
 

@@ -3,6 +3,7 @@ package baton.kv.connector;
 import java.util.Collections;
 import java.util.LinkedHashSet;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 
 /**
@@ -11,6 +12,8 @@ import java.util.Set;
  * @param sent requests whose blocks are no longer needed; only those whose release was delayed
  * @param received requests whose asynchronous load is over, well or badly
  * @param invalidBlocks blocks that could not be loaded; for an asynchronous load reported no later than {@code received}
+ * @param hidden of received requests, the hidden state of the prompt's last token, if it came; from one rank or from several. If all
+ *     keys and values of the prompt came too, nothing of it is computed here
  * @param measurements for the metrics
  * @param busy the worker needs further steps, although no request may be left that does
  */
@@ -18,6 +21,7 @@ public record WorkerReport(
         Set<String> sent,
         Set<String> received,
         Set<Integer> invalidBlocks,
+        Map<String, HiddenState> hidden,
         List<Measurement> measurements,
         boolean busy) {
     public static final WorkerReport NOTHING = new WorkerReport(Set.of(), Set.of(), Set.of(), List.of());
@@ -27,12 +31,23 @@ public record WorkerReport(
         sent = Collections.unmodifiableSet(new LinkedHashSet<>(sent));
         received = Collections.unmodifiableSet(new LinkedHashSet<>(received));
         invalidBlocks = Collections.unmodifiableSet(new LinkedHashSet<>(invalidBlocks));
+        hidden = Map.copyOf(hidden);
         measurements = List.copyOf(measurements);
+    }
+
+    /** The report of a worker that loads keys and values only. */
+    public WorkerReport(
+            Set<String> sent,
+            Set<String> received,
+            Set<Integer> invalidBlocks,
+            List<Measurement> measurements,
+            boolean busy) {
+        this(sent, received, invalidBlocks, Map.of(), measurements, busy);
     }
 
     /** The report of a worker that does something within steps only. */
     public WorkerReport(
             Set<String> sent, Set<String> received, Set<Integer> invalidBlocks, List<Measurement> measurements) {
-        this(sent, received, invalidBlocks, measurements, false);
+        this(sent, received, invalidBlocks, Map.of(), measurements, false);
     }
 }

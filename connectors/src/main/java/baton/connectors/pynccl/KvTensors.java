@@ -1,0 +1,208 @@
+package baton.connectors.pynccl;
+
+import baton.kv.DType;
+import baton.kv.KvCache;
+import baton.kv.KvLayout;
+import baton.kv.connector.HiddenState;
+import baton.pipe.LookupBuffer;
+import baton.pipe.PipeException;
+import baton.pipe.Tensor;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Optional;
+
+/**
+ * A prompt's keys, values and last hidden state between a rank's pool and a lookup buffer: vLLM's
+ * {@code send_kv_caches_and_hidden_states} and {@code recv_kv_caches_and_hidden_states}. Keys and values are {@code [layers, tokens,
+ * kv heads, head dim]} each. vLLM sends all hidden states; the last one, {@code [1, hidden size]}, is all that is needed.
+ *
+ * @param cache the rank's pool
+ * @param hasHidden whether the rank has hidden states: it is of the last stage
+ */
+record KvTensors(KvCache cache, boolean hasHidden) {
+    /** A prompt out of the pool, in memory of its own. */
+    record Gathered(LookupBuffer.Entry entry, Arena arena) implements AutoCloseable {
+        @Override
+        public void close() {
+            arena.close();
+        }
+    }
+
+    /**
+     * What came of a prompt.
+     *
+     * @param tokens how many of its tokens, from the first, now have their keys and values in the pool
+     * @param hidden of the prompt's last token
+     * @param missing what did not come, in words; empty if everything did
+     * @param bytes that came
+     */
+    record Received(int tokens, Optional<HiddenState> hidden, List<String> missing, long bytes) {}
+
+    /** Copies a prompt out of the pool. */
+    Gathered gather(PyNcclStep.Send send, Optional<HiddenState> hidden) {
+        KvLayout layout = cache.layout();
+        List<Long> shape = shape(send.tokens());
+        Tensor.Type type = type(layout.dtype());
+        long bytes = Tensor.bytes(type, shape);
+        Arena arena = Arena.ofShared();
+        try {
+            MemorySegment keys = arena.allocate(bytes, 64);
+            MemorySegment values = arena.allocate(bytes, 64);
+            long half = layout.entryBytes() / 2;
+            long at = 0;
+            for (int layer = 0; layer < layout.layers(); layer++) {
+                for (int token = 0; token < send.tokens(); token++) {
+                    long entry = entry(send.blocks(), layer, token);
+                    for (int head = 0; head < layout.kvHeads(); head++) {
+                        MemorySegment.copy(cache.memory(), entry, keys, at, half);
+                        MemorySegment.copy(cache.memory(), entry + half, values, at, half);
+                        at += half;
+                        entry += layout.headBytes();
+                    }
+                }
+            }
+            boolean[] roi = new boolean[send.key().length];
+            Arrays.fill(roi, true);
+            Tensor state = hidden.map(each -> tensor(arena, each))
+                    .orElseGet(() -> new Tensor(type, List.of(0L, 0L), MemorySegment.NULL));
+            return new Gathered(
+                    new LookupBuffer.Entry(
+                            send.key(), roi, new Tensor(type, shape, keys), new Tensor(type, shape, values), state),
+                    arena);
+        } catch (RuntimeException | Error e) {
+            arena.close();
+            throw e;
+        }
+    }
+
+    /**
+     * Takes a prompt and copies what is good into the pool.
+     *
+     * @return empty if the producer says that it will never come
+     * @throws PipeException if it did not come in time, or the producer has gone
+     */
+    Optional<Received> receive(LookupBuffer buffer, PyNcclStep.Load load, Duration timeout) throws PipeException {
+        boolean[] roi = new boolean[load.key().length];
+        Arrays.fill(roi, true);
+        Optional<LookupBuffer.Taken> taken = buffer.dropSelect(load.key(), roi, timeout);
+        if (taken.isEmpty()) {
+            return Optional.empty();
+        }
+        try (LookupBuffer.Taken entry = taken.get()) {
+            return Optional.of(scatter(entry.entry(), load));
+        }
+    }
+
+    /** Copies what is good of an entry into the pool. */
+    Received scatter(LookupBuffer.Entry entry, PyNcclStep.Load load) {
+        List<String> missing = new ArrayList<>();
+        int tokens = usable(entry, load, missing);
+        KvLayout layout = cache.layout();
+        long half = layout.entryBytes() / 2;
+        MemorySegment keys = entry.key().data();
+        MemorySegment values = entry.value().data();
+        for (int layer = 0; tokens > load.computed() && layer < layout.layers(); layer++) {
+            // The tensors may hold more tokens than are good.
+            long at = (layer * entry.key().shape().get(1) + load.computed()) * layout.kvHeads() * half;
+            for (int token = load.computed(); token < tokens; token++) {
+                long place = entry(load.blocks(), layer, token);
+                for (int head = 0; head < layout.kvHeads(); head++) {
+                    MemorySegment.copy(keys, at, cache.memory(), place, half);
+                    MemorySegment.copy(values, at, cache.memory(), place + half, half);
+                    at += half;
+                    place += layout.headBytes();
+                }
+            }
+        }
+        Optional<HiddenState> hidden = hidden(entry.hidden());
+        if (hasHidden && hidden.isEmpty()) {
+            missing.add("the last token's hidden state");
+        }
+        long bytes = keys.byteSize() + values.byteSize() + entry.hidden().data().byteSize();
+        return new Received(tokens, hidden, missing, bytes);
+    }
+
+    /** How many of the prompt's tokens have keys and values in the entry, all that fit. */
+    private int usable(LookupBuffer.Entry entry, PyNcclStep.Load load, List<String> missing) {
+        if (!Arrays.equals(entry.tokens(), load.key())) {
+            missing.add("all, for the entry is another prompt's");
+            return 0;
+        }
+        KvLayout layout = cache.layout();
+        Tensor keys = entry.key();
+        List<Long> shape = keys.shape();
+        if (entry.value().type() != keys.type() || !entry.value().shape().equals(shape)) {
+            missing.add("all, for keys and values differ: %s%s, %s%s"
+                    .formatted(
+                            keys.type().torchName(),
+                            shape,
+                            entry.value().type().torchName(),
+                            entry.value().shape()));
+            return 0;
+        }
+        List<Long> expected = shape(load.tokens());
+        if (keys.type() != type(layout.dtype())
+                || shape.size() != 4
+                || !shape.subList(2, 4).equals(expected.subList(2, 4))) {
+            missing.add("all, for there are %s%s in place of %s%s"
+                    .formatted(
+                            keys.type().torchName(), shape, type(layout.dtype()).torchName(), expected));
+            return 0;
+        }
+        if (shape.get(0) != layout.layers()) {
+            missing.add("all, for there are %d of %d layers".formatted(shape.get(0), layout.layers()));
+            return 0;
+        }
+        int tokens = (int) Math.min(load.tokens(), shape.get(1));
+        if (tokens < load.tokens()) {
+            missing.add("tokens from %d on".formatted(tokens));
+        }
+        for (int token = 0; token < tokens; token++) {
+            if (!entry.roi()[PromptKey.HEAD + token]) {
+                missing.add("tokens from %d on, which are no region of interest".formatted(token));
+                return token;
+            }
+        }
+        return tokens;
+    }
+
+    private Optional<HiddenState> hidden(Tensor tensor) {
+        if (!hasHidden || tensor.shape().size() != 2 || tensor.shape().get(0) != 1) {
+            return Optional.empty();
+        }
+        return Arrays.stream(DType.values())
+                .filter(dtype -> type(dtype) == tensor.type())
+                .findFirst()
+                .map(dtype -> new HiddenState(dtype, tensor.data()).copy());
+    }
+
+    private static Tensor tensor(Arena arena, HiddenState state) {
+        long bytes = state.data().byteSize();
+        MemorySegment copy = arena.allocate(bytes, 64).copyFrom(state.data());
+        return new Tensor(type(state.dtype()), List.of(1L, bytes / state.dtype().bytes()), copy);
+    }
+
+    private List<Long> shape(int tokens) {
+        KvLayout layout = cache.layout();
+        return List.of((long) layout.layers(), (long) tokens, (long) layout.kvHeads(), (long) layout.headDim());
+    }
+
+    /** Where the entry of a token's first head is in the pool. */
+    private long entry(int[] blocks, int layer, int token) {
+        KvLayout layout = cache.layout();
+        return cache.layerStart(blocks[token / layout.blockSize()], layer)
+                + token % layout.blockSize() * layout.entryBytes();
+    }
+
+    private static Tensor.Type type(DType dtype) {
+        return switch (dtype) {
+            case BF16 -> Tensor.Type.BF16;
+            case F16 -> Tensor.Type.F16;
+            case F32 -> Tensor.Type.F32;
+        };
+    }
+}

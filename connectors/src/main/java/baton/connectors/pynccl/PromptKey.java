@@ -1,0 +1,35 @@
+package baton.connectors.pynccl;
+
+import baton.kv.BlockHasher;
+import baton.kv.connector.ConnectorContext;
+import baton.kv.connector.KvRequest;
+import java.nio.ByteBuffer;
+import java.nio.IntBuffer;
+
+/**
+ * What a prompt is looked up by, in place of its tokens alone: 256 bits of a hash of the model, the LoRA adapter and the
+ * {@code cache_salt}, the number of tokens, and the tokens. A lookup buffer compares keys as far as the shorter one goes, so a prompt
+ * would take the entry of another that is its beginning; with their numbers in front, only equal prompts match, and only those that
+ * may share.
+ */
+final class PromptKey {
+    /** Elements before the tokens. */
+    static final int HEAD = 32 / Integer.BYTES + 1;
+
+    private final BlockHasher hasher;
+
+    PromptKey(ConnectorContext context) {
+        hasher = new BlockHasher(context.model(), context.layout().blockSize());
+    }
+
+    int[] of(KvRequest request) {
+        int[] tokens = request.tokens(0, request.promptLength());
+        int[] key = new int[HEAD + tokens.length];
+        byte[] root = hasher.root(request.loraId(), request.cacheSalt()).toBytes();
+        IntBuffer hash = ByteBuffer.wrap(root).asIntBuffer();
+        hash.get(key, 0, HEAD - 1);
+        key[HEAD - 1] = tokens.length;
+        System.arraycopy(tokens, 0, key, HEAD, tokens.length);
+        return key;
+    }
+}

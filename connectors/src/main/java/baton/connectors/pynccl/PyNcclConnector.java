@@ -1,0 +1,62 @@
+package baton.connectors.pynccl;
+
+import baton.kv.KvLayout;
+import baton.kv.connector.ConnectorContext;
+import baton.kv.connector.KvConnector;
+import baton.kv.connector.Rank;
+import baton.kv.connector.SchedulerConnector;
+import baton.kv.connector.WorkerConnector;
+import baton.pipe.WireTransport;
+import baton.pipe.WireTransports;
+import java.util.Set;
+import java.util.function.Function;
+
+/**
+ * One producer and one consumer that meet at {@code kv_ip:kv_port}: {@code PyNcclConnector}, vLLM's first connector. The producer puts
+ * the keys, values and last hidden state of each prompt into a lookup buffer of {@code kv_buffer_size} bytes; the consumer takes them by the prompt
+ * and, if all came, does not run the model over it at all.
+ *
+ * <p>Each rank has its counterpart in the rank of the other side with the same place, so both sides need the same parallel sizes.
+ */
+public final class PyNcclConnector implements KvConnector {
+    private final Function<String, WireTransport> transports;
+
+    public PyNcclConnector() {
+        this(name -> WireTransports.named("kv_connector_extra_config." + PyNcclSettings.TRANSPORT, name));
+    }
+
+    /** @param transports makes one by the setting's value */
+    PyNcclConnector(Function<String, WireTransport> transports) {
+        this.transports = transports;
+    }
+
+    @Override
+    public Set<String> names() {
+        return Set.of("PyNcclConnector");
+    }
+
+    @Override
+    public SchedulerConnector scheduler(ConnectorContext context) {
+        PyNcclSettings.of(context);
+        return new PyNcclScheduler(context);
+    }
+
+    @Override
+    public WorkerConnector worker(ConnectorContext context, Rank rank) {
+        PyNcclSettings settings = PyNcclSettings.of(context);
+        KvLayout layout = context.layout();
+        String fit = "rank=%d.%d tensor_parallel_size=%d pipeline_parallel_size=%d kv=%s[%d,tokens,%d,%d] model=%s"
+                .formatted(
+                        rank.pipeline(),
+                        rank.tensor(),
+                        context.tensorParallelSize(),
+                        context.pipelineParallelSize(),
+                        layout.dtype().torchName(),
+                        layout.layers(),
+                        layout.kvHeads(),
+                        layout.headDim(),
+                        context.model().digest());
+        Link link = new Link(settings, transports.apply(settings.transport()), settings.port(context, rank), fit);
+        return new PyNcclWorker(settings, link, rank.pipeline() == context.pipelineParallelSize() - 1);
+    }
+}

@@ -1,0 +1,108 @@
+package baton.connectors.pynccl;
+
+import baton.kv.ConfigException;
+import baton.kv.JsonFields;
+import baton.kv.KvRole;
+import baton.kv.KvTransferConfig;
+import baton.kv.connector.ConnectorContext;
+import baton.kv.connector.Rank;
+import java.time.Duration;
+import java.util.Set;
+import java.util.TreeSet;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * The configuration as this connector needs it.
+ *
+ * @param producer whether this side gives
+ * @param rank of the two, 0 or 1; 0 listens
+ * @param port of the first of the ranks' wires; each rank has two
+ * @param bufferBytes {@code kv_buffer_size}: of entries that the consumer has not taken
+ * @param transport {@code auto}, or a {@link baton.pipe.WireTransport#name}
+ * @param lookupTimeout the longest that a consumer waits for an entry
+ * @param insertTimeout the longest that a producer waits for room in the buffer
+ * @param keep how long an entry that nobody takes stays when its room is needed
+ * @param connectWait how long after the start, or after a peer was lost, requests wait for it
+ * @param silence after which a peer is taken for dead
+ */
+record PyNcclSettings(
+        boolean producer,
+        int rank,
+        String host,
+        int port,
+        long bufferBytes,
+        String transport,
+        Duration lookupTimeout,
+        Duration insertTimeout,
+        Duration keep,
+        Duration connectWait,
+        Duration silence) {
+    private static final Logger log = LoggerFactory.getLogger(PyNcclSettings.class);
+
+    static final String TRANSPORT = "transport";
+    private static final String LOOKUP_TIMEOUT = "lookup_timeout_seconds";
+    private static final String INSERT_TIMEOUT = "insert_timeout_seconds";
+    private static final String KEEP = "keep_seconds";
+    private static final String CONNECT_WAIT = "connect_wait_seconds";
+    private static final String SILENCE = "silence_seconds";
+    private static final Set<String> KNOWN =
+            Set.of(TRANSPORT, LOOKUP_TIMEOUT, INSERT_TIMEOUT, KEEP, CONNECT_WAIT, SILENCE);
+
+    /** @throws ConfigException if the configuration cannot work */
+    static PyNcclSettings of(ConnectorContext context) {
+        KvTransferConfig config = context.config();
+        KvRole role = config.role().orElseThrow();
+        if (role == KvRole.BOTH) {
+            throw new ConfigException(
+                    "kv_role", "is kv_both; this connector needs kv_producer on one side and kv_consumer on the other");
+        }
+        if (config.parallelSize() != 2) {
+            throw new ConfigException(
+                    "kv_parallel_size", "is " + config.parallelSize() + ", must be 2: one producer and one consumer");
+        }
+        int ranks = context.tensorParallelSize() * context.pipelineParallelSize();
+        int last = config.port() + 2 * ranks - 1;
+        if (config.port() == 0 || last > 65535) {
+            throw new ConfigException(
+                    "kv_port",
+                    "is %d; both sides need to know it, and %d ports from it on are used, two for each rank"
+                            .formatted(config.port(), 2 * ranks));
+        }
+        if (config.bufferSize() == 0) {
+            throw new ConfigException("kv_buffer_size", "is 0, must hold at least one prompt's keys and values");
+        }
+        JsonFields extra = config.extra();
+        Set<String> unknown = new TreeSet<>(extra.names());
+        unknown.removeAll(KNOWN);
+        if (!unknown.isEmpty()) {
+            log.warn("settings {} mean nothing to this connector; known are {}", unknown, new TreeSet<>(KNOWN));
+        }
+        boolean producer = role == KvRole.PRODUCER;
+        return new PyNcclSettings(
+                producer,
+                config.rank().orElse(producer ? 0 : 1),
+                config.ip(),
+                config.port(),
+                config.bufferSize(),
+                extra.string(TRANSPORT).orElse("auto"),
+                seconds(extra, LOOKUP_TIMEOUT, 30),
+                seconds(extra, INSERT_TIMEOUT, 30),
+                seconds(extra, KEEP, 120),
+                seconds(extra, CONNECT_WAIT, 5),
+                seconds(extra, SILENCE, 60));
+    }
+
+    /** The first of a rank's two ports: for requests, then for answers. */
+    int port(ConnectorContext context, Rank rank) {
+        return port + 2 * (rank.pipeline() * context.tensorParallelSize() + rank.tensor());
+    }
+
+    private static Duration seconds(JsonFields extra, String name, double otherwise) {
+        double seconds = extra.number(name).orElse(otherwise);
+        if (!(seconds > 0 && seconds <= 86_400)) {
+            throw new ConfigException(extra.field(name), "is " + seconds + ", must be more than 0 and at most 86400");
+        }
+        return Duration.ofNanos((long) (seconds * 1e9));
+    }
+}
