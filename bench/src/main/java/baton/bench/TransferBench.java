@@ -3,6 +3,10 @@ package baton.bench;
 import baton.bench.TransferReport.Rate;
 import baton.bench.TransferReport.Size;
 import baton.kv.ConfigException;
+import baton.pipe.PipeException;
+import baton.pipe.Wire;
+import baton.pipe.WireTransport;
+import baton.pipe.WireTransports;
 import baton.transfer.MappableMemory;
 import baton.transfer.Range;
 import baton.transfer.Region;
@@ -18,6 +22,7 @@ import java.io.EOFException;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.StandardSocketOptions;
@@ -35,6 +40,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Random;
+import java.util.TreeMap;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
@@ -80,6 +86,10 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
         return openers;
     }
 
+    /** Transports of wires, by the name of their row. */
+    private static final Map<String, String> WIRES = Collections.unmodifiableMap(
+            new TreeMap<>(Map.of(TransferReport.WIRE_TCP, "tcp", TransferReport.WIRE_GLOO, "gloo")));
+
     private interface Opener {
         TransferAgent open(String name) throws TransferException;
     }
@@ -121,13 +131,15 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
                 progress.accept(count + " tokens");
                 sizes.add(measure(count, here, copying));
             }
-            return new TransferReport(threads, List.copyOf(here.peers.keySet()), sizes);
-        } catch (TransferException e) {
+            List<String> implementations = new ArrayList<>(here.peers.keySet());
+            implementations.addAll(here.wires.keySet());
+            return new TransferReport(threads, implementations, sizes);
+        } catch (TransferException | PipeException e) {
             throw new IOException(e.getMessage(), e);
         }
     }
 
-    private Size measure(int count, Here here, Copying copying) throws IOException, TransferException {
+    private Size measure(int count, Here here, Copying copying) throws IOException, TransferException, PipeException {
         int blocks = count / BLOCK_TOKENS;
         Map<String, Case> cases = new LinkedHashMap<>();
         int[] from = scattered(here.blocks, blocks, 1);
@@ -138,6 +150,9 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
         for (String name : here.peers.keySet()) {
             List<Range> ranges = here.ranges(from, to);
             cases.put(name, () -> here.read(name, ranges));
+        }
+        for (String name : here.wires.keySet()) {
+            cases.put(name, () -> here.receive(name, blocks * BLOCK_BYTES));
         }
         String first = here.peers.firstEntry().getKey();
         List<Range> ranges = here.ranges(from, to);
@@ -166,7 +181,7 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
 
     private interface Case {
         /** @return seconds that it took */
-        double run() throws IOException, TransferException;
+        double run() throws IOException, TransferException, PipeException;
     }
 
     private interface Action {
@@ -192,6 +207,7 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
         private final Map<String, byte[]> metadata = new LinkedHashMap<>();
         private final long address;
         private final int rawPort;
+        private final Map<String, Integer> wirePorts = new LinkedHashMap<>();
 
         Owner(int threads, int blocks) throws IOException {
             process = new ProcessBuilder(
@@ -212,6 +228,9 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
                 }
                 address = Long.parseLong(line(out));
                 rawPort = Integer.parseInt(line(out));
+                for (String name : WIRES.keySet()) {
+                    wirePorts.put(name, Integer.parseInt(line(out)));
+                }
             } catch (IOException | RuntimeException e) {
                 close();
                 throw e;
@@ -257,6 +276,11 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
                 ServerSocketChannel.open().bind(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0));
         System.out.println(server.socket().getLocalPort());
         Thread.ofPlatform().daemon().start(() -> sendRaw(server, pool.memory()));
+        for (String transport : WIRES.values()) {
+            int port = freePort();
+            System.out.println(port);
+            Thread.ofPlatform().daemon().start(() -> sendOver(transport, port, pool.memory()));
+        }
         while (System.in.read() >= 0) {
             // Lives as long as who started it.
         }
@@ -288,6 +312,28 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
         }
     }
 
+    private static int freePort() throws IOException {
+        try (ServerSocketChannel socket =
+                ServerSocketChannel.open().bind(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0))) {
+            return socket.socket().getLocalPort();
+        }
+    }
+
+    /** Sends as many bytes as it is asked for, in the pieces of a wire's user, until the other goes. */
+    private static void sendOver(String transport, int port, MemorySegment pool) {
+        try (Arena arena = Arena.ofConfined();
+                WireTransport wires = WireTransports.named("transport", transport);
+                Wire wire = wires.meet("127.0.0.1", port, 0, DEADLINE)) {
+            MemorySegment wanted = arena.allocate(ValueLayout.JAVA_LONG);
+            while (true) {
+                wire.receive(wanted, Duration.ofDays(1));
+                wire.send(pool.asSlice(0, wanted.get(ValueLayout.JAVA_LONG, 0)), DEADLINE);
+            }
+        } catch (PipeException e) {
+            // The measuring is over, or says itself what is wrong.
+        }
+    }
+
     /** This process' agents, its pool and its plain connection. */
     private static final class Here implements AutoCloseable {
         private final Owner owner;
@@ -296,8 +342,11 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
         private final Map<String, TransferAgent> agents = new LinkedHashMap<>();
         private final LinkedHashMap<String, Peer> peers = new LinkedHashMap<>();
         private final SocketChannel raw;
+        private final Map<String, Wire> wires = new LinkedHashMap<>();
+        private final MemorySegment wanted;
 
-        Here(Arena arena, Owner owner, int threads, int blocks) throws IOException, TransferException {
+        Here(Arena arena, Owner owner, int threads, int blocks) throws IOException, TransferException, PipeException {
+            this.wanted = arena.allocate(ValueLayout.JAVA_LONG);
             this.owner = owner;
             this.blocks = blocks;
             this.pool = MappableMemory.allocate(arena, blocks * BLOCK_BYTES, "bench");
@@ -313,6 +362,12 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
                 peers.put(each.getKey(), agent.connect(metadata, DEADLINE));
             }
             raw = SocketChannel.open(new InetSocketAddress(InetAddress.getLoopbackAddress(), owner.rawPort));
+            for (Map.Entry<String, Integer> each : owner.wirePorts.entrySet()) {
+                try (WireTransport transport =
+                        WireTransports.named("transport", String.valueOf(WIRES.get(each.getKey())))) {
+                    wires.put(each.getKey(), transport.meet("127.0.0.1", each.getValue(), 1, DEADLINE));
+                }
+            }
         }
 
         private List<Range> ranges(int[] from, int[] to) {
@@ -345,6 +400,19 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
             };
         }
 
+        /** Asks for bytes over a wire, and returns seconds until the last one. */
+        private double receive(String name, long bytes) throws PipeException {
+            Wire wire = wires.get(name);
+            if (wire == null) {
+                throw new IllegalArgumentException("name=" + name);
+            }
+            long begun = System.nanoTime();
+            wanted.set(ValueLayout.JAVA_LONG, 0, bytes);
+            wire.send(wanted, DEADLINE);
+            wire.receive(pool.memory().asSlice(0, bytes), DEADLINE);
+            return (System.nanoTime() - begun) / 1e9;
+        }
+
         private void raw(long bytes) throws IOException {
             ByteBuffer wanted = ByteBuffer.allocate(Long.BYTES).putLong(bytes).flip();
             while (wanted.hasRemaining()) {
@@ -365,6 +433,7 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
         @Override
         public void close() throws IOException {
             agents.values().forEach(TransferAgent::close);
+            wires.values().forEach(Wire::close);
             raw.close();
         }
     }

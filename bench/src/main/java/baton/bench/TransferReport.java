@@ -17,6 +17,8 @@ import tools.jackson.databind.node.ObjectNode;
 public record TransferReport(int threads, List<String> implementations, List<Size> sizes) {
     static final String COPY = "copy";
     static final String RAW_TCP = "plain TCP";
+    static final String WIRE_TCP = "wire: TCP";
+    static final String WIRE_GLOO = "wire: Gloo";
     static final String COPY_AND_DIGEST = "copy and digest";
     static final String READ_THEN_DIGEST = "read, then digest";
 
@@ -45,7 +47,10 @@ public record TransferReport(int threads, List<String> implementations, List<Siz
 
     /** What an implementation is compared with: a copy for what copies, a plain connection for what sends. */
     public static String limitOf(String implementation) {
-        return implementation.equals("TCP") ? RAW_TCP : COPY;
+        return switch (implementation) {
+            case "TCP", WIRE_TCP, WIRE_GLOO -> RAW_TCP;
+            default -> COPY;
+        };
     }
 
     /** How much of its limit an implementation reaches, each in its best run. */

@@ -19,10 +19,10 @@ class TransferBenchTest {
         TransferReport report = new TransferBench(1, List.of(16, 128), Duration.ofMillis(5), progress::add).run();
 
         assertThat(progress).containsExactly("two processes with pools of 4 MiB", "16 tokens", "128 tokens");
-        assertThat(report.implementations()).containsExactly("shared memory", "TCP");
+        assertThat(report.implementations()).containsExactly("shared memory", "TCP", "wire: Gloo", "wire: TCP");
         assertThat(report.sizes()).extracting(TransferReport.Size::tokens).containsExactly(16, 128);
         for (TransferReport.Size size : report.sizes()) {
-            assertThat(size.rates()).hasSize(6).allSatisfy((_, rate) -> {
+            assertThat(size.rates()).hasSize(8).allSatisfy((_, rate) -> {
                 assertThat(rate.bytes()).isEqualTo(size.tokens() * 32L << 10);
                 assertThat(rate.best()).isFinite().isGreaterThanOrEqualTo(rate.median());
             });

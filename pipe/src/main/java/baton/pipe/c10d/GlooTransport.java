@@ -15,7 +15,6 @@ import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.locks.LockSupport;
 import org.bytedeco.javacpp.Loader;
-import org.bytedeco.javacpp.PointerScope;
 import org.bytedeco.javacpp.chrono.Milliseconds;
 import org.bytedeco.pytorch.ByteVector;
 import org.bytedeco.pytorch.GlooDeviceVector;
@@ -28,8 +27,7 @@ import org.bytedeco.pytorch.gloo.Device;
 
 /**
  * Wires over Gloo, as {@code torch.distributed} makes them: both ranks meet at a TCPStore, which rank 0 serves, and connect to each
- * other there, once each has found the other's key, which begins with a token: the secret of an offer's id. (A PrefixStore would do,
- * but JavaCPP's frees its store twice.)
+ * other there, once each has found the other's key, which begins with a token: the secret of an offer's id.
  *
  * <p>Gloo trusts its peer and the network: the store is open on every address of its machine, the peer says to which address to
  * connect, and one that speaks Gloo's protocol with ill intent can end this process. It is for networks where only instances are.
@@ -215,6 +213,8 @@ public final class GlooTransport implements WireTransport {
         private final int rank;
         private boolean closed;
         private boolean inside;
+        /** The store is the wire's, which frees it after the group: nothing native counts that the group uses it. */
+        private boolean given;
 
         private Meeting(TCPStore store, int rank) {
             this.store = store;
@@ -244,18 +244,11 @@ public final class GlooTransport implements WireTransport {
         /** Waits for the other rank before it connects, which is nothing that can be cancelled. */
         Wire connect(String prefix, String own, Wait wait) throws PipeException {
             enter();
-            try (PointerScope _ = new PointerScope()) {
-                store.set(prefix + " rank " + rank, new ByteVector(new byte[] {1}));
+            try {
+                say(prefix + " rank " + rank);
                 await(prefix + " rank " + (1 - rank), wait);
-                Duration connecting = wait.left().compareTo(CONNECTING) > 0 ? CONNECTING : wait.left();
-                ProcessGroupGloo.Options options = ProcessGroupGloo.Options.create(milliseconds(connecting));
-                Device device = ProcessGroupGloo.createDeviceForHostname(own);
-                options.devices(new GlooDeviceVector(device));
-                ProcessGroupGloo group = new ProcessGroupGloo(store, rank, 2, options);
-                // For the wire, after the scope.
-                group.retainReference();
-                GlooWire wire = new GlooWire(group, 1 - rank);
-                awaitConnected(prefix, wait, wire);
+                GlooWire wire = new GlooWire(group(own, wait), store, 1 - rank);
+                given = true;
                 return wire;
             } catch (RuntimeException e) {
                 throw new PipeException("Gloo does not connect: " + reason(e), e);
@@ -264,23 +257,26 @@ public final class GlooTransport implements WireTransport {
             }
         }
 
-        /** The store goes with rank 0's meeting, and rank 1 may still be reading in it. */
-        private void awaitConnected(String prefix, Wait wait, GlooWire wire) throws PipeException {
-            if (rank == 1) {
-                store.set(prefix + " connected", new ByteVector(new byte[] {1}));
-                return;
+        /** Freed one by one: in a scope, what setters return would be freed as well, which is the same once more. */
+        private ProcessGroupGloo group(String own, Wait wait) {
+            Duration connecting = wait.left().compareTo(CONNECTING) > 0 ? CONNECTING : wait.left();
+            try (Milliseconds timeout = milliseconds(connecting);
+                    ProcessGroupGloo.Options options = ProcessGroupGloo.Options.create(timeout);
+                    Device device = ProcessGroupGloo.createDeviceForHostname(own);
+                    GlooDeviceVector devices = new GlooDeviceVector(device)) {
+                options.devices(devices);
+                return new ProcessGroupGloo(store, rank, 2, options);
             }
-            try {
-                await(prefix + " connected", wait);
-            } catch (PipeException | RuntimeException e) {
-                wire.close();
-                throw e;
+        }
+
+        private void say(String key) {
+            try (ByteVector value = new ByteVector(new byte[] {1})) {
+                store.set(key, value);
             }
         }
 
         private void await(String key, Wait wait) throws PipeException {
-            StringVector keys = new StringVector(key);
-            while (!store.check(keys)) {
+            while (!there(key)) {
                 if (isClosed()) {
                     throw new PipeException("withdrawn while waiting for rank " + (1 - rank));
                 }
@@ -292,27 +288,33 @@ public final class GlooTransport implements WireTransport {
             }
         }
 
+        private boolean there(String key) {
+            try (StringVector keys = new StringVector(key)) {
+                return store.check(keys);
+            }
+        }
+
         private synchronized boolean isClosed() {
             return closed;
         }
 
         private synchronized void enter() throws PipeException {
-            if (closed || inside) {
-                throw new PipeException(closed ? "withdrawn" : "somebody waits for rank " + (1 - rank) + " already");
+            if (closed || inside || given) {
+                throw new PipeException(closed ? "withdrawn" : "rank " + (1 - rank) + " is waited for, or has come");
             }
             inside = true;
         }
 
         private synchronized void exit() {
             inside = false;
-            if (closed) {
+            if (closed && !given) {
                 store.close();
             }
         }
 
         @Override
         public synchronized void close() {
-            if (!closed && !inside) {
+            if (!closed && !inside && !given) {
                 store.close();
             }
             closed = true;

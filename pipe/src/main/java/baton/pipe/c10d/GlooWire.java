@@ -11,6 +11,7 @@ import java.util.List;
 import org.bytedeco.javacpp.Pointer;
 import org.bytedeco.javacpp.PointerScope;
 import org.bytedeco.pytorch.ProcessGroupGloo;
+import org.bytedeco.pytorch.TCPStore;
 import org.bytedeco.pytorch.TensorOptions;
 import org.bytedeco.pytorch.TensorVector;
 import org.bytedeco.pytorch.Work;
@@ -27,6 +28,7 @@ final class GlooWire implements Wire {
     private static final int BYTES = 2;
 
     private final ProcessGroupGloo group;
+    private final TCPStore store;
     private final int peer;
 
     /** What is waited for, by who is inside. */
@@ -35,8 +37,9 @@ final class GlooWire implements Wire {
     private int inside;
     private boolean closed;
 
-    GlooWire(ProcessGroupGloo group, int peer) {
+    GlooWire(ProcessGroupGloo group, TCPStore store, int peer) {
         this.group = group;
+        this.store = store;
         this.peer = peer;
     }
 
@@ -134,8 +137,13 @@ final class GlooWire implements Wire {
     private synchronized void exit() {
         inside--;
         if (closed && inside == 0) {
-            group.close();
+            free();
         }
+    }
+
+    private void free() {
+        group.close();
+        store.close();
     }
 
     @Override
@@ -145,7 +153,7 @@ final class GlooWire implements Wire {
         }
         closed = true;
         if (inside == 0) {
-            group.close();
+            free();
         }
         waited.forEach(Work::abort);
     }

@@ -30,7 +30,7 @@ final class TcpWire implements Wire {
     static final byte[] WELCOME = "baton-wire/1 ok\n".getBytes(StandardCharsets.US_ASCII);
 
     /** What is handed to the system at once. */
-    private static final long PIECE = 4 << 20;
+    private static final long PIECE = 1 << 20;
 
     private final SocketChannel channel;
     private final String peer;
