@@ -91,19 +91,27 @@ class ZeroMqPeerChannelTest {
             ZMQ.Socket dealer = socket(context, SocketType.DEALER);
             dealer.setIdentity(text("127.0.0.1:9"));
             dealer.connect("tcp://" + HOST + ":" + listener.port());
+            String answer = "";
+            for (int i = 0; i < 60 && !answer.equals("ask 0"); i++) {
+                dealer.setReceiveTimeOut(1000);
+                dealer.send("ask 0");
+                answer = Objects.requireNonNullElse(dealer.recvStr(), "");
+            }
+            assertThat(hear()).isEqualTo("127.0.0.1:9 arrives");
+            dealer.setReceiveTimeOut((int) SOON.toMillis());
             dealer.send("tell");
-            dealer.send("ask 1");
-            assertThat(dealer.recvStr()).isEqualTo("ask 1");
             dealer.sendMore("");
+            dealer.send("ask 1");
+            String empty = dealer.recvStr();
+            while (empty.equals("ask 0")) {
+                empty = dealer.recvStr();
+            }
+            assertThat(empty).isEmpty();
+            assertThat(dealer.recvStr()).isEqualTo("ask 1");
             dealer.send("ask 2");
-            assertThat(dealer.recvStr()).isEmpty();
             assertThat(dealer.recvStr()).isEqualTo("ask 2");
         }
-        assertThat(hear()).isEqualTo("127.0.0.1:9 arrives");
-        assertThat(hear()).isEqualTo("tell");
-        assertThat(hear()).isEqualTo("ask 1");
-        assertThat(hear()).isEqualTo("ask 2");
-        assertThat(hear()).isEqualTo("127.0.0.1:9 leaves");
+        assertThat(heard).containsSubsequence("ask 0", "tell", "ask 1", "ask 2");
     }
 
     @Test
