@@ -19,6 +19,14 @@ public interface LookupBuffer extends AutoCloseable {
      * @param hidden hidden states, as the two sides agree
      */
     record Entry(int[] tokens, boolean[] roi, Tensor key, Tensor value, Tensor hidden) {
+        /** @throws IllegalArgumentException if there are not as many elements of {@code roi} as tokens */
+        public Entry {
+            if (tokens.length != roi.length) {
+                throw new IllegalArgumentException(
+                        "tokens.length=%d roi.length=%d must be equal".formatted(tokens.length, roi.length));
+            }
+        }
+
         /** Bytes that count against a buffer's bound. */
         long bytes() {
             return 4L * tokens.length
@@ -35,6 +43,13 @@ public interface LookupBuffer extends AutoCloseable {
      * @throws PipeException if there was no room in time, or nobody can take it any more
      */
     void insert(Entry entry, Duration timeout) throws PipeException;
+
+    /**
+     * Says that what belongs to a prompt will never come. Like an entry it is for one who looks it up, now or later, who is told.
+     *
+     * @throws PipeException if there was no room in time, or nobody can be told any more
+     */
+    void insertNever(int[] tokens, boolean[] roi, Duration timeout) throws PipeException;
 
     /**
      * Takes the oldest entry that matches: its tokens and the asked ones, and likewise the regions of interest, are equal as far as
@@ -56,6 +71,24 @@ public interface LookupBuffer extends AutoCloseable {
         }
     }
 
+    /** Ends it: entries that nobody took are lost, who waits fails. */
     @Override
     void close();
+
+    /**
+     * What a buffer holds.
+     *
+     * @param bytes of entries at most, {@code kv_buffer_size}
+     * @param keep how long an entry that nobody takes stays when its room is needed for others
+     */
+    record Settings(long bytes, Duration keep) {
+        public static final Settings DEFAULT = new Settings(1_000_000_000, Duration.ofMinutes(10));
+
+        /** @throws IllegalArgumentException if one is not positive */
+        public Settings {
+            if (bytes <= 0 || !keep.isPositive()) {
+                throw new IllegalArgumentException("bytes=%d keep=%s must be positive".formatted(bytes, keep));
+            }
+        }
+    }
 }

@@ -1,0 +1,88 @@
+package baton.pipe;
+
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.List;
+import java.util.Optional;
+
+/**
+ * What a lookup buffer's ends tell each other: one tensor of int64 each, {@code [what, number, tokens..., roi...]}. Requests go one
+ * way, each with a number that is larger than those before; answers the other way, in any order. After an answer that something is
+ * {@link What#FOUND} come its key, value and hidden states.
+ *
+ * @param number of the request
+ * @param tokens what is asked for, or what was found; empty where it means nothing
+ * @param roi of {@code tokens}
+ */
+record LookupMessage(What what, long number, int[] tokens, boolean[] roi) {
+    enum What {
+        /** Asks for an entry. */
+        SELECT(1),
+        /** Asks for it no longer. */
+        CANCEL(2),
+        FOUND(3),
+        /** Will never come. */
+        NEVER(4),
+        /** Too many wait. */
+        REFUSED(5);
+
+        private final int code;
+
+        What(int code) {
+            this.code = code;
+        }
+    }
+
+    static LookupMessage of(What what, long number) {
+        return new LookupMessage(what, number, new int[0], new boolean[0]);
+    }
+
+    Tensor encode(Arena arena) {
+        long count = 2 + 2L * tokens.length;
+        MemorySegment data = arena.allocate(ValueLayout.JAVA_LONG, count);
+        data.setAtIndex(ValueLayout.JAVA_LONG, 0, what.code);
+        data.setAtIndex(ValueLayout.JAVA_LONG, 1, number);
+        for (int i = 0; i < tokens.length; i++) {
+            data.setAtIndex(ValueLayout.JAVA_LONG, 2 + i, tokens[i]);
+            data.setAtIndex(ValueLayout.JAVA_LONG, 2 + tokens.length + i, roi[i] ? 1 : 0);
+        }
+        return new Tensor(Tensor.Type.I64, List.of(count), data);
+    }
+
+    /** @throws PipeException if it is none */
+    static LookupMessage decode(Optional<Tensor> received) throws PipeException {
+        if (received.isEmpty()) {
+            throw new PipeException("a lookup buffer's message is nothing");
+        }
+        Tensor tensor = received.get();
+        if (tensor.type() != Tensor.Type.I64 || tensor.shape().size() != 1) {
+            throw new PipeException(
+                    "a lookup buffer's message is %s%s".formatted(tensor.type().torchName(), tensor.shape()));
+        }
+        long count = tensor.shape().getFirst();
+        if (count < 2 || count % 2 != 0 || count > Integer.MAX_VALUE) {
+            throw new PipeException("a lookup buffer's message has " + count + " numbers");
+        }
+        MemorySegment data = tensor.data();
+        long code = data.getAtIndex(ValueLayout.JAVA_LONG, 0);
+        int length = (int) (count - 2) / 2;
+        int[] tokens = new int[length];
+        boolean[] roi = new boolean[length];
+        for (int i = 0; i < length; i++) {
+            long token = data.getAtIndex(ValueLayout.JAVA_LONG, 2 + i);
+            long of = data.getAtIndex(ValueLayout.JAVA_LONG, 2 + length + i);
+            if (token != (int) token || of < 0 || of > 1) {
+                throw new PipeException("a lookup buffer's message has token %d with roi %d".formatted(token, of));
+            }
+            tokens[i] = (int) token;
+            roi[i] = of == 1;
+        }
+        for (What what : What.values()) {
+            if (what.code == code) {
+                return new LookupMessage(what, data.getAtIndex(ValueLayout.JAVA_LONG, 1), tokens, roi);
+            }
+        }
+        throw new PipeException("a lookup buffer's message is of unknown kind " + code);
+    }
+}

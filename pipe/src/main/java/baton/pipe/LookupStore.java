@@ -1,0 +1,286 @@
+package baton.pipe;
+
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.time.Duration;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.Deque;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.locks.Condition;
+import java.util.concurrent.locks.ReentrantLock;
+import org.jspecify.annotations.Nullable;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Entries and those who wait for one, both in the order in which they came. No entry that is here matches anybody who waits: whoever
+ * comes is matched with the others first.
+ */
+final class LookupStore {
+    private static final Logger LOG = LoggerFactory.getLogger(LookupStore.class);
+    private static final Duration LONGEST = Duration.ofDays(36500);
+
+    private final LookupBuffer.Settings settings;
+    private final ReentrantLock lock = new ReentrantLock();
+    private final Condition changed = lock.newCondition();
+    private final Deque<Kept> kept = new ArrayDeque<>();
+    private final Deque<Waiter> waiters = new ArrayDeque<>();
+    /** Of what is kept and what was matched and not yet released. */
+    private long bytes;
+
+    private @Nullable String ended;
+
+    LookupStore(LookupBuffer.Settings settings) {
+        this.settings = settings;
+    }
+
+    /**
+     * Something inserted.
+     *
+     * @param content with the arena of its tensors; empty if it will never come
+     * @param bytes that it counts for
+     * @param since when it came, in the system's nanoseconds
+     */
+    record Kept(int[] tokens, boolean[] roi, Optional<LookupBuffer.Taken> content, long bytes, long since) {
+        private void free() {
+            content.ifPresent(LookupBuffer.Taken::close);
+        }
+    }
+
+    /** Who waits for an entry. */
+    abstract static class Waiter {
+        final int[] tokens;
+        final boolean[] roi;
+
+        Waiter(int[] tokens, boolean[] roi) {
+            if (tokens.length != roi.length) {
+                throw new IllegalArgumentException(
+                        "tokens.length=%d roi.length=%d must be equal".formatted(tokens.length, roi.length));
+            }
+            this.tokens = tokens.clone();
+            this.roi = roi.clone();
+        }
+
+        /** Called once, and soon returns. What was matched is the waiter's, and counts until it is {@link #release}d. */
+        abstract void matched(Kept kept);
+
+        /** Called instead when none will be. */
+        abstract void ended(String reason);
+    }
+
+    /** Whether what is asked for is there: equal as far as the shorter of both goes, anything if nothing is asked for. */
+    static boolean matches(int[] asked, boolean[] askedRoi, int[] tokens, boolean[] roi) {
+        if (asked.length == 0) {
+            return true;
+        }
+        int shorter = Math.min(asked.length, tokens.length);
+        for (int i = 0; i < shorter; i++) {
+            if (asked[i] != tokens[i] || askedRoi[i] != roi[i]) {
+                return false;
+            }
+        }
+        return shorter > 0;
+    }
+
+    void insert(LookupBuffer.Entry entry, Duration timeout) throws PipeException {
+        reserve(entry.bytes(), timeout);
+        Kept copy;
+        try {
+            copy = copy(entry);
+        } catch (RuntimeException | Error e) {
+            release(entry.bytes());
+            throw e;
+        }
+        add(copy);
+    }
+
+    void insertNever(int[] tokens, boolean[] roi, Duration timeout) throws PipeException {
+        long cost = 5L * tokens.length;
+        reserve(cost, timeout);
+        add(new Kept(tokens.clone(), roi.clone(), Optional.empty(), cost, System.nanoTime()));
+    }
+
+    private static Kept copy(LookupBuffer.Entry entry) {
+        Arena arena = Arena.ofShared();
+        try {
+            LookupBuffer.Entry copy = new LookupBuffer.Entry(
+                    entry.tokens().clone(),
+                    entry.roi().clone(),
+                    copy(entry.key(), arena),
+                    copy(entry.value(), arena),
+                    copy(entry.hidden(), arena));
+            return new Kept(
+                    copy.tokens(),
+                    copy.roi(),
+                    Optional.of(new LookupBuffer.Taken(copy, arena)),
+                    entry.bytes(),
+                    System.nanoTime());
+        } catch (RuntimeException | Error e) {
+            arena.close();
+            throw e;
+        }
+    }
+
+    private static Tensor copy(Tensor tensor, Arena arena) {
+        long size = tensor.data().byteSize();
+        MemorySegment data = arena.allocate(Math.max(1, size), 64).asSlice(0, size);
+        return new Tensor(tensor.type(), tensor.shape(), data.copyFrom(tensor.data()));
+    }
+
+    private void reserve(long cost, Duration timeout) throws PipeException {
+        if (cost > settings.bytes()) {
+            throw new PipeException("an entry of %d bytes, the buffer holds %d".formatted(cost, settings.bytes()));
+        }
+        long deadline = System.nanoTime() + (timeout.compareTo(LONGEST) > 0 ? LONGEST : timeout).toNanos();
+        lock.lock();
+        try {
+            while (ended == null && bytes + cost > settings.bytes()) {
+                long oldest = dropOld(cost);
+                long left = deadline - System.nanoTime();
+                if (bytes + cost <= settings.bytes()) {
+                    break;
+                }
+                if (left <= 0) {
+                    throw new PipeException(
+                            "nobody took enough of the %d bytes in the buffer within %d ms: no room for %d within %d"
+                                    .formatted(bytes, timeout.toMillis(), cost, settings.bytes()));
+                }
+                long _ = changed.awaitNanos(Math.min(left, oldest));
+            }
+            failIfEnded();
+            bytes += cost;
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            throw new PipeException("interrupted while waiting for room", e);
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Makes room at the cost of entries that nobody took in their time; returns when the next one's is up, from now. */
+    private long dropOld(long cost) {
+        long keep = settings.keep().toNanos();
+        while (!kept.isEmpty() && bytes + cost > settings.bytes()) {
+            long age = System.nanoTime() - kept.getFirst().since();
+            if (age < keep) {
+                return keep - age;
+            }
+            Kept old = kept.removeFirst();
+            LOG.warn(
+                    "dropped what nobody took for {}: {} tokens, {} bytes",
+                    settings.keep(),
+                    old.tokens().length,
+                    old.bytes());
+            bytes -= old.bytes();
+            old.free();
+        }
+        return Long.MAX_VALUE;
+    }
+
+    private void add(Kept one) throws PipeException {
+        lock.lock();
+        try {
+            if (ended != null) {
+                one.free();
+                failIfEnded();
+            }
+            for (Iterator<Waiter> all = waiters.iterator(); all.hasNext(); ) {
+                Waiter waiter = all.next();
+                if (matches(waiter.tokens, waiter.roi, one.tokens(), one.roi())) {
+                    all.remove();
+                    waiter.matched(one);
+                    return;
+                }
+            }
+            kept.add(one);
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Gives it the oldest that matches, now or later. */
+    void await(Waiter waiter) {
+        lock.lock();
+        try {
+            if (ended != null) {
+                waiter.ended(ended);
+                return;
+            }
+            for (Iterator<Kept> all = kept.iterator(); all.hasNext(); ) {
+                Kept one = all.next();
+                if (matches(waiter.tokens, waiter.roi, one.tokens(), one.roi())) {
+                    all.remove();
+                    waiter.matched(one);
+                    return;
+                }
+            }
+            waiters.add(waiter);
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** @return whether it waited until now: then nothing is called any more */
+    boolean cancel(Waiter waiter) {
+        lock.lock();
+        try {
+            return waiters.remove(waiter);
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** What was matched counts no more. */
+    void release(Kept matched) {
+        release(matched.bytes());
+    }
+
+    private void release(long cost) {
+        lock.lock();
+        try {
+            bytes -= cost;
+            changed.signalAll();
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Bytes of what was inserted and not yet taken. */
+    long bytes() {
+        lock.lock();
+        try {
+            return bytes;
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    private void failIfEnded() throws PipeException {
+        if (ended != null) {
+            throw new PipeException("the lookup buffer has ended: " + ended);
+        }
+    }
+
+    void end(String reason) {
+        List<Waiter> told;
+        lock.lock();
+        try {
+            if (ended != null) {
+                return;
+            }
+            ended = reason;
+            told = new ArrayList<>(waiters);
+            waiters.clear();
+            kept.forEach(Kept::free);
+            kept.forEach(each -> bytes -= each.bytes());
+            kept.clear();
+            changed.signalAll();
+        } finally {
+            lock.unlock();
+        }
+        told.forEach(waiter -> waiter.ended(reason));
+    }
+}

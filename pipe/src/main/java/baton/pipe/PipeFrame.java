@@ -1,0 +1,156 @@
+package baton.pipe;
+
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.nio.ByteOrder;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * What goes over a pipe's wire before a tensor's bytes, and back. Big endian and of one size, {@value #BYTES} bytes, because a wire
+ * has no ends of messages:
+ *
+ * <pre>
+ *   0  int   magic
+ *   4  byte  version
+ *   5  byte  kind
+ *   6  byte  dtype                      (of a tensor, else 0)
+ *   7  byte  dimensions                 (of a tensor, else 0)
+ *   8  long  number: of what is sent, counted from 0; of what was taken: how many so far
+ *  16  long  bytes that follow          (of a tensor, else 0)
+ *  24  long  sizes of eight dimensions  (those that there are, then 0)
+ * </pre>
+ *
+ * A tensor's bytes follow in pieces of {@value #PIECE}, the last of what is left.
+ */
+sealed interface PipeFrame {
+    int BYTES = 88;
+
+    /** Both sides move a tensor in the same pieces, as NCCL and Gloo want. */
+    long PIECE = 16 << 20;
+
+    int MAGIC = 0x42544e50;
+    int VERSION = 1;
+
+    /** There is nothing to send, and we are here. */
+    record Alive() implements PipeFrame {}
+
+    /** A tensor; its bytes follow. */
+    record Announced(long number, Tensor.Type type, List<Long> shape, long bytes) implements PipeFrame {
+        public Announced {
+            shape = List.copyOf(shape);
+        }
+    }
+
+    /** "Nothing", where a tensor could be. */
+    record Nothing(long number) implements PipeFrame {}
+
+    /** Back to the sender: so many are with whoever receives. */
+    record Taken(long count) implements PipeFrame {}
+
+    /** Writes itself to the segment. */
+    default void write(MemorySegment to) {
+        to.fill((byte) 0);
+        to.set(Format.INT, 0, MAGIC);
+        to.set(ValueLayout.JAVA_BYTE, 4, (byte) VERSION);
+        switch (this) {
+            case Alive() -> to.set(ValueLayout.JAVA_BYTE, 5, (byte) 0);
+            case Announced(long number, Tensor.Type type, List<Long> shape, long bytes) -> {
+                to.set(ValueLayout.JAVA_BYTE, 5, (byte) 1);
+                to.set(ValueLayout.JAVA_BYTE, 6, (byte) Format.TYPES.indexOf(type));
+                to.set(ValueLayout.JAVA_BYTE, 7, (byte) shape.size());
+                to.set(Format.LONG, 8, number);
+                to.set(Format.LONG, 16, bytes);
+                for (int i = 0; i < shape.size(); i++) {
+                    to.set(Format.LONG, 24 + 8L * i, shape.get(i));
+                }
+            }
+            case Nothing(long number) -> {
+                to.set(ValueLayout.JAVA_BYTE, 5, (byte) 2);
+                to.set(Format.LONG, 8, number);
+            }
+            case Taken(long count) -> {
+                to.set(ValueLayout.JAVA_BYTE, 5, (byte) 3);
+                to.set(Format.LONG, 8, count);
+            }
+        }
+    }
+
+    /**
+     * Reads what came; anything may be in it.
+     *
+     * @param most bytes that a tensor may have
+     * @throws PipeException if it is none of these
+     */
+    static PipeFrame read(MemorySegment from, long most) throws PipeException {
+        int magic = from.get(Format.INT, 0);
+        int version = from.get(ValueLayout.JAVA_BYTE, 4);
+        if (magic != MAGIC || version != VERSION) {
+            throw new PipeException(
+                    "what came is no frame of a pipe: it begins with %08x %02x".formatted(magic, version));
+        }
+        long number = from.get(Format.LONG, 8);
+        if (number < 0) {
+            throw new PipeException("a frame has number " + number);
+        }
+        int kind = from.get(ValueLayout.JAVA_BYTE, 5);
+        return switch (kind) {
+            case 0 -> new Alive();
+            case 1 -> announced(from, number, most);
+            case 2 -> new Nothing(number);
+            case 3 -> new Taken(number);
+            default -> throw new PipeException("a frame is of unknown kind " + kind);
+        };
+    }
+
+    private static Announced announced(MemorySegment from, long number, long most) throws PipeException {
+        int code = Byte.toUnsignedInt(from.get(ValueLayout.JAVA_BYTE, 6));
+        int dimensions = Byte.toUnsignedInt(from.get(ValueLayout.JAVA_BYTE, 7));
+        long bytes = from.get(Format.LONG, 16);
+        if (code >= Format.TYPES.size()) {
+            throw new PipeException("a tensor has unknown type " + code);
+        }
+        if (dimensions > Tensor.MAX_DIMENSIONS) {
+            throw new PipeException(
+                    "a tensor has %d dimensions, at most %d".formatted(dimensions, Tensor.MAX_DIMENSIONS));
+        }
+        Tensor.Type type = Format.TYPES.get(code);
+        List<Long> shape = new ArrayList<>();
+        for (int i = 0; i < dimensions; i++) {
+            shape.add(from.get(Format.LONG, 24 + 8L * i));
+        }
+        try {
+            if (Tensor.bytes(type, shape) != bytes) {
+                throw new PipeException("a tensor of %s%s announces %d bytes, has %d"
+                        .formatted(type.torchName(), shape, bytes, Tensor.bytes(type, shape)));
+            }
+        } catch (IllegalArgumentException e) {
+            throw new PipeException("a tensor cannot be: " + e.getMessage(), e);
+        }
+        if (bytes > most) {
+            throw new PipeException("a tensor of %s%s has %d bytes, at most %d are taken"
+                    .formatted(type.torchName(), shape, bytes, most));
+        }
+        return new Announced(number, type, shape, bytes);
+    }
+
+    /** How numbers are written. */
+    final class Format {
+        static final ValueLayout.OfInt INT = ValueLayout.JAVA_INT_UNALIGNED.withOrder(ByteOrder.BIG_ENDIAN);
+        static final ValueLayout.OfLong LONG = ValueLayout.JAVA_LONG_UNALIGNED.withOrder(ByteOrder.BIG_ENDIAN);
+        /** A type's code is its place. */
+        static final List<Tensor.Type> TYPES = List.of(
+                Tensor.Type.BF16, Tensor.Type.F16, Tensor.Type.F32, Tensor.Type.I64, Tensor.Type.U8, Tensor.Type.BOOL);
+
+        private Format() {}
+    }
+
+    /** The pieces of a tensor's memory. */
+    static List<MemorySegment> pieces(MemorySegment data) {
+        List<MemorySegment> pieces = new ArrayList<>();
+        for (long at = 0; at < data.byteSize(); at += PIECE) {
+            pieces.add(data.asSlice(at, Math.min(PIECE, data.byteSize() - at)));
+        }
+        return pieces;
+    }
+}

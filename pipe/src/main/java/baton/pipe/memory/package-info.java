@@ -1,0 +1,5 @@
+/** Wires within a process. */
+@NullMarked
+package baton.pipe.memory;
+
+import org.jspecify.annotations.NullMarked;

@@ -1,0 +1,179 @@
+package baton.pipe.tcp;
+
+import baton.pipe.PipeException;
+import baton.pipe.Wire;
+import baton.pipe.WireId;
+import java.io.IOException;
+import java.net.InetSocketAddress;
+import java.nio.ByteBuffer;
+import java.nio.channels.ServerSocketChannel;
+import java.nio.channels.SocketChannel;
+import java.security.MessageDigest;
+import java.time.Duration;
+import java.util.ArrayDeque;
+import java.util.Arrays;
+import java.util.Deque;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.locks.LockSupport;
+import java.util.function.Consumer;
+import org.jspecify.annotations.Nullable;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * A listening socket that lets one in: the first who shows the token. Others cost a connection each, for a short time and not more
+ * than {@value #MOST_AT_ONCE} at once: when there are more, who has waited longest without a word goes.
+ */
+final class Door implements AutoCloseable {
+    static final int MOST_AT_ONCE = 16;
+
+    private static final Logger LOG = LoggerFactory.getLogger(Door.class);
+    private static final Duration GREETING = Duration.ofSeconds(5);
+    private static final long PAUSE = Duration.ofMillis(50).toNanos();
+
+    private final ServerSocketChannel server;
+    private final WireId id;
+    private final byte[] token;
+    private final String awaited;
+    private final Consumer<Door> whenClosed;
+    private final CompletableFuture<TcpWire> came = new CompletableFuture<>();
+    private final Deque<SocketChannel> greeting = new ArrayDeque<>();
+    private final AtomicBoolean taken = new AtomicBoolean();
+
+    /** @param token what opens it; that of its id if there is none */
+    Door(ServerSocketChannel server, byte @Nullable [] token, String awaited, Consumer<Door> whenClosed)
+            throws PipeException {
+        this.server = server;
+        this.awaited = awaited;
+        this.whenClosed = whenClosed;
+        try {
+            this.id = WireId.fresh(WireId.Kind.TCP, (InetSocketAddress) server.getLocalAddress());
+        } catch (IOException e) {
+            throw new PipeException("not listening", e);
+        }
+        this.token = token == null ? id.token() : token;
+    }
+
+    WireId id() {
+        return id;
+    }
+
+    void start() {
+        Thread.ofVirtual().name("wire-door").start(this::acceptAll);
+    }
+
+    Wire accept(Duration timeout) throws PipeException {
+        try {
+            TcpWire wire = came.get(Deadline.in(timeout).left().toNanos(), TimeUnit.NANOSECONDS);
+            if (!taken.compareAndSet(false, true)) {
+                throw new PipeException(awaited + " has come before");
+            }
+            return wire;
+        } catch (TimeoutException e) {
+            throw new PipeException("%s has not come within %d ms".formatted(awaited, timeout.toMillis()), e);
+        } catch (ExecutionException e) {
+            throw new PipeException("waiting for " + awaited + ": " + e.getMessage(), e);
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            throw new PipeException("waiting for " + awaited + ": interrupted", e);
+        }
+    }
+
+    private void acceptAll() {
+        while (server.isOpen()) {
+            try {
+                SocketChannel stranger = server.accept();
+                admit(stranger);
+                Thread.ofVirtual().name("wire-greeting").start(() -> greet(stranger));
+            } catch (IOException e) {
+                if (server.isOpen()) {
+                    // Most likely out of file descriptors, which others may give back.
+                    LOG.warn("waiting for {}: cannot accept: {}", awaited, e.getMessage());
+                    LockSupport.parkNanos(PAUSE);
+                }
+            }
+        }
+    }
+
+    private void admit(SocketChannel stranger) {
+        synchronized (greeting) {
+            greeting.add(stranger);
+            if (greeting.size() > MOST_AT_ONCE) {
+                TcpTransport.quietly(greeting.remove());
+            }
+        }
+    }
+
+    private void greet(SocketChannel stranger) {
+        boolean letIn = false;
+        try {
+            TcpWire wire = TcpWire.over(stranger);
+            Deadline deadline = Deadline.in(GREETING);
+            byte[] hello = new byte[TcpWire.HELLO.length];
+            wire.read(ByteBuffer.wrap(hello), deadline);
+            if (!Arrays.equals(hello, TcpWire.HELLO)) {
+                throw new IOException("it does not speak this protocol");
+            }
+            byte[] shown = new byte[WireId.TOKEN_BYTES];
+            wire.read(ByteBuffer.wrap(shown), deadline);
+            if (!MessageDigest.isEqual(token, shown)) {
+                throw new IOException("it shows another token");
+            }
+            letIn = claim(wire, deadline);
+        } catch (IOException e) {
+            LOG.info("waiting for {}: sent {} away: {}", awaited, stranger, e.getMessage());
+        } finally {
+            synchronized (greeting) {
+                greeting.remove(stranger);
+            }
+            if (!letIn) {
+                TcpTransport.quietly(stranger);
+            }
+        }
+    }
+
+    /** Lets it in if nobody was before. */
+    private synchronized boolean claim(TcpWire wire, Deadline deadline) throws IOException {
+        if (came.isDone()) {
+            return false;
+        }
+        synchronized (greeting) {
+            greeting.remove(wire.channel());
+        }
+        wire.write(ByteBuffer.wrap(TcpWire.WELCOME), deadline);
+        if (!came.complete(wire)) {
+            return false;
+        }
+        shut();
+        return true;
+    }
+
+    /** Nobody else is let in. */
+    private void shut() {
+        whenClosed.accept(this);
+        try {
+            server.close();
+        } catch (IOException _) {
+            // Nobody is accepted either way.
+        }
+    }
+
+    /** A wire that was taken lives on. */
+    @Override
+    public void close() {
+        if (!came.completeExceptionally(new IOException("withdrawn"))
+                && !came.isCompletedExceptionally()
+                && taken.compareAndSet(false, true)) {
+            came.join().close();
+        }
+        shut();
+        synchronized (greeting) {
+            greeting.forEach(TcpTransport::quietly);
+            greeting.clear();
+        }
+    }
+}

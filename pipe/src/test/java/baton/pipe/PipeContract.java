@@ -1,0 +1,218 @@
+package baton.pipe;
+
+import static baton.pipe.WireContract.background;
+import static baton.pipe.WireContract.result;
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Optional;
+import java.util.Random;
+import java.util.concurrent.FutureTask;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+
+/** What holds for pipes, over wires of every transport. */
+public abstract class PipeContract {
+    private static final Duration LONG = Duration.ofSeconds(60);
+    private static final Duration SHORT = Duration.ofMillis(300);
+
+    private final Arena arena = Arena.ofShared();
+    private final List<AutoCloseable> opened = new ArrayList<>();
+
+    /** Two connected ends. */
+    protected abstract Wire[] wires() throws Exception;
+
+    @AfterEach
+    void closeAll() throws Exception {
+        for (AutoCloseable each : opened.reversed()) {
+            each.close();
+        }
+        arena.close();
+    }
+
+    private record Ends(Pipe sender, Pipe receiver) {}
+
+    private Ends pipe(WirePipe.Settings settings) throws Exception {
+        Wire[] wires = wires();
+        Pipe sender = WirePipe.sender(wires[0], settings);
+        opened.add(sender);
+        Pipe receiver = WirePipe.receiver(wires[1], settings);
+        opened.add(receiver);
+        return new Ends(sender, receiver);
+    }
+
+    @Test
+    void tensorsAndNothingComeInOrder() throws Exception {
+        Ends ends = pipe(WirePipe.Settings.DEFAULT);
+        List<Optional<Tensor>> all = new ArrayList<>();
+        Random random = new Random(1);
+        for (int i = 0; i < 200; i++) {
+            all.add(
+                    switch (i % 7) {
+                        case 0 -> Optional.empty();
+                        case 1 -> Optional.of(tensor(random, Tensor.Type.F32));
+                        case 2 -> Optional.of(tensor(random, Tensor.Type.BOOL, 3, 0, 5));
+                        case 3 -> Optional.of(tensor(random, Tensor.Type.BF16, 2, 17, 4, 8));
+                        case 4 -> Optional.of(tensor(random, Tensor.Type.I64, 1, 1, 1, 1, 1, 1, 1, 2));
+                        case 5 -> Optional.of(tensor(random, Tensor.Type.U8, 1 + random.nextInt(100_000)));
+                        default -> Optional.of(tensor(random, Tensor.Type.F16, 333));
+                    });
+        }
+        all.add(Optional.of(tensor(random, Tensor.Type.U8, (2 * PipeFrame.PIECE) + 12345)));
+        FutureTask<Boolean> sending = background(() -> {
+            for (Optional<Tensor> each : all) {
+                ends.sender.send(each, LONG);
+            }
+            return true;
+        });
+        for (Optional<Tensor> sent : all) {
+            try (Arena own = Arena.ofConfined()) {
+                Optional<Tensor> came = ends.receiver.receive(own, LONG);
+                assertThat(came.isPresent()).isEqualTo(sent.isPresent());
+                if (sent.isPresent()) {
+                    assertSame(came.orElseThrow(), sent.get());
+                }
+            }
+        }
+        assertThat(result(sending)).isTrue();
+    }
+
+    @Test
+    void whatWasSentMayBeChangedAtOnce() throws Exception {
+        Ends ends = pipe(WirePipe.Settings.DEFAULT);
+        Tensor tensor = tensor(new Random(1), Tensor.Type.U8, 8 << 20);
+        MemorySegment before = arena.allocate(8 << 20).copyFrom(tensor.data());
+        ends.sender.send(Optional.of(tensor), LONG);
+        tensor.data().fill((byte) 0);
+        Tensor came = ends.receiver.receive(arena, LONG).orElseThrow();
+        assertThat(came.data().mismatch(before)).isEqualTo(-1);
+    }
+
+    @Test
+    void aSlowReceiverStopsTheSenderAtItsBuffer() throws Exception {
+        int bytes = 1 << 20;
+        int fit = 4;
+        Ends ends = pipe(WirePipe.Settings.DEFAULT.withBufferBytes((long) fit * (bytes + PipeFrame.BYTES)));
+        Tensor tensor = tensor(new Random(1), Tensor.Type.U8, bytes);
+        for (int i = 0; i < fit; i++) {
+            ends.sender.send(Optional.of(tensor), Duration.ZERO);
+        }
+        assertThatThrownBy(() -> ends.sender.send(Optional.of(tensor), SHORT))
+                .isInstanceOf(PipeException.class)
+                .hasMessageContaining("the receiver has not taken " + fit * (bytes + PipeFrame.BYTES) + " bytes");
+        AtomicInteger sent = new AtomicInteger(fit);
+        FutureTask<Boolean> sending = background(() -> {
+            while (sent.get() < 20) {
+                ends.sender.send(Optional.of(tensor), LONG);
+                sent.incrementAndGet();
+            }
+            return true;
+        });
+        for (int taken = 0; taken < 20; taken++) {
+            assertThat(sent.get()).isLessThanOrEqualTo(fit + taken);
+            assertSame(ends.receiver.receive(arena, LONG).orElseThrow(), tensor);
+        }
+        assertThat(result(sending)).isTrue();
+    }
+
+    @Test
+    void aTensorLargerThanTheBufferGoesAlone() throws Exception {
+        Ends ends = pipe(WirePipe.Settings.DEFAULT.withBufferBytes(1000));
+        Tensor large = tensor(new Random(1), Tensor.Type.U8, 1 << 20);
+        Tensor small = tensor(new Random(2), Tensor.Type.U8, 10);
+        ends.sender.send(Optional.of(large), LONG);
+        assertThatThrownBy(() -> ends.sender.send(Optional.of(small), SHORT)).isInstanceOf(PipeException.class);
+        assertSame(ends.receiver.receive(arena, LONG).orElseThrow(), large);
+        ends.sender.send(Optional.of(small), LONG);
+        assertThatThrownBy(() -> ends.sender.send(Optional.of(large), SHORT)).isInstanceOf(PipeException.class);
+        assertSame(ends.receiver.receive(arena, LONG).orElseThrow(), small);
+    }
+
+    @Test
+    void nothingInTimeLeavesThePipeAsItWas() throws Exception {
+        Ends ends = pipe(WirePipe.Settings.DEFAULT);
+        assertThatThrownBy(() -> ends.receiver.receive(arena, SHORT)).isInstanceOf(PipeException.class);
+        Tensor tensor = tensor(new Random(1), Tensor.Type.F32, 5);
+        ends.sender.send(Optional.of(tensor), LONG);
+        assertSame(ends.receiver.receive(arena, LONG).orElseThrow(), tensor);
+    }
+
+    @Test
+    void anIdlePipeLivesLongerThanItsSilence() throws Exception {
+        Ends ends = pipe(WirePipe.Settings.DEFAULT.withSilence(Duration.ofSeconds(2)));
+        assertThatThrownBy(() -> ends.receiver.receive(arena, Duration.ofSeconds(3)))
+                .hasMessageContaining("nothing came");
+        ends.sender.send(Optional.empty(), LONG);
+        assertThat(ends.receiver.receive(arena, LONG)).isEmpty();
+    }
+
+    @Test
+    void aPeerThatSaysNothingIsTakenForDead() throws Exception {
+        WirePipe.Settings impatient = WirePipe.Settings.DEFAULT.withSilence(Duration.ofMillis(500));
+        Pipe receiver = WirePipe.receiver(wires()[0], impatient);
+        opened.add(receiver);
+        assertThatThrownBy(() -> receiver.receive(arena, LONG)).hasMessageContaining("has ended");
+        Pipe sender = WirePipe.sender(wires()[0], impatient.withBufferBytes(10));
+        opened.add(sender);
+        sender.send(Optional.empty(), LONG);
+        assertThatThrownBy(() -> sender.send(Optional.empty(), LONG)).hasMessageContaining("has ended");
+    }
+
+    @Test
+    void theEndOfOneSideFailsTheOther() throws Exception {
+        for (boolean senderEnds : new boolean[] {true, false}) {
+            Ends ends = pipe(WirePipe.Settings.DEFAULT.withBufferBytes(10));
+            ends.sender.send(Optional.of(tensor(new Random(1), Tensor.Type.U8, 64 << 20)), LONG);
+            FutureTask<Boolean> sending = background(() -> {
+                ends.sender.send(Optional.empty(), LONG);
+                return true;
+            });
+            assertThatThrownBy(() -> sending.get(100, TimeUnit.MILLISECONDS)).isInstanceOf(TimeoutException.class);
+            (senderEnds ? ends.sender : ends.receiver).close();
+            assertThatThrownBy(() -> result(sending)).isInstanceOf(PipeException.class);
+            assertThatThrownBy(() -> {
+                        ends.receiver.receive(arena, LONG);
+                        ends.receiver.receive(arena, LONG);
+                    })
+                    .isInstanceOf(PipeException.class);
+        }
+    }
+
+    @Test
+    void aLargerTensorThanAllowedIsNeitherSentNorTaken() throws Exception {
+        Wire[] wires = wires();
+        Pipe sender = WirePipe.sender(wires[0], WirePipe.Settings.DEFAULT);
+        opened.add(sender);
+        Pipe receiver = WirePipe.receiver(wires[1], WirePipe.Settings.DEFAULT.withTensorBytes(1000));
+        opened.add(receiver);
+        sender.send(Optional.of(tensor(new Random(1), Tensor.Type.U8, 1001)), LONG);
+        assertThatThrownBy(() -> receiver.receive(arena, LONG)).hasMessageContaining("at most 1000 are taken");
+        assertThatThrownBy(() -> pipe(WirePipe.Settings.DEFAULT.withTensorBytes(1000))
+                        .sender
+                        .send(Optional.of(tensor(new Random(1), Tensor.Type.U8, 1001)), LONG))
+                .isInstanceOf(IllegalArgumentException.class);
+    }
+
+    private Tensor tensor(Random random, Tensor.Type type, long... shape) {
+        List<Long> sizes = Arrays.stream(shape).boxed().toList();
+        byte[] content = new byte[Math.toIntExact(Tensor.bytes(type, sizes))];
+        random.nextBytes(content);
+        MemorySegment data = arena.allocate(Math.max(1, content.length)).asSlice(0, content.length);
+        return new Tensor(type, sizes, data.copyFrom(MemorySegment.ofArray(content)));
+    }
+
+    static void assertSame(Tensor came, Tensor sent) {
+        assertThat(came.type()).isEqualTo(sent.type());
+        assertThat(came.shape()).isEqualTo(sent.shape());
+        assertThat(came.data().mismatch(sent.data())).isEqualTo(-1);
+    }
+}

@@ -1,0 +1,4 @@
+@NullMarked
+package baton.pipe.memory;
+
+import org.jspecify.annotations.NullMarked;

@@ -1,0 +1,4 @@
+@NullMarked
+package baton.pipe;
+
+import org.jspecify.annotations.NullMarked;

@@ -1,0 +1,4 @@
+@NullMarked
+package baton.pipe.tcp;
+
+import org.jspecify.annotations.NullMarked;
