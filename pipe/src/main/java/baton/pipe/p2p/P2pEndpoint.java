@@ -355,15 +355,11 @@ public final class P2pEndpoint implements AutoCloseable {
     }
 
     /**
-     * Drops a group: all tensors whose ids are the same up to a {@code #}; those that are here, those that come later, and those that are
-     * to be sent. Who waits for one fails at once.
+     * Drops a group that was to be received: all tensors whose ids are the same up to a {@code #}, those that are here and those that come
+     * later. Who waits for one fails at once.
      */
     public void forget(String group) {
         received.forget(group);
-        toSend.forget(group);
-        peers.values().forEach(peer -> {
-            int unusedDropped = peer.drop(group);
-        });
     }
 
     /** Drops a group's tensors that are to be sent. */

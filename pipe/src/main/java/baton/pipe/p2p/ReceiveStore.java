@@ -100,8 +100,11 @@ final class ReceiveStore implements AutoCloseable {
                     replace(key, new Slot.Failed(full, System.nanoTime()));
                     throw full;
                 }
-                left = await(left, () -> key.tensorId);
+                left = changed.awaitNanos(left);
             }
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            throw new P2pException(Fault.CANCELLED, "interrupted while waiting for " + key.tensorId, e);
         } finally {
             lock.unlock();
         }
@@ -190,19 +193,13 @@ final class ReceiveStore implements AutoCloseable {
                             Fault.DEADLINE,
                             "%s has not put %s within %d ms".formatted(key.from, key.tensorId, timeout.toMillis()));
                 }
-                left = await(left, () -> key.tensorId);
+                left = changed.awaitNanos(left);
             }
-        } finally {
-            lock.unlock();
-        }
-    }
-
-    private long await(long nanos, Supplier<String> what) throws P2pException {
-        try {
-            return changed.awaitNanos(nanos);
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
-            throw new P2pException(Fault.CANCELLED, "interrupted while waiting for " + what.get(), e);
+            throw new P2pException(Fault.CANCELLED, "interrupted while waiting for " + key.tensorId, e);
+        } finally {
+            lock.unlock();
         }
     }
 
