@@ -63,6 +63,9 @@ public final class P2pNcclConnector implements KvConnector {
                     "is " + context.pipelineParallelSize()
                             + ", must be 1 with P2pNcclConnector: its messages name no stages");
         }
+        if (context.config().port() == 0 && context.tensorParallelSize() > 1) {
+            throw new ConfigException("kv_port", "is 0, must be a port: peers find rank i at kv_port + i");
+        }
         return P2pNcclSettings.of(context.config());
     }
 
