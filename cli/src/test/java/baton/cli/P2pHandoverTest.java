@@ -82,6 +82,7 @@ class P2pHandoverTest {
                 .maxModelLen(1024)
                 .blockSize(blockSize)
                 .numBlocks(600 * BLOCK / blockSize)
+                .maxNumSeqs(32)
                 .maxNumBatchedTokens(budget)
                 .parallel(
                         ranks == 1
@@ -290,7 +291,7 @@ class P2pHandoverTest {
             this(cell, role, blockSize, freePorts(cell.ranks));
         }
 
-        Side(Cell cell, KvRole role, int blockSize, int port) {
+        Side(Cell cell, KvRole role, int blockSize, int port) throws IOException {
             address = new PeerAddress("127.0.0.1", port);
             KvTransferConfig transfer = KvTransferConfig.builder("P2pNcclConnector", role)
                     .port(port)

@@ -276,7 +276,7 @@ class P2pEndpointTest {
         P2pEndpoint honest = endpoint(SendType.PUT, "tcp", BUFFER);
         List<byte[]> good = List.of(
                 new P2pMessage.New(new byte[41]).encode(),
-                new P2pMessage.New(WireId.fresh(WireId.Kind.TCP, new InetSocketAddress(HOST, 1)).encode()).encode(),
+                new P2pMessage.New(WireId.fresh(WireId.Kind.TCP, new InetSocketAddress(InetAddress.ofLiteral(HOST), 1)).encode()).encode(),
                 new P2pMessage.Put("fuzz#layer", head(1 << 12)).encode(),
                 new P2pMessage.Put("fuzz#layer", new TensorHead("int64", List.of(1L << 40, 1L << 40), Optional.empty()))
                         .encode(),
