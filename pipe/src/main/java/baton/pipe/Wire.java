@@ -11,7 +11,8 @@ import java.time.Duration;
  */
 public interface Wire extends AutoCloseable {
     /**
-     * Returns when the bytes may be changed again; they may still be under way.
+     * Returns when the bytes may be changed again. They may still be under way; or it has waited until the peer received them, as
+     * NCCL and Gloo do.
      *
      * @param bytes native memory
      * @throws PipeException if the peer has gone, or has not taken them in time
@@ -19,7 +20,7 @@ public interface Wire extends AutoCloseable {
     void send(MemorySegment bytes, Duration timeout) throws PipeException;
 
     /**
-     * Returns when the segment is full.
+     * Returns when the segment is full. What was sent at once is to be received at once.
      *
      * @param into native memory
      * @throws PipeException if the peer has gone, or has not sent as much in time

@@ -88,10 +88,7 @@ public abstract class WireContract {
     void anOfferedWireIsTakenByWhoKnowsItsId() throws Exception {
         for (int i = 0; i < 3; i++) {
             Wire[] ends = offered();
-            ends[i % 2].send(pattern(i, 100), LONG);
-            MemorySegment into = arena.allocate(100);
-            ends[1 - i % 2].receive(into, LONG);
-            assertThat(into.mismatch(pattern(i, 100))).isEqualTo(-1);
+            assertConnected(ends[i % 2], ends[1 - i % 2]);
         }
     }
 
@@ -100,10 +97,7 @@ public abstract class WireContract {
         Wire[] ends = offered();
         one.close();
         other.close();
-        ends[0].send(pattern(1, 10), LONG);
-        MemorySegment into = arena.allocate(10);
-        ends[1].receive(into, LONG);
-        assertThat(into.mismatch(pattern(1, 10))).isEqualTo(-1);
+        assertConnected(ends[0], ends[1]);
         assertThatThrownBy(() -> one.offer(HOST)).isInstanceOf(PipeException.class);
     }
 
@@ -114,10 +108,7 @@ public abstract class WireContract {
         assertThatThrownBy(() -> first.get(200, TimeUnit.MILLISECONDS)).isInstanceOf(TimeoutException.class);
         Wire zero = keep(one.meet(HOST, port, 0, LONG));
         Wire last = keep(result(first));
-        last.send(pattern(1, 10), LONG);
-        MemorySegment into = arena.allocate(10);
-        zero.receive(into, LONG);
-        assertThat(into.mismatch(pattern(1, 10))).isEqualTo(-1);
+        assertConnected(last, zero);
     }
 
     @Test
@@ -129,8 +120,7 @@ public abstract class WireContract {
             assertThatThrownBy(() -> offer.accept(SHORT)).isInstanceOf(PipeException.class);
         }
         Wire[] ends = meet(port);
-        ends[0].send(pattern(1, 10), LONG);
-        ends[1].receive(arena.allocate(10), LONG);
+        assertConnected(ends[0], ends[1]);
     }
 
     @Test
@@ -152,8 +142,7 @@ public abstract class WireContract {
             assertThatThrownBy(() -> other.join(new byte[0], HOST, SHORT)).isInstanceOf(PipeException.class);
             assertThatThrownBy(() -> other.join(new byte[128], HOST, SHORT)).isInstanceOf(PipeException.class);
             Wire[] ends = take(offer);
-            ends[0].send(pattern(1, 10), LONG);
-            ends[1].receive(arena.allocate(10), LONG);
+            assertConnected(ends[0], ends[1]);
         }
     }
 
@@ -172,8 +161,7 @@ public abstract class WireContract {
                 assertThatThrownBy(() -> other.join(bad, HOST, SHORT)).isInstanceOf(PipeException.class);
             }
             Wire[] ends = take(offer);
-            ends[0].send(pattern(1, 10), LONG);
-            ends[1].receive(arena.allocate(10), LONG);
+            assertConnected(ends[0], ends[1]);
         }
     }
 
@@ -217,6 +205,17 @@ public abstract class WireContract {
             assertThatThrownBy(() -> left.receive(arena.allocate(64 << 20), LONG))
                     .isInstanceOf(PipeException.class);
         }
+    }
+
+    private void assertConnected(Wire from, Wire to) throws Exception {
+        FutureTask<Boolean> sending = background(() -> {
+            from.send(pattern(1, 100), LONG);
+            return true;
+        });
+        MemorySegment into = arena.allocate(100);
+        to.receive(into, LONG);
+        assertThat(into.mismatch(pattern(1, 100))).isEqualTo(-1);
+        assertThat(result(sending)).isTrue();
     }
 
     protected final Wire[] meet() throws Exception {

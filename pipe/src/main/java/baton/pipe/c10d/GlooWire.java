@@ -1,0 +1,164 @@
+package baton.pipe.c10d;
+
+import baton.pipe.PipeException;
+import baton.pipe.Wire;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import org.bytedeco.javacpp.Pointer;
+import org.bytedeco.javacpp.PointerScope;
+import org.bytedeco.pytorch.ProcessGroupGloo;
+import org.bytedeco.pytorch.TensorOptions;
+import org.bytedeco.pytorch.TensorVector;
+import org.bytedeco.pytorch.Work;
+import org.bytedeco.pytorch.global.torch;
+import org.bytedeco.pytorch.global.torch.ScalarType;
+
+/**
+ * A group of two ranks. Before each message goes its size, because Gloo ends the process when more comes than was asked for.
+ *
+ * <p>The native group lives until this is closed and nobody is inside: closing aborts what is waited for.
+ */
+final class GlooWire implements Wire {
+    private static final int SIZE = 1;
+    private static final int BYTES = 2;
+
+    private final ProcessGroupGloo group;
+    private final int peer;
+
+    /** What is waited for, by who is inside. */
+    private final List<Work> waited = new ArrayList<>();
+
+    private int inside;
+    private boolean closed;
+
+    GlooWire(ProcessGroupGloo group, int peer) {
+        this.group = group;
+        this.peer = peer;
+    }
+
+    @Override
+    public void send(MemorySegment bytes, Duration timeout) throws PipeException {
+        move("send", bytes, timeout, (size, data, wait) -> {
+            size.set(ValueLayout.JAVA_LONG, 0, bytes.byteSize());
+            wait.until(() -> group.send(over(size), peer, SIZE));
+            wait.until(() -> group.send(over(data), peer, BYTES));
+        });
+    }
+
+    @Override
+    public void receive(MemorySegment into, Duration timeout) throws PipeException {
+        move("receive", into, timeout, (size, data, wait) -> {
+            wait.until(() -> group.recv(over(size), peer, SIZE));
+            long comes = size.get(ValueLayout.JAVA_LONG, 0);
+            if (comes != data.byteSize()) {
+                throw new PipeException("the peer sends %d bytes".formatted(comes));
+            }
+            wait.until(() -> group.recv(over(data), peer, BYTES));
+        });
+    }
+
+    private interface Move {
+        void move(MemorySegment size, MemorySegment data, Wait wait) throws PipeException;
+    }
+
+    private interface Start {
+        Work start();
+    }
+
+    private interface Wait {
+        void until(Start start) throws PipeException;
+    }
+
+    private void move(String what, MemorySegment data, Duration timeout, Move move) throws PipeException {
+        if (data.byteSize() == 0) {
+            return;
+        }
+        long end = System.nanoTime() + GlooTransport.bounded(timeout).toNanos();
+        enter();
+        try (PointerScope _ = new PointerScope();
+                Arena arena = Arena.ofConfined()) {
+            move.move(arena.allocate(Long.BYTES, Long.BYTES), data, start -> {
+                Work work = start(start);
+                try {
+                    Duration left = Duration.ofNanos(Math.max(0, end - System.nanoTime()));
+                    if (!work._wait(GlooTransport.milliseconds(left))) {
+                        throw new PipeException("the wire is closed");
+                    }
+                } finally {
+                    over(work);
+                }
+            });
+        } catch (PipeException e) {
+            close();
+            throw new PipeException("%s of %d bytes: %s".formatted(what, data.byteSize(), e.getMessage()), e);
+        } catch (RuntimeException e) {
+            close();
+            throw new PipeException("%s of %d bytes: %s".formatted(what, data.byteSize(), GlooTransport.reason(e)), e);
+        } finally {
+            exit();
+        }
+    }
+
+    /** The memory itself. */
+    private static TensorVector over(MemorySegment memory) {
+        return new TensorVector(torch.from_blob(
+                new Address(memory.address()), new long[] {memory.byteSize()}, new TensorOptions(ScalarType.Byte)));
+    }
+
+    private synchronized void enter() throws PipeException {
+        if (closed) {
+            throw new PipeException("the wire is closed");
+        }
+        inside++;
+    }
+
+    private synchronized Work start(Start start) throws PipeException {
+        if (closed) {
+            throw new PipeException("the wire is closed");
+        }
+        Work work = start.start();
+        waited.add(work);
+        return work;
+    }
+
+    /** Frees it: from then on nothing touches the memory. */
+    private synchronized void over(Work work) {
+        waited.remove(work);
+        work.close();
+    }
+
+    private synchronized void exit() {
+        inside--;
+        if (closed && inside == 0) {
+            group.close();
+        }
+    }
+
+    @Override
+    public synchronized void close() {
+        if (closed) {
+            return;
+        }
+        closed = true;
+        if (inside == 0) {
+            group.close();
+        }
+        waited.forEach(Work::abort);
+    }
+
+    @Override
+    public String toString() {
+        return "gloo wire to rank " + peer;
+    }
+
+    private static final class Address extends Pointer {
+        Address(long address) {
+            super((Pointer) null);
+            this.address = address;
+        }
+    }
+}

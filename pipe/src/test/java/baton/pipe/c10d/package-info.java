@@ -1,0 +1,4 @@
+@NullMarked
+package baton.pipe.c10d;
+
+import org.jspecify.annotations.NullMarked;
