@@ -9,7 +9,7 @@ import baton.kv.connector.WorkerConnector;
 import baton.messages.PeerChannel;
 import baton.messages.zeromq.ZeroMqPeerChannel;
 import baton.pipe.WireTransport;
-import baton.pipe.tcp.TcpTransport;
+import baton.pipe.WireTransports;
 import java.util.Set;
 import java.util.function.Function;
 import java.util.function.Supplier;
@@ -28,7 +28,7 @@ public final class P2pNcclConnector implements KvConnector {
 
     /** Over this machine's network. */
     public P2pNcclConnector() {
-        this(ZeroMqPeerChannel::new, P2pNcclConnector::transport);
+        this(ZeroMqPeerChannel::new, name -> WireTransports.named("kv_connector_extra_config.transport", name));
     }
 
     /**
@@ -67,12 +67,5 @@ public final class P2pNcclConnector implements KvConnector {
             throw new ConfigException("kv_port", "is 0, must be a port: peers find rank i at kv_port + i");
         }
         return P2pNcclSettings.of(context.config());
-    }
-
-    private static WireTransport transport(String name) {
-        return switch (name) {
-            case "auto", "tcp" -> new TcpTransport();
-            default -> throw ConfigException.unsupported("kv_connector_extra_config.transport", name, "auto, tcp");
-        };
     }
 }

@@ -83,7 +83,7 @@ class BuddyPoolTest {
             List<Held> held = new ArrayList<>();
             for (int i = 0; i < 20_000; i++) {
                 if (held.isEmpty() || random.nextInt(5) > 1) {
-                    long bytes = 8 + random.nextLong(1L << random.nextInt(4, 18));
+                    long bytes = 16 + random.nextLong(1L << random.nextInt(4, 18));
                     Optional<BuddyPool.Piece> piece = pool.allocate(bytes);
                     if (piece.isPresent()) {
                         mark(piece.get().memory(), i);
