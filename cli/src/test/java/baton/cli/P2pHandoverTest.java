@@ -42,7 +42,7 @@ import org.junit.jupiter.params.provider.MethodSource;
  */
 @Timeout(600)
 class P2pHandoverTest {
-    private static final int PROMPTS = Integer.getInteger("tests.prompts", 24);
+    private static final int PROMPTS = Integer.getInteger("tests.prompts", 16);
     private static final long SEED = Long.getLong("tests.seed", 5);
     private static final int MOST_AT_ONCE = 16;
     private static final int BLOCK = 16;

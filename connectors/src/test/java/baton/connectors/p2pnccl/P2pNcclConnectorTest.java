@@ -69,14 +69,15 @@ class P2pNcclConnectorTest {
         private final PeerAddress address;
         private final FakeEngine engine;
 
-        private Side(KvRole role, int ranks, int blockSize, KvTransferConfig.Builder config) throws IOException {
+        private Side(int ranks, int blockSize, KvTransferConfig.Builder config) throws IOException {
             KvTransferConfig built = config.build();
             address = new PeerAddress(HOST, built.port());
-            open.add(engine = new FakeEngine(connector(), context(built, ranks, blockSize), 64));
+            engine = new FakeEngine(connector(), context(built, ranks, blockSize), 64);
+            open.add(engine);
         }
 
         private Side(KvRole role) throws IOException {
-            this(role, 1, MODEL.blockSize(), config(role));
+            this(1, MODEL.blockSize(), config(role));
         }
     }
 
@@ -95,8 +96,7 @@ class P2pNcclConnectorTest {
     private static int freePorts() throws IOException {
         while (true) {
             try (ServerSocket first = new ServerSocket(0, 1, InetAddress.ofLiteral(HOST));
-                    ServerSocket second =
-                            new ServerSocket(first.getLocalPort() + 1, 1, InetAddress.ofLiteral(HOST))) {
+                    ServerSocket second = new ServerSocket(first.getLocalPort() + 1, 1, InetAddress.ofLiteral(HOST))) {
                 assertThat(second.isBound()).isTrue();
                 return first.getLocalPort();
             } catch (java.net.BindException | IllegalArgumentException e) {
@@ -124,14 +124,14 @@ class P2pNcclConnectorTest {
     @ParameterizedTest
     @ValueSource(strings = {"PUT_ASYNC", "PUT", "GET"})
     void aPromptsKvArrivesWhateverTheChunksAndBlockSizes(String sendType) throws Exception {
-        Side prefill = new Side(KvRole.PRODUCER, 1, 4, config(KvRole.PRODUCER).extra("send_type", sendType));
-        Side decode = new Side(KvRole.CONSUMER, 1, 8, config(KvRole.CONSUMER).extra("send_type", sendType));
+        Side prefill = new Side(1, 4, config(KvRole.PRODUCER).extra("send_type", sendType));
+        Side decode = new Side(1, 8, config(KvRole.CONSUMER).extra("send_type", sendType));
         for (int length : new int[] {2, 4, 5, 8, 9, 23}) {
             String id = shared(prefill, decode);
             Running there = prefill.engine.admit(request(id + "-11111111", 7, length), 0);
             int chunk = (length + 1) / 2;
-            WorkerReport unusedFirst = prefill.engine.step(new Share(there, chunk));
-            WorkerReport unusedLast = prefill.engine.step(new Share(there, length - chunk));
+            WorkerReport _ = prefill.engine.step(new Share(there, chunk));
+            WorkerReport _ = prefill.engine.step(new Share(there, length - chunk));
             prefill.engine.finish(there);
 
             Running here = decode.engine.admit(request(id + "-22222222", 7, length), 0);
@@ -147,7 +147,7 @@ class P2pNcclConnectorTest {
         Side prefill = new Side(KvRole.PRODUCER);
         Side decode = new Side(KvRole.CONSUMER);
         String id = shared(prefill, decode);
-        WorkerReport unused = prefill.engine.prefill(request(id, 7, 14));
+        WorkerReport _ = prefill.engine.prefill(request(id, 7, 14));
 
         Running here = decode.engine.admit(request(id, 7, 14), 8);
         assertThat(here.externalTokens()).isEqualTo(5);
@@ -162,10 +162,10 @@ class P2pNcclConnectorTest {
 
     @Test
     void ranksTalkToTheSameRank() throws Exception {
-        Side prefill = new Side(KvRole.PRODUCER, 2, 4, config(KvRole.PRODUCER));
-        Side decode = new Side(KvRole.CONSUMER, 2, 4, config(KvRole.CONSUMER));
+        Side prefill = new Side(2, 4, config(KvRole.PRODUCER));
+        Side decode = new Side(2, 4, config(KvRole.CONSUMER));
         String id = shared(prefill, decode);
-        WorkerReport unused = prefill.engine.prefill(request(id, 7, 14));
+        WorkerReport _ = prefill.engine.prefill(request(id, 7, 14));
         Running here = decode.engine.admit(request(id, 7, 14), 0);
         assertThat(invalidAfterLoad(decode, here)).isZero();
         assertThat(decode.engine.holds(here, 0, 13)).isTrue();
@@ -173,10 +173,10 @@ class P2pNcclConnectorTest {
 
     @Test
     void anotherNumberOfRanksIsRefused() throws Exception {
-        Side prefill = new Side(KvRole.PRODUCER, 2, 4, config(KvRole.PRODUCER));
+        Side prefill = new Side(2, 4, config(KvRole.PRODUCER));
         Side decode = new Side(KvRole.CONSUMER);
         String id = shared(prefill, decode);
-        WorkerReport unused = prefill.engine.prefill(request(id, 7, 14));
+        WorkerReport _ = prefill.engine.prefill(request(id, 7, 14));
         Running here = decode.engine.admit(request(id, 7, 14), 0);
         assertThat(failure(decode, here)).isEqualTo("tensor_parallel_size");
     }
@@ -186,28 +186,30 @@ class P2pNcclConnectorTest {
         Side prefill = new Side(KvRole.PRODUCER);
         Side decode = new Side(KvRole.CONSUMER);
         String id = shared(prefill, decode);
-        WorkerReport unused = prefill.engine.prefill(request(id, 7, 14));
+        WorkerReport _ = prefill.engine.prefill(request(id, 7, 14));
         Running here = decode.engine.admit(request(id, 8, 14), 0);
         assertThat(failure(decode, here)).isEqualTo("digest");
     }
 
     @Test
     void aPeerThatIsNotThereOrSendsNothingFailsTheLoad() throws Exception {
-        Side decode = new Side(KvRole.CONSUMER, 1, 4, config(KvRole.CONSUMER).extra("load_timeout", 0.2));
+        Side decode = new Side(1, 4, config(KvRole.CONSUMER).extra("load_timeout", 0.2));
         Side silent = new Side(KvRole.PRODUCER);
         assertThat(failure(decode, decode.engine.admit(request(shared(silent, decode), 7, 14), 0)))
                 .isEqualTo("deadline");
         String gone = shared(silent, decode).replace(":" + silent.address.port(), ":" + freePorts());
-        assertThat(failure(decode, decode.engine.admit(request(gone, 7, 14), 0))).isEqualTo("peer_gone");
+        assertThat(failure(decode, decode.engine.admit(request(gone, 7, 14), 0)))
+                .isEqualTo("peer_gone");
     }
 
     /** vLLM's messages have neither a digest nor the number of ranks; its earlier shape has no blocks. */
     @Test
     void tensorsOfAnInstanceThatSaysLessAreTaken() throws Exception {
-        Side decode = new Side(KvRole.CONSUMER, 1, 4, config(KvRole.CONSUMER).extra("load_timeout", 20));
+        Side decode = new Side(1, 4, config(KvRole.CONSUMER).extra("load_timeout", 20));
         PeerChannel channel = new ZeroMqPeerChannel();
         open.add(channel);
-        PeerAddress self = new PeerAddress(HOST, channel.listen(HOST, 0, caller -> frames -> {}).port());
+        PeerAddress self = new PeerAddress(
+                HOST, channel.listen(HOST, 0, caller -> frames -> {}).port());
         String id = "chatcmpl-" + new P2pRequestId(self, decode.address, "%032x".formatted(77)).format();
         KvRequest request = request(id + "-12345678", 7, 10);
         PeerChannel.Call call = channel.call(HOST, decode.address.port(), self.toString(), SOON, () -> {});
@@ -242,11 +244,11 @@ class P2pNcclConnectorTest {
         Side prefill = new Side(KvRole.PRODUCER);
         Side decode = new Side(KvRole.CONSUMER);
         Running here = decode.engine.admit(request(shared(prefill, decode), 7, 14), 0);
-        WorkerReport unusedStart = decode.engine.idleStep();
+        WorkerReport _ = decode.engine.idleStep();
         assertThat(decode.engine.end(here, RequestEnd.ABORTED)).isEmpty();
         long end = System.nanoTime() + SOON.toNanos();
         while (decode.engine.usedBlocks() > 0 && System.nanoTime() < end) {
-            WorkerReport unused = decode.engine.idleStep();
+            WorkerReport _ = decode.engine.idleStep();
         }
         assertThat(decode.engine.usedBlocks()).isZero();
     }
@@ -280,7 +282,6 @@ class P2pNcclConnectorTest {
                 })
                 .port();
         Side prefill = new Side(
-                KvRole.PRODUCER,
                 1,
                 4,
                 config(KvRole.PRODUCER)
@@ -315,7 +316,8 @@ class P2pNcclConnectorTest {
         assertThatThrownBy(() -> connector().scheduler(stages))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageContaining("pipeline_parallel_size");
-        assertThatThrownBy(() -> connector().scheduler(context(config(KvRole.PRODUCER).port(0).build(), 2, 4)))
+        assertThatThrownBy(() -> connector()
+                        .scheduler(context(config(KvRole.PRODUCER).port(0).build(), 2, 4)))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageContaining("kv_port");
         try (ServerSocket taken = new ServerSocket(0, 1, InetAddress.ofLiteral(HOST))) {

@@ -75,7 +75,9 @@ class P2pEndpointTest {
         assertThat(taker.bufferUsed() + taker.poolUsed()).isZero();
         assertThat(taker.stats().get(Count.RECEIVED_TENSORS)).isEqualTo(60);
         until(() -> senders.stream().allMatch(sender -> sender.sendUsed() == 0));
-        assertThat(senders.stream().mapToLong(sender -> sender.stats().get(Count.SENT_TENSORS)).sum())
+        assertThat(senders.stream()
+                        .mapToLong(sender -> sender.stats().get(Count.SENT_TENSORS))
+                        .sum())
                 .isEqualTo(60);
     }
 
@@ -103,7 +105,8 @@ class P2pEndpointTest {
     void aSlowTakerStopsTheSenderAtTheBuffersSize() throws Exception {
         int tensors = 64;
         int bytes = 64 << 10;
-        P2pEndpoint taker = open(settings(SendType.PUT_ASYNC, 4L * bytes, 2L * bytes, Duration.ofSeconds(60), SOON), "tcp");
+        P2pEndpoint taker =
+                open(settings(SendType.PUT_ASYNC, 4L * bytes, 2L * bytes, Duration.ofSeconds(60), SOON), "tcp");
         P2pEndpoint sender = open(settings(SendType.PUT_ASYNC, 4L * bytes, 0, Duration.ofSeconds(60), SOON), "tcp");
         CompletableFuture<Void> sending = new CompletableFuture<>();
         List<Integer> handedOver = Collections.synchronizedList(new ArrayList<>());
@@ -118,7 +121,8 @@ class P2pEndpointTest {
                 sending.completeExceptionally(e);
             }
         });
-        until(() -> taker.bufferUsed() == 4L * bytes && taker.poolUsed() == 2L * bytes && sender.sendUsed() == 4L * bytes);
+        until(() ->
+                taker.bufferUsed() == 4L * bytes && taker.poolUsed() == 2L * bytes && sender.sendUsed() == 4L * bytes);
         assertThat(sending).isNotDone();
         assertThat(handedOver.size()).isLessThanOrEqualTo(4 + 2 + 4);
         assertThat(taker.stats().get(Count.SPILLED_TENSORS)).isEqualTo(2);
@@ -230,8 +234,8 @@ class P2pEndpointTest {
             assertFault(() -> strict.receive(elsewhere, "x", SOON), Fault.REFUSED);
             assertFault(() -> strict.send(elsewhere, "x", head(1), data -> {}), Fault.REFUSED);
             assertFault(() -> strict.receive(new PeerAddress("localhost", port), "x", SOON), Fault.REFUSED);
-            byte[] leadsElsewhere =
-                    WireId.fresh(WireId.Kind.TCP, (InetSocketAddress) trap.getLocalAddress()).encode();
+            byte[] leadsElsewhere = WireId.fresh(WireId.Kind.TCP, (InetSocketAddress) trap.getLocalAddress())
+                    .encode();
             for (String identity : List.of(elsewhere.toString(), HOST + ":" + port, "nonsense", "evil.example:80")) {
                 PeerChannel.Call call = peer.call(HOST, strict.address().port(), identity, SOON, () -> {});
                 // The question behind it is answered, or the connection ended, when the first one has been dealt with.
@@ -248,11 +252,13 @@ class P2pEndpointTest {
 
     @Test
     void allowedPeersAreHostsAddressesAndNetworks() {
-        AllowedPeers some = AllowedPeers.of("allowed_peers", List.of("10.1.0.0/20", "Node-7.example", "fd00::/8", "192.0.2.7"));
+        AllowedPeers some =
+                AllowedPeers.of("allowed_peers", List.of("10.1.0.0/20", "Node-7.example", "fd00::/8", "192.0.2.7"));
         for (String host : List.of("10.1.0.1", "10.1.15.255", "node-7.EXAMPLE", "fd12::1", "192.0.2.7")) {
             assertThat(some.allows(host)).as(host).isTrue();
         }
-        for (String host : List.of("10.1.16.0", "10.2.0.1", "node-8.example", "fe80::1", "192.0.2.8", "127.0.0.1", "0.0.0.0", "")) {
+        for (String host : List.of(
+                "10.1.16.0", "10.2.0.1", "node-8.example", "fe80::1", "192.0.2.8", "127.0.0.1", "0.0.0.0", "")) {
             assertThat(some.allows(host)).as(host).isFalse();
         }
         AllowedPeers usual = AllowedPeers.byDefault(HOST);
@@ -276,7 +282,9 @@ class P2pEndpointTest {
         P2pEndpoint honest = endpoint(SendType.PUT, "tcp", BUFFER);
         List<byte[]> good = List.of(
                 new P2pMessage.New(new byte[41]).encode(),
-                new P2pMessage.New(WireId.fresh(WireId.Kind.TCP, new InetSocketAddress(InetAddress.ofLiteral(HOST), 1)).encode()).encode(),
+                new P2pMessage.New(WireId.fresh(WireId.Kind.TCP, new InetSocketAddress(InetAddress.ofLiteral(HOST), 1))
+                                .encode())
+                        .encode(),
                 new P2pMessage.Put("fuzz#layer", head(1 << 12)).encode(),
                 new P2pMessage.Put("fuzz#layer", new TensorHead("int64", List.of(1L << 40, 1L << 40), Optional.empty()))
                         .encode(),
@@ -292,8 +300,10 @@ class P2pEndpointTest {
                         for (int change = random.nextInt(6); change > 0; change--) {
                             bytes[random.nextInt(bytes.length)] = (byte) random.nextInt();
                         }
-                        byte[] cut = random.nextInt(3) == 0 ? Arrays.copyOf(bytes, random.nextInt(bytes.length)) : bytes;
-                        List<byte[]> frames = random.nextInt(8) == 0 ? List.of(cut, new byte[random.nextInt(100_000)]) : List.of(cut);
+                        byte[] cut =
+                                random.nextInt(3) == 0 ? Arrays.copyOf(bytes, random.nextInt(bytes.length)) : bytes;
+                        List<byte[]> frames =
+                                random.nextInt(8) == 0 ? List.of(cut, new byte[random.nextInt(100_000)]) : List.of(cut);
                         call.tell(frames);
                     }
                 } catch (MessageException e) {
@@ -319,7 +329,8 @@ class P2pEndpointTest {
     private static void assertFault(Attempt attempt, Fault fault) {
         assertThatThrownBy(attempt::run)
                 .isInstanceOfSatisfying(
-                        P2pException.class, e -> assertThat(e.fault()).as(e.getMessage()).isEqualTo(fault));
+                        P2pException.class,
+                        e -> assertThat(e.fault()).as(e.getMessage()).isEqualTo(fault));
     }
 
     private void exchange(P2pEndpoint from, P2pEndpoint to, String id) throws Exception {
