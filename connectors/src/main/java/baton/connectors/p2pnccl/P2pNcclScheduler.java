@@ -87,6 +87,9 @@ final class P2pNcclScheduler implements SchedulerConnector {
                 return;
             }
             P2pRequestId id = found.get().id();
+            // Every rank needs a port.
+            PeerAddress _ = id.prefill().above(context.tensorParallelSize() - 1);
+            PeerAddress _ = id.decode().above(context.tensorParallelSize() - 1);
             // Who does both is, for each request, the one that its id says.
             boolean sends = context.config().isProducer() && !self.equals(Optional.of(id.decode()));
             boolean receives = context.config().isConsumer() && !self.equals(Optional.of(id.prefill()));

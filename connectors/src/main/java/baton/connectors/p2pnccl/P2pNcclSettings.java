@@ -98,6 +98,10 @@ record P2pNcclSettings(
         // The address that peers are told goes through the same form that theirs do.
         PeerAddress own =
                 PeerAddress.parse("kv_ip", new PeerAddress(config.ip(), Math.max(1, config.port())).toString());
+        if (own.host().equals("0.0.0.0") || own.host().equals("::")) {
+            throw new ConfigException(
+                    "kv_ip", "is " + own.host() + ", must be the address at which peers find this instance");
+        }
         return new P2pNcclSettings(
                 proxy,
                 http,

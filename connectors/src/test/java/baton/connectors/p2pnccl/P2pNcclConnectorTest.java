@@ -271,6 +271,16 @@ class P2pNcclConnectorTest {
     }
 
     @Test
+    void anIdWithoutPortsForAllRanksIsAnOrdinaryOne() throws Exception {
+        Side prefill = new Side(2, 4, config(KvRole.PRODUCER));
+        Side decode = new Side(2, 4, config(KvRole.CONSUMER));
+        String id = shared(prefill, decode).replaceAll(":[0-9]+", ":65535");
+        WorkerReport report = prefill.engine.prefill(request(id, 7, 14));
+        assertThat(report.measurements()).noneMatch(each -> each.name().contains("fail"));
+        assertThat(decode.engine.admit(request(id, 7, 14), 0).externalTokens()).isZero();
+    }
+
+    @Test
     void rankZeroRegistersWithTheProxyAgainAndAgain() throws Exception {
         BlockingQueue<Registration> heard = new LinkedBlockingQueue<>();
         BlockingQueue<String> identities = new LinkedBlockingQueue<>();
@@ -305,6 +315,7 @@ class P2pNcclConnectorTest {
         assertRefused(
                 config(KvRole.PRODUCER).extra("proxy_ip", HOST).extra("proxy_port", 30_001), "http_port", "missing");
         assertRefused(config(KvRole.PRODUCER).ip("not an address"), "kv_ip");
+        assertRefused(config(KvRole.PRODUCER).ip("0.0.0.0"), "kv_ip");
         ConnectorContext stages = new ConnectorContext(
                 config(KvRole.PRODUCER).build(),
                 new ModelFingerprint("fake", "digest"),

@@ -23,6 +23,9 @@ final class ReceiveStore implements AutoCloseable {
     /** Groups that are remembered as unwanted. */
     private static final int MOST_UNWANTED = 8192;
 
+    /** Tensors at a time, however small; of those that did not come half as many are remembered. */
+    private static final int MOST_SLOTS = 1 << 16;
+
     private final P2pSettings settings;
     private final P2pStats stats;
     private final BuddyPool buffer;
@@ -75,11 +78,12 @@ final class ReceiveStore implements AutoCloseable {
                     stats.add(Count.UNWANTED, 1);
                     throw new P2pException(Fault.CANCELLED, "nobody wants " + key.tensorId);
                 }
-                Optional<BuddyPool.Piece> piece = buffer.allocate(bytes);
+                boolean full = slots.size() >= MOST_SLOTS;
+                Optional<BuddyPool.Piece> piece = full ? Optional.empty() : buffer.allocate(bytes);
                 if (piece.isPresent()) {
                     return piece.get();
                 }
-                piece = pool.allocate(bytes);
+                piece = full ? Optional.empty() : pool.allocate(bytes);
                 if (piece.isPresent()) {
                     stats.add(Count.SPILLED_TENSORS, 1);
                     stats.add(Count.SPILLED_BYTES, bytes);
@@ -87,7 +91,7 @@ final class ReceiveStore implements AutoCloseable {
                 }
                 if (left <= 0 || Math.max(buffer.capacity(), pool.capacity()) < bytes) {
                     stats.add(Count.OUT_OF_MEMORY, 1);
-                    P2pException full = new P2pException(
+                    P2pException why = new P2pException(
                             Fault.OUT_OF_MEMORY,
                             "no room for %d bytes of %s: %d of kv_buffer_size=%d and %d of mem_pool_size=%d are in use"
                                     .formatted(
@@ -97,8 +101,8 @@ final class ReceiveStore implements AutoCloseable {
                                             buffer.capacity(),
                                             pool.used(),
                                             pool.capacity()));
-                    replace(key, new Slot.Failed(full, System.nanoTime()));
-                    throw full;
+                    remember(key, why);
+                    throw why;
                 }
                 left = changed.awaitNanos(left);
             }
@@ -134,7 +138,7 @@ final class ReceiveStore implements AutoCloseable {
         try {
             piece.close();
             if (!unwanted.containsKey(key.group())) {
-                replace(key, new Slot.Failed(why, System.nanoTime()));
+                remember(key, why);
             }
             changed.signalAll();
         } finally {
@@ -206,6 +210,12 @@ final class ReceiveStore implements AutoCloseable {
     private void giveBack(BuddyPool.Piece piece) {
         piece.close();
         wake();
+    }
+
+    private void remember(Key key, P2pException why) {
+        if (slots.size() < MOST_SLOTS / 2) {
+            replace(key, new Slot.Failed(why, System.nanoTime()));
+        }
     }
 
     private void replace(Key key, Slot slot) {
