@@ -108,7 +108,7 @@ class P2pHandoverTest {
                 }
                 List<Asked> asked = new ArrayList<>();
                 for (int i = 0; i < size; i++) {
-                    asked.add(new Asked(wave.get(i), tokens(answers.get(i).get(60, TimeUnit.SECONDS))));
+                    asked.add(new Asked(wave.get(i), tokens(answers.get(i).get(300, TimeUnit.SECONDS))));
                 }
                 WAVES.add(asked);
             }
@@ -194,7 +194,7 @@ class P2pHandoverTest {
                 all.forEach(asked -> meanwhile.add(new Leg(steady, decode, asked, random)));
                 handOver(meanwhile, random);
                 for (Future<RequestOutput> each : lost) {
-                    assertThat(tokens(each.get(60, TimeUnit.SECONDS))).hasSize(6);
+                    assertThat(tokens(each.get(300, TimeUnit.SECONDS))).hasSize(6);
                 }
                 assertThat(decode.sum("baton:kv_load_failures")).isPositive();
 
@@ -203,8 +203,8 @@ class P2pHandoverTest {
                     List<Leg> after = new ArrayList<>();
                     all.forEach(asked -> after.add(new Leg(again, decode, other(asked), random)));
                     for (Leg leg : after) {
-                        leg.prefill().get(60, TimeUnit.SECONDS);
-                        assertThat(tokens(leg.decode().get(60, TimeUnit.SECONDS)))
+                        leg.prefill().get(300, TimeUnit.SECONDS);
+                        assertThat(tokens(leg.decode().get(300, TimeUnit.SECONDS)))
                                 .hasSize(6);
                     }
                     assertThat(decode.sum("baton:kv_load_bytes")).isGreaterThan(loaded);
@@ -227,7 +227,7 @@ class P2pHandoverTest {
             prefilled.add(leg.prefill());
         }
         for (Future<RequestOutput> each : prefilled) {
-            assertThat(tokens(each.get(60, TimeUnit.SECONDS))).hasSize(1);
+            assertThat(tokens(each.get(300, TimeUnit.SECONDS))).hasSize(1);
         }
         List<Leg> shuffled = new ArrayList<>(legs);
         Collections.shuffle(shuffled, random);
@@ -236,7 +236,7 @@ class P2pHandoverTest {
             decoded.add(leg.decode());
         }
         for (int i = 0; i < decoded.size(); i++) {
-            RequestOutput output = decoded.get(i).get(60, TimeUnit.SECONDS);
+            RequestOutput output = decoded.get(i).get(300, TimeUnit.SECONDS);
             Asked asked = shuffled.get(i).asked;
             String what = "%d tokens, -Dtests.seed=%d".formatted(asked.prompt.length, SEED);
             assertThat(tokens(output)).as(what).isEqualTo(asked.answer);
@@ -298,6 +298,10 @@ class P2pHandoverTest {
                     .loadFailurePolicy(LoadFailurePolicy.RECOMPUTE)
                     .extra("send_type", cell.sendType)
                     .extra("mem_pool_size_gb", 1)
+                    .extra("exchange_timeout", 120)
+                    .extra("transfer_timeout", 300)
+                    .extra("load_timeout", 300)
+                    .extra("tensor_ttl", 600)
                     .build();
             engine = LocalEngine.start(
                     config(blockSize, cell.ranks, cell.budget)

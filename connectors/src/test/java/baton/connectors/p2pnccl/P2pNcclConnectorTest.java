@@ -89,7 +89,10 @@ class P2pNcclConnectorTest {
         return KvTransferConfig.builder("P2pNcclConnector", role)
                 .ip(HOST)
                 .port(freePorts())
-                .extra("mem_pool_size_gb", 1);
+                .extra("mem_pool_size_gb", 1)
+                .extra("exchange_timeout", 60)
+                .extra("transfer_timeout", 60)
+                .extra("load_timeout", 60);
     }
 
     /** The first of two. */
@@ -171,6 +174,23 @@ class P2pNcclConnectorTest {
         assertThat(decode.engine.holds(here, 0, 13)).isTrue();
     }
 
+    /** Of two that do both, the request's id says who does what. */
+    @Test
+    void whoDoesBothDoesWhatTheIdSays() throws Exception {
+        Side one = new Side(KvRole.BOTH);
+        Side two = new Side(KvRole.BOTH);
+        for (List<Side> way : List.of(List.of(one, two), List.of(two, one))) {
+            String id = shared(way.getFirst(), way.getLast());
+            Running there = way.getFirst().engine.admit(request(id, 7, 14), 0);
+            assertThat(there.externalTokens()).isZero();
+            WorkerReport _ = way.getFirst().engine.step(new Share(there, 14));
+            way.getFirst().engine.finish(there);
+            Running here = way.getLast().engine.admit(request(id, 7, 14), 0);
+            assertThat(invalidAfterLoad(way.getLast(), here)).isZero();
+            assertThat(way.getLast().engine.holds(here, 0, 13)).isTrue();
+        }
+    }
+
     @Test
     void anotherNumberOfRanksIsRefused() throws Exception {
         Side prefill = new Side(2, 4, config(KvRole.PRODUCER));
@@ -205,7 +225,7 @@ class P2pNcclConnectorTest {
     /** vLLM's messages have neither a digest nor the number of ranks; its earlier shape has no blocks. */
     @Test
     void tensorsOfAnInstanceThatSaysLessAreTaken() throws Exception {
-        Side decode = new Side(1, 4, config(KvRole.CONSUMER).extra("load_timeout", 20));
+        Side decode = new Side(1, 4, config(KvRole.CONSUMER));
         PeerChannel channel = new ZeroMqPeerChannel();
         open.add(channel);
         PeerAddress self = new PeerAddress(

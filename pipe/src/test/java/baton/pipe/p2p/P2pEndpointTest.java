@@ -368,7 +368,7 @@ class P2pEndpointTest {
     }
 
     private P2pEndpoint endpoint(SendType type, String wires, long buffer) throws MessageException {
-        return open(settings(type, buffer, buffer, Duration.ofSeconds(30), SOON), wires);
+        return open(settings(type, buffer, buffer, SOON, SOON), wires);
     }
 
     private P2pEndpoint open(P2pSettings settings, String wires) throws MessageException {
@@ -379,8 +379,7 @@ class P2pEndpointTest {
     }
 
     private static P2pSettings settings(SendType type, long buffer, long pool, Duration transfer, Duration keep) {
-        return new P2pSettings(
-                HOST, 0, type, buffer, pool, AllowedPeers.byDefault(HOST), Duration.ofSeconds(10), transfer, keep);
+        return new P2pSettings(HOST, 0, type, buffer, pool, AllowedPeers.byDefault(HOST), SOON, transfer, keep);
     }
 
     private static P2pSettings at(P2pSettings settings, int port) {
