@@ -1,0 +1,179 @@
+package baton.connectors.p2pnccl;
+
+import baton.kv.ConfigException;
+import baton.kv.JsonFields;
+import baton.kv.KvTransferConfig;
+import baton.messages.p2p.PeerAddress;
+import baton.pipe.p2p.AllowedPeers;
+import baton.pipe.p2p.P2pSettings;
+import baton.pipe.p2p.P2pSettings.SendType;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Optional;
+import java.util.Set;
+import java.util.TreeSet;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+import tools.jackson.databind.JsonNode;
+
+/**
+ * The connector's keys of {@code kv_connector_extra_config}: vLLM's, and some of our own.
+ *
+ * @param proxy {@code proxy_ip}:{@code proxy_port}: where to register; empty if either is
+ * @param http {@code kv_ip}:{@code http_port}: where the instance takes requests; needed to register
+ * @param poolBytes {@code mem_pool_size_gb} (32): host memory for tensors beyond {@code kv_buffer_size}
+ * @param sendType {@code send_type} (PUT_ASYNC); the same at both ends
+ * @param transport {@code transport} (auto): auto, tcp, gloo or nccl
+ * @param allowed {@code allowed_peers}: hosts, addresses and networks; loopback and the network of {@code kv_ip}
+ * @param exchange {@code exchange_timeout} (5 s): to connect, or for a control message
+ * @param transfer {@code transfer_timeout} (10 s): for one tensor, and for room for it
+ * @param load {@code load_timeout} (30 s): from the start of a request's load to its end, well or badly
+ * @param keep {@code tensor_ttl} (120 s): how long tensors are kept that nobody takes
+ */
+record P2pNcclSettings(
+        Optional<PeerAddress> proxy,
+        Optional<PeerAddress> http,
+        long poolBytes,
+        SendType sendType,
+        String transport,
+        AllowedPeers allowed,
+        Duration exchange,
+        Duration transfer,
+        Duration load,
+        Duration keep) {
+    private static final Logger log = LoggerFactory.getLogger(P2pNcclSettings.class);
+
+    private static final String PROXY_IP = "proxy_ip";
+    private static final String PROXY_PORT = "proxy_port";
+    private static final String HTTP_PORT = "http_port";
+    private static final String POOL = "mem_pool_size_gb";
+    private static final String SEND_TYPE = "send_type";
+    private static final String CHANNELS = "nccl_num_channels";
+    private static final String TRANSPORT = "transport";
+    private static final String ALLOWED = "allowed_peers";
+    private static final String EXCHANGE = "exchange_timeout";
+    private static final String TRANSFER = "transfer_timeout";
+    private static final String LOAD = "load_timeout";
+    private static final String TTL = "tensor_ttl";
+    private static final Set<String> KNOWN = Set.of(
+            PROXY_IP,
+            PROXY_PORT,
+            HTTP_PORT,
+            POOL,
+            SEND_TYPE,
+            CHANNELS,
+            TRANSPORT,
+            ALLOWED,
+            EXCHANGE,
+            TRANSFER,
+            LOAD,
+            TTL);
+
+    /** @throws ConfigException if a value cannot be used */
+    static P2pNcclSettings of(KvTransferConfig config) {
+        JsonFields extra = config.extra();
+        Set<String> unknown = new TreeSet<>(extra.names());
+        unknown.removeAll(KNOWN);
+        if (!unknown.isEmpty()) {
+            log.warn("settings {} mean nothing to this connector; known are {}", unknown, new TreeSet<>(KNOWN));
+        }
+        // NCCL takes its own default; the setting is one of how much memory that costs.
+        integer(extra, CHANNELS, 1, 1024);
+        Optional<String> proxyHost = extra.string(PROXY_IP).filter(host -> !host.isBlank());
+        Optional<PeerAddress> proxy = proxyHost.flatMap(host -> integer(extra, PROXY_PORT, 1, 65_535)
+                .map(port -> PeerAddress.parse(extra.field(PROXY_IP), new PeerAddress(host, port).toString())));
+        Optional<PeerAddress> http =
+                integer(extra, HTTP_PORT, 1, 65_535).map(port -> new PeerAddress(config.ip(), port));
+        if (proxy.isPresent() && http.isEmpty()) {
+            throw new ConfigException(
+                    extra.field(HTTP_PORT),
+                    "is missing; the proxy at " + proxy.get() + " must be told where requests go");
+        }
+        double poolGb = extra.number(POOL).orElse(32.0);
+        if (!(poolGb >= 0 && poolGb <= 1 << 20)) {
+            throw new ConfigException(extra.field(POOL), "is " + poolGb + ", must be 0 to " + (1 << 20));
+        }
+        // The address that peers are told goes through the same form that theirs do.
+        PeerAddress own =
+                PeerAddress.parse("kv_ip", new PeerAddress(config.ip(), Math.max(1, config.port())).toString());
+        if (own.host().equals("0.0.0.0") || own.host().equals("::")) {
+            throw new ConfigException(
+                    "kv_ip", "is " + own.host() + ", must be the address at which peers find this instance");
+        }
+        return new P2pNcclSettings(
+                proxy,
+                http,
+                (long) (poolGb * (1L << 30)),
+                extra.string(SEND_TYPE).map(type -> sendType(extra, type)).orElse(SendType.PUT_ASYNC),
+                extra.string(TRANSPORT).orElse("auto"),
+                strings(extra, ALLOWED)
+                        .map(hosts -> AllowedPeers.of(extra.field(ALLOWED), hosts))
+                        .orElseGet(() -> AllowedPeers.byDefault(own.host())),
+                seconds(extra, EXCHANGE, 5),
+                seconds(extra, TRANSFER, 10),
+                seconds(extra, LOAD, 30),
+                seconds(extra, TTL, 120));
+    }
+
+    /** Of the endpoint of one rank. */
+    P2pSettings endpoint(KvTransferConfig config, int rank) {
+        if (config.port() != 0 && config.port() + rank > 65_535) {
+            throw new ConfigException("kv_port", "is " + config.port() + ", leaves no port for rank " + rank);
+        }
+        return new P2pSettings(
+                config.ip(),
+                config.port() == 0 ? 0 : config.port() + rank,
+                sendType,
+                config.bufferSize(),
+                poolBytes,
+                allowed,
+                exchange,
+                transfer,
+                keep);
+    }
+
+    private static SendType sendType(JsonFields extra, String type) {
+        return Arrays.stream(SendType.values())
+                .filter(each -> each.name().equals(type))
+                .findFirst()
+                .orElseThrow(() ->
+                        ConfigException.unsupported(extra.field(SEND_TYPE), type, Arrays.toString(SendType.values())));
+    }
+
+    /** An empty text is as good as nothing, as in vLLM's configurations. */
+    private static Optional<Integer> integer(JsonFields extra, String name, int least, int most) {
+        if (extra.value(name)
+                .filter(value -> value.isString() && value.asString().isBlank())
+                .isPresent()) {
+            return Optional.empty();
+        }
+        Optional<Integer> value = extra.integerAtLeast(name, least);
+        if (value.isPresent() && value.get() > most) {
+            throw new ConfigException(extra.field(name), "is " + value.get() + ", must be at most " + most);
+        }
+        return value;
+    }
+
+    private static Duration seconds(JsonFields extra, String name, double byDefault) {
+        double seconds = extra.number(name).orElse(byDefault);
+        if (!(seconds >= 0.001 && seconds <= 86_400)) {
+            throw new ConfigException(extra.field(name), "is " + seconds + ", must be seconds from 0.001 to 86400");
+        }
+        return Duration.ofNanos((long) (seconds * 1e9));
+    }
+
+    private static Optional<List<String>> strings(JsonFields extra, String name) {
+        return extra.value(name).map(value -> {
+            List<String> strings = new ArrayList<>();
+            for (JsonNode each : value) {
+                strings.add(each.isString() ? each.asString() : "");
+            }
+            if (!value.isArray() || strings.contains("")) {
+                throw new ConfigException(extra.field(name), "must be an array of strings, is " + value);
+            }
+            return List.copyOf(strings);
+        });
+    }
+}

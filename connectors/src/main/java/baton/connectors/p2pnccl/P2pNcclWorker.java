@@ -1,0 +1,262 @@
+package baton.connectors.p2pnccl;
+
+import baton.connectors.p2pnccl.P2pStep.Load;
+import baton.connectors.p2pnccl.P2pStep.Save;
+import baton.kv.ConfigException;
+import baton.kv.KvCache;
+import baton.kv.connector.ConnectorContext;
+import baton.kv.connector.ConnectorMetadata;
+import baton.kv.connector.HandshakeMetadata;
+import baton.kv.connector.Measurement;
+import baton.kv.connector.Rank;
+import baton.kv.connector.WorkerConnector;
+import baton.kv.connector.WorkerReport;
+import baton.messages.MessageException;
+import baton.messages.PeerChannel;
+import baton.messages.p2p.P2pMessage.Origin;
+import baton.messages.p2p.P2pMessage.TensorHead;
+import baton.messages.p2p.PeerAddress;
+import baton.messages.p2p.Registration;
+import baton.pipe.WireTransport;
+import baton.pipe.p2p.P2pEndpoint;
+import baton.pipe.p2p.P2pException;
+import baton.pipe.p2p.P2pStats;
+import baton.pipe.p2p.ProxyRegistration;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Locale;
+import java.util.Optional;
+import java.util.Queue;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.function.Function;
+import java.util.function.Supplier;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * One rank's endpoint, and what goes through it. A rank talks to the same rank of another instance, whose port is its rank above the one
+ * that the request's id says.
+ *
+ * <p>Each load has a virtual thread that takes layer after layer into the pool and then reports. Until it has, the request's blocks are its
+ * own, so it ends before anyone else may write to them; a load that nobody wants any more ends at once, as its tensors are refused.
+ */
+final class P2pNcclWorker implements WorkerConnector {
+    private static final Logger log = LoggerFactory.getLogger(P2pNcclWorker.class);
+    private static final Duration JOIN = Duration.ofSeconds(10);
+
+    private final ConnectorContext context;
+    private final P2pNcclSettings settings;
+    private final Rank rank;
+    private final P2pEndpoint endpoint;
+    private final Optional<ProxyRegistration> registration;
+    private final Set<Thread> loading = ConcurrentHashMap.newKeySet();
+    private final Queue<Loaded> loaded = new ConcurrentLinkedQueue<>();
+    private final List<Measurement> measurements = new ArrayList<>();
+    private Optional<KvCache> cache = Optional.empty();
+    private List<Save> saves = List.of();
+
+    /** Requests whose KV, and peers to whom, this step sends no more. */
+    private final Set<Object> givenUp = new HashSet<>();
+
+    P2pNcclWorker(
+            ConnectorContext context,
+            P2pNcclSettings settings,
+            Rank rank,
+            Supplier<PeerChannel> channels,
+            Function<String, WireTransport> transports) {
+        this.context = context;
+        this.settings = settings;
+        this.rank = rank;
+        WireTransport transport = transports.apply(settings.transport());
+        PeerChannel channel = channels.get();
+        try {
+            this.endpoint = P2pEndpoint.open(settings.endpoint(context.config(), rank.tensor()), channel, transport);
+        } catch (MessageException e) {
+            channel.close();
+            transport.close();
+            throw new ConfigException("kv_port", String.valueOf(e.getMessage()), e);
+        }
+        this.registration = settings.proxy()
+                .filter(_ -> rank.equals(Rank.FIRST))
+                .map(proxy -> ProxyRegistration.start(
+                        channels.get(),
+                        proxy,
+                        new Registration(
+                                context.config().isProducer() ? Registration.Kind.PREFILL : Registration.Kind.DECODE,
+                                settings.http().orElseThrow(),
+                                endpoint.address())));
+    }
+
+    /** How a load ended. */
+    private record Loaded(Load load, Optional<String> cause, double seconds, long bytes) {}
+
+    @Override
+    public void register(KvCache pool) {
+        cache = Optional.of(pool);
+    }
+
+    @Override
+    public Optional<HandshakeMetadata> handshakeMetadata() {
+        return Optional.of(new P2pNcclScheduler.Listening(endpoint.address()));
+    }
+
+    @Override
+    public void startLoad(ConnectorMetadata metadata) {
+        givenUp.clear();
+        saves = List.of();
+        if (metadata instanceof P2pStep step) {
+            saves = step.saves();
+            step.dropped().forEach(endpoint::dropUnsent);
+            step.loads().forEach(this::start);
+            // After that: what is loaded for a request that has ended meanwhile ends too.
+            step.unwanted().forEach(endpoint::forget);
+        }
+    }
+
+    private void start(Load load) {
+        Thread thread = Thread.ofVirtual().name("p2p-load-" + load.requestId()).unstarted(() -> load(load));
+        loading.add(thread);
+        thread.start();
+    }
+
+    private void load(Load load) {
+        long start = context.ticker().nanos();
+        long deadline = System.nanoTime() + settings.load().toNanos();
+        Optional<String> cause = Optional.of("internal");
+        long bytes = 0;
+        try {
+            PeerAddress peer = load.id().id().prefill().above(rank.tensor());
+            KvCache pool = pool();
+            cause = Optional.empty();
+            for (int layer = 0; layer < pool.layerNames().size() && cause.isEmpty(); layer++) {
+                String tensorId = load.id().tensorId(pool.layerNames().get(layer));
+                Duration left = Duration.ofNanos(Math.max(0, deadline - System.nanoTime()));
+                try (P2pEndpoint.Received tensor = endpoint.receive(peer, tensorId, left)) {
+                    cause = take(load, pool, layer, tensor);
+                    bytes += tensor.data().byteSize();
+                }
+            }
+        } catch (P2pException e) {
+            cause = Optional.of(e.fault().label());
+            if (e.fault() != P2pException.Fault.CANCELLED) {
+                log.warn("request {}: loading its KV failed: {}", load.requestId(), e.getMessage());
+            }
+        } catch (RuntimeException e) {
+            cause = Optional.of("internal");
+            log.error("request {}: loading its KV failed", load.requestId(), e);
+        } finally {
+            // The rest, and what still comes, is of no use.
+            endpoint.forget(load.id().shared());
+            loaded.add(new Loaded(load, cause, (context.ticker().nanos() - start) / 1e9, bytes));
+            loading.remove(Thread.currentThread());
+        }
+    }
+
+    /** @return what is wrong with the tensor, if it was not taken */
+    private Optional<String> take(Load load, KvCache pool, int layer, P2pEndpoint.Received tensor) {
+        Optional<String[]> problem =
+                PromptTensor.problem(tensor.head(), pool.layout(), load.endToken(), origin(load.digest()));
+        if (problem.isPresent()) {
+            log.warn(
+                    "request {}: the KV of {} cannot be used: {}",
+                    load.requestId(),
+                    pool.layerNames().get(layer),
+                    problem.get()[1]);
+            return Optional.of(problem.get()[0]);
+        }
+        PromptTensor.scatter(
+                tensor.head(), tensor.data(), pool, layer, load.blocks(), load.firstToken(), load.endToken());
+        return Optional.empty();
+    }
+
+    @Override
+    public void saveLayer(int layer) {
+        for (Save save : saves) {
+            PeerAddress peer = save.id().id().decode().above(rank.tensor());
+            if (givenUp.contains(save.requestId()) || givenUp.contains(peer)) {
+                continue;
+            }
+            KvCache pool = pool();
+            String tensorId = save.id().tensorId(pool.layerNames().get(layer));
+            TensorHead head = PromptTensor.head(pool.layout(), save.blocks().length, origin(save.digest()));
+            try {
+                endpoint.send(
+                        peer,
+                        tensorId,
+                        head,
+                        data -> PromptTensor.gather(pool, layer, save.blocks(), save.tokens(), data));
+            } catch (P2pException e) {
+                giveUp(save, peer, e);
+            }
+        }
+    }
+
+    /** A step waits for one peer once. */
+    private void giveUp(Save save, PeerAddress peer, P2pException e) {
+        givenUp.add(save.requestId());
+        givenUp.add(peer);
+        endpoint.dropUnsent(save.id().shared());
+        measurements.add(Measurement.count(
+                "baton:kv_save_failures", 1, "cause", e.fault().label()));
+        log.warn("request {}: its KV is not sent to {}: {}", save.requestId(), peer, e.getMessage());
+    }
+
+    private Origin origin(String digest) {
+        return new Origin(context.tensorParallelSize(), digest);
+    }
+
+    @Override
+    public WorkerReport report(Set<String> finished) {
+        boolean busy = !loading.isEmpty();
+        Set<String> received = new HashSet<>();
+        Set<Integer> invalid = new HashSet<>();
+        List<Measurement> taken = new ArrayList<>(measurements);
+        measurements.clear();
+        for (Loaded done = loaded.poll(); done != null; done = loaded.poll()) {
+            received.add(done.load.requestId());
+            if (done.cause.isPresent()) {
+                for (int block : done.load.blocks()) {
+                    invalid.add(block);
+                }
+                taken.add(Measurement.count("baton:kv_load_failures", 1, "cause", done.cause.get()));
+            } else {
+                taken.add(Measurement.count("baton:kv_load_bytes", done.bytes));
+                taken.add(Measurement.seconds("baton:kv_load", done.seconds));
+                taken.add(Measurement.bytes("baton:p2p_buffer_use", endpoint.bufferUsed() + endpoint.poolUsed()));
+            }
+        }
+        for (P2pStats.Count count : P2pStats.Count.values()) {
+            long value = endpoint.stats().take(count);
+            if (value > 0) {
+                taken.add(Measurement.count("baton:p2p_" + count.name().toLowerCase(Locale.ROOT), value));
+            }
+        }
+        return new WorkerReport(Set.of(), received, invalid, taken, busy);
+    }
+
+    private KvCache pool() {
+        return cache.orElseThrow(() -> new IllegalStateException("register must come first"));
+    }
+
+    /** When it returns no thread uses the pool. */
+    @Override
+    public void close() {
+        registration.ifPresent(ProxyRegistration::close);
+        endpoint.close();
+        long end = System.nanoTime() + JOIN.toNanos();
+        for (Thread thread : loading) {
+            try {
+                if (!thread.join(Duration.ofNanos(Math.max(1, end - System.nanoTime())))) {
+                    log.warn("{} has not ended in time", thread.getName());
+                }
+            } catch (InterruptedException e) {
+                Thread.currentThread().interrupt();
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,394 @@
+package baton.connectors.p2pnccl;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import baton.kv.ConfigException;
+import baton.kv.DType;
+import baton.kv.KvLayout;
+import baton.kv.KvRole;
+import baton.kv.KvTransferConfig;
+import baton.kv.ModelFingerprint;
+import baton.kv.Ticker;
+import baton.kv.connector.ConnectorContext;
+import baton.kv.connector.KvRequest;
+import baton.kv.connector.Rank;
+import baton.kv.connector.SchedulerConnector.RequestEnd;
+import baton.kv.connector.WorkerReport;
+import baton.messages.PeerChannel;
+import baton.messages.p2p.P2pMessage;
+import baton.messages.p2p.P2pMessage.TensorHead;
+import baton.messages.p2p.P2pRequestId;
+import baton.messages.p2p.PeerAddress;
+import baton.messages.p2p.Registration;
+import baton.messages.zeromq.ZeroMqPeerChannel;
+import baton.pipe.Wire;
+import baton.pipe.WireTransport;
+import baton.pipe.memory.MemoryTransport;
+import baton.testkit.FakeEngine;
+import baton.testkit.FakeEngine.Running;
+import baton.testkit.FakeEngine.Share;
+import baton.testkit.FakeKvRequest;
+import java.io.IOException;
+import java.lang.foreign.Arena;
+import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+
+/** Two engines without models; control messages over real sockets, bytes through memory. */
+@Timeout(180)
+class P2pNcclConnectorTest {
+    private static final String HOST = "127.0.0.1";
+    private static final Duration SOON = Duration.ofSeconds(60);
+    private static final KvLayout MODEL = new KvLayout(3, 2, 4, 4, DType.F32);
+
+    private final MemoryTransport wires = new MemoryTransport();
+    private final List<AutoCloseable> open = new ArrayList<>();
+    private int ids;
+
+    @AfterEach
+    void close() throws Exception {
+        for (AutoCloseable each : open.reversed()) {
+            each.close();
+        }
+    }
+
+    private final class Side {
+        private final PeerAddress address;
+        private final FakeEngine engine;
+
+        private Side(int ranks, int blockSize, KvTransferConfig.Builder config) throws IOException {
+            KvTransferConfig built = config.build();
+            address = new PeerAddress(HOST, built.port());
+            engine = new FakeEngine(connector(), context(built, ranks, blockSize), 64);
+            open.add(engine);
+        }
+
+        private Side(KvRole role) throws IOException {
+            this(1, MODEL.blockSize(), config(role));
+        }
+    }
+
+    private P2pNcclConnector connector() {
+        return new P2pNcclConnector(ZeroMqPeerChannel::new, name -> wires);
+    }
+
+    private static KvTransferConfig.Builder config(KvRole role) throws IOException {
+        return KvTransferConfig.builder("P2pNcclConnector", role)
+                .ip(HOST)
+                .port(freePorts())
+                .extra("mem_pool_size_gb", 1)
+                .extra("exchange_timeout", 60)
+                .extra("transfer_timeout", 60)
+                .extra("load_timeout", 60);
+    }
+
+    /** The first of two. */
+    private static int freePorts() throws IOException {
+        while (true) {
+            try (ServerSocket first = new ServerSocket(0, 1, InetAddress.ofLiteral(HOST));
+                    ServerSocket second = new ServerSocket(first.getLocalPort() + 1, 1, InetAddress.ofLiteral(HOST))) {
+                assertThat(second.isBound()).isTrue();
+                return first.getLocalPort();
+            } catch (java.net.BindException | IllegalArgumentException e) {
+                // Somewhere else two in a row are free.
+            }
+        }
+    }
+
+    private static ConnectorContext context(KvTransferConfig config, int ranks, int blockSize) {
+        KvLayout model = new KvLayout(MODEL.layers(), MODEL.kvHeads(), MODEL.headDim(), blockSize, MODEL.dtype());
+        KvLayout share = new KvLayout(
+                MODEL.layers(), Math.max(1, MODEL.kvHeads() / ranks), MODEL.headDim(), blockSize, MODEL.dtype());
+        return new ConnectorContext(
+                config, new ModelFingerprint("fake", "digest"), share, model, ranks, 1, Ticker.system());
+    }
+
+    private String shared(Side prefill, Side decode) {
+        return "cmpl-" + new P2pRequestId(prefill.address, decode.address, "%032x".formatted(ids++)).format() + "-0";
+    }
+
+    private static KvRequest request(String id, int first, int length) {
+        return new FakeKvRequest(id, FakeKvRequest.counting(first, length), MODEL.blockSize());
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"PUT_ASYNC", "PUT", "GET"})
+    void aPromptsKvArrivesWhateverTheChunksAndBlockSizes(String sendType) throws Exception {
+        Side prefill = new Side(1, 4, config(KvRole.PRODUCER).extra("send_type", sendType));
+        Side decode = new Side(1, 8, config(KvRole.CONSUMER).extra("send_type", sendType));
+        for (int length : new int[] {2, 4, 5, 8, 9, 23}) {
+            String id = shared(prefill, decode);
+            Running there = prefill.engine.admit(request(id + "-11111111", 7, length), 0);
+            int chunk = (length + 1) / 2;
+            WorkerReport _ = prefill.engine.step(new Share(there, chunk));
+            WorkerReport _ = prefill.engine.step(new Share(there, length - chunk));
+            prefill.engine.finish(there);
+
+            Running here = decode.engine.admit(request(id + "-22222222", 7, length), 0);
+            assertThat(here.externalTokens()).isEqualTo(length - 1);
+            assertThat(invalidAfterLoad(decode, here)).isZero();
+            assertThat(decode.engine.holds(here, 0, length - 1)).isTrue();
+            decode.engine.finish(here);
+        }
+    }
+
+    @Test
+    void whatTheDecodeInstanceHasIsNotWrittenAgain() throws Exception {
+        Side prefill = new Side(KvRole.PRODUCER);
+        Side decode = new Side(KvRole.CONSUMER);
+        String id = shared(prefill, decode);
+        WorkerReport _ = prefill.engine.prefill(request(id, 7, 14));
+
+        Running here = decode.engine.admit(request(id, 7, 14), 8);
+        assertThat(here.externalTokens()).isEqualTo(5);
+        assertThat(invalidAfterLoad(decode, here)).isZero();
+        assertThat(decode.engine.holds(here, 0, 13)).isTrue();
+
+        // All of it is here: nothing is loaded, and what comes is dropped.
+        String other = shared(prefill, decode);
+        Running whole = decode.engine.admit(request(other, 7, 9), 8);
+        assertThat(whole.externalTokens()).isZero();
+    }
+
+    @Test
+    void ranksTalkToTheSameRank() throws Exception {
+        Side prefill = new Side(2, 4, config(KvRole.PRODUCER));
+        Side decode = new Side(2, 4, config(KvRole.CONSUMER));
+        String id = shared(prefill, decode);
+        WorkerReport _ = prefill.engine.prefill(request(id, 7, 14));
+        Running here = decode.engine.admit(request(id, 7, 14), 0);
+        assertThat(invalidAfterLoad(decode, here)).isZero();
+        assertThat(decode.engine.holds(here, 0, 13)).isTrue();
+    }
+
+    /** Of two that do both, the request's id says who does what. */
+    @Test
+    void whoDoesBothDoesWhatTheIdSays() throws Exception {
+        Side one = new Side(KvRole.BOTH);
+        Side two = new Side(KvRole.BOTH);
+        for (List<Side> way : List.of(List.of(one, two), List.of(two, one))) {
+            String id = shared(way.getFirst(), way.getLast());
+            Running there = way.getFirst().engine.admit(request(id, 7, 14), 0);
+            assertThat(there.externalTokens()).isZero();
+            WorkerReport _ = way.getFirst().engine.step(new Share(there, 14));
+            way.getFirst().engine.finish(there);
+            Running here = way.getLast().engine.admit(request(id, 7, 14), 0);
+            assertThat(invalidAfterLoad(way.getLast(), here)).isZero();
+            assertThat(way.getLast().engine.holds(here, 0, 13)).isTrue();
+        }
+    }
+
+    @Test
+    void anotherNumberOfRanksIsRefused() throws Exception {
+        Side prefill = new Side(2, 4, config(KvRole.PRODUCER));
+        Side decode = new Side(KvRole.CONSUMER);
+        String id = shared(prefill, decode);
+        WorkerReport _ = prefill.engine.prefill(request(id, 7, 14));
+        Running here = decode.engine.admit(request(id, 7, 14), 0);
+        assertThat(failure(decode, here)).isEqualTo("tensor_parallel_size");
+    }
+
+    @Test
+    void anotherPromptUnderTheSameIdIsRefused() throws Exception {
+        Side prefill = new Side(KvRole.PRODUCER);
+        Side decode = new Side(KvRole.CONSUMER);
+        String id = shared(prefill, decode);
+        WorkerReport _ = prefill.engine.prefill(request(id, 7, 14));
+        Running here = decode.engine.admit(request(id, 8, 14), 0);
+        assertThat(failure(decode, here)).isEqualTo("digest");
+    }
+
+    @Test
+    void aPeerThatIsNotThereOrSendsNothingFailsTheLoad() throws Exception {
+        Side decode = new Side(1, 4, config(KvRole.CONSUMER).extra("load_timeout", 0.2));
+        Side silent = new Side(KvRole.PRODUCER);
+        assertThat(failure(decode, decode.engine.admit(request(shared(silent, decode), 7, 14), 0)))
+                .isEqualTo("deadline");
+        String gone = shared(silent, decode).replace(":" + silent.address.port(), ":" + freePorts());
+        assertThat(failure(decode, decode.engine.admit(request(gone, 7, 14), 0)))
+                .isEqualTo("peer_gone");
+    }
+
+    /** vLLM's messages have neither a digest nor the number of ranks; its earlier shape has no blocks. */
+    @Test
+    void tensorsOfAnInstanceThatSaysLessAreTaken() throws Exception {
+        Side decode = new Side(1, 4, config(KvRole.CONSUMER));
+        PeerChannel channel = new ZeroMqPeerChannel();
+        open.add(channel);
+        PeerAddress self = new PeerAddress(
+                HOST, channel.listen(HOST, 0, caller -> frames -> {}).port());
+        String id = "chatcmpl-" + new P2pRequestId(self, decode.address, "%032x".formatted(77)).format();
+        KvRequest request = request(id + "-12345678", 7, 10);
+        PeerChannel.Call call = channel.call(HOST, decode.address.port(), self.toString(), SOON, () -> {});
+        try (WireTransport.Offer offer = wires.offer(HOST);
+                Arena arena = Arena.ofShared()) {
+            call.tell(List.of(new P2pMessage.New(offer.id()).encode()));
+            Wire wire = offer.accept(SOON);
+            int[] prompt = request.tokens(0, 10);
+            for (int layer = 0; layer < 3; layer++) {
+                byte[] packed = FakeEngine.packedLayer(MODEL, prompt, 10, layer);
+                byte[] split = new byte[packed.length];
+                // From [tokens, heads, K|V] to [2, tokens, heads, ...].
+                int vector = 4 * Float.BYTES;
+                for (int entry = 0; entry < 10 * 2; entry++) {
+                    System.arraycopy(packed, 2 * entry * vector, split, entry * vector, vector);
+                    System.arraycopy(packed, (2 * entry + 1) * vector, split, (20 + entry) * vector, vector);
+                }
+                TensorHead head = new TensorHead("float32", List.of(2L, 10L, 2L, 4L), Optional.empty());
+                String name = id + "#" + decode.engine.cache().layerNames().get(layer);
+                assertThat(call.ask(List.of(new P2pMessage.Put(name, head).encode()), SOON))
+                        .containsExactly(new byte[] {'0'});
+                wire.send(arena.allocateFrom(java.lang.foreign.ValueLayout.JAVA_BYTE, split), SOON);
+            }
+            Running here = decode.engine.admit(request, 0);
+            assertThat(invalidAfterLoad(decode, here)).isZero();
+            assertThat(decode.engine.holds(here, 0, 9)).isTrue();
+        }
+    }
+
+    @Test
+    void anAbortedLoadEndsAtOnceAndItsBlocksAreFreeThen() throws Exception {
+        Side prefill = new Side(KvRole.PRODUCER);
+        Side decode = new Side(KvRole.CONSUMER);
+        Running here = decode.engine.admit(request(shared(prefill, decode), 7, 14), 0);
+        WorkerReport _ = decode.engine.idleStep();
+        assertThat(decode.engine.end(here, RequestEnd.ABORTED)).isEmpty();
+        long end = System.nanoTime() + SOON.toNanos();
+        while (decode.engine.usedBlocks() > 0 && System.nanoTime() < end) {
+            WorkerReport _ = decode.engine.idleStep();
+        }
+        assertThat(decode.engine.usedBlocks()).isZero();
+    }
+
+    @Test
+    void idsThatAreOrdinaryHostileOrOfLaterSequencesAreComputedHere() throws Exception {
+        Side prefill = new Side(KvRole.PRODUCER);
+        Side decode = new Side(KvRole.CONSUMER);
+        String good = shared(prefill, decode);
+        for (String id : List.of(
+                "cmpl-1234-0-11111111",
+                good + "-11111111-1",
+                good.replace("prefill_addr_" + HOST, "prefill_addr_169.254.169.254"),
+                good.replace("prefill_addr_" + HOST, "prefill_addr_evil.example"),
+                "___prefill_addr_x")) {
+            Running here = decode.engine.admit(request(id, 7, 14), 0);
+            assertThat(here.externalTokens()).as(id).isZero();
+            decode.engine.finish(here);
+        }
+    }
+
+    @Test
+    void anIdWithoutPortsForAllRanksIsAnOrdinaryOne() throws Exception {
+        Side prefill = new Side(2, 4, config(KvRole.PRODUCER));
+        Side decode = new Side(2, 4, config(KvRole.CONSUMER));
+        String id = shared(prefill, decode).replaceAll(":[0-9]+", ":65535");
+        WorkerReport report = prefill.engine.prefill(request(id, 7, 14));
+        assertThat(report.measurements()).noneMatch(each -> each.name().contains("fail"));
+        assertThat(decode.engine.admit(request(id, 7, 14), 0).externalTokens()).isZero();
+    }
+
+    @Test
+    void rankZeroRegistersWithTheProxyAgainAndAgain() throws Exception {
+        BlockingQueue<Registration> heard = new LinkedBlockingQueue<>();
+        BlockingQueue<String> identities = new LinkedBlockingQueue<>();
+        PeerChannel proxy = new ZeroMqPeerChannel();
+        open.add(proxy);
+        int port = proxy.listen(HOST, 0, caller -> {
+                    identities.add(caller.identity());
+                    return frames -> heard.add(Registration.decode(frames.getFirst()));
+                })
+                .port();
+        Side prefill = new Side(
+                1,
+                4,
+                config(KvRole.PRODUCER)
+                        .extra("proxy_ip", HOST)
+                        .extra("proxy_port", Integer.toString(port))
+                        .extra("http_port", "20001"));
+        Registration wanted =
+                new Registration(Registration.Kind.PREFILL, new PeerAddress(HOST, 20_001), prefill.address);
+        assertThat(heard.poll(60, TimeUnit.SECONDS)).isEqualTo(wanted);
+        assertThat(heard.poll(60, TimeUnit.SECONDS)).isEqualTo(wanted);
+        assertThat(identities.take()).isEqualTo(prefill.address.toString());
+    }
+
+    @Test
+    void settingsThatCannotWorkAreNamed() throws Exception {
+        assertRefused(config(KvRole.PRODUCER).extra("send_type", "PUSH"), "send_type", "PUT_ASYNC");
+        assertRefused(config(KvRole.PRODUCER).extra("allowed_peers", "10.0.0.1"), "allowed_peers", "array");
+        assertRefused(config(KvRole.PRODUCER).extra("allowed_peers", List.of("a b")), "allowed_peers", "a b");
+        assertRefused(config(KvRole.PRODUCER).extra("load_timeout", 0), "load_timeout");
+        assertRefused(config(KvRole.PRODUCER).extra("mem_pool_size_gb", -1), "mem_pool_size_gb");
+        assertRefused(
+                config(KvRole.PRODUCER).extra("proxy_ip", HOST).extra("proxy_port", 30_001), "http_port", "missing");
+        assertRefused(config(KvRole.PRODUCER).ip("not an address"), "kv_ip");
+        assertRefused(config(KvRole.PRODUCER).ip("0.0.0.0"), "kv_ip");
+        ConnectorContext stages = new ConnectorContext(
+                config(KvRole.PRODUCER).build(),
+                new ModelFingerprint("fake", "digest"),
+                MODEL,
+                MODEL,
+                1,
+                2,
+                Ticker.system());
+        assertThatThrownBy(() -> connector().scheduler(stages))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageContaining("pipeline_parallel_size");
+        assertThatThrownBy(() -> connector()
+                        .scheduler(context(config(KvRole.PRODUCER).port(0).build(), 2, 4)))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageContaining("kv_port");
+        try (ServerSocket taken = new ServerSocket(0, 1, InetAddress.ofLiteral(HOST))) {
+            KvTransferConfig config =
+                    config(KvRole.PRODUCER).port(taken.getLocalPort()).build();
+            assertThatThrownBy(() -> connector().worker(context(config, 1, 4), Rank.FIRST))
+                    .isInstanceOf(ConfigException.class)
+                    .hasMessageContainingAll("kv_port", Integer.toString(taken.getLocalPort()));
+        }
+    }
+
+    private void assertRefused(KvTransferConfig.Builder config, String... parts) {
+        assertThatThrownBy(() -> connector().scheduler(context(config.build(), 1, 4)))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageContainingAll(parts);
+    }
+
+    /** Steps until the load is over; the number of its blocks that are not valid. */
+    private static int invalidAfterLoad(Side side, Running running) {
+        return loaded(side, running).stream()
+                .mapToInt(report -> report.invalidBlocks().size())
+                .sum();
+    }
+
+    private static String failure(Side side, Running running) {
+        return loaded(side, running).stream()
+                .flatMap(report -> report.measurements().stream())
+                .filter(each -> each.name().equals("baton:kv_load_failures"))
+                .flatMap(each -> Stream.ofNullable(each.labels().get("cause")))
+                .findFirst()
+                .orElse("none");
+    }
+
+    private static List<WorkerReport> loaded(Side side, Running running) {
+        List<WorkerReport> reports = new ArrayList<>();
+        long end = System.nanoTime() + SOON.toNanos();
+        while (running.isLoading() && System.nanoTime() < end) {
+            reports.add(side.engine.idleStep());
+        }
+        assertThat(running.isLoading()).isFalse();
+        return reports;
+    }
+}

@@ -1,0 +1,144 @@
+package baton.pipe.p2p;
+
+import baton.kv.ConfigException;
+import java.net.InetAddress;
+import java.net.InterfaceAddress;
+import java.net.NetworkInterface;
+import java.net.SocketException;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Locale;
+import java.util.Set;
+
+/**
+ * Whom this instance talks to. Host names are allowed only as they are listed, so that no name that somebody sends is ever looked up;
+ * addresses as they are listed, or within a listed network.
+ */
+public final class AllowedPeers {
+    private final Set<String> names;
+    private final List<Network> networks;
+
+    private AllowedPeers(Set<String> names, List<Network> networks) {
+        this.names = Set.copyOf(names);
+        this.networks = List.copyOf(networks);
+    }
+
+    private record Network(byte[] address, int bits) {
+        boolean contains(InetAddress other) {
+            byte[] bytes = other.getAddress();
+            if (bytes.length != address.length) {
+                return false;
+            }
+            for (int bit = 0; bit < bits; bit += 8) {
+                int mask = bits - bit >= 8 ? 0xff : 0xff << (8 - (bits - bit)) & 0xff;
+                if (((bytes[bit / 8] ^ address[bit / 8]) & mask) != 0) {
+                    return false;
+                }
+            }
+            return true;
+        }
+
+        @Override
+        public String toString() {
+            try {
+                return InetAddress.getByAddress(address).getHostAddress() + "/" + bits;
+            } catch (java.net.UnknownHostException e) {
+                throw new AssertionError("an address has four or sixteen bytes", e);
+            }
+        }
+    }
+
+    /**
+     * @param field for errors
+     * @param hosts names, addresses and networks ({@code address/bits})
+     * @throws ConfigException if one of them is none
+     */
+    public static AllowedPeers of(String field, List<String> hosts) {
+        Set<String> names = new HashSet<>();
+        List<Network> networks = new ArrayList<>();
+        for (String host : hosts) {
+            int slash = host.indexOf('/');
+            String address = slash < 0 ? host : host.substring(0, slash);
+            if (isAddress(address)) {
+                byte[] bytes = InetAddress.ofLiteral(address).getAddress();
+                networks.add(new Network(bytes, slash < 0 ? bytes.length * 8 : bits(field, host, bytes.length * 8)));
+            } else if (slash < 0 && host.matches("[A-Za-z0-9._-]{1,253}")) {
+                names.add(host.toLowerCase(Locale.ROOT));
+            } else {
+                throw new ConfigException(field, "has '" + host + "', must have host names, addresses or address/bits");
+            }
+        }
+        return new AllowedPeers(names, networks);
+    }
+
+    /**
+     * What is allowed unless something is said: this machine's loopback, and the network that {@code ownHost} is in, if it is the address
+     * of one of this machine's interfaces.
+     */
+    public static AllowedPeers byDefault(String ownHost) {
+        List<String> hosts = new ArrayList<>(List.of("127.0.0.0/8", "::1", "localhost", ownHost));
+        if (isAddress(ownHost)) {
+            try {
+                NetworkInterface own = NetworkInterface.getByInetAddress(InetAddress.ofLiteral(ownHost));
+                if (own != null) {
+                    for (InterfaceAddress each : own.getInterfaceAddresses()) {
+                        if (each.getAddress().equals(InetAddress.ofLiteral(ownHost))) {
+                            hosts.add(ownHost + "/" + each.getNetworkPrefixLength());
+                        }
+                    }
+                }
+            } catch (SocketException e) {
+                throw new ConfigException("kv_ip", "the interface of " + ownHost + " cannot be looked at", e);
+            }
+        }
+        return of("kv_ip", hosts);
+    }
+
+    private static int bits(String field, String host, int most) {
+        String text = host.substring(host.indexOf('/') + 1);
+        int bits = text.matches("[0-9]{1,3}") ? Integer.parseInt(text) : -1;
+        if (bits < 0 || bits > most) {
+            throw new ConfigException(field, "has '" + host + "', must have 0 to " + most + " bits");
+        }
+        return bits;
+    }
+
+    private static boolean isAddress(String host) {
+        try {
+            return InetAddress.ofLiteral(host) != null;
+        } catch (IllegalArgumentException e) {
+            return false;
+        }
+    }
+
+    /** Whether a host that somebody names is allowed; looks up nothing. */
+    public boolean allows(String host) {
+        return isAddress(host) ? allows(InetAddress.ofLiteral(host)) : names.contains(host.toLowerCase(Locale.ROOT));
+    }
+
+    /** Whether an address is; one that a listed name may stand for is, if there are listed names that were not looked up. */
+    public boolean allows(InetAddress address) {
+        return !address.isAnyLocalAddress()
+                && !address.isMulticastAddress()
+                && networks.stream().anyMatch(network -> network.contains(address));
+    }
+
+    /** Whether a connection may come from there: also from where a listed name leads. */
+    public boolean admits(InetAddress address) {
+        return allows(address)
+                || names.stream().anyMatch(name -> {
+                    try {
+                        return Arrays.asList(InetAddress.getAllByName(name)).contains(address);
+                    } catch (java.net.UnknownHostException e) {
+                        return false;
+                    }
+                });
+    }
+
+    @Override
+    public String toString() {
+        return networks + " " + names;
+    }
+}

@@ -1,0 +1,230 @@
+package baton.pipe.p2p;
+
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
+import java.util.HashSet;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Optional;
+import java.util.Set;
+
+/**
+ * Native memory in pieces whose sizes are powers of two, from {@value #LEAST} bytes on: a buddy allocator, as vLLM's TensorMemoryPool.
+ *
+ * <h2>Invariants</h2>
+ * Memory is taken from the system in roots, when it is needed; all roots together never exceed the capacity. A root is divided into
+ * pieces by halving; every byte of a root belongs to exactly one piece, which is free or in use. Two halves of one piece are never both
+ * free: they are one again. Roots that are larger than usual go back to the system when they are free, others when something else needs
+ * their room, and all when the pool is closed and nothing is in use.
+ */
+final class BuddyPool implements AutoCloseable {
+    /** Bytes of the smallest piece. */
+    static final long LEAST = 512;
+
+    private static final int LEAST_ORDER = Long.numberOfTrailingZeros(LEAST);
+    private static final int ROOT_ORDER = 26;
+    private static final long ALIGNMENT = 64;
+
+    private final long capacity;
+    private final Set<Root> roots = new LinkedHashSet<>();
+
+    /** By order. */
+    private final List<LinkedHashSet<Extent>> free = new ArrayList<>();
+
+    private long reserved;
+    private long used;
+    private boolean closed;
+
+    /** @param capacity bytes, at most */
+    BuddyPool(long capacity) {
+        this.capacity = capacity;
+        for (int order = 0; order < Long.SIZE; order++) {
+            free.add(new LinkedHashSet<>());
+        }
+    }
+
+    /** What comes from the system in one go. */
+    private static final class Root {
+        private final int order;
+        private final Arena arena = Arena.ofShared();
+        private final MemorySegment memory;
+
+        private Root(int order) {
+            this.order = order;
+            this.memory = arena.allocate(1L << order, ALIGNMENT);
+        }
+    }
+
+    private record Extent(Root root, long offset, int order) {
+        long bytes() {
+            return 1L << order;
+        }
+
+        Extent buddy() {
+            return new Extent(root, offset ^ bytes(), order);
+        }
+
+        Extent half(int which) {
+            return new Extent(root, offset + which * (bytes() / 2), order - 1);
+        }
+
+        Extent parent() {
+            return new Extent(root, offset & ~bytes(), order + 1);
+        }
+    }
+
+    /** Memory in use. */
+    final class Piece implements AutoCloseable {
+        private final Extent extent;
+        private final MemorySegment memory;
+        private boolean freed;
+
+        private Piece(Extent extent, long bytes) {
+            this.extent = extent;
+            this.memory = extent.root.memory.asSlice(extent.offset, bytes);
+        }
+
+        /** As many bytes as were asked for; not to be touched after {@link #close}. */
+        MemorySegment memory() {
+            return memory;
+        }
+
+        /** Gives it back; again does nothing. */
+        @Override
+        public void close() {
+            synchronized (BuddyPool.this) {
+                if (!freed) {
+                    freed = true;
+                    used -= extent.bytes();
+                    release(extent);
+                }
+            }
+        }
+    }
+
+    /** Empty if there is no room now. */
+    synchronized Optional<Piece> allocate(long bytes) {
+        if (closed || bytes < 0 || bytes > capacity) {
+            return Optional.empty();
+        }
+        int order = orderFor(bytes);
+        int found = order;
+        while (found < Long.SIZE - 1 && free.get(found).isEmpty()) {
+            found++;
+        }
+        if (found == Long.SIZE - 1) {
+            if (!grow(order)) {
+                return Optional.empty();
+            }
+            found = order;
+            while (free.get(found).isEmpty()) {
+                found++;
+            }
+        }
+        Extent extent = free.get(found).removeFirst();
+        while (extent.order > order) {
+            free.get(extent.order - 1).add(extent.half(1));
+            extent = extent.half(0);
+        }
+        used += extent.bytes();
+        return Optional.of(new Piece(extent, bytes));
+    }
+
+    private static int orderFor(long bytes) {
+        return bytes <= LEAST ? LEAST_ORDER : Long.SIZE - Long.numberOfLeadingZeros(bytes - 1);
+    }
+
+    /** Takes a root for a piece of that order, if need be in place of roots that are free. */
+    private boolean grow(int order) {
+        if (order >= Long.SIZE - 1 || 1L << order > capacity) {
+            return false;
+        }
+        if (1L << order > capacity - reserved) {
+            for (Root root : List.copyOf(roots)) {
+                Extent whole = new Extent(root, 0, root.order);
+                if (free.get(root.order).remove(whole)) {
+                    giveBack(root);
+                }
+            }
+        }
+        long room = capacity - reserved;
+        if (1L << order > room) {
+            return false;
+        }
+        int largest = Long.SIZE - 1 - Long.numberOfLeadingZeros(room);
+        Root root = new Root(Math.max(order, Math.min(ROOT_ORDER, largest)));
+        roots.add(root);
+        reserved += 1L << root.order;
+        free.get(root.order).add(new Extent(root, 0, root.order));
+        return true;
+    }
+
+    private void release(Extent released) {
+        Extent extent = released;
+        while (extent.order < extent.root.order && free.get(extent.order).remove(extent.buddy())) {
+            extent = extent.parent();
+        }
+        if (extent.order == extent.root.order && (closed || extent.order > ROOT_ORDER)) {
+            giveBack(extent.root);
+        } else {
+            free.get(extent.order).add(extent);
+        }
+    }
+
+    private void giveBack(Root root) {
+        roots.remove(root);
+        reserved -= 1L << root.order;
+        root.arena.close();
+    }
+
+    long capacity() {
+        return capacity;
+    }
+
+    /** Bytes of the pieces in use. */
+    synchronized long used() {
+        return used;
+    }
+
+    /** Bytes taken from the system. */
+    synchronized long reserved() {
+        return reserved;
+    }
+
+    /** Nothing is given any more; what is in use stays until it is given back. */
+    @Override
+    public synchronized void close() {
+        closed = true;
+        for (Root root : List.copyOf(roots)) {
+            if (free.get(root.order).remove(new Extent(root, 0, root.order))) {
+                giveBack(root);
+            }
+        }
+    }
+
+    /** @throws IllegalStateException naming the first broken invariant */
+    synchronized void checkInvariants() {
+        long total = roots.stream().mapToLong(root -> 1L << root.order).sum();
+        if (total != reserved || reserved > capacity) {
+            throw new IllegalStateException("roots=%d reserved=%d capacity=%d".formatted(total, reserved, capacity));
+        }
+        long unused = 0;
+        for (int order = 0; order < free.size(); order++) {
+            Set<Extent> seen = new HashSet<>();
+            for (Extent extent : free.get(order)) {
+                if (extent.order != order || extent.offset % extent.bytes() != 0 || !roots.contains(extent.root)) {
+                    throw new IllegalStateException("misplaced: " + extent);
+                }
+                if (order < extent.root.order && seen.contains(extent.buddy())) {
+                    throw new IllegalStateException("both halves are free: " + extent);
+                }
+                seen.add(extent);
+                unused += extent.bytes();
+            }
+        }
+        if (unused + used != reserved) {
+            throw new IllegalStateException("free=%d used=%d reserved=%d".formatted(unused, used, reserved));
+        }
+    }
+}

@@ -1,0 +1,513 @@
+package baton.pipe.p2p;
+
+import baton.kv.ConfigException;
+import baton.messages.MessageException;
+import baton.messages.PeerChannel;
+import baton.messages.PeerChannel.Caller;
+import baton.messages.PeerChannel.Guest;
+import baton.messages.SideChannel;
+import baton.messages.p2p.P2pMessage;
+import baton.messages.p2p.P2pMessage.GetReply;
+import baton.messages.p2p.P2pMessage.PutReply;
+import baton.messages.p2p.P2pMessage.TensorHead;
+import baton.messages.p2p.PeerAddress;
+import baton.pipe.PipeException;
+import baton.pipe.Tensor;
+import baton.pipe.Wire;
+import baton.pipe.WireTransport;
+import baton.pipe.p2p.P2pException.Fault;
+import baton.pipe.p2p.P2pStats.Count;
+import baton.pipe.p2p.SendStore.Outgoing;
+import java.lang.foreign.MemorySegment;
+import java.time.Duration;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
+import java.util.function.Consumer;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * One of many peers that exchange tensors by name: vLLM's P2pNcclEngine, with an end to every wait.
+ *
+ * <h2>Protocol</h2>
+ * Control messages ({@link P2pMessage}) go by a DEALER socket, whose identity is this endpoint's own address, to the other one's ROUTER.
+ * NEW makes a wire between the two; PUT and GET are each followed by the tensor's bytes on it. Each endpoint makes a wire of its own for
+ * what it asks for; who is asked uses the asker's.
+ *
+ * <h2>Time and peers</h2>
+ * Every exchange has a deadline. The end of a connection is the end of the peer: who waits for its tensors fails at once, and so does who
+ * begins to wait while nobody listens at its address. The next use connects again. Only allowed addresses are connected to, whoever names
+ * them, and only connections from allowed ones are served.
+ *
+ * <h2>Memory</h2>
+ * Received tensors have their memory before the peer is told to send them; a peer whose tensor finds no room waits for the answer, and
+ * its own sender with it. Tensors to be sent have at most as much. What nobody takes goes after a while.
+ *
+ * <h2>Threads</h2>
+ * One virtual thread for each connection, one for each peer that tensors are queued for, one that looks for what has expired. Any thread
+ * may use an endpoint.
+ */
+public final class P2pEndpoint implements AutoCloseable {
+    private static final Logger log = LoggerFactory.getLogger(P2pEndpoint.class);
+    private static final Duration SWEEP = Duration.ofMillis(500);
+    private static final Duration FORGET_LINK = Duration.ofMinutes(1);
+
+    /** How long a tensor that is got may not be there yet. */
+    private static final Duration APPEARS = Duration.ofSeconds(2);
+
+    private final P2pSettings settings;
+    private final PeerChannel channel;
+    private final WireTransport transport;
+    private final PeerAddress self;
+    private final SideChannel.Listener listener;
+    private final P2pStats stats = new P2pStats();
+    private final ReceiveStore received;
+    private final SendStore toSend;
+    private final Map<PeerAddress, Peer> peers = new ConcurrentHashMap<>();
+    private final CountDownLatch closing = new CountDownLatch(1);
+    private volatile boolean closed;
+
+    private P2pEndpoint(P2pSettings settings, PeerChannel channel, WireTransport transport) throws MessageException {
+        this.settings = settings;
+        this.channel = channel;
+        this.transport = transport;
+        this.received = new ReceiveStore(settings, stats);
+        this.toSend = new SendStore(settings, stats);
+        CountDownLatch ready = new CountDownLatch(1);
+        this.listener = channel.listen(settings.host(), settings.port(), caller -> arrived(caller, ready));
+        this.self = new PeerAddress(settings.host(), listener.port());
+        ready.countDown();
+    }
+
+    /**
+     * Takes control messages from now on.
+     *
+     * @param channel is the endpoint's from now on
+     * @param transport is the endpoint's too
+     * @throws MessageException if the address cannot be had
+     */
+    public static P2pEndpoint open(P2pSettings settings, PeerChannel channel, WireTransport transport)
+            throws MessageException {
+        P2pEndpoint endpoint = new P2pEndpoint(settings, channel, transport);
+        Thread.ofVirtual().name("p2p-expiry").start(endpoint::sweep);
+        return endpoint;
+    }
+
+    /** Where peers find this one. */
+    public PeerAddress address() {
+        return self;
+    }
+
+    public P2pStats stats() {
+        return stats;
+    }
+
+    /** Bytes of received tensors in the buffer, with what their sizes are rounded up to. */
+    public long bufferUsed() {
+        return received.bufferUsed();
+    }
+
+    /** Bytes of received tensors in the pool. */
+    public long poolUsed() {
+        return received.poolUsed();
+    }
+
+    /** Bytes of tensors on their way out. */
+    public long sendUsed() {
+        return toSend.used();
+    }
+
+    /**
+     * A tensor that was taken.
+     *
+     * @param data its bytes, until this is closed
+     */
+    public record Received(TensorHead head, MemorySegment data, Runnable giveBack) implements AutoCloseable {
+        @Override
+        public void close() {
+            giveBack.run();
+        }
+    }
+
+    // ---- sending
+
+    /**
+     * Gives a tensor to a peer, as the send type says: it is sent when this returns, or queued, or kept for the peer to get it.
+     *
+     * @param fill writes the tensor's bytes; runs before this returns
+     * @throws P2pException if it was not sent, or there is no memory for it in time
+     */
+    public void send(PeerAddress to, String tensorId, TensorHead head, Consumer<MemorySegment> fill)
+            throws P2pException {
+        try {
+            Peer peer = peer(to);
+            long bytes = bytes(head);
+            BuddyPool.Piece piece = toSend.reserve(tensorId, bytes, settings.transfer());
+            Outgoing outgoing = new Outgoing(to, tensorId, head, piece, System.nanoTime());
+            boolean handedOn = false;
+            try {
+                fill.accept(piece.memory());
+                switch (settings.sendType()) {
+                    case PUT -> peer.link.put(tensorId, head, piece.memory());
+                    case PUT_ASYNC -> {
+                        peer.queue(outgoing);
+                        handedOn = true;
+                    }
+                    case GET -> {
+                        toSend.keep(outgoing);
+                        handedOn = true;
+                    }
+                }
+            } finally {
+                if (!handedOn) {
+                    toSend.free(piece);
+                }
+            }
+        } catch (P2pException e) {
+            stats.add(Count.SEND_FAILURES, 1);
+            throw e;
+        }
+    }
+
+    private static long bytes(TensorHead head) throws P2pException {
+        try {
+            return Tensor.bytes(Tensor.Type.named(head.dtype()), head.shape());
+        } catch (IllegalArgumentException e) {
+            throw new P2pException(Fault.BROKEN, String.valueOf(e.getMessage()), e);
+        }
+    }
+
+    private Peer peer(PeerAddress address) throws P2pException {
+        if (!settings.allowed().allows(address.host())) {
+            stats.add(Count.REFUSED_PEERS, 1);
+            throw new P2pException(
+                    Fault.REFUSED, address + " is not an allowed peer; allowed are " + settings.allowed());
+        }
+        Peer peer = peers.computeIfAbsent(address, Peer::new);
+        if (closed) {
+            peer.close();
+            throw new P2pException(Fault.CANCELLED, "the endpoint is closed");
+        }
+        return peer;
+    }
+
+    /** A peer that this endpoint has to do with, and what is queued for it. */
+    private final class Peer {
+        private final PeerAddress address;
+        private final PeerLink link;
+        private final BlockingQueue<Outgoing> queue = new LinkedBlockingQueue<>();
+        private boolean sending;
+
+        private Peer(PeerAddress address) {
+            this.address = address;
+            this.link = new PeerLink(self, address, settings, stats, channel, transport, received::wake);
+        }
+
+        /** What is in the queue has its memory already, which bounds it. */
+        private synchronized void queue(Outgoing outgoing) {
+            queue.add(outgoing);
+            if (!sending) {
+                sending = true;
+                Thread.ofVirtual().name("p2p-send-" + address).start(this::sendAll);
+            }
+        }
+
+        private synchronized Optional<Outgoing> next() {
+            Optional<Outgoing> next = closed ? Optional.empty() : Optional.ofNullable(queue.poll());
+            sending = next.isPresent();
+            return next;
+        }
+
+        private void sendAll() {
+            for (Optional<Outgoing> next = next(); next.isPresent(); next = next()) {
+                Outgoing outgoing = next.get();
+                try {
+                    link.put(
+                            outgoing.tensorId(),
+                            outgoing.head(),
+                            outgoing.piece().memory());
+                } catch (P2pException e) {
+                    failed(outgoing, e);
+                } finally {
+                    toSend.free(outgoing);
+                }
+            }
+            if (closed) {
+                drop("");
+            }
+        }
+
+        /** The rest of what it belongs to is of no use; nor is anything if the peer has gone. */
+        private void failed(Outgoing outgoing, P2pException e) {
+            stats.add(Count.SEND_FAILURES, 1);
+            boolean gone = e.fault() == Fault.PEER_GONE;
+            int dropped = drop(gone ? "" : ReceiveStore.Key.group(outgoing.tensorId()));
+            log.warn("{} was not sent to {}, nor {} more: {}", outgoing.tensorId(), address, dropped, e.getMessage());
+        }
+
+        /** Takes a group's tensors out of the queue; all if it is empty. */
+        private int drop(String group) {
+            int dropped = 0;
+            for (Outgoing each : List.copyOf(queue)) {
+                boolean member = group.isEmpty()
+                        || ReceiveStore.Key.group(each.tensorId()).equals(group);
+                if (member && queue.remove(each)) {
+                    toSend.free(each);
+                    stats.add(Count.SEND_FAILURES, 1);
+                    dropped++;
+                }
+            }
+            return dropped;
+        }
+
+        private synchronized boolean isUnused() {
+            return !sending && queue.isEmpty() && link.isUnused(FORGET_LINK);
+        }
+
+        private void close() {
+            drop("");
+            link.close();
+        }
+    }
+
+    // ---- receiving
+
+    /**
+     * Takes a tensor that a peer has put here, or gets it from there, as the send type says; waits for it.
+     *
+     * @throws P2pException if it does not come in time, or will not come
+     */
+    public Received receive(PeerAddress from, String tensorId, Duration timeout) throws P2pException {
+        Peer peer = peer(from);
+        ReceiveStore.Key key = new ReceiveStore.Key(from, tensorId);
+        return switch (settings.sendType()) {
+            case PUT, PUT_ASYNC -> {
+                if (!received.has(key)) {
+                    peer.link.watch();
+                }
+                yield received.take(
+                        key,
+                        timeout,
+                        () -> peer.link.isGone() ? Optional.of("its connection has ended") : Optional.empty());
+            }
+            case GET -> {
+                get(peer, key, timeout);
+                yield received.take(key, Duration.ZERO, Optional::empty);
+            }
+        };
+    }
+
+    private void get(Peer peer, ReceiveStore.Key key, Duration timeout) throws P2pException {
+        Duration most = timeout.compareTo(APPEARS) < 0 ? timeout : APPEARS;
+        long end = System.nanoTime() + most.toNanos();
+        long pause = Duration.ofMillis(5).toNanos();
+        Incoming incoming = new Incoming(key);
+        while (true) {
+            Optional<TensorHead> head;
+            try {
+                head = peer.link.get(key.tensorId(), incoming::room);
+            } catch (P2pException e) {
+                incoming.failed(e);
+                throw e;
+            }
+            if (head.isPresent()) {
+                incoming.arrived(head.get());
+                return;
+            }
+            if (System.nanoTime() - end > 0) {
+                throw new P2pException(Fault.MISSING, key.from() + " does not have " + key.tensorId());
+            }
+            LockSupport.parkNanos(pause);
+            pause = Math.min(2 * pause, Duration.ofMillis(200).toNanos());
+        }
+    }
+
+    /** A tensor between the moment in which its size is known and the one in which it is here. */
+    private final class Incoming {
+        private final ReceiveStore.Key key;
+        private Optional<BuddyPool.Piece> piece = Optional.empty();
+
+        private Incoming(ReceiveStore.Key key) {
+            this.key = key;
+        }
+
+        private MemorySegment room(TensorHead head) throws P2pException {
+            BuddyPool.Piece reserved =
+                    received.reserve(key, bytes(head), settings.transfer().dividedBy(2));
+            piece = Optional.of(reserved);
+            return reserved.memory();
+        }
+
+        private void arrived(TensorHead head) {
+            piece.ifPresent(here -> received.arrived(key, head, here));
+        }
+
+        private void failed(P2pException why) {
+            piece.ifPresent(here -> received.failed(key, here, why));
+        }
+    }
+
+    /**
+     * Drops a group that was to be received: all tensors whose ids are the same up to a {@code #}, those that are here and those that come
+     * later. Who waits for one fails at once.
+     */
+    public void forget(String group) {
+        received.forget(group);
+    }
+
+    /** Drops a group's tensors that are to be sent. */
+    public void dropUnsent(String group) {
+        toSend.forget(group);
+        peers.values().forEach(peer -> {
+            int unusedDropped = peer.drop(group);
+        });
+    }
+
+    // ---- being called
+
+    private Guest arrived(Caller caller, CountDownLatch ready) {
+        try {
+            ready.await();
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        }
+        String identity = caller.identity();
+        try {
+            PeerAddress from = PeerAddress.parse("identity", identity);
+            if (settings.allowed().allows(from.host()) && settings.allowed().admits(caller.address())) {
+                return new Visit(caller, from);
+            }
+            stats.add(Count.REFUSED_PEERS, 1);
+            log.debug("{} calls itself {}: not an allowed peer", caller.address(), from);
+        } catch (ConfigException e) {
+            stats.add(Count.MALFORMED, 1);
+            log.debug("{}: {}", caller.address(), e.getMessage());
+        }
+        caller.hangUp();
+        return frames -> {};
+    }
+
+    /** A peer's connection. Used by the connection's thread. */
+    private final class Visit implements Guest {
+        private final Caller caller;
+        private final PeerAddress from;
+        private Optional<Wire> wire = Optional.empty();
+
+        private Visit(Caller caller, PeerAddress from) {
+            this.caller = caller;
+            this.from = from;
+        }
+
+        @Override
+        public void received(List<byte[]> frames) throws MessageException {
+            try {
+                if (frames.size() != 1) {
+                    throw new ConfigException("message", "has " + frames.size() + " frames, must have one");
+                }
+                switch (P2pMessage.decode(frames.getFirst())) {
+                    case P2pMessage.New(byte[] uniqueId) -> connect(uniqueId);
+                    case P2pMessage.Put(String tensorId, TensorHead head) -> put(tensorId, head);
+                    case P2pMessage.Get(String tensorId) -> get(tensorId);
+                }
+            } catch (ConfigException e) {
+                stats.add(Count.MALFORMED, 1);
+                throw new MessageException(from + ": " + e.getMessage(), e);
+            } catch (PipeException e) {
+                stats.add(Count.BROKEN, 1);
+                throw new MessageException(from + ": " + e.getMessage(), e);
+            }
+        }
+
+        private void connect(byte[] uniqueId) throws PipeException {
+            wire.ifPresent(Wire::close);
+            wire = Optional.empty();
+            wire = Optional.of(transport.join(uniqueId, from.host(), settings.exchange()));
+        }
+
+        private Wire wire() {
+            return wire.orElseThrow(() -> new ConfigException("message.cmd", "asks for bytes before NEW"));
+        }
+
+        private void put(String tensorId, TensorHead head) throws MessageException, PipeException {
+            Wire bytes = wire();
+            Incoming incoming = new Incoming(new ReceiveStore.Key(from, tensorId));
+            MemorySegment room;
+            try {
+                room = incoming.room(head);
+            } catch (P2pException e) {
+                if (e.fault() == Fault.BROKEN) {
+                    throw new ConfigException("message.dtype", String.valueOf(e.getMessage()), e);
+                }
+                log.debug("{}: {}", from, e.getMessage());
+                caller.answer(List.of(PutReply.OUT_OF_MEMORY.encode()));
+                return;
+            }
+            try {
+                caller.answer(List.of(PutReply.TAKEN.encode()));
+                bytes.receive(room, settings.transfer());
+            } catch (MessageException | PipeException e) {
+                incoming.failed(new P2pException(Fault.BROKEN, tensorId + " broke off: " + e.getMessage(), e));
+                throw e;
+            }
+            incoming.arrived(head);
+        }
+
+        private void get(String tensorId) throws MessageException, PipeException {
+            Wire bytes = wire();
+            Optional<Outgoing> wanted = toSend.take(from, tensorId);
+            if (wanted.isEmpty()) {
+                caller.answer(List.of(new GetReply.Missing().encode()));
+                return;
+            }
+            Outgoing outgoing = wanted.get();
+            try {
+                caller.answer(List.of(new GetReply.Here(outgoing.head()).encode()));
+                MemorySegment data = outgoing.piece().memory();
+                bytes.send(data, settings.transfer());
+                stats.add(Count.SENT_TENSORS, 1);
+                stats.add(Count.SENT_BYTES, data.byteSize());
+            } finally {
+                toSend.free(outgoing);
+            }
+        }
+
+        @Override
+        public void left() {
+            wire.ifPresent(Wire::close);
+        }
+    }
+
+    // ---- the end
+
+    private void sweep() {
+        try {
+            while (!closing.await(SWEEP.toNanos(), TimeUnit.NANOSECONDS)) {
+                received.expire();
+                toSend.expire();
+                peers.values().removeIf(Peer::isUnused);
+            }
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    /** Ends connections, fails who waits, gives memory back. */
+    @Override
+    public void close() {
+        closed = true;
+        closing.countDown();
+        received.close();
+        peers.values().forEach(Peer::close);
+        listener.close();
+        channel.close();
+        transport.close();
+        toSend.close();
+    }
+}

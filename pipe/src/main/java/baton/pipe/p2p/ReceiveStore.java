@@ -1,0 +1,305 @@
+package baton.pipe.p2p;
+
+import baton.messages.p2p.P2pMessage.TensorHead;
+import baton.messages.p2p.PeerAddress;
+import baton.pipe.p2p.P2pException.Fault;
+import baton.pipe.p2p.P2pStats.Count;
+import java.time.Duration;
+import java.util.HashMap;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.Optional;
+import java.util.concurrent.locks.Condition;
+import java.util.concurrent.locks.ReentrantLock;
+import java.util.function.Supplier;
+
+/**
+ * Tensors that were put here and wait to be taken.
+ *
+ * <p>Guarded by one lock. A tensor is known by its id and by who put it, so that nobody can put one in another's place. Memory comes from
+ * the buffer, then from the pool; when both are full, who puts waits.
+ */
+final class ReceiveStore implements AutoCloseable {
+    /** Groups that are remembered as unwanted. */
+    private static final int MOST_UNWANTED = 8192;
+
+    /** Tensors at a time, however small; of those that did not come half as many are remembered. */
+    private static final int MOST_SLOTS = 1 << 16;
+
+    private final P2pSettings settings;
+    private final P2pStats stats;
+    private final BuddyPool buffer;
+    private final BuddyPool pool;
+    private final ReentrantLock lock = new ReentrantLock();
+    private final Condition changed = lock.newCondition();
+    private final Map<Key, Slot> slots = new HashMap<>();
+    private final Map<String, Boolean> unwanted = new LinkedHashMap<>();
+    private boolean closed;
+
+    ReceiveStore(P2pSettings settings, P2pStats stats) {
+        this.settings = settings;
+        this.stats = stats;
+        this.buffer = new BuddyPool(settings.bufferBytes());
+        this.pool = new BuddyPool(settings.poolBytes());
+    }
+
+    /** Which tensor, of whom. */
+    record Key(PeerAddress from, String tensorId) {
+        /** Tensors that belong together have ids that are the same up to a {@code #}. */
+        String group() {
+            return group(tensorId);
+        }
+
+        static String group(String tensorId) {
+            int hash = tensorId.indexOf('#');
+            return hash < 0 ? tensorId : tensorId.substring(0, hash);
+        }
+    }
+
+    private sealed interface Slot {
+        long since();
+
+        record Here(TensorHead head, BuddyPool.Piece piece, long since) implements Slot {}
+
+        record Failed(P2pException why, long since) implements Slot {}
+    }
+
+    /**
+     * Memory for a tensor that is coming; waits for room.
+     *
+     * @throws P2pException if there is none in time, or nobody wants it; who waits for it knows too
+     */
+    BuddyPool.Piece reserve(Key key, long bytes, Duration timeout) throws P2pException {
+        long left = timeout.toNanos();
+        lock.lock();
+        try {
+            while (true) {
+                if (closed || unwanted.containsKey(key.group())) {
+                    stats.add(Count.UNWANTED, 1);
+                    throw new P2pException(Fault.CANCELLED, "nobody wants " + key.tensorId);
+                }
+                boolean full = slots.size() >= MOST_SLOTS;
+                Optional<BuddyPool.Piece> piece = full ? Optional.empty() : buffer.allocate(bytes);
+                if (piece.isPresent()) {
+                    return piece.get();
+                }
+                piece = full ? Optional.empty() : pool.allocate(bytes);
+                if (piece.isPresent()) {
+                    stats.add(Count.SPILLED_TENSORS, 1);
+                    stats.add(Count.SPILLED_BYTES, bytes);
+                    return piece.get();
+                }
+                if (left <= 0 || Math.max(buffer.capacity(), pool.capacity()) < bytes) {
+                    stats.add(Count.OUT_OF_MEMORY, 1);
+                    P2pException why = new P2pException(
+                            Fault.OUT_OF_MEMORY,
+                            "no room for %d bytes of %s: %d of kv_buffer_size=%d and %d of mem_pool_size=%d are in use"
+                                    .formatted(
+                                            bytes,
+                                            key.tensorId,
+                                            buffer.used(),
+                                            buffer.capacity(),
+                                            pool.used(),
+                                            pool.capacity()));
+                    remember(key, why);
+                    throw why;
+                }
+                left = changed.awaitNanos(left);
+            }
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            throw new P2pException(Fault.CANCELLED, "interrupted while waiting for " + key.tensorId, e);
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** It is here. Takes the memory over. */
+    void arrived(Key key, TensorHead head, BuddyPool.Piece piece) {
+        lock.lock();
+        try {
+            stats.add(Count.RECEIVED_TENSORS, 1);
+            stats.add(Count.RECEIVED_BYTES, piece.memory().byteSize());
+            if (closed || unwanted.containsKey(key.group())) {
+                stats.add(Count.UNWANTED, 1);
+                piece.close();
+                changed.signalAll();
+            } else {
+                replace(key, new Slot.Here(head, piece, System.nanoTime()));
+            }
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** It will not come. */
+    void failed(Key key, BuddyPool.Piece piece, P2pException why) {
+        lock.lock();
+        try {
+            piece.close();
+            if (!unwanted.containsKey(key.group())) {
+                remember(key, why);
+            }
+            changed.signalAll();
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Memory was given back, or a peer has gone: who waits looks again. */
+    void wake() {
+        lock.lock();
+        try {
+            changed.signalAll();
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Whether there is something to take, or to be told. */
+    boolean has(Key key) {
+        lock.lock();
+        try {
+            return slots.containsKey(key);
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /**
+     * Takes a tensor out; waits for it.
+     *
+     * @param gone why the peer cannot put it any more, if so
+     */
+    P2pEndpoint.Received take(Key key, Duration timeout, Supplier<Optional<String>> gone) throws P2pException {
+        long left = timeout.toNanos();
+        lock.lock();
+        try {
+            while (true) {
+                Optional<Slot> slot = Optional.ofNullable(slots.remove(key));
+                if (slot.isPresent()) {
+                    switch (slot.get()) {
+                        case Slot.Here(TensorHead head, BuddyPool.Piece piece, long _) -> {
+                            return new P2pEndpoint.Received(head, piece.memory(), () -> giveBack(piece));
+                        }
+                        case Slot.Failed(P2pException why, long _) -> throw why;
+                    }
+                }
+                if (closed || unwanted.containsKey(key.group())) {
+                    throw new P2pException(Fault.CANCELLED, "nobody wants " + key.tensorId);
+                }
+                Optional<String> reason = gone.get();
+                if (reason.isPresent()) {
+                    throw new P2pException(Fault.PEER_GONE, key.from + " has gone: " + reason.get());
+                }
+                if (left <= 0) {
+                    throw new P2pException(
+                            Fault.DEADLINE,
+                            "%s has not put %s within %d ms".formatted(key.from, key.tensorId, timeout.toMillis()));
+                }
+                left = changed.awaitNanos(left);
+            }
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            throw new P2pException(Fault.CANCELLED, "interrupted while waiting for " + key.tensorId, e);
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    private void giveBack(BuddyPool.Piece piece) {
+        piece.close();
+        wake();
+    }
+
+    private void remember(Key key, P2pException why) {
+        if (slots.size() < MOST_SLOTS / 2) {
+            replace(key, new Slot.Failed(why, System.nanoTime()));
+        }
+    }
+
+    private void replace(Key key, Slot slot) {
+        discard(Optional.ofNullable(slots.put(key, slot)));
+        changed.signalAll();
+    }
+
+    private static void discard(Optional<Slot> slot) {
+        slot.ifPresent(old -> {
+            if (old instanceof Slot.Here here) {
+                here.piece.close();
+            }
+        });
+    }
+
+    /** Drops a group's tensors, those that come later too. */
+    void forget(String group) {
+        lock.lock();
+        try {
+            unwanted.put(group, true);
+            if (unwanted.size() > MOST_UNWANTED) {
+                unwanted.remove(unwanted.keySet().iterator().next());
+            }
+            slots.entrySet().removeIf(entry -> {
+                boolean drop = entry.getKey().group().equals(group);
+                if (drop) {
+                    discard(Optional.of(entry.getValue()));
+                }
+                return drop;
+            });
+            changed.signalAll();
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Drops what nobody has taken for long. */
+    void expire() {
+        long now = System.nanoTime();
+        lock.lock();
+        try {
+            slots.entrySet().removeIf(entry -> {
+                boolean old = now - entry.getValue().since() > settings.keep().toNanos();
+                if (old && entry.getValue() instanceof Slot.Here here) {
+                    stats.add(Count.EXPIRED, 1);
+                    here.piece.close();
+                    changed.signalAll();
+                }
+                return old;
+            });
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    long bufferUsed() {
+        return buffer.used();
+    }
+
+    long poolUsed() {
+        return pool.used();
+    }
+
+    int size() {
+        lock.lock();
+        try {
+            return slots.size();
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    @Override
+    public void close() {
+        lock.lock();
+        try {
+            closed = true;
+            slots.values().forEach(slot -> discard(Optional.of(slot)));
+            slots.clear();
+            changed.signalAll();
+        } finally {
+            lock.unlock();
+        }
+        buffer.close();
+        pool.close();
+    }
+}

@@ -1,0 +1,413 @@
+package baton.pipe.p2p;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import baton.kv.ConfigException;
+import baton.messages.MessageException;
+import baton.messages.PeerChannel;
+import baton.messages.p2p.P2pMessage;
+import baton.messages.p2p.P2pMessage.TensorHead;
+import baton.messages.p2p.PeerAddress;
+import baton.messages.zeromq.ZeroMqPeerChannel;
+import baton.pipe.WireId;
+import baton.pipe.WireTransport;
+import baton.pipe.memory.MemoryTransport;
+import baton.pipe.p2p.P2pEndpoint.Received;
+import baton.pipe.p2p.P2pException.Fault;
+import baton.pipe.p2p.P2pSettings.SendType;
+import baton.pipe.p2p.P2pStats.Count;
+import baton.pipe.tcp.TcpTransport;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.net.ServerSocket;
+import java.nio.channels.ServerSocketChannel;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.List;
+import java.util.Optional;
+import java.util.Random;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import java.util.function.BooleanSupplier;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+/** Endpoints beside each other, over real control sockets, with wires in memory or over TCP; and peers that mean no good. */
+@Timeout(180)
+class P2pEndpointTest {
+    private static final String HOST = "127.0.0.1";
+    private static final Duration SOON = Duration.ofSeconds(60);
+    private static final long BUFFER = 1 << 20;
+
+    private final List<P2pEndpoint> endpoints = new ArrayList<>();
+    private final MemoryTransport memory = new MemoryTransport();
+
+    @AfterEach
+    void close() {
+        endpoints.forEach(P2pEndpoint::close);
+    }
+
+    @ParameterizedTest
+    @CsvSource({"PUT,tcp", "PUT,memory", "PUT_ASYNC,tcp", "PUT_ASYNC,memory", "GET,tcp", "GET,memory"})
+    void tensorsComeInAnyOrderFromManyPeers(SendType type, String wires) throws Exception {
+        P2pEndpoint taker = endpoint(type, wires, BUFFER);
+        List<P2pEndpoint> senders = List.of(endpoint(type, wires, BUFFER), endpoint(type, wires, BUFFER));
+        List<Integer> order = new ArrayList<>();
+        for (int i = 0; i < 60; i++) {
+            order.add(i);
+            send(senders.get(i % 2), taker, "r" + i + "#layer", 100 + 37 * i, i);
+        }
+        Collections.shuffle(order, new Random(3));
+        for (int i : order) {
+            try (Received tensor = taker.receive(senders.get(i % 2).address(), "r" + i + "#layer", SOON)) {
+                assertThat(tensor.head()).isEqualTo(head(100 + 37 * i));
+                assertFilled(tensor.data(), 100 + 37 * i, i);
+            }
+        }
+        assertThat(taker.bufferUsed() + taker.poolUsed()).isZero();
+        assertThat(taker.stats().get(Count.RECEIVED_TENSORS)).isEqualTo(60);
+        until(() -> senders.stream().allMatch(sender -> sender.sendUsed() == 0));
+        assertThat(senders.stream()
+                        .mapToLong(sender -> sender.stats().get(Count.SENT_TENSORS))
+                        .sum())
+                .isEqualTo(60);
+    }
+
+    @Test
+    void manyWaitAtOnceAndBothWays() throws Exception {
+        P2pEndpoint a = endpoint(SendType.PUT_ASYNC, "tcp", BUFFER);
+        P2pEndpoint b = endpoint(SendType.PUT_ASYNC, "tcp", BUFFER);
+        List<CompletableFuture<Void>> waiting = new ArrayList<>();
+        for (int i = 0; i < 16; i++) {
+            int number = i;
+            waiting.add(taken(a, b.address(), "to-a-" + number, 1000, number));
+            waiting.add(taken(b, a.address(), "to-b-" + number, 1000, number));
+        }
+        for (int i = 15; i >= 0; i--) {
+            send(b, a, "to-a-" + i, 1000, i);
+            send(a, b, "to-b-" + i, 1000, i);
+        }
+        for (CompletableFuture<Void> each : waiting) {
+            each.get(60, TimeUnit.SECONDS);
+        }
+    }
+
+    /** What is full spills, then stops the sender; what is taken lets it go on. */
+    @Test
+    void aSlowTakerStopsTheSenderAtTheBuffersSize() throws Exception {
+        int tensors = 64;
+        int bytes = 64 << 10;
+        P2pEndpoint taker =
+                open(settings(SendType.PUT_ASYNC, 4L * bytes, 2L * bytes, Duration.ofSeconds(60), SOON), "tcp");
+        P2pEndpoint sender = open(settings(SendType.PUT_ASYNC, 4L * bytes, 0, Duration.ofSeconds(60), SOON), "tcp");
+        CompletableFuture<Void> sending = new CompletableFuture<>();
+        List<Integer> handedOver = Collections.synchronizedList(new ArrayList<>());
+        Thread.ofVirtual().start(() -> {
+            try {
+                for (int i = 0; i < tensors; i++) {
+                    send(sender, taker, "t" + i, bytes, i);
+                    handedOver.add(i);
+                }
+                sending.complete(null);
+            } catch (P2pException e) {
+                sending.completeExceptionally(e);
+            }
+        });
+        until(() ->
+                taker.bufferUsed() == 4L * bytes && taker.poolUsed() == 2L * bytes && sender.sendUsed() == 4L * bytes);
+        assertThat(sending).isNotDone();
+        assertThat(handedOver.size()).isLessThanOrEqualTo(4 + 2 + 4);
+        assertThat(taker.stats().get(Count.SPILLED_TENSORS)).isEqualTo(2);
+        for (int i = 0; i < tensors; i++) {
+            assertThat(taker.bufferUsed()).isLessThanOrEqualTo(4L * bytes);
+            assertThat(taker.poolUsed()).isLessThanOrEqualTo(2L * bytes);
+            assertThat(sender.sendUsed()).isLessThanOrEqualTo(4L * bytes);
+            try (Received tensor = taker.receive(sender.address(), "t" + i, SOON)) {
+                assertFilled(tensor.data(), bytes, i);
+            }
+        }
+        sending.get(60, TimeUnit.SECONDS);
+    }
+
+    @Test
+    void aTensorThatFindsNoRoomInTimeIsKnownToBothSides() throws Exception {
+        P2pEndpoint taker = open(settings(SendType.PUT, 1024, 0, Duration.ofMillis(400), SOON), "tcp");
+        P2pEndpoint sender = endpoint(SendType.PUT, "tcp", BUFFER);
+        send(sender, taker, "fits", 1024, 1);
+        assertFault(() -> send(sender, taker, "late", 512, 2), Fault.OUT_OF_MEMORY);
+        assertFault(() -> send(sender, taker, "large", 4096, 2), Fault.OUT_OF_MEMORY);
+        assertFault(() -> taker.receive(sender.address(), "late", SOON), Fault.OUT_OF_MEMORY);
+        taker.receive(sender.address(), "fits", SOON).close();
+        send(sender, taker, "now", 512, 3);
+        taker.receive(sender.address(), "now", SOON).close();
+        assertThat(taker.stats().get(Count.OUT_OF_MEMORY)).isEqualTo(2);
+    }
+
+    @Test
+    void whatIsGotMakesRoomForLaterOnesAndIsGivenToItsPeerOnly() throws Exception {
+        P2pEndpoint taker = endpoint(SendType.GET, "tcp", BUFFER);
+        P2pEndpoint stranger = endpoint(SendType.GET, "tcp", BUFFER);
+        P2pEndpoint sender = open(settings(SendType.GET, 4096, 0, SOON, SOON), "tcp");
+        for (int i = 0; i < 6; i++) {
+            send(sender, taker, "t" + i, 1024, i);
+        }
+        assertThat(sender.stats().get(Count.EVICTED)).isEqualTo(2);
+        assertFault(() -> stranger.receive(sender.address(), "t5", SOON), Fault.MISSING);
+        assertFault(() -> taker.receive(sender.address(), "t0", SOON), Fault.MISSING);
+        for (int i = 5; i > 1; i--) {
+            try (Received tensor = taker.receive(sender.address(), "t" + i, SOON)) {
+                assertFilled(tensor.data(), 1024, i);
+            }
+        }
+        assertThat(sender.sendUsed()).isZero();
+    }
+
+    @Test
+    void everyWaitEnds() throws Exception {
+        P2pEndpoint taker = endpoint(SendType.PUT, "tcp", BUFFER);
+        P2pEndpoint sender = endpoint(SendType.PUT, "tcp", BUFFER);
+        assertFault(() -> taker.receive(sender.address(), "never", Duration.ofMillis(100)), Fault.DEADLINE);
+
+        // One that nobody wants any more, and one whose peer goes.
+        CompletableFuture<Void> unwanted = taken(taker, sender.address(), "request#layer", 10, 0);
+        CompletableFuture<Void> orphan = taken(taker, sender.address(), "other#layer", 10, 0);
+        taker.forget("request");
+        assertThatThrownBy(() -> unwanted.get(60, TimeUnit.SECONDS)).hasRootCauseInstanceOf(P2pException.class);
+        assertFault(() -> send(sender, taker, "request#layer", 10, 0), Fault.OUT_OF_MEMORY);
+        sender.close();
+        assertThatThrownBy(() -> orphan.get(60, TimeUnit.SECONDS))
+                .hasRootCauseMessage(sender.address() + " has gone: its connection has ended");
+        assertFault(() -> taker.receive(sender.address(), "another", SOON), Fault.PEER_GONE);
+        assertFault(() -> taker.receive(new PeerAddress(HOST, freePort()), "x", SOON), Fault.PEER_GONE);
+    }
+
+    @ParameterizedTest
+    @CsvSource({"PUT", "PUT_ASYNC", "GET"})
+    void aPeerThatComesBackIsConnectedToAnew(SendType type) throws Exception {
+        P2pEndpoint steady = endpoint(type, "tcp", BUFFER);
+        P2pEndpoint first = endpoint(type, "tcp", BUFFER);
+        int port = first.address().port();
+        exchange(first, steady, "one");
+        exchange(steady, first, "two");
+        first.close();
+        P2pEndpoint again = open(at(settings(type, BUFFER, BUFFER, SOON, SOON), port), "tcp");
+        exchange(again, steady, "three");
+        exchange(steady, again, "four");
+    }
+
+    @Test
+    void whatNobodyTakesGoes() throws Exception {
+        Duration moment = Duration.ofMillis(50);
+        P2pEndpoint taker = open(settings(SendType.PUT, BUFFER, BUFFER, SOON, moment), "tcp");
+        P2pEndpoint sender = open(settings(SendType.GET, BUFFER, BUFFER, SOON, moment), "tcp");
+        P2pEndpoint putter = endpoint(SendType.PUT, "tcp", BUFFER);
+        send(putter, taker, "forgotten", 1000, 1);
+        send(sender, taker, "kept", 1000, 1);
+        until(() -> taker.bufferUsed() == 0 && sender.sendUsed() == 0);
+        assertThat(taker.stats().get(Count.EXPIRED)).isEqualTo(1);
+        assertThat(sender.stats().get(Count.EXPIRED)).isEqualTo(1);
+    }
+
+    @Test
+    void addressesThatAreNotAllowedAreNeverConnectedTo() throws Exception {
+        try (ServerSocketChannel trap = ServerSocketChannel.open();
+                PeerChannel peer = new ZeroMqPeerChannel()) {
+            trap.bind(new InetSocketAddress(InetAddress.ofLiteral("127.0.0.2"), 0));
+            trap.configureBlocking(false);
+            int port = ((InetSocketAddress) trap.getLocalAddress()).getPort();
+            P2pSettings all = settings(SendType.PUT, BUFFER, BUFFER, SOON, SOON);
+            AllowedPeers one = AllowedPeers.of("allowed_peers", List.of("127.0.0.1/32"));
+            P2pEndpoint strict = open(
+                    new P2pSettings(
+                            HOST, 0, SendType.PUT, BUFFER, BUFFER, one, all.exchange(), all.transfer(), all.keep()),
+                    "tcp");
+            PeerAddress elsewhere = new PeerAddress("127.0.0.2", port);
+
+            assertFault(() -> strict.receive(elsewhere, "x", SOON), Fault.REFUSED);
+            assertFault(() -> strict.send(elsewhere, "x", head(1), data -> {}), Fault.REFUSED);
+            assertFault(() -> strict.receive(new PeerAddress("localhost", port), "x", SOON), Fault.REFUSED);
+            byte[] leadsElsewhere = WireId.fresh(WireId.Kind.TCP, (InetSocketAddress) trap.getLocalAddress())
+                    .encode();
+            for (String identity : List.of(elsewhere.toString(), HOST + ":" + port, "nonsense", "evil.example:80")) {
+                PeerChannel.Call call = peer.call(HOST, strict.address().port(), identity, SOON, () -> {});
+                // The question behind it is answered, or the connection ended, when the first one has been dealt with.
+                assertThatThrownBy(() -> {
+                            call.tell(List.of(new P2pMessage.New(leadsElsewhere).encode()));
+                            call.ask(List.of(new P2pMessage.Get("x").encode()), SOON);
+                        })
+                        .isInstanceOf(MessageException.class);
+            }
+            assertThat(trap.accept()).isNull();
+            assertThat(strict.stats().get(Count.REFUSED_PEERS)).isGreaterThanOrEqualTo(5);
+        }
+    }
+
+    @Test
+    void allowedPeersAreHostsAddressesAndNetworks() {
+        AllowedPeers some =
+                AllowedPeers.of("allowed_peers", List.of("10.1.0.0/20", "Node-7.example", "fd00::/8", "192.0.2.7"));
+        for (String host : List.of("10.1.0.1", "10.1.15.255", "node-7.EXAMPLE", "fd12::1", "192.0.2.7")) {
+            assertThat(some.allows(host)).as(host).isTrue();
+        }
+        for (String host : List.of(
+                "10.1.16.0", "10.2.0.1", "node-8.example", "fe80::1", "192.0.2.8", "127.0.0.1", "0.0.0.0", "")) {
+            assertThat(some.allows(host)).as(host).isFalse();
+        }
+        AllowedPeers usual = AllowedPeers.byDefault(HOST);
+        assertThat(usual.allows("127.0.0.9")).isTrue();
+        assertThat(usual.allows("localhost")).isTrue();
+        assertThat(usual.allows("169.254.169.254")).isFalse();
+        for (String wrong : List.of("10.0.0.0/33", "10.0.0.0/x", "a b", "name/8", "")) {
+            assertThatThrownBy(() -> AllowedPeers.of("allowed_peers", List.of(wrong)))
+                    .isInstanceOf(ConfigException.class)
+                    .hasMessageContaining("allowed_peers");
+        }
+    }
+
+    /** Whatever control messages come: connections end or are answered, memory comes back, and others are served. */
+    @Test
+    void fuzzedControlMessagesCostTheirConnectionOnly() throws Exception {
+        long seed = Long.getLong("tests.seed", new Random().nextLong());
+        System.out.println("P2pEndpointTest: -Dtests.seed=" + seed);
+        Random random = new Random(seed);
+        P2pEndpoint taker = open(settings(SendType.PUT, BUFFER, 0, Duration.ofMillis(200), SOON), "tcp");
+        P2pEndpoint honest = endpoint(SendType.PUT, "tcp", BUFFER);
+        List<byte[]> good = List.of(
+                new P2pMessage.New(new byte[41]).encode(),
+                new P2pMessage.New(WireId.fresh(WireId.Kind.TCP, new InetSocketAddress(InetAddress.ofLiteral(HOST), 1))
+                                .encode())
+                        .encode(),
+                new P2pMessage.Put("fuzz#layer", head(1 << 12)).encode(),
+                new P2pMessage.Put("fuzz#layer", new TensorHead("int64", List.of(1L << 40, 1L << 40), Optional.empty()))
+                        .encode(),
+                new P2pMessage.Put("fuzz#layer", new TensorHead("float8", List.of(), Optional.empty())).encode(),
+                new P2pMessage.Get("x").encode());
+        try (PeerChannel peer = new ZeroMqPeerChannel()) {
+            for (int round = 0; round < 150; round++) {
+                String identity = round % 10 == 0 ? "i".repeat(255) : HOST + ":" + (1 + random.nextInt(65_535));
+                PeerChannel.Call call = peer.call(HOST, taker.address().port(), identity, SOON, () -> {});
+                try (call) {
+                    for (int message = 0; message < 4; message++) {
+                        byte[] bytes = good.get(random.nextInt(good.size())).clone();
+                        for (int change = random.nextInt(6); change > 0; change--) {
+                            bytes[random.nextInt(bytes.length)] = (byte) random.nextInt();
+                        }
+                        byte[] cut =
+                                random.nextInt(3) == 0 ? Arrays.copyOf(bytes, random.nextInt(bytes.length)) : bytes;
+                        List<byte[]> frames =
+                                random.nextInt(8) == 0 ? List.of(cut, new byte[random.nextInt(100_000)]) : List.of(cut);
+                        call.tell(frames);
+                    }
+                } catch (MessageException e) {
+                    assertThat(call.isOpen()).isFalse();
+                }
+                if (round % 25 == 0) {
+                    exchange(honest, taker, "honest-" + round);
+                }
+            }
+        }
+        exchange(honest, taker, "after all");
+        until(() -> taker.bufferUsed() == 0);
+        assertThat(taker.stats().get(Count.MALFORMED)).isPositive();
+        assertThat(taker.stats().get(Count.RECEIVED_TENSORS)).isEqualTo(7);
+    }
+
+    // ---- what the tests are written with
+
+    private interface Attempt {
+        void run() throws P2pException;
+    }
+
+    private static void assertFault(Attempt attempt, Fault fault) {
+        assertThatThrownBy(attempt::run)
+                .isInstanceOfSatisfying(
+                        P2pException.class,
+                        e -> assertThat(e.fault()).as(e.getMessage()).isEqualTo(fault));
+    }
+
+    private void exchange(P2pEndpoint from, P2pEndpoint to, String id) throws Exception {
+        send(from, to, id, 3000, 9);
+        try (Received tensor = to.receive(from.address(), id, SOON)) {
+            assertFilled(tensor.data(), 3000, 9);
+        }
+    }
+
+    private static CompletableFuture<Void> taken(P2pEndpoint by, PeerAddress from, String id, int bytes, int value) {
+        CompletableFuture<Void> done = new CompletableFuture<>();
+        Thread.ofVirtual().start(() -> {
+            try (Received tensor = by.receive(from, id, SOON)) {
+                assertFilled(tensor.data(), bytes, value);
+                done.complete(null);
+            } catch (P2pException | RuntimeException | AssertionError e) {
+                done.completeExceptionally(e);
+            }
+        });
+        return done;
+    }
+
+    private static void send(P2pEndpoint from, P2pEndpoint to, String id, int bytes, int value) throws P2pException {
+        from.send(to.address(), id, head(bytes), data -> data.fill((byte) value));
+    }
+
+    private static void assertFilled(MemorySegment data, int bytes, int value) {
+        byte[] wanted = new byte[bytes];
+        Arrays.fill(wanted, (byte) value);
+        assertThat(data.toArray(ValueLayout.JAVA_BYTE)).isEqualTo(wanted);
+    }
+
+    private static TensorHead head(long bytes) {
+        return new TensorHead("uint8", List.of(bytes), Optional.empty());
+    }
+
+    private P2pEndpoint endpoint(SendType type, String wires, long buffer) throws MessageException {
+        return open(settings(type, buffer, buffer, SOON, SOON), wires);
+    }
+
+    private P2pEndpoint open(P2pSettings settings, String wires) throws MessageException {
+        WireTransport transport = wires.equals("tcp") ? new TcpTransport() : memory;
+        P2pEndpoint endpoint = P2pEndpoint.open(settings, new ZeroMqPeerChannel(), transport);
+        endpoints.add(endpoint);
+        return endpoint;
+    }
+
+    private static P2pSettings settings(SendType type, long buffer, long pool, Duration transfer, Duration keep) {
+        return new P2pSettings(HOST, 0, type, buffer, pool, AllowedPeers.byDefault(HOST), SOON, transfer, keep);
+    }
+
+    private static P2pSettings at(P2pSettings settings, int port) {
+        return new P2pSettings(
+                settings.host(),
+                port,
+                settings.sendType(),
+                settings.bufferBytes(),
+                settings.poolBytes(),
+                settings.allowed(),
+                settings.exchange(),
+                settings.transfer(),
+                settings.keep());
+    }
+
+    private static int freePort() {
+        try (ServerSocket socket = new ServerSocket(0, 1, InetAddress.ofLiteral(HOST))) {
+            return socket.getLocalPort();
+        } catch (java.io.IOException e) {
+            throw new java.io.UncheckedIOException(e);
+        }
+    }
+
+    private static void until(BooleanSupplier condition) {
+        long end = System.nanoTime() + SOON.toNanos();
+        while (!condition.getAsBoolean() && System.nanoTime() < end) {
+            Thread.onSpinWait();
+        }
+        assertThat(condition.getAsBoolean()).isTrue();
+    }
+}
