@@ -25,10 +25,18 @@ final class Instance {
     private final String url;
     private final String host;
     private final int port;
+    private final Optional<String> kvAddress;
     private volatile Optional<String> down = Optional.of("not probed yet");
+    private volatile Optional<String> pushTarget = Optional.empty();
 
     Instance(Role role, URI address) {
+        this(role, address, Optional.empty());
+    }
+
+    /** @param kvAddress where its connector listens, {@code ip:port}, if it has registered with that */
+    Instance(Role role, URI address, Optional<String> kvAddress) {
         this.role = role;
+        this.kvAddress = kvAddress;
         this.host = address.getHost();
         this.port = address.getPort() < 0 ? 80 : address.getPort();
         this.url = "http://" + host + ":" + port;
@@ -49,6 +57,20 @@ final class Instance {
     /** {@code http://host:port}. */
     String url() {
         return url;
+    }
+
+    /** Where its connector listens, {@code ip:port}; known of registered instances only. */
+    Optional<String> kvAddress() {
+        return kvAddress;
+    }
+
+    /** The {@code kv_transfer_params} by which a decode instance asks this prefill instance to push, as JSON. */
+    Optional<String> pushTarget() {
+        return pushTarget;
+    }
+
+    void learnPushTarget(String params) {
+        pushTarget = Optional.of(params);
     }
 
     boolean isUp() {
@@ -72,6 +94,8 @@ final class Instance {
             log.warn("{} is down: {}", this, reason);
         }
         down = Optional.of(reason);
+        // When it comes back it is another engine, perhaps at another port.
+        pushTarget = Optional.empty();
     }
 
     @Override

@@ -64,10 +64,10 @@ public final class Router implements AutoCloseable {
         AtomicInteger running = new AtomicInteger();
         RouterMetrics metrics = new RouterMetrics(prefills, decodes, running);
         HandoffFlow flow = HandoffFlow.named(config.flow());
-        HealthProbe probe = new HealthProbe(vertx, config.limits(), prefills, decodes);
+        HealthProbe probe = new HealthProbe(vertx, config.limits());
         List<RouterVerticle> verticles = new CopyOnWriteArrayList<>();
         try {
-            await(probe.start(), config.limits().connect().plusSeconds(5));
+            await(probe.start(prefills, decodes), config.limits().connect().plusSeconds(5));
             await(
                     vertx.deployVerticle(
                             () -> {
