@@ -6,19 +6,14 @@ import java.io.BufferedOutputStream;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
-import java.net.ServerSocket;
 import java.net.Socket;
-import java.net.SocketTimeoutException;
 import java.time.Duration;
 import java.util.ArrayList;
-import java.util.Comparator;
 import java.util.List;
-import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.locks.LockSupport;
 import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -38,12 +33,9 @@ import org.slf4j.LoggerFactory;
  */
 public final class ZeroMqSideChannel implements SideChannel {
     private static final Logger log = LoggerFactory.getLogger(ZeroMqSideChannel.class);
-    private static final Duration SWEEP = Duration.ofMillis(200);
-    private static final Duration JOIN = Duration.ofSeconds(2);
-    private static final int BACKLOG = 128;
 
     private final Limits limits;
-    private final Set<RouterListener> listeners = ConcurrentHashMap.newKeySet();
+    private final Set<Router> listeners = ConcurrentHashMap.newKeySet();
     private final Set<Question> questions = ConcurrentHashMap.newKeySet();
     private volatile boolean closed;
 
@@ -73,30 +65,15 @@ public final class ZeroMqSideChannel implements SideChannel {
 
     @Override
     public Listener listen(String host, int port, Handler handler) throws MessageException {
-        RouterListener listener = new RouterListener(bind(host, port), handler);
-        listener.thread.start();
-        listeners.add(listener);
+        Router router = new Router(limits, host, port, false, caller -> new Answering(handler, caller));
+        router.start();
+        listeners.removeIf(Router::isClosed);
+        listeners.add(router);
         if (closed) {
-            listener.close();
+            router.close();
             throw new MessageException("the side channel is closed");
         }
-        return listener;
-    }
-
-    private static ServerSocket bind(String host, int port) throws MessageException {
-        ServerSocket socket = null;
-        try {
-            socket = new ServerSocket();
-            socket.setReuseAddress(true);
-            socket.setSoTimeout((int) SWEEP.toMillis());
-            socket.bind(new InetSocketAddress(InetAddress.getByName(host), port), BACKLOG);
-            return socket;
-        } catch (IOException | IllegalArgumentException e) {
-            if (socket != null) {
-                quietly(socket);
-            }
-            throw new MessageException("side channel cannot listen on " + host + ":" + port + ": " + e.getMessage(), e);
-        }
+        return router;
     }
 
     @Override
@@ -113,11 +90,11 @@ public final class ZeroMqSideChannel implements SideChannel {
     @Override
     public void close() {
         closed = true;
-        listeners.forEach(RouterListener::close);
+        listeners.forEach(Router::close);
         questions.forEach(question -> question.fail("the side channel was closed"));
     }
 
-    private static void quietly(AutoCloseable closeable) {
+    static void quietly(AutoCloseable closeable) {
         try {
             closeable.close();
         } catch (Exception e) {
@@ -189,140 +166,10 @@ public final class ZeroMqSideChannel implements SideChannel {
         }
     }
 
-    /** A bound address with its connections. */
-    private final class RouterListener implements Listener {
-        private final ServerSocket socket;
-        private final Handler handler;
-        private final Set<Asker> askers = ConcurrentHashMap.newKeySet();
-        private final Thread thread = Thread.ofVirtual().name("side-channel").unstarted(this::accept);
-
-        private RouterListener(ServerSocket socket, Handler handler) {
-            this.socket = socket;
-            this.handler = handler;
-        }
-
+    /** Everything up to the first empty frame is the envelope, which goes back with the answer. */
+    private record Answering(Handler handler, Router.Caller caller) implements Router.Guest {
         @Override
-        public int port() {
-            return socket.getLocalPort();
-        }
-
-        private void accept() {
-            while (!socket.isClosed()) {
-                try {
-                    admit(socket.accept());
-                } catch (SocketTimeoutException e) {
-                    // Nobody came; time to look at who is here.
-                } catch (IOException e) {
-                    if (!socket.isClosed()) {
-                        // Most likely out of file descriptors, which others may give back.
-                        log.warn("side channel on port {} cannot accept: {}", port(), e.getMessage());
-                        LockSupport.parkNanos(SWEEP.toNanos());
-                    }
-                }
-                sweep();
-            }
-        }
-
-        private void admit(Socket peer) {
-            if (askers.size() >= limits.connections()) {
-                Optional<Asker> longestIdle =
-                        askers.stream().filter(asker -> asker.idle).min(Comparator.comparingLong(asker -> asker.since));
-                if (longestIdle.isEmpty()) {
-                    log.warn("side channel on port {} refuses a connection: all {} are busy", port(), askers.size());
-                    quietly(peer);
-                    return;
-                }
-                longestIdle.get().end();
-                askers.remove(longestIdle.get());
-            }
-            Asker asker = new Asker(peer, this);
-            askers.add(asker);
-            asker.thread.start();
-        }
-
-        private void sweep() {
-            long now = System.nanoTime();
-            for (Asker asker : askers) {
-                Duration allowed = asker.idle ? limits.idle() : limits.exchange();
-                if (now - asker.since > allowed.toNanos()) {
-                    log.debug("side channel on port {}: the time of {} is up", port(), asker.peer);
-                    asker.end();
-                }
-            }
-        }
-
-        @Override
-        public void close() {
-            quietly(socket);
-            long end = System.nanoTime() + JOIN.toNanos();
-            join(thread, end);
-            askers.forEach(Asker::end);
-            askers.forEach(asker -> join(asker.thread, end));
-            listeners.remove(this);
-        }
-
-        private void join(Thread waited, long end) {
-            try {
-                if (!waited.join(Duration.ofNanos(Math.max(0, end - System.nanoTime())))) {
-                    log.warn("side channel on port {}: {} has not ended in time", port(), waited.getName());
-                }
-            } catch (InterruptedException e) {
-                Thread.currentThread().interrupt();
-            }
-        }
-    }
-
-    /** A connection that asks us. */
-    private final class Asker {
-        private final Socket peer;
-        private final RouterListener listener;
-        private final Thread thread =
-                Thread.ofVirtual().name("side-channel-peer").unstarted(this::run);
-        /** Waiting for a question, not in the middle of one. */
-        private volatile boolean idle;
-
-        /** When that began. */
-        private volatile long since = System.nanoTime();
-
-        private Asker(Socket peer, RouterListener listener) {
-            this.peer = peer;
-            this.listener = listener;
-        }
-
-        private void run() {
-            try (peer) {
-                peer.setTcpNoDelay(true);
-                Zmtp connection = new Zmtp(
-                        peer.getInputStream(),
-                        new BufferedOutputStream(peer.getOutputStream()),
-                        limits.frames(),
-                        limits.questionBytes());
-                connection.handshake("ROUTER", Set.of("REQ", "DEALER", "ROUTER"));
-                boolean more = true;
-                while (more && awaitQuestion(connection)) {
-                    more = answer(connection);
-                }
-            } catch (IOException e) {
-                log.debug("side channel on port {}: {} ended: {}", listener.port(), peer, e.getMessage());
-            } catch (RuntimeException e) {
-                log.warn("side channel on port {}: a question of {} could not be answered", listener.port(), peer, e);
-            } finally {
-                listener.askers.remove(this);
-            }
-        }
-
-        private boolean awaitQuestion(Zmtp connection) throws IOException {
-            since = System.nanoTime();
-            idle = true;
-            boolean more = connection.awaitMessage();
-            since = System.nanoTime();
-            idle = false;
-            return more;
-        }
-
-        /** Everything up to the first empty frame is the envelope, which goes back with the answer. */
-        private boolean answer(Zmtp connection) throws IOException {
-            List<byte[]> message = connection.receive();
+        public boolean received(List<byte[]> message) throws IOException {
             int body = 0;
             while (body < message.size() && message.get(body).length > 0) {
                 body++;
@@ -331,18 +178,18 @@ public final class ZeroMqSideChannel implements SideChannel {
             if (body >= message.size()) {
                 throw new Zmtp.Violation("a question without an empty frame before it, or without a frame after that");
             }
-            List<byte[]> frames = listener.handler.answer(List.copyOf(message.subList(body, message.size())));
+            // The exchange's time goes on while the answer is looked for.
+            List<byte[]> frames = handler.answer(List.copyOf(message.subList(body, message.size())));
             if (frames.isEmpty()) {
                 return false;
             }
             List<byte[]> reply = new ArrayList<>(message.subList(0, body));
             reply.addAll(frames);
-            connection.send(reply);
+            caller.send(reply);
             return true;
         }
 
-        private void end() {
-            quietly(peer);
-        }
+        @Override
+        public void left() {}
     }
 }

@@ -17,7 +17,7 @@ import java.util.Set;
  * One side of a connection in ZMTP 3.0 with the NULL mechanism (rfc.zeromq.org/spec/23), as libzmq 4 speaks it; the PING of ZMTP 3.1
  * (spec/37) is answered. What the peer may send is bounded: the size of a command, the frames of a message and their bytes.
  *
- * <p>Not thread-safe. Blocks as long as the streams do.
+ * <p>After the handshake one thread may send while another receives. Blocks as long as the streams do.
  */
 final class Zmtp {
     private static final int GREETING_BYTES = 64;
@@ -30,6 +30,7 @@ final class Zmtp {
     private static final int COMMAND = 4;
 
     private static final int MAX_COMMAND_BYTES = 512;
+    private static final int MAX_IDENTITY_BYTES = 255;
     private static final int MAX_PING_CONTEXT_BYTES = 16;
     /** Commands in a row without a message; nobody who waits for an answer sends so many. */
     private static final int MAX_COMMANDS = 64;
@@ -59,17 +60,24 @@ final class Zmtp {
         }
     }
 
+    /** Greets the peer as a socket without an identity. */
+    void handshake(String socketType, Set<String> peerTypes) throws IOException {
+        String unusedIdentity = handshake(socketType, "", peerTypes);
+    }
+
     /**
-     * Greets the peer and tells it this socket's type.
+     * Greets the peer and tells it this socket's type and identity.
      *
+     * @param identity ASCII, at most 255 characters; empty for none
      * @param peerTypes socket types that may be at the other end
+     * @return the peer's identity, one character for each byte; empty if it gives none
      * @throws Violation if the other side is no such socket
      */
-    void handshake(String socketType, Set<String> peerTypes) throws IOException {
+    String handshake(String socketType, String identity, Set<String> peerTypes) throws IOException {
         out.write(greeting());
         out.flush();
         readGreeting();
-        send(COMMAND, ready(socketType));
+        send(COMMAND, ready(socketType, identity));
         out.flush();
         int flags = readFlags();
         if ((flags & COMMAND) == 0) {
@@ -83,19 +91,22 @@ final class Zmtp {
         if (!name.equals("READY")) {
             throw new Violation("command '" + printable(name) + "' instead of READY");
         }
-        String type = socketType(command);
-        if (!peerTypes.contains(type)) {
-            throw new Violation(
-                    "Socket-Type is '" + printable(type) + "', must be one of " + String.join(", ", peerTypes));
+        Metadata peer = metadata(command);
+        if (!peerTypes.contains(peer.socketType)) {
+            throw new Violation("Socket-Type is '" + printable(peer.socketType) + "', must be one of "
+                    + String.join(", ", peerTypes));
         }
+        return peer.identity;
     }
 
     /** Sends one message. */
     void send(List<byte[]> frames) throws IOException {
-        for (int i = 0; i < frames.size(); i++) {
-            send(i + 1 < frames.size() ? MORE : 0, frames.get(i));
+        synchronized (out) {
+            for (int i = 0; i < frames.size(); i++) {
+                send(i + 1 < frames.size() ? MORE : 0, frames.get(i));
+            }
+            out.flush();
         }
-        out.flush();
     }
 
     /**
@@ -165,16 +176,19 @@ final class Zmtp {
         }
     }
 
-    private static byte[] ready(String socketType) {
+    private static byte[] ready(String socketType, String identity) {
         ByteArrayOutputStream command = new ByteArrayOutputStream();
         shortText(command, "READY");
         property(command, "Socket-Type", socketType);
-        property(command, "Identity", "");
+        property(command, "Identity", identity);
         return command.toByteArray();
     }
 
-    private static String socketType(ByteBuffer metadata) throws Violation {
+    private record Metadata(String socketType, String identity) {}
+
+    private static Metadata metadata(ByteBuffer metadata) throws Violation {
         String type = "";
+        String identity = "";
         while (metadata.hasRemaining()) {
             String name = shortText(metadata, "property name");
             if (metadata.remaining() < Integer.BYTES) {
@@ -188,9 +202,15 @@ final class Zmtp {
             metadata.get(value);
             if (name.equalsIgnoreCase("Socket-Type")) {
                 type = text(value);
+            } else if (name.equalsIgnoreCase("Identity")) {
+                identity = text(value);
             }
         }
-        return type;
+        if (identity.length() > MAX_IDENTITY_BYTES) {
+            throw new Violation(
+                    "Identity has " + identity.length() + " bytes, must have at most " + MAX_IDENTITY_BYTES);
+        }
+        return new Metadata(type, identity);
     }
 
     private void onCommand(ByteBuffer command) throws IOException {
@@ -206,8 +226,10 @@ final class Zmtp {
             ByteArrayOutputStream pong = new ByteArrayOutputStream();
             shortText(pong, "PONG");
             pong.writeBytes(context);
-            send(COMMAND, pong.toByteArray());
-            out.flush();
+            synchronized (out) {
+                send(COMMAND, pong.toByteArray());
+                out.flush();
+            }
         }
     }
 

@@ -1,0 +1,197 @@
+package baton.messages.p2p;
+
+import baton.kv.ConfigException;
+import java.io.IOException;
+import java.util.Arrays;
+import java.util.HexFormat;
+import java.util.List;
+import java.util.Optional;
+import org.jspecify.annotations.Nullable;
+import org.msgpack.core.MessageBufferPacker;
+
+/**
+ * What an instance says to another one's control address, by a DEALER socket whose identity is its own control address, in one frame: a
+ * msgpack map. vLLM's P2pNcclEngine speaks so.
+ */
+public sealed interface P2pMessage {
+    /** Bytes of NCCL's unique id; none is longer. */
+    int MOST_UNIQUE_ID_BYTES = 128;
+
+    /** Dimensions of a tensor, at most. */
+    int MOST_DIMENSIONS = 8;
+
+    /** UTF-16 units of a tensor's id, at most. */
+    int LONGEST_TENSOR_ID = 1024;
+
+    /**
+     * Let us be connected for tensors' bytes: {@code {"cmd": "NEW", "unique_id": bytes}}. Not answered.
+     *
+     * @param uniqueId tells how
+     */
+    record New(byte[] uniqueId) implements P2pMessage {
+        @Override
+        public byte[] encode() {
+            return Fields.pack(packer -> {
+                packer.packMapHeader(2);
+                packer.packString("cmd").packString("NEW");
+                packer.packString("unique_id").packBinaryHeader(uniqueId.length).writePayload(uniqueId);
+            });
+        }
+
+        @Override
+        public boolean equals(@Nullable Object other) {
+            return other instanceof New that && Arrays.equals(uniqueId, that.uniqueId);
+        }
+
+        @Override
+        public int hashCode() {
+            return Arrays.hashCode(uniqueId);
+        }
+
+        @Override
+        public String toString() {
+            return "New[uniqueId=" + HexFormat.of().formatHex(uniqueId) + "]";
+        }
+    }
+
+    /**
+     * Take a tensor: {@code {"cmd": "PUT", "tensor_id": text, "shape": [sizes], "dtype": text}}. Answered by a {@link PutReply}; if that
+     * is {@link PutReply#TAKEN}, the tensor's bytes follow on the connection.
+     */
+    record Put(String tensorId, TensorHead head) implements P2pMessage {
+        @Override
+        public byte[] encode() {
+            return Fields.pack(packer -> {
+                packer.packMapHeader(4 + head.extraFields());
+                packer.packString("cmd").packString("PUT");
+                packer.packString("tensor_id").packString(tensorId);
+                head.pack(packer);
+            });
+        }
+    }
+
+    /** Give me a tensor: {@code {"cmd": "GET", "tensor_id": text}}. Answered by a {@link GetReply}. */
+    record Get(String tensorId) implements P2pMessage {
+        @Override
+        public byte[] encode() {
+            return Fields.pack(packer -> {
+                packer.packMapHeader(2);
+                packer.packString("cmd").packString("GET");
+                packer.packString("tensor_id").packString(tensorId);
+            });
+        }
+    }
+
+    byte[] encode();
+
+    /** @throws ConfigException if the bytes are no such message */
+    static P2pMessage decode(byte[] message) {
+        Fields fields = Fields.read("message", message);
+        String command = fields.required("cmd", fields.command);
+        return switch (command) {
+            case "NEW" -> new New(fields.required("unique_id", fields.uniqueId));
+            case "PUT" -> new Put(fields.required("tensor_id", fields.tensorId), fields.head());
+            case "GET" -> new Get(fields.required("tensor_id", fields.tensorId));
+            default ->
+                throw new ConfigException(
+                        "message.cmd", "is '" + PeerAddress.shown(command) + "', must be NEW, PUT or GET");
+        };
+    }
+
+    /**
+     * What a tensor is.
+     *
+     * @param dtype torch's name of its elements' type
+     * @param shape sizes of its dimensions
+     * @param origin what vLLM does not say; empty from its instances, which ignore it
+     */
+    record TensorHead(String dtype, List<Long> shape, Optional<Origin> origin) {
+        public TensorHead {
+            shape = List.copyOf(shape);
+        }
+
+        private int extraFields() {
+            return origin.isPresent() ? 2 : 0;
+        }
+
+        private void pack(MessageBufferPacker packer) throws IOException {
+            packer.packString("shape").packArrayHeader(shape.size());
+            for (long size : shape) {
+                packer.packLong(size);
+            }
+            packer.packString("dtype").packString(dtype);
+            if (origin.isPresent()) {
+                packer.packString("tp_size").packInt(origin.get().tensorParallelSize);
+                packer.packString("digest").packString(origin.get().digest);
+            }
+        }
+    }
+
+    /**
+     * What a tensor was made from, in two fields that Baton adds: {@code "tp_size": number, "digest": text}.
+     *
+     * @param tensorParallelSize of the instance that made it
+     * @param digest names what both sides must have in common, e.g. the prompt
+     */
+    record Origin(int tensorParallelSize, String digest) {}
+
+    /** The answer to a {@link Put}: one byte, a digit. */
+    enum PutReply {
+        TAKEN('0'),
+        OUT_OF_MEMORY('1');
+
+        private final char digit;
+
+        PutReply(char digit) {
+            this.digit = digit;
+        }
+
+        public byte[] encode() {
+            return new byte[] {(byte) digit};
+        }
+
+        /** @throws ConfigException if the bytes are no such answer */
+        public static PutReply decode(byte[] answer) {
+            for (PutReply reply : values()) {
+                if (answer.length == 1 && answer[0] == reply.digit) {
+                    return reply;
+                }
+            }
+            throw new ConfigException("answer to PUT", "has " + answer.length + " bytes, must be the digit 0 or 1");
+        }
+    }
+
+    /** The answer to a {@link Get}: a msgpack map. */
+    sealed interface GetReply {
+        /** {@code {"ret": 0, "shape": [sizes], "dtype": text}}; the tensor's bytes follow on the connection. */
+        record Here(TensorHead head) implements GetReply {
+            @Override
+            public byte[] encode() {
+                return Fields.pack(packer -> {
+                    packer.packMapHeader(3 + head.extraFields());
+                    packer.packString("ret").packInt(0);
+                    head.pack(packer);
+                });
+            }
+        }
+
+        /** {@code {"ret": 1}}: there is no such tensor. */
+        record Missing() implements GetReply {
+            @Override
+            public byte[] encode() {
+                return Fields.pack(packer -> {
+                    packer.packMapHeader(1);
+                    packer.packString("ret").packInt(1);
+                });
+            }
+        }
+
+        byte[] encode();
+
+        /** @throws ConfigException if the bytes are no such answer */
+        static GetReply decode(byte[] answer) {
+            Fields fields = Fields.read("answer to GET", answer);
+            return fields.required("ret", fields.result) == 0 ? new Here(fields.head()) : new Missing();
+        }
+    }
+}

@@ -1,0 +1,67 @@
+package baton.messages.p2p;
+
+import baton.kv.ConfigException;
+import baton.messages.MsgpackReader;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.Optional;
+
+/**
+ * What an instance's rank 0 tells the proxy every few seconds, by a DEALER socket whose identity is its control address, in one frame:
+ * the msgpack map {@code {"type": "P" | "D", "http_address": "ip:port", "zmq_address": "ip:port"}}. It is not answered.
+ *
+ * @param http where it takes requests
+ * @param control where its rank 0 takes control messages
+ */
+public record Registration(Kind kind, PeerAddress http, PeerAddress control) {
+    /** What the instance is there for. */
+    public enum Kind {
+        PREFILL("P"),
+        DECODE("D");
+
+        private final String letter;
+
+        Kind(String letter) {
+            this.letter = letter;
+        }
+
+        private static Kind of(String letter) {
+            for (Kind kind : values()) {
+                if (kind.letter.equals(letter)) {
+                    return kind;
+                }
+            }
+            throw new ConfigException("registration.type", "is '" + PeerAddress.shown(letter) + "', must be P or D");
+        }
+    }
+
+    public byte[] encode() {
+        return Fields.pack(packer -> {
+            packer.packMapHeader(3);
+            packer.packString("type").packString(kind.letter);
+            packer.packString("http_address").packString(http.toString());
+            packer.packString("zmq_address").packString(control.toString());
+        });
+    }
+
+    /** @throws ConfigException if the bytes are no registration */
+    public static Registration decode(byte[] message) {
+        Map<String, String> texts = new HashMap<>();
+        MsgpackReader.readFields("registration", message, (name, value) -> switch (name) {
+            case "type", "http_address", "zmq_address" -> {
+                texts.put(name, value.text("registration." + name));
+                yield true;
+            }
+            default -> false;
+        });
+        return new Registration(
+                Kind.of(required(texts, "type")),
+                PeerAddress.parse("registration.http_address", required(texts, "http_address")),
+                PeerAddress.parse("registration.zmq_address", required(texts, "zmq_address")));
+    }
+
+    private static String required(Map<String, String> texts, String name) {
+        return Optional.ofNullable(texts.get(name))
+                .orElseThrow(() -> new ConfigException("registration." + name, "is missing"));
+    }
+}

@@ -1,0 +1,286 @@
+package baton.messages.zeromq;
+
+import baton.messages.MessageException;
+import baton.messages.PeerChannel;
+import baton.messages.SideChannel;
+import java.io.BufferedOutputStream;
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.net.Socket;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.concurrent.locks.ReentrantLock;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Calls are ZeroMQ DEALER sockets with an identity, listeners ROUTER sockets: what vLLM's P2pNcclEngine and its proxy speak.
+ *
+ * <p>Unlike libzmq's, a socket here is one connection: one that has ended is made again by who wants it, and says so to who depends on
+ * it. A message may have an empty frame first, as REQ sockets send it; the answer then has one too.
+ */
+public final class ZeroMqPeerChannel implements PeerChannel {
+    /** Messages are small; connections last. */
+    public static final ZeroMqSideChannel.Limits LIMITS =
+            new ZeroMqSideChannel.Limits(64 << 10, 64 << 10, 4, 1024, Duration.ofSeconds(5), Duration.ofDays(1));
+
+    private static final Logger log = LoggerFactory.getLogger(ZeroMqPeerChannel.class);
+    private static final int MOST_IDENTITY_BYTES = 255;
+
+    private final ZeroMqSideChannel.Limits limits;
+    private final Set<Router> routers = ConcurrentHashMap.newKeySet();
+    private final Set<Dealer> dealers = ConcurrentHashMap.newKeySet();
+    private volatile boolean closed;
+
+    public ZeroMqPeerChannel() {
+        this(LIMITS);
+    }
+
+    public ZeroMqPeerChannel(ZeroMqSideChannel.Limits limits) {
+        this.limits = limits;
+    }
+
+    @Override
+    public SideChannel.Listener listen(String host, int port, Reception reception) throws MessageException {
+        Router router = new Router(limits, host, port, true, caller -> new Visit(caller, reception));
+        router.start();
+        routers.removeIf(Router::isClosed);
+        routers.add(router);
+        if (closed) {
+            router.close();
+            throw new MessageException("the peer channel is closed");
+        }
+        return router;
+    }
+
+    @Override
+    public Call call(String host, int port, String identity, Duration timeout, Runnable whenEnded)
+            throws MessageException {
+        if (identity.isEmpty() || identity.length() > MOST_IDENTITY_BYTES) {
+            throw new IllegalArgumentException("identity='" + identity + "' must have 1 to 255 characters");
+        }
+        Dealer dealer = new Dealer(host, port, whenEnded);
+        dealers.add(dealer);
+        dealer.connect(identity, timeout);
+        if (closed) {
+            dealer.close();
+            throw new MessageException("the peer channel is closed");
+        }
+        return dealer;
+    }
+
+    @Override
+    public void close() {
+        closed = true;
+        routers.forEach(Router::close);
+        dealers.forEach(Dealer::close);
+    }
+
+    /** Hands a caller's messages on without the delimiter that REQ sockets put in front. */
+    private static final class Visit implements Router.Guest, Caller {
+        private final Router.Caller caller;
+        private final Guest guest;
+        private boolean delimited;
+
+        private Visit(Router.Caller caller, Reception reception) {
+            this.caller = caller;
+            this.guest = reception.arrived(this);
+        }
+
+        @Override
+        public boolean received(List<byte[]> message) throws IOException {
+            delimited = message.getFirst().length == 0 && message.size() > 1;
+            try {
+                guest.received(delimited ? message.subList(1, message.size()) : message);
+                return true;
+            } catch (MessageException e) {
+                throw new IOException(e.getMessage(), e);
+            }
+        }
+
+        @Override
+        public void left() {
+            guest.left();
+        }
+
+        @Override
+        public String identity() {
+            return caller.identity();
+        }
+
+        @Override
+        public InetAddress address() {
+            return caller.address();
+        }
+
+        @Override
+        public void answer(List<byte[]> frames) throws MessageException {
+            List<byte[]> message = new ArrayList<>(frames.size() + 1);
+            if (delimited) {
+                message.add(new byte[0]);
+            }
+            message.addAll(frames);
+            try {
+                caller.send(message);
+            } catch (IOException e) {
+                throw new MessageException("an answer did not get to " + caller.address() + ": " + e.getMessage(), e);
+            }
+        }
+
+        @Override
+        public void hangUp() {
+            caller.end();
+        }
+    }
+
+    /** A connection of ours. A thread reads from it until it ends; closing the socket ends whatever waits. */
+    private final class Dealer implements Call {
+        private final String host;
+        private final int port;
+        private final Socket socket = new Socket();
+        private final CompletableFuture<Zmtp> connected = new CompletableFuture<>();
+        private final CompletableFuture<String> ended = new CompletableFuture<>();
+        private final ReentrantLock turn = new ReentrantLock(true);
+
+        /** Of the question that is being asked. */
+        private volatile Optional<CompletableFuture<List<byte[]>>> answer = Optional.empty();
+
+        private Dealer(String host, int port, Runnable whenEnded) {
+            this.host = host;
+            this.port = port;
+            CompletableFuture<?> unusedEnd = ended.thenAccept(reason -> {
+                ZeroMqSideChannel.quietly(socket);
+                dealers.remove(this);
+                connected.completeExceptionally(failure(reason));
+                answer.ifPresent(waiting -> waiting.completeExceptionally(failure(reason)));
+                whenEnded.run();
+            });
+        }
+
+        private void connect(String identity, Duration timeout) throws MessageException {
+            Thread.ofVirtual().name("peer-call-" + host + ":" + port).start(() -> run(identity));
+            Zmtp unusedConnection = await(connected, timeout, "no connection");
+        }
+
+        private void run(String identity) {
+            try {
+                socket.setTcpNoDelay(true);
+                socket.setKeepAlive(true);
+                socket.connect(new InetSocketAddress(InetAddress.getByName(host), port));
+                Zmtp zmtp = new Zmtp(
+                        socket.getInputStream(),
+                        new BufferedOutputStream(socket.getOutputStream()),
+                        limits.frames(),
+                        limits.answerBytes());
+                String unusedIdentity = zmtp.handshake("DEALER", identity, Set.of("ROUTER", "REP", "DEALER"));
+                connected.complete(zmtp);
+                while (zmtp.awaitMessage()) {
+                    List<byte[]> frames = zmtp.receive();
+                    // What nobody asked for is nobody's.
+                    answer.ifPresentOrElse(
+                            waiting -> waiting.complete(frames),
+                            () -> log.debug("{}:{} says something that it was not asked", host, port));
+                }
+                ended.complete("the peer closed the connection");
+            } catch (IOException | RuntimeException e) {
+                ended.complete(e.getMessage() == null ? e.toString() : e.getMessage());
+            }
+        }
+
+        @Override
+        public void tell(List<byte[]> frames) throws MessageException {
+            turn.lock();
+            try {
+                send(frames);
+            } finally {
+                turn.unlock();
+            }
+        }
+
+        @Override
+        public List<byte[]> ask(List<byte[]> frames, Duration timeout) throws MessageException {
+            long end = System.nanoTime() + timeout.toNanos();
+            if (!takeTurn(timeout)) {
+                throw failure("no answer to the questions before within " + timeout.toMillis() + " ms");
+            }
+            try {
+                CompletableFuture<List<byte[]>> waiting = new CompletableFuture<>();
+                answer = Optional.of(waiting);
+                if (ended.isDone()) {
+                    throw failure(ended.join());
+                }
+                // A peer that does not read must not hold this thread.
+                CompletableFuture<?> unusedTimer = waiting.copy()
+                        .orTimeout(Math.max(1, timeout.toNanos()), TimeUnit.NANOSECONDS)
+                        .exceptionally(late -> {
+                            if (late instanceof TimeoutException) {
+                                ended.complete("no answer within " + timeout.toMillis() + " ms");
+                            }
+                            return List.of();
+                        });
+                send(frames);
+                return await(waiting, Duration.ofNanos(Math.max(0, end - System.nanoTime())), "no answer");
+            } finally {
+                answer = Optional.empty();
+                turn.unlock();
+            }
+        }
+
+        private boolean takeTurn(Duration timeout) throws MessageException {
+            try {
+                return turn.tryLock(timeout.toNanos(), TimeUnit.NANOSECONDS);
+            } catch (InterruptedException e) {
+                Thread.currentThread().interrupt();
+                throw failure("interrupted");
+            }
+        }
+
+        private void send(List<byte[]> frames) throws MessageException {
+            try {
+                connected.join().send(frames);
+            } catch (IOException e) {
+                ended.complete(String.valueOf(e.getMessage()));
+                throw failure(String.valueOf(e.getMessage()));
+            }
+        }
+
+        /** What is not there in time ends the call. */
+        private <T> T await(CompletableFuture<T> awaited, Duration timeout, String what) throws MessageException {
+            try {
+                return awaited.get(timeout.toNanos(), TimeUnit.NANOSECONDS);
+            } catch (TimeoutException e) {
+                ended.complete(what + " within " + timeout.toMillis() + " ms");
+                throw failure(ended.join());
+            } catch (InterruptedException e) {
+                Thread.currentThread().interrupt();
+                ended.complete("interrupted");
+                throw failure("interrupted");
+            } catch (ExecutionException e) {
+                throw e.getCause() instanceof MessageException known ? known : failure(String.valueOf(e.getCause()));
+            }
+        }
+
+        @Override
+        public boolean isOpen() {
+            return !ended.isDone();
+        }
+
+        @Override
+        public void close() {
+            ended.complete("the call was closed");
+        }
+
+        private MessageException failure(String reason) {
+            return new MessageException("call of " + host + ":" + port + ": " + reason);
+        }
+    }
+}

@@ -1,0 +1,335 @@
+package baton.messages.zeromq;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import baton.messages.MessageException;
+import baton.messages.PeerChannel;
+import baton.messages.PeerChannel.Call;
+import baton.messages.PeerChannel.Caller;
+import baton.messages.PeerChannel.Guest;
+import baton.messages.SideChannel.Listener;
+import java.io.IOException;
+import java.io.InputStream;
+import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.net.Socket;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.Arrays;
+import java.util.HexFormat;
+import java.util.List;
+import java.util.Objects;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import java.util.stream.IntStream;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.zeromq.SocketType;
+import org.zeromq.ZContext;
+import org.zeromq.ZMQ;
+
+/** Lasting connections beside JeroMQ's sockets and bytes that libzmq wrote. */
+@Timeout(180)
+class ZeroMqPeerChannelTest {
+    private static final String HOST = "127.0.0.1";
+    private static final Duration SOON = Duration.ofSeconds(60);
+
+    private final ZeroMqPeerChannel channel = new ZeroMqPeerChannel();
+    private final BlockingQueue<String> heard = new LinkedBlockingQueue<>();
+
+    @AfterEach
+    void close() {
+        channel.close();
+    }
+
+    @Test
+    void aCallAsksAndTellsOnOneConnection() throws Exception {
+        Listener listener = channel.listen(HOST, 0, this::echoing);
+        CountDownLatch ended = new CountDownLatch(1);
+
+        Call call = channel.call(HOST, listener.port(), "10.0.0.1:21001", SOON, ended::countDown);
+        call.tell(List.of(text("tell")));
+        for (int i = 0; i < 10; i++) {
+            assertThat(call.ask(List.of(text("ask " + i)), SOON)).containsExactly(text("ask " + i));
+        }
+
+        assertThat(hear()).isEqualTo("10.0.0.1:21001 arrives");
+        assertThat(hear()).isEqualTo("tell");
+        assertThat(call.isOpen()).isTrue();
+        call.close();
+        ended.await();
+        assertThat(call.isOpen()).isFalse();
+        String last = hear();
+        while (last.startsWith("ask")) {
+            last = hear();
+        }
+        assertThat(last).isEqualTo("10.0.0.1:21001 leaves");
+    }
+
+    @Test
+    void manyAskOnOneCall() throws Exception {
+        Listener listener = channel.listen(HOST, 0, this::echoing);
+        Call call = channel.call(HOST, listener.port(), "me", SOON, () -> {});
+
+        List<CompletableFuture<List<byte[]>>> answers =
+                IntStream.range(0, 50).mapToObj(i -> asked(call, "ask " + i)).toList();
+
+        for (int i = 0; i < answers.size(); i++) {
+            assertThat(answers.get(i).get()).containsExactly(text("ask " + i));
+        }
+    }
+
+    @Test
+    void jeroMqsDealerCallsWithAndWithoutADelimiter() throws Exception {
+        Listener listener = channel.listen(HOST, 0, this::echoing);
+        try (ZContext context = new ZContext()) {
+            ZMQ.Socket dealer = socket(context, SocketType.DEALER);
+            dealer.setIdentity(text("127.0.0.1:9"));
+            dealer.connect("tcp://" + HOST + ":" + listener.port());
+            dealer.send("tell");
+            dealer.send("ask 1");
+            assertThat(dealer.recvStr()).isEqualTo("ask 1");
+            dealer.sendMore("");
+            dealer.send("ask 2");
+            assertThat(dealer.recvStr()).isEmpty();
+            assertThat(dealer.recvStr()).isEqualTo("ask 2");
+        }
+        assertThat(hear()).isEqualTo("127.0.0.1:9 arrives");
+        assertThat(hear()).isEqualTo("tell");
+        assertThat(hear()).isEqualTo("ask 1");
+        assertThat(hear()).isEqualTo("ask 2");
+        assertThat(hear()).isEqualTo("127.0.0.1:9 leaves");
+    }
+
+    @Test
+    void jeroMqsRouterIsCalled() throws Exception {
+        try (ZContext context = new ZContext()) {
+            ZMQ.Socket router = socket(context, SocketType.ROUTER);
+            router.setHeartbeatIvl(20);
+            int port = router.bindToRandomPort("tcp://" + HOST);
+            Call call = channel.call(HOST, port, "127.0.0.1:21001", SOON, () -> {});
+            call.tell(List.of(text("news")));
+            assertThat(router.recvStr()).isEqualTo("127.0.0.1:21001");
+            assertThat(router.recvStr()).isEqualTo("news");
+
+            for (String question : List.of("a", "b".repeat(300))) {
+                CompletableFuture<List<byte[]>> answer = asked(call, question);
+                byte[] identity = router.recv();
+                assertThat(router.recvStr()).isEqualTo(question);
+                router.send(identity, ZMQ.SNDMORE);
+                router.send("0");
+                assertThat(answer.get()).containsExactly(text("0"));
+            }
+        }
+    }
+
+    @Test
+    void libzmqsDealerIsUnderstood() throws Exception {
+        BlockingQueue<byte[]> messages = new LinkedBlockingQueue<>();
+        Listener listener = channel.listen(HOST, 0, caller -> {
+            heard.add(caller.identity());
+            return frames -> messages.add(frames.getFirst());
+        });
+        List<byte[]> written = captured("C");
+        try (Socket socket = new Socket(InetAddress.ofLiteral(HOST), listener.port())) {
+            for (byte[] bytes : written) {
+                socket.getOutputStream().write(bytes);
+            }
+            assertThat(hear()).isEqualTo("127.0.0.1:21001");
+            for (byte[] bytes : written.subList(3, written.size())) {
+                // A frame of less than 256 bytes has a head of two.
+                assertThat(messages.poll(SOON.toSeconds(), TimeUnit.SECONDS))
+                        .isEqualTo(Arrays.copyOfRange(bytes, 2, bytes.length));
+            }
+        }
+    }
+
+    @Test
+    void libzmqsRouterIsUnderstoodAndGetsItsOwnDealersBytes() throws Exception {
+        List<byte[]> fromRouter = captured("S");
+        List<byte[]> fromDealer = captured("C");
+        try (ServerSocket server = new ServerSocket(0, 1, InetAddress.ofLiteral(HOST))) {
+            CompletableFuture<List<byte[]>> answer = new CompletableFuture<>();
+            Thread.ofVirtual().start(() -> {
+                try (Call call = channel.call(HOST, server.getLocalPort(), "127.0.0.1:21001", SOON, () -> {})) {
+                    byte[] put = fromDealer.get(4);
+                    answer.complete(call.ask(List.of(Arrays.copyOfRange(put, 2, put.length)), SOON));
+                } catch (MessageException e) {
+                    answer.completeExceptionally(e);
+                }
+            });
+            try (Socket socket = server.accept()) {
+                for (byte[] bytes : fromRouter.subList(0, 2)) {
+                    socket.getOutputStream().write(bytes);
+                }
+                byte[] ready = fromDealer.get(2);
+                byte[] put = fromDealer.get(4);
+                byte[] sent = socket.getInputStream().readNBytes(64 + ready.length + put.length);
+                assertThat(Arrays.copyOfRange(sent, 64, sent.length)).isEqualTo(concat(ready, put));
+                socket.getOutputStream().write(fromRouter.get(2));
+                assertThat(answer.get()).containsExactly(text("0"));
+            }
+        }
+    }
+
+    @Test
+    void aPeerThatIsNotThereOrGoesIsKnownAtOnce() throws Exception {
+        int free;
+        try (ServerSocket taken = new ServerSocket(0, 1, InetAddress.ofLiteral(HOST))) {
+            free = taken.getLocalPort();
+        }
+        assertThatThrownBy(() -> channel.call(HOST, free, "me", SOON, () -> {}))
+                .isInstanceOf(MessageException.class)
+                .hasMessageContaining(HOST + ":" + free);
+
+        ZeroMqPeerChannel other = new ZeroMqPeerChannel();
+        CountDownLatch asked = new CountDownLatch(1);
+        Listener listener = other.listen(HOST, 0, caller -> frames -> asked.countDown());
+        CountDownLatch ended = new CountDownLatch(1);
+        Call call = channel.call(HOST, listener.port(), "me", SOON, ended::countDown);
+        CompletableFuture<List<byte[]>> answer = asked(call, "are you there?");
+        asked.await();
+        other.close();
+        ended.await();
+        assertThatThrownBy(answer::get).hasRootCauseInstanceOf(MessageException.class);
+        assertThatThrownBy(() -> call.ask(List.of(text("x")), SOON)).isInstanceOf(MessageException.class);
+        assertThatThrownBy(() -> call.tell(List.of(text("x")))).isInstanceOf(MessageException.class);
+    }
+
+    @Test
+    void aQuestionWithoutAnAnswerEndsTheCallInTime() throws Exception {
+        Listener listener = channel.listen(HOST, 0, caller -> frames -> {});
+        CountDownLatch ended = new CountDownLatch(1);
+        Call call = channel.call(HOST, listener.port(), "me", SOON, ended::countDown);
+
+        assertThatThrownBy(() -> call.ask(List.of(text("x")), Duration.ofMillis(100)))
+                .isInstanceOf(MessageException.class)
+                .hasMessageContaining("no answer within");
+        ended.await();
+
+        try (ServerSocket silent = new ServerSocket(0, 1, InetAddress.ofLiteral(HOST))) {
+            assertThatThrownBy(() -> channel.call(HOST, silent.getLocalPort(), "me", Duration.ofMillis(100), () -> {}))
+                    .isInstanceOf(MessageException.class)
+                    .hasMessageContaining("no connection within");
+        }
+    }
+
+    /** Handling may take longer than a message may be under way. */
+    @Test
+    void aGuestMayTakeItsTime() throws Exception {
+        Duration exchange = Duration.ofMillis(300);
+        CountDownLatch release = new CountDownLatch(1);
+        try (ZeroMqPeerChannel hasty = new ZeroMqPeerChannel(
+                new ZeroMqSideChannel.Limits(1 << 10, 1 << 10, 4, 4, exchange, Duration.ofDays(1)))) {
+            Listener listener = hasty.listen(HOST, 0, caller -> frames -> {
+                await(release);
+                caller.answer(frames);
+            });
+            Call patient = channel.call(HOST, listener.port(), "patient", SOON, () -> {});
+            CompletableFuture<List<byte[]>> answer = asked(patient, "slowly");
+            // One that says half a message is cut off meanwhile, by the same look at all connections.
+            try (Socket half = new Socket(InetAddress.ofLiteral(HOST), listener.port())) {
+                half.setSoTimeout((int) SOON.toMillis());
+                half.getOutputStream().write(0xff);
+                half.getInputStream().readAllBytes();
+            }
+            release.countDown();
+            assertThat(answer.get()).containsExactly(text("slowly"));
+        }
+    }
+
+    @Test
+    void aGuestThatFailsOrHangsUpEndsItsConnectionOnly() throws Exception {
+        Listener listener = channel.listen(HOST, 0, caller -> frames -> {
+            switch (new String(frames.getFirst(), StandardCharsets.UTF_8)) {
+                case "fail" -> throw new MessageException("asked to");
+                case "hang up" -> caller.hangUp();
+                default -> caller.answer(frames);
+            }
+        });
+        for (String word : List.of("fail", "hang up")) {
+            CountDownLatch ended = new CountDownLatch(1);
+            Call call = channel.call(HOST, listener.port(), word, SOON, ended::countDown);
+            assertThatThrownBy(() -> call.ask(List.of(text(word)), SOON)).isInstanceOf(MessageException.class);
+            ended.await();
+        }
+        Call call = channel.call(HOST, listener.port(), "good", SOON, () -> {});
+        assertThat(call.ask(List.of(text("fine")), SOON)).containsExactly(text("fine"));
+    }
+
+    private Guest echoing(Caller caller) {
+        heard.add(caller.identity() + " arrives");
+        return new PeerChannel.Guest() {
+            @Override
+            public void received(List<byte[]> frames) throws MessageException {
+                heard.add(new String(frames.getFirst(), StandardCharsets.UTF_8));
+                if (frames.getFirst()[0] == 'a') {
+                    caller.answer(frames);
+                }
+            }
+
+            @Override
+            public void left() {
+                heard.add(caller.identity() + " leaves");
+            }
+        };
+    }
+
+    private String hear() throws InterruptedException {
+        return Objects.requireNonNull(heard.poll(SOON.toSeconds(), TimeUnit.SECONDS), "nothing in time");
+    }
+
+    private static CompletableFuture<List<byte[]>> asked(Call call, String question) {
+        CompletableFuture<List<byte[]>> answer = new CompletableFuture<>();
+        Thread.ofVirtual().start(() -> {
+            try {
+                answer.complete(call.ask(List.of(text(question)), SOON));
+            } catch (MessageException e) {
+                answer.completeExceptionally(e);
+            }
+        });
+        return answer;
+    }
+
+    private static void await(CountDownLatch latch) {
+        try {
+            latch.await();
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    /** Now and then JeroMQ's connections say nothing at first, so they are given up soon and made again. */
+    private static ZMQ.Socket socket(ZContext context, SocketType type) {
+        ZMQ.Socket socket = context.createSocket(type);
+        socket.setReceiveTimeOut((int) SOON.toMillis());
+        socket.setHandshakeIvl(300);
+        return socket;
+    }
+
+    private static List<byte[]> captured(String side) throws IOException {
+        try (InputStream in = Objects.requireNonNull(
+                ZeroMqPeerChannelTest.class.getResourceAsStream("/baton/messages/p2p/pyzmq-msgpack.txt"))) {
+            return new String(in.readAllBytes(), StandardCharsets.US_ASCII)
+                    .lines()
+                    .filter(line -> line.startsWith(side))
+                    .map(line -> HexFormat.of().parseHex(line.substring(2)))
+                    .toList();
+        }
+    }
+
+    private static byte[] concat(byte[] a, byte[] b) {
+        byte[] both = Arrays.copyOf(a, a.length + b.length);
+        System.arraycopy(b, 0, both, a.length, b.length);
+        return both;
+    }
+
+    private static byte[] text(String text) {
+        return text.getBytes(StandardCharsets.UTF_8);
+    }
+}
