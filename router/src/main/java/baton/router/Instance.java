@@ -1,5 +1,6 @@
 package baton.router;
 
+import baton.messages.p2p.PeerAddress;
 import java.net.URI;
 import java.util.Optional;
 import org.slf4j.Logger;
@@ -25,7 +26,7 @@ final class Instance {
     private final String url;
     private final String host;
     private final int port;
-    private final Optional<String> kvAddress;
+    private final Optional<PeerAddress> kvAddress;
     private volatile Optional<String> down = Optional.of("not probed yet");
     private volatile Optional<String> pushTarget = Optional.empty();
 
@@ -33,8 +34,8 @@ final class Instance {
         this(role, address, Optional.empty());
     }
 
-    /** @param kvAddress where its connector listens, {@code ip:port}, if it has registered with that */
-    Instance(Role role, URI address, Optional<String> kvAddress) {
+    /** @param kvAddress where its connector listens, if it has registered with that */
+    Instance(Role role, URI address, Optional<PeerAddress> kvAddress) {
         this.role = role;
         this.kvAddress = kvAddress;
         this.host = address.getHost();
@@ -59,8 +60,8 @@ final class Instance {
         return url;
     }
 
-    /** Where its connector listens, {@code ip:port}; known of registered instances only. */
-    Optional<String> kvAddress() {
+    /** Where its connector listens; known of registered instances only. */
+    Optional<PeerAddress> kvAddress() {
         return kvAddress;
     }
 

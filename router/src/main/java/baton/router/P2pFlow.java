@@ -1,5 +1,7 @@
 package baton.router;
 
+import baton.messages.p2p.P2pRequestId;
+import baton.messages.p2p.PeerAddress;
 import io.vertx.core.buffer.Buffer;
 import java.util.UUID;
 
@@ -24,18 +26,21 @@ record P2pFlow() implements HandoffFlow {
     /** A client's id must not lead a decode instance to addresses of the client's choice. */
     @Override
     public String idWithoutHandoff(String requestId) {
-        return requestId.contains("___") ? UUID.randomUUID().toString() : requestId;
+        return requestId.contains("_addr_") ? UUID.randomUUID().toString() : requestId;
     }
 
     @Override
     public Handoff begin(JsonObjectText body, String requestId, Instance prefill, Instance decode) {
         Buffer prefillBody = HandoffFlow.prefillOnly(body).build();
-        String id = "___prefill_addr_" + address(prefill) + "___decode_addr_" + address(decode) + "_"
-                + UUID.randomUUID().toString().replace("-", "");
-        return new Handoff(id, prefillBody, prefilled -> prefilled.map(done -> body.text()));
+        P2pRequestId id = new P2pRequestId(address(prefill), address(decode), unique());
+        return new Handoff(id.format(), prefillBody, prefilled -> prefilled.map(done -> body.text()));
     }
 
-    private static String address(Instance instance) {
+    private static PeerAddress address(Instance instance) {
         return instance.kvAddress().orElseThrow(() -> new IllegalStateException(instance + " has not registered"));
+    }
+
+    private static String unique() {
+        return UUID.randomUUID().toString().replace("-", "");
     }
 }
