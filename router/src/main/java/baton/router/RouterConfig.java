@@ -182,7 +182,7 @@ public record RouterConfig(
 
     private static List<URI> requireAddresses(String field, List<URI> addresses, boolean mayBeEmpty) {
         if (addresses.isEmpty() && !mayBeEmpty) {
-            throw new ConfigException(field, "needs at least one instance, http://host:port");
+            throw new ConfigException(field, "needs at least one instance, http://host:port, or a register port");
         }
         Set<String> seen = new HashSet<>();
         for (URI address : addresses) {
