@@ -354,6 +354,7 @@ class RegistrationTest {
         HttpResponse<String> early = fixture.post(router, BODY);
         assertThat(early.statusCode()).isEqualTo(503);
         assertThat(early.body()).contains(prefill.uri() + " (up, but it has not registered)");
+        assertThat(fixture.get(router, "/health").statusCode()).isEqualTo(503);
         register(router, "P", prefill, "127.0.0.1:21001");
         Peer silent = register(router, "D", decode, "127.0.0.1:22001");
         awaitMetric(router, JOINED, 2);
