@@ -1,8 +1,10 @@
 package baton.cli;
 
+import baton.kv.ConfigException;
 import baton.router.Router;
 import baton.router.RouterConfig;
 import java.net.URI;
+import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.Callable;
@@ -17,6 +19,9 @@ import picocli.CommandLine.Option;
         mixinStandardHelpOptions = true,
         sortOptions = false)
 final class RouteCommand implements Callable<Integer> {
+    /** How the line begins that says where instances register; it comes before the one that says where the router listens. */
+    static final String REGISTRATIONS = "Registrations at tcp://";
+
     @Option(
             names = "--host",
             defaultValue = "127.0.0.1",
@@ -29,17 +34,63 @@ final class RouteCommand implements Callable<Integer> {
             description = "Port to listen on, 0 for any free one (default: ${DEFAULT-VALUE}).")
     private int port;
 
-    @Option(names = "--prefill", required = true, paramLabel = "URL", description = "A prefill instance; repeatable.")
-    private List<URI> prefill;
+    @Option(
+            names = "--prefill",
+            paramLabel = "URL",
+            description = "A prefill instance; repeatable. Needed unless instances register.")
+    private List<URI> prefill = List.of();
 
-    @Option(names = "--decode", required = true, paramLabel = "URL", description = "A decode instance; repeatable.")
-    private List<URI> decode;
+    @Option(
+            names = "--decode",
+            paramLabel = "URL",
+            description = "A decode instance; repeatable. Needed unless instances register.")
+    private List<URI> decode = List.of();
 
     @Option(
             names = "--flow",
             defaultValue = RouterConfig.DEFAULT_FLOW,
-            description = "How a KV cache is handed over (default: ${DEFAULT-VALUE}).")
+            description = "How a KV cache is handed over: content-keyed, kv_transfer_params, kv_transfer_params_push or"
+                    + " p2p_nccl (default: ${DEFAULT-VALUE}).")
     private String flow;
+
+    @Option(
+            names = "--register-port",
+            description = "Port where instances may register themselves, 0 for any free one (default: they may not).")
+    private @Nullable Integer registerPort;
+
+    @Option(names = "--register-host", description = "Address to listen on for that (default: that of --host).")
+    private @Nullable String registerHost;
+
+    @Option(
+            names = "--register-ttl",
+            defaultValue = "5",
+            paramLabel = "SECONDS",
+            description = "A registered instance is dropped when it has not said for so long that it is there"
+                    + " (default: ${DEFAULT-VALUE}).")
+    private double registerTtl;
+
+    @Option(
+            names = "--register-allow",
+            paramLabel = "NETWORK",
+            description =
+                    "Network in which instances may register and be, as 10.1.0.0/16; repeatable (default: this host"
+                            + " and private networks).")
+    private List<String> registerAllow = RouterConfig.Registry.PRIVATE_NETWORKS;
+
+    @Option(
+            names = "--prefill-fallback",
+            defaultValue = "error",
+            description =
+                    "What becomes of a request that no prefill instance serves: error, or decode to let the decode"
+                            + " instance compute the prompt (default: ${DEFAULT-VALUE}).")
+    private String prefillFallback;
+
+    @Option(
+            names = "--local-prefill-threshold",
+            defaultValue = "0",
+            paramLabel = "BYTES",
+            description = "A shorter prompt, as JSON, is left to the decode instance (default: ${DEFAULT-VALUE}).")
+    private int localPrefillThreshold;
 
     @Option(names = "--api-key", description = "Key for the instances, for clients that send none.")
     private @Nullable String apiKey;
@@ -50,7 +101,40 @@ final class RouteCommand implements Callable<Integer> {
     @Override
     public Integer call() throws InterruptedException {
         Router router = Router.start(new RouterConfig(
-                host, port, prefill, decode, flow, Optional.ofNullable(apiKey), RouterConfig.Limits.DEFAULT));
+                host,
+                port,
+                prefill,
+                decode,
+                flow,
+                Optional.ofNullable(apiKey),
+                RouterConfig.Limits.DEFAULT,
+                registry(),
+                localPrefill()));
+        router.registerPort()
+                .ifPresent(open -> System.out.println(REGISTRATIONS + Service.reachable(registerHost()) + ":" + open));
         return Service.run("baton route", host, router.port(), exitWithParent, () -> {}, router::close);
+    }
+
+    private Optional<RouterConfig.Registry> registry() {
+        return Optional.ofNullable(registerPort)
+                .map(open -> new RouterConfig.Registry(
+                        registerHost(),
+                        open,
+                        Duration.ofMillis((long) (registerTtl * 1000)),
+                        RouterConfig.Registry.DEFAULT_MAX_INSTANCES,
+                        registerAllow));
+    }
+
+    private String registerHost() {
+        return registerHost == null ? host : registerHost;
+    }
+
+    private RouterConfig.LocalPrefill localPrefill() {
+        boolean fallback = switch (prefillFallback) {
+            case "decode" -> true;
+            case "error" -> false;
+            default -> throw ConfigException.unsupported("prefill fallback", prefillFallback, "error, decode");
+        };
+        return new RouterConfig.LocalPrefill(fallback, localPrefillThreshold);
     }
 }

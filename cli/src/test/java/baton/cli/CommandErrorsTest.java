@@ -135,6 +135,15 @@ class CommandErrorsTest {
         }
     }
 
+    @Test
+    void routersThatCannotWork() throws Exception {
+        assertRefused(run("route", "--port", "0"), 2, List.of("prefill", "at least one instance", "register port"));
+        assertRefused(
+                run("route", "--port", "0", "--register-port", "0", "--register-allow", "everybody"),
+                2,
+                List.of("register allow", "everybody", "10.1.0.0/16"));
+    }
+
     private void copyModel() throws IOException {
         try (Stream<Path> files = Files.list(Instances.MODEL)) {
             for (Path file : files.toList()) {

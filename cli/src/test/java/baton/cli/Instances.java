@@ -19,6 +19,7 @@ import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
@@ -213,6 +214,7 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
         private final Path log;
         private Process process;
         private CompletableFuture<URI> ready;
+        private volatile Optional<URI> registrations = Optional.empty();
 
         private Instance(String name, List<String> arguments, Path log) throws IOException {
             this.name = name;
@@ -233,7 +235,9 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
             Thread.ofPlatform().daemon().name(name + "-output").start(() -> {
                 try (BufferedReader output = started.inputReader(StandardCharsets.UTF_8)) {
                     for (String line = output.readLine(); line != null; line = output.readLine()) {
-                        if (line.startsWith(Service.READY)) {
+                        if (line.startsWith(RouteCommand.REGISTRATIONS)) {
+                            registrations = Optional.of(URI.create(line.substring(line.indexOf("tcp:"))));
+                        } else if (line.startsWith(Service.READY)) {
                             said.complete(URI.create(line.substring(Service.READY.length())));
                         }
                     }
@@ -252,6 +256,12 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
             } catch (ExecutionException | TimeoutException e) {
                 throw new AssertionError("not ready\n" + logTail(), e);
             }
+        }
+
+        /** Where instances register with a router that lets them; waits until it listens. */
+        URI registrations() throws InterruptedException {
+            URI unusedUrl = url();
+            return registrations.orElseThrow();
         }
 
         boolean isAlive() {

@@ -1,6 +1,7 @@
 package baton.router;
 
 import baton.kv.ConfigException;
+import baton.router.RouterMetrics.LocalPrefillReason;
 import baton.router.RouterMetrics.Outcome;
 import baton.router.UpstreamFailure.Kind;
 import io.micrometer.core.instrument.Timer;
@@ -34,6 +35,7 @@ import tools.jackson.databind.json.JsonMapper;
  * here; until then a leg that fails goes to another instance: prefill once, decode while there are instances left that
  * refuse or drop the connection or answer 503. From then on there is no retry, as the client would get tokens twice: the answer ends in an
  * error event, or breaks off. A 4xx of prefill is the client's answer. Once the client has left, both legs are closed at once.
+ * Where the settings say so, a prompt that no prefill instance computes is left to the decode instance.
  *
  * <h2>Concurrency</h2>
  * Everything happens on the event loop of the client's connection. {@link #end} runs once; {@code ended} guards what is late.
@@ -55,10 +57,12 @@ final class Exchange {
     private final List<Instance> triedDecodes = new ArrayList<>(2);
     private String requestId;
     private @Nullable Plan plan;
+    private @Nullable LocalPrefillReason localPrefill;
     private @Nullable Instance decode;
     private @Nullable Leg prefillLeg;
     private @Nullable Leg decodeLeg;
     private int attempts;
+    private boolean prefillRetried;
     private long prefillMillis = -1;
     private long firstByteMillis = -1;
     private long bytes;
@@ -118,16 +122,43 @@ final class Exchange {
             reject(ApiError.badRequest("body", String.valueOf(e.getMessage())));
             return;
         }
-        Optional<Instance> prefill = services.prefills().next(triedPrefills);
+        RouterConfig.LocalPrefill policy = services.config().localPrefill();
+        if (promptBytes(parsed) < policy.belowBytes()) {
+            services.decodes()
+                    .next(triedDecodes)
+                    .ifPresentOrElse(
+                            any -> prefillLocally(any, LocalPrefillReason.SHORT), () -> noInstance(services.decodes()));
+            return;
+        }
+        Optional<Instance> prefill = services.prefills().next(triedPrefills, services.flow()::takes);
         // Chosen first as well: no prompt is computed that nobody could answer.
-        Optional<Instance> chosen = services.decodes().next(triedDecodes);
-        if (prefill.isEmpty()) {
+        Optional<Instance> chosen = services.decodes().next(triedDecodes, services.flow()::takes);
+        if (prefill.isEmpty() && !(policy.asFallback() && chosen.isPresent())) {
             noInstance(services.prefills());
         } else if (chosen.isEmpty()) {
             noInstance(services.decodes());
+        } else if (prefill.isEmpty()) {
+            prefillLocally(chosen.get(), LocalPrefillReason.UNAVAILABLE);
         } else {
             attempt(parsed, prefill.get(), chosen.get());
         }
+    }
+
+    private static int promptBytes(JsonObjectText parsed) {
+        return parsed.value("prompt")
+                .or(() -> parsed.value("messages"))
+                .map(json -> json.length)
+                .orElse(Integer.MAX_VALUE);
+    }
+
+    /** Leaves the whole request to a decode instance. */
+    private void prefillLocally(Instance chosen, LocalPrefillReason reason) {
+        services.metrics().prefilledLocally(reason);
+        localPrefill = reason;
+        attempts++;
+        plan = null;
+        requestId = services.flow().idWithoutHandoff(givenId);
+        sendDecode(chosen, body);
     }
 
     /** Runs the legs on these two instances; a prefill leg that has said the same to the same instance already counts. */
@@ -182,7 +213,9 @@ final class Exchange {
         if (prefillLeg != null) {
             prefillLeg.abort();
         }
-        triedPrefills.add(instance);
+        if (!triedPrefills.contains(instance)) {
+            triedPrefills.add(instance);
+        }
         Promise<JsonObjectText> answer = Promise.promise();
         Leg leg = new Leg(
                 services.vertx(),
@@ -200,16 +233,15 @@ final class Exchange {
             return;
         }
         if (clientHasBytes) {
-            log.warn("{}: prefill failed while decode already answers: {}", requestId, cause.getMessage());
+            log.warn("{}: prefill failed while decode already answers: {}", givenId, cause.getMessage());
             return;
         }
         if (decodeLeg != null) {
             decodeLeg.abort();
         }
         if (cause instanceof Rejection rejection) {
-            instanceHeaders();
             Headers.toClient(rejection.headers, client.headers());
-            client.putHeader(Headers.REQUEST_ID, requestId);
+            ownHeaders();
             bytes = rejection.body.length();
             client.setStatusCode(rejection.status);
             end(Outcome.REJECTED);
@@ -218,13 +250,18 @@ final class Exchange {
         }
         if (cause instanceof UpstreamFailure failure) {
             note(failure);
-            Optional<Instance> other = triedPrefills.size() > 1
-                    ? Optional.empty()
-                    : services.prefills().next(triedPrefills);
+            Optional<Instance> other =
+                    prefillRetried ? Optional.empty() : services.prefills().next(triedPrefills, services.flow()::takes);
             if (other.isPresent() && decode != null) {
-                log.info("{}: {}, trying {}", requestId, failure.describe(), other.get());
+                log.info("{}: {}, trying {}", givenId, failure.describe(), other.get());
                 services.metrics().retried(Instance.Role.PREFILL);
+                prefillRetried = true;
                 attempt(failed.body, other.get(), decode);
+                return;
+            }
+            if (services.config().localPrefill().asFallback() && decode != null) {
+                log.warn("{}: {}, {} computes the prompt", givenId, failure.describe(), decode);
+                prefillLocally(decode, LocalPrefillReason.FAILED);
                 return;
             }
             answerError(failure.status(), failure.describe(), Outcome.PREFILL_FAILED);
@@ -251,18 +288,24 @@ final class Exchange {
         note(failure);
         boolean retriable =
                 failure.kind() == Kind.CONNECT || failure.kind() == Kind.LOST || failure.kind() == Kind.REFUSED;
-        Optional<Instance> other = retriable ? services.decodes().next(triedDecodes) : Optional.empty();
+        Optional<Instance> other = retriable ? otherDecode() : Optional.empty();
         if (other.isEmpty()) {
             answerError(failure.status(), failure.describe(), Outcome.DECODE_FAILED);
             return;
         }
-        log.info("{}: {}, trying {}", requestId, failure.describe(), other.get());
+        log.info("{}: {}, trying {}", givenId, failure.describe(), other.get());
         services.metrics().retried(Instance.Role.DECODE);
         if (plan == null) {
             sendDecode(other.get(), decodeBody);
         } else {
             attempt(plan.body, plan.prefill, other.get());
         }
+    }
+
+    private Optional<Instance> otherDecode() {
+        return plan == null
+                ? services.decodes().next(triedDecodes)
+                : services.decodes().next(triedDecodes, services.flow()::takes);
     }
 
     private void clientLeft() {
@@ -282,7 +325,7 @@ final class Exchange {
     }
 
     private void noInstance(InstanceSet set) {
-        answerError(503, set.whyNone(), Outcome.UNAVAILABLE);
+        answerError(503, set.whyNone(services.flow()::takes), Outcome.UNAVAILABLE);
     }
 
     private void answerError(int status, String message, Outcome outcome) {
@@ -295,17 +338,23 @@ final class Exchange {
 
     private void answer(ApiError error, Outcome outcome) {
         if (!ended) {
-            instanceHeaders();
-            client.putHeader(Headers.REQUEST_ID, requestId);
+            ownHeaders();
             client.setStatusCode(error.status());
             end(outcome);
             error.send(client);
         }
     }
 
-    private void instanceHeaders() {
+    private void ownHeaders() {
+        client.putHeader(Headers.REQUEST_ID, givenId);
+        if (!requestId.equals(givenId)) {
+            client.putHeader(Headers.HANDOFF_ID, requestId);
+        }
         if (plan != null) {
             client.putHeader(Headers.PREFILL, plan.prefill.url());
+        }
+        if (localPrefill != null) {
+            client.putHeader(Headers.LOCAL_PREFILL, localPrefill.label);
         }
         if (decodeLeg != null && decode != null) {
             client.putHeader(Headers.DECODE, decode.url());
@@ -337,12 +386,13 @@ final class Exchange {
         services.metrics().request.record(nanos, TimeUnit.NANOSECONDS);
         if (log.isInfoEnabled()) {
             log.info(
-                    "request={} path={} outcome={} status={} prefill={} prefill_ms={} decode={} first_byte_ms={} total_ms={} bytes={}",
-                    requestId,
+                    "request={} handoff={} path={} outcome={} status={} prefill={} prefill_ms={} decode={} first_byte_ms={} total_ms={} bytes={}",
+                    givenId,
+                    requestId.equals(givenId) ? "-" : requestId,
                     request.path(),
                     outcome,
                     client.getStatusCode(),
-                    plan == null ? "-" : plan.prefill.url(),
+                    plan != null ? plan.prefill.url() : localPrefill != null ? "local:" + localPrefill.label : "-",
                     prefillMillis < 0 ? "-" : prefillMillis,
                     decodeLeg == null || decode == null ? "-" : decode.url(),
                     firstByteMillis < 0 ? "-" : firstByteMillis,
@@ -443,9 +493,7 @@ final class Exchange {
         public void onHead(HttpClientResponse head) {
             this.head = head;
             // It is stopping, or has too much to do; another may take the request.
-            if (head.statusCode() == 503
-                    && decodeLeg != null
-                    && services.decodes().next(triedDecodes).isPresent()) {
+            if (head.statusCode() == 503 && decodeLeg != null && otherDecode().isPresent()) {
                 decodeLeg.fail(Kind.REFUSED, "HTTP 503");
                 return;
             }
@@ -478,7 +526,7 @@ final class Exchange {
                 return;
             }
             note(failure);
-            log.warn("{}: answer broken off after {} bytes: {}", requestId, bytes, failure.describe());
+            log.warn("{}: answer broken off after {} bytes: {}", givenId, bytes, failure.describe());
             if (failure.kind() == Kind.CLIENT_STALLED) {
                 clientLeft();
                 client.reset();
@@ -522,8 +570,7 @@ final class Exchange {
             if (!client.headers().contains(HttpHeaders.CONTENT_LENGTH)) {
                 client.setChunked(true);
             }
-            instanceHeaders();
-            client.putHeader(Headers.REQUEST_ID, requestId);
+            ownHeaders();
         }
     }
 }

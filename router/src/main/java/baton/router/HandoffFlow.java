@@ -9,10 +9,20 @@ import java.util.function.Function;
  * How the prefill and the decode leg of a request are tied together. One implementation per kind of connector; each only says
  * what the legs are told and what the decode leg waits for. Choosing instances, sending, retrying and streaming are the same for all.
  */
-sealed interface HandoffFlow permits ContentKeyedFlow, KvTransferParamsFlow {
+sealed interface HandoffFlow permits ContentKeyedFlow, KvTransferParamsFlow, PushFlow, P2pFlow {
 
     /** The value of {@code --flow}. */
     String name();
+
+    /** Whether this flow can send legs to an instance. */
+    default boolean takes(Instance instance) {
+        return true;
+    }
+
+    /** {@code X-Request-Id} of a decode leg without a prefill leg. */
+    default String idWithoutHandoff(String requestId) {
+        return requestId;
+    }
 
     /**
      * Plans the legs for one pair of instances. Called again with another pair for a retry: when the new plan tells prefill the
@@ -26,7 +36,7 @@ sealed interface HandoffFlow permits ContentKeyedFlow, KvTransferParamsFlow {
     /**
      * The plan of one request.
      *
-     * @param requestId {@code X-Request-Id} of both legs
+     * @param requestId {@code X-Request-Id} of both legs; where it depends on the pair or the attempt, no prefill leg is reused
      * @param prefillBody body of the prefill leg
      * @param decodeBody from the prefill leg's answer to the body of the decode leg. The decode leg starts when the returned
      *     future completes: a flow whose legs run one after the other maps the answer, one whose legs run at once does not wait for it
@@ -38,9 +48,14 @@ sealed interface HandoffFlow permits ContentKeyedFlow, KvTransferParamsFlow {
         return switch (name) {
             case ContentKeyedFlow.NAME -> new ContentKeyedFlow();
             case KvTransferParamsFlow.NAME -> new KvTransferParamsFlow();
+            case PushFlow.NAME -> new PushFlow();
+            case P2pFlow.NAME -> new P2pFlow();
             default ->
                 throw ConfigException.unsupported(
-                        "flow", name, ContentKeyedFlow.NAME + ", " + KvTransferParamsFlow.NAME);
+                        "flow",
+                        name,
+                        String.join(
+                                ", ", ContentKeyedFlow.NAME, KvTransferParamsFlow.NAME, PushFlow.NAME, P2pFlow.NAME));
         };
     }
 

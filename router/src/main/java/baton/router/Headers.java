@@ -14,6 +14,10 @@ final class Headers {
     static final String REQUEST_ID = "X-Request-Id";
     static final String PREFILL = "X-Baton-Prefill";
     static final String DECODE = "X-Baton-Decode";
+    /** The {@code X-Request-Id} of the legs where it is not the client's. */
+    static final String HANDOFF_ID = "X-Baton-Handoff-Id";
+    /** Why the decode instance computed the prompt itself. */
+    static final String LOCAL_PREFILL = "X-Baton-Local-Prefill";
 
     /** RFC 9110, 7.6.1, and what other proxies have learnt to drop. */
     private static final Set<String> HOP_BY_HOP = Set.of(

@@ -11,10 +11,9 @@ import io.vertx.core.http.HttpClient;
 import io.vertx.core.http.HttpClientOptions;
 import io.vertx.core.http.HttpClientResponse;
 import io.vertx.core.http.HttpMethod;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.function.Function;
-import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
@@ -30,30 +29,45 @@ final class HealthProbe {
     private final Context context;
     private final HttpClient client;
     private final RouterConfig.Limits limits;
-    private final Map<Instance, Watch> watches;
+    private final Map<Instance, Watch> watches = new HashMap<>();
     private boolean stopped;
 
-    HealthProbe(Vertx vertx, RouterConfig.Limits limits, InstanceSet prefills, InstanceSet decodes) {
+    HealthProbe(Vertx vertx, RouterConfig.Limits limits) {
         this.vertx = vertx;
         this.limits = limits;
         this.context = vertx.getOrCreateContext();
         this.client = vertx.createHttpClient(
                 new HttpClientOptions().setKeepAlive(false).setConnectTimeout((int)
                         limits.connect().toMillis()));
-        this.watches = Stream.of(prefills, decodes)
-                .flatMap(set -> set.all().stream())
-                .collect(Collectors.toUnmodifiableMap(Function.identity(), Watch::new));
     }
 
-    /** Starts probing; completes when every instance has been probed once. */
-    Future<Void> start() {
-        List<Future<Void>> first = watches.values().stream()
-                .map(watch -> {
-                    context.runOnContext(started -> watch.probe());
-                    return watch.probed.future();
-                })
+    /** Starts probing these; completes when every one has been probed once. */
+    Future<Void> start(InstanceSet... sets) {
+        List<Future<Void>> first = Stream.of(sets)
+                .flatMap(set -> set.all().stream())
+                .map(this::watch)
                 .toList();
         return Future.all(first).mapEmpty();
+    }
+
+    /** Probes an instance from now on; completes when that was done once. Any thread. */
+    Future<Void> watch(Instance instance) {
+        Watch watch = new Watch(instance);
+        context.runOnContext(asked -> {
+            watches.put(instance, watch);
+            watch.probe();
+        });
+        return watch.probed.future();
+    }
+
+    /** Probes an instance no more. Any thread. */
+    void forget(Instance instance) {
+        context.runOnContext(asked -> {
+            Watch watch = watches.remove(instance);
+            if (watch != null) {
+                watch.cancel();
+            }
+        });
     }
 
     /** Ends all probing; completes when nothing of it runs any more. */
@@ -69,10 +83,12 @@ final class HealthProbe {
 
     /** Probes an instance now, for one that has just lost a connection. Any thread. */
     void soon(Instance instance) {
-        Watch watch = watches.get(instance);
-        if (watch != null) {
-            context.runOnContext(asked -> watch.probe());
-        }
+        context.runOnContext(asked -> {
+            Watch watch = watches.get(instance);
+            if (watch != null) {
+                watch.probe();
+            }
+        });
     }
 
     /** Probes one instance, at most once at a time. */

@@ -1,5 +1,6 @@
 package baton.router;
 
+import baton.messages.p2p.PeerAddress;
 import java.net.URI;
 import java.util.Optional;
 import org.slf4j.Logger;
@@ -25,10 +26,18 @@ final class Instance {
     private final String url;
     private final String host;
     private final int port;
+    private final Optional<PeerAddress> kvAddress;
     private volatile Optional<String> down = Optional.of("not probed yet");
+    private volatile Optional<String> pushTarget = Optional.empty();
 
     Instance(Role role, URI address) {
+        this(role, address, Optional.empty());
+    }
+
+    /** @param kvAddress where its connector listens, if it has registered with that */
+    Instance(Role role, URI address, Optional<PeerAddress> kvAddress) {
         this.role = role;
+        this.kvAddress = kvAddress;
         this.host = address.getHost();
         this.port = address.getPort() < 0 ? 80 : address.getPort();
         this.url = "http://" + host + ":" + port;
@@ -49,6 +58,20 @@ final class Instance {
     /** {@code http://host:port}. */
     String url() {
         return url;
+    }
+
+    /** Where its connector listens; known of registered instances only. */
+    Optional<PeerAddress> kvAddress() {
+        return kvAddress;
+    }
+
+    /** The {@code kv_transfer_params} by which a decode instance asks this prefill instance to push, as JSON. */
+    Optional<String> pushTarget() {
+        return pushTarget;
+    }
+
+    void learnPushTarget(String params) {
+        pushTarget = Optional.of(params);
     }
 
     boolean isUp() {
@@ -72,6 +95,8 @@ final class Instance {
             log.warn("{} is down: {}", this, reason);
         }
         down = Optional.of(reason);
+        // When it comes back it is another engine, perhaps at another port.
+        pushTarget = Optional.empty();
     }
 
     @Override

@@ -1,17 +1,20 @@
 package baton.router;
 
 import java.net.URI;
+import java.util.ArrayList;
 import java.util.Collection;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.Predicate;
 import java.util.stream.Collectors;
 
-/** The instances of one role, used in turn. Any thread. */
+/** The instances of one role, used in turn; some may come and go. Any thread. */
 final class InstanceSet {
     private final Instance.Role role;
-    private final List<Instance> all;
     private final AtomicInteger turn = new AtomicInteger();
+    /** Replaced as a whole. */
+    private volatile List<Instance> all;
 
     InstanceSet(Instance.Role role, List<URI> addresses) {
         this.role = role;
@@ -31,22 +34,47 @@ final class InstanceSet {
         return (int) all.stream().filter(Instance::isUp).count();
     }
 
+    synchronized void add(Instance instance) {
+        List<Instance> more = new ArrayList<>(all);
+        more.add(instance);
+        all = List.copyOf(more);
+    }
+
+    /** Requests that it serves go on. */
+    synchronized void remove(Instance instance) {
+        all = all.stream().filter(each -> each != instance).toList();
+    }
+
+    synchronized void replace(Instance old, Instance by) {
+        all = all.stream().map(each -> each == old ? by : each).toList();
+    }
+
     /** The next healthy instance in turn that is not among {@code tried}. */
     Optional<Instance> next(Collection<Instance> tried) {
+        return next(tried, any -> true);
+    }
+
+    /** The next healthy instance in turn that fits and is not among {@code tried}. */
+    Optional<Instance> next(Collection<Instance> tried, Predicate<Instance> fits) {
         List<Instance> usable = all.stream()
-                .filter(instance -> instance.isUp() && !tried.contains(instance))
+                .filter(instance -> instance.isUp() && fits.test(instance) && !tried.contains(instance))
                 .toList();
         return usable.isEmpty()
                 ? Optional.empty()
                 : Optional.of(usable.get(Math.floorMod(turn.getAndIncrement(), usable.size())));
     }
 
-    /** Says of each instance why it cannot be used. */
-    String whyNone() {
+    /** Says of each instance why it cannot be used, where only those that fit can. */
+    String whyNone(Predicate<Instance> fits) {
+        List<Instance> known = all;
         return "no healthy " + role.label + " instance: "
-                + all.stream()
-                        .map(instance ->
-                                instance.url() + " (" + instance.downReason().orElse("up") + ")")
-                        .collect(Collectors.joining(", "));
+                + (known.isEmpty()
+                        ? "none has registered"
+                        : known.stream()
+                                .map(instance -> instance.url() + " ("
+                                        + instance.downReason()
+                                                .orElse(fits.test(instance) ? "up" : "up, but it has not registered")
+                                        + ")")
+                                .collect(Collectors.joining(", ")));
     }
 }

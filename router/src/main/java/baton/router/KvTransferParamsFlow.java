@@ -15,7 +15,7 @@ record KvTransferParamsFlow() implements HandoffFlow {
     static final String NAME = "kv_transfer_params";
 
     private static final String FIELD = "kv_transfer_params";
-    private static final String DO_REMOTE_DECODE = "{\"do_remote_decode\":true,\"do_remote_prefill\":false,"
+    static final String DO_REMOTE_DECODE = "{\"do_remote_decode\":true,\"do_remote_prefill\":false,"
             + "\"remote_engine_id\":null,\"remote_block_ids\":null,\"remote_host\":null,\"remote_port\":null}";
     private static final JsonFactory FACTORY = new JsonFactory();
 

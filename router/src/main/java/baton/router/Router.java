@@ -9,6 +9,8 @@ import io.vertx.core.file.FileSystemOptions;
 import java.net.SocketException;
 import java.time.Duration;
 import java.util.List;
+import java.util.Optional;
+import java.util.OptionalInt;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
@@ -29,6 +31,7 @@ public final class Router implements AutoCloseable {
     private final HealthProbe probe;
     private final RouterMetrics metrics;
     private final List<RouterVerticle> verticles;
+    private final Optional<Registrations> registrations;
     private final int port;
 
     private Router(
@@ -37,12 +40,14 @@ public final class Router implements AutoCloseable {
             HealthProbe probe,
             RouterMetrics metrics,
             List<RouterVerticle> verticles,
+            Optional<Registrations> registrations,
             int port) {
         this.config = config;
         this.vertx = vertx;
         this.probe = probe;
         this.metrics = metrics;
         this.verticles = verticles;
+        this.registrations = registrations;
         this.port = port;
     }
 
@@ -64,10 +69,10 @@ public final class Router implements AutoCloseable {
         AtomicInteger running = new AtomicInteger();
         RouterMetrics metrics = new RouterMetrics(prefills, decodes, running);
         HandoffFlow flow = HandoffFlow.named(config.flow());
-        HealthProbe probe = new HealthProbe(vertx, config.limits(), prefills, decodes);
+        HealthProbe probe = new HealthProbe(vertx, config.limits());
         List<RouterVerticle> verticles = new CopyOnWriteArrayList<>();
         try {
-            await(probe.start(), config.limits().connect().plusSeconds(5));
+            await(probe.start(prefills, decodes), config.limits().connect().plusSeconds(5));
             await(
                     vertx.deployVerticle(
                             () -> {
@@ -84,8 +89,22 @@ public final class Router implements AutoCloseable {
             throw new ConfigException(
                     "port", "cannot listen on " + config.host() + ":" + config.port() + ": " + why, e);
         }
+        Optional<Registrations> registrations;
+        try {
+            registrations = config.registry()
+                    .map(registry -> new Registrations(vertx, registry, prefills, decodes, probe, metrics));
+        } catch (ConfigException e) {
+            close(vertx, probe, metrics);
+            throw e;
+        }
         Router router = new Router(
-                config, vertx, probe, metrics, verticles, verticles.getFirst().port());
+                config,
+                vertx,
+                probe,
+                metrics,
+                verticles,
+                registrations,
+                verticles.getFirst().port());
         log.info(
                 "listening on http://{}:{}, flow {}, prefill {}, decode {}",
                 config.host(),
@@ -93,12 +112,21 @@ public final class Router implements AutoCloseable {
                 flow.name(),
                 config.prefill(),
                 config.decode());
+        registrations.ifPresent(open -> log.info(
+                "instances register at tcp://{}:{}",
+                config.registry().orElseThrow().host(),
+                open.port()));
         return router;
     }
 
     /** The port listened on. */
     public int port() {
         return port;
+    }
+
+    /** The port at which instances register, if they may. */
+    public OptionalInt registerPort() {
+        return registrations.map(open -> OptionalInt.of(open.port())).orElseGet(OptionalInt::empty);
     }
 
     /** Stops accepting, waits for running requests up to the drain deadline, then ends what is left. */
@@ -112,6 +140,7 @@ public final class Router implements AutoCloseable {
         } catch (ExecutionException | TimeoutException e) {
             log.warn("requests did not drain: {}", e.toString());
         }
+        registrations.ifPresent(Registrations::close);
         close(vertx, probe, metrics);
     }
 

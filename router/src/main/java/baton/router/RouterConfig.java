@@ -13,11 +13,14 @@ import java.util.Set;
  *
  * @param host address to listen on
  * @param port port to listen on; 0 takes a free one
- * @param prefill base addresses of the prefill instances, {@code http://host:port}
- * @param decode base addresses of the decode instances, {@code http://host:port}
- * @param flow how the two legs of a request are tied together: {@code content-keyed} or {@code kv_transfer_params}
+ * @param prefill base addresses of the prefill instances, {@code http://host:port}; may be empty where instances register
+ * @param decode base addresses of the decode instances, {@code http://host:port}; may be empty where instances register
+ * @param flow how the two legs of a request are tied together: {@code content-keyed}, {@code kv_transfer_params},
+ *     {@code kv_transfer_params_push} or {@code p2p_nccl}
  * @param apiKey sent as {@code Authorization: Bearer} to the instances when the client sends no such header of its own
  * @param limits deadlines and sizes
+ * @param registry where instances register themselves, if they may
+ * @param localPrefill which prompts a decode instance computes itself
  */
 public record RouterConfig(
         String host,
@@ -26,7 +29,9 @@ public record RouterConfig(
         List<URI> decode,
         String flow,
         Optional<String> apiKey,
-        Limits limits) {
+        Limits limits,
+        Optional<Registry> registry,
+        LocalPrefill localPrefill) {
 
     /** The flow for connectors that find a prompt's blocks by their content. */
     public static final String DEFAULT_FLOW = ContentKeyedFlow.NAME;
@@ -84,17 +89,84 @@ public record RouterConfig(
         }
     }
 
+    /**
+     * Where instances register themselves, as vLLM's with {@code proxy_ip} and {@code proxy_port} do.
+     *
+     * @param host address to listen on
+     * @param port port to listen on; 0 takes a free one
+     * @param ttl an instance that has not said for so long that it is there is dropped
+     * @param maxInstances registered at once; more are refused
+     * @param networks in CIDR notation; an instance with an address that is in none is refused, as the router would send
+     *     requests there
+     */
+    public record Registry(String host, int port, Duration ttl, int maxInstances, List<String> networks) {
+        /** As of vLLM's proxy. Instances say every 3 s that they are there. */
+        public static final Duration DEFAULT_TTL = Duration.ofSeconds(5);
+
+        public static final int DEFAULT_MAX_INSTANCES = 1024;
+
+        /** This host and private networks (RFC 1918, RFC 4193); not link-local ones, where clouds keep secrets. */
+        public static final List<String> PRIVATE_NETWORKS =
+                List.of("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::1/128", "fc00::/7");
+
+        /** @throws ConfigException naming the field and value that cannot be used */
+        public Registry {
+            if (host.isBlank()) {
+                throw ConfigException.unsupported("register host", host, "a host name or address");
+            }
+            requirePort("register port", port);
+            if (ttl.toMillis() < 1 || ttl.compareTo(Duration.ofDays(1)) > 0) {
+                throw ConfigException.unsupported("register ttl", ttl, "1 ms to 1 day");
+            }
+            if (maxInstances < 1) {
+                throw ConfigException.unsupported("max registered instances", maxInstances, "at least 1");
+            }
+            networks = List.copyOf(networks);
+            Networks.parse("register allow", networks);
+        }
+    }
+
+    /**
+     * When the decode instance alone serves a completion, and so computes the prompt itself.
+     *
+     * @param asFallback when no prefill instance is healthy or the prefill leg has failed for good, instead of an error
+     * @param belowBytes when the field {@code prompt} or {@code messages} has fewer bytes of JSON
+     */
+    public record LocalPrefill(boolean asFallback, int belowBytes) {
+        public static final LocalPrefill NEVER = new LocalPrefill(false, 0);
+
+        /** @throws ConfigException if the threshold is negative */
+        public LocalPrefill {
+            if (belowBytes < 0) {
+                throw ConfigException.unsupported("local prefill threshold", belowBytes, "at least 0");
+            }
+        }
+    }
+
+    /** A router whose instances do not register and which never leaves a prompt to a decode instance. */
+    public RouterConfig(
+            String host,
+            int port,
+            List<URI> prefill,
+            List<URI> decode,
+            String flow,
+            Optional<String> apiKey,
+            Limits limits) {
+        this(host, port, prefill, decode, flow, apiKey, limits, Optional.empty(), LocalPrefill.NEVER);
+    }
+
     /** @throws ConfigException naming the field and value that cannot be used */
     public RouterConfig {
         if (host.isBlank()) {
             throw ConfigException.unsupported("host", host, "a host name or address");
         }
-        if (port < 0 || port > 65535) {
-            throw ConfigException.unsupported("port", port, "0 to 65535");
+        requirePort("port", port);
+        prefill = requireAddresses("prefill", prefill, registry.isPresent());
+        decode = requireAddresses("decode", decode, registry.isPresent());
+        if (HandoffFlow.named(flow) instanceof P2pFlow && registry.isEmpty()) {
+            throw new ConfigException(
+                    "flow", "'" + flow + "' needs instances that register themselves, so it needs a register port");
         }
-        prefill = requireAddresses("prefill", prefill);
-        decode = requireAddresses("decode", decode);
-        HandoffFlow.named(flow);
         apiKey.ifPresent(key -> {
             if (key.isBlank() || key.chars().anyMatch(c -> c < ' ' || c > '~')) {
                 throw new ConfigException("api key", "must be printable ASCII and not blank");
@@ -102,9 +174,15 @@ public record RouterConfig(
         });
     }
 
-    private static List<URI> requireAddresses(String field, List<URI> addresses) {
-        if (addresses.isEmpty()) {
-            throw new ConfigException(field, "needs at least one instance, http://host:port");
+    private static void requirePort(String field, int port) {
+        if (port < 0 || port > 65535) {
+            throw ConfigException.unsupported(field, port, "0 to 65535");
+        }
+    }
+
+    private static List<URI> requireAddresses(String field, List<URI> addresses, boolean mayBeEmpty) {
+        if (addresses.isEmpty() && !mayBeEmpty) {
+            throw new ConfigException(field, "needs at least one instance, http://host:port, or a register port");
         }
         Set<String> seen = new HashSet<>();
         for (URI address : addresses) {

@@ -33,6 +33,36 @@ final class RouterMetrics implements AutoCloseable {
         CLIENT_DISCONNECTED
     }
 
+    /** Why a decode instance computed a prompt itself; the label {@code reason}. */
+    enum LocalPrefillReason {
+        /** The prompt is below the threshold. */
+        SHORT,
+        /** No prefill instance is healthy. */
+        UNAVAILABLE,
+        /** The prefill leg failed for good. */
+        FAILED;
+
+        final String label = name().toLowerCase(Locale.ROOT);
+    }
+
+    /** What became of a message of an instance that it is there; the label {@code result}. */
+    enum RegistrationResult {
+        /** It was not known. */
+        JOINED,
+        /** It was known, and stays so. */
+        RENEWED,
+        /** It has not said for too long that it is there. */
+        EXPIRED,
+        /** The message is not what it must be. */
+        MALFORMED,
+        /** An address is in no network that is allowed. */
+        NOT_ALLOWED,
+        /** As many as may have registered. */
+        FULL;
+
+        final String label = name().toLowerCase(Locale.ROOT);
+    }
+
     private static final Duration[] BUCKETS = List.of(
                     1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 60_000, 120_000, 300_000)
             .stream()
@@ -42,6 +72,8 @@ final class RouterMetrics implements AutoCloseable {
     private final PrometheusMeterRegistry registry = new PrometheusMeterRegistry(PrometheusConfig.DEFAULT);
     private final Map<Outcome, Counter> requests = new EnumMap<>(Outcome.class);
     private final Map<Instance.Role, Counter> retries = new EnumMap<>(Instance.Role.class);
+    private final Map<LocalPrefillReason, Counter> localPrefills = new EnumMap<>(LocalPrefillReason.class);
+    private final Map<RegistrationResult, Counter> registrations = new EnumMap<>(RegistrationResult.class);
     private final AtomicInteger running;
 
     final Timer prefill = timer("baton:router_prefill", "Prefill leg, from sending to the whole answer");
@@ -65,6 +97,24 @@ final class RouterMetrics implements AutoCloseable {
                             "outcome",
                             outcome.name().toLowerCase(Locale.ROOT)));
         }
+        for (LocalPrefillReason reason : LocalPrefillReason.values()) {
+            localPrefills.put(
+                    reason,
+                    counter(
+                            "baton:router_local_prefills",
+                            "Prompts left to a decode instance",
+                            "reason",
+                            reason.label));
+        }
+        for (RegistrationResult result : RegistrationResult.values()) {
+            registrations.put(
+                    result,
+                    counter(
+                            "baton:router_registrations",
+                            "Messages of instances that they are there, and their absence",
+                            "result",
+                            result.label));
+        }
         for (Instance.Role role : Instance.Role.values()) {
             InstanceSet set = role == Instance.Role.PREFILL ? prefills : decodes;
             retries.put(role, counter("baton:router_retries", "Legs sent to another instance", "role", role.label));
@@ -73,7 +123,7 @@ final class RouterMetrics implements AutoCloseable {
                     .tag("role", role.label)
                     .register(registry);
             Gauge.builder("baton:router_instances", set, s -> s.all().size())
-                    .description("Configured instances")
+                    .description("Configured and registered instances")
                     .tag("role", role.label)
                     .register(registry);
         }
@@ -84,6 +134,14 @@ final class RouterMetrics implements AutoCloseable {
 
     void ended(Outcome outcome) {
         Objects.requireNonNull(requests.get(outcome)).increment();
+    }
+
+    void prefilledLocally(LocalPrefillReason reason) {
+        Objects.requireNonNull(localPrefills.get(reason)).increment();
+    }
+
+    void registration(RegistrationResult result) {
+        Objects.requireNonNull(registrations.get(result)).increment();
     }
 
     void retried(Instance.Role role) {

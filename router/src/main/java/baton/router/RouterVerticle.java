@@ -183,7 +183,7 @@ final class RouterVerticle extends VerticleBase {
         ArrayNode missing = MAPPER.createArrayNode();
         ObjectNode down = MAPPER.createObjectNode();
         for (InstanceSet set : new InstanceSet[] {prefills, decodes}) {
-            if (set.up() == 0) {
+            if (set.all().stream().noneMatch(instance -> instance.isUp() && flow.takes(instance))) {
                 missing.add(set.role().label);
             }
             set.all().forEach(instance -> instance.downReason().ifPresent(reason -> down.put(instance.url(), reason)));

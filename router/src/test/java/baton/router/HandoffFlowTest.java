@@ -65,6 +65,7 @@ class HandoffFlowTest {
         assertThat(HandoffFlow.named("kv_transfer_params").name()).isEqualTo("kv_transfer_params");
         assertThatThrownBy(() -> HandoffFlow.named("magic"))
                 .isInstanceOf(ConfigException.class)
-                .hasMessage("flow: unsupported value 'magic'; allowed: content-keyed, kv_transfer_params");
+                .hasMessage(
+                        "flow: unsupported value 'magic'; allowed: content-keyed, kv_transfer_params, kv_transfer_params_push, p2p_nccl");
     }
 }

@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.kv.ConfigException;
+import java.net.InetAddress;
 import java.net.URI;
 import java.time.Duration;
 import java.util.Arrays;
@@ -88,5 +89,71 @@ class RouterConfigTest {
         assertThatThrownBy(() -> new RouterConfig.Limits(second, second, second, second, second, 0, 1))
                 .isInstanceOf(ConfigException.class)
                 .hasMessage("max body bytes: unsupported value '0'; allowed: at least 1");
+    }
+
+    private static RouterConfig.Registry registry(String host, int port, Duration ttl, int most, String... networks) {
+        return new RouterConfig.Registry(host, port, ttl, most, List.of(networks));
+    }
+
+    private static RouterConfig registering(String flow, Optional<RouterConfig.Registry> registry) {
+        return new RouterConfig(
+                "h",
+                1,
+                List.of(),
+                List.of(),
+                flow,
+                Optional.empty(),
+                RouterConfig.Limits.DEFAULT,
+                registry,
+                RouterConfig.LocalPrefill.NEVER);
+    }
+
+    @Test
+    void whereInstancesRegisterNoneNeedsToBeConfigured() {
+        Duration second = Duration.ofSeconds(1);
+        assertThat(registering("p2p_nccl", Optional.of(registry("h", 0, second, 1, "10.0.0.0/8")))
+                        .prefill())
+                .isEmpty();
+        assertThatThrownBy(() -> registering("content-keyed", Optional.empty()))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageStartingWith("prefill: needs at least one instance");
+        assertThatThrownBy(() -> config("h", 1, GOOD, "p2p_nccl", "k"))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageContaining("needs a register port");
+    }
+
+    @Test
+    void registriesThatCannotWorkAreNamed() {
+        Duration second = Duration.ofSeconds(1);
+        assertThatThrownBy(() -> registry(" ", 0, second, 1)).hasMessageStartingWith("register host: ");
+        assertThatThrownBy(() -> registry("h", 65536, second, 1)).hasMessageStartingWith("register port: ");
+        assertThatThrownBy(() -> registry("h", 0, Duration.ZERO, 1)).hasMessageStartingWith("register ttl: ");
+        assertThatThrownBy(() -> registry("h", 0, second, 0)).hasMessageStartingWith("max registered instances: ");
+        for (String wrong : List.of("10.0.0.0/33", "10.0.0.0/x", "10.0.0.0/-1", "host", "", "fd00::/129", "/8")) {
+            assertThatThrownBy(() -> registry("h", 0, second, 1, wrong))
+                    .isInstanceOf(ConfigException.class)
+                    .hasMessageStartingWith("register allow: unsupported value '" + wrong + "'");
+        }
+        assertThatThrownBy(() -> new RouterConfig.LocalPrefill(false, -1))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageStartingWith("local prefill threshold: ");
+    }
+
+    @ParameterizedTest
+    @CsvSource({
+        "10.1.0.0/16,10.1.255.3,true",
+        "10.1.0.0/16,10.2.0.0,false",
+        "10.1.2.128/25,10.1.2.129,true",
+        "10.1.2.128/25,10.1.2.127,false",
+        "10.1.2.3,10.1.2.3,true",
+        "10.1.2.3,10.1.2.2,false",
+        "0.0.0.0/0,1.2.3.4,true",
+        "0.0.0.0/0,::1,false",
+        "fd00::/8,fd12::1,true",
+        "fd00::/8,fe80::1,false"
+    })
+    void networksContainTheirAddresses(String network, String address, boolean contained) {
+        assertThat(Networks.parse("f", List.of(network)).contain(InetAddress.ofLiteral(address)))
+                .isEqualTo(contained);
     }
 }

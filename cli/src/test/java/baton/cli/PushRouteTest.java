@@ -1,0 +1,169 @@
+package baton.cli;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.cli.Instances.Instance;
+import baton.cli.Instances.Prompts;
+import baton.cli.Instances.Reply;
+import java.net.http.HttpResponse;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import java.util.stream.IntStream;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.extension.RegisterExtension;
+import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.node.ArrayNode;
+import tools.jackson.databind.node.ObjectNode;
+
+/** Both legs at once by the router: prefill pushes into a decode instance that already waits. */
+class PushRouteTest {
+    private static final int MAX_TOKENS = 12;
+    private static final String EXTRA = "--kv-transfer-config.kv_connector_extra_config.";
+
+    @RegisterExtension
+    static final Instances INSTANCES = new Instances();
+
+    @SuppressWarnings("NullAway.Init")
+    private static Instance alone;
+
+    @SuppressWarnings("NullAway.Init")
+    private static Instance prefill;
+
+    @SuppressWarnings("NullAway.Init")
+    private static Instance decode;
+
+    @SuppressWarnings("NullAway.Init")
+    private static Instance router;
+
+    @BeforeAll
+    static void start() throws Exception {
+        alone = INSTANCES.serve("alone", "--dtype", "float32", "--no-enable-prefix-caching");
+        prefill = serve("prefill", "kv_producer");
+        decode = serve("decode", "kv_consumer");
+        router = INSTANCES.route(
+                "router",
+                List.of(prefill),
+                List.of(decode),
+                "--flow",
+                "kv_transfer_params_push",
+                "--prefill-fallback",
+                "decode");
+    }
+
+    private static Instance serve(String name, String role) throws Exception {
+        return INSTANCES.serve(
+                name,
+                "--dtype",
+                "float32",
+                "--kv-transfer-config.kv_connector",
+                "NixlPushConnector",
+                "--kv-transfer-config.kv_role",
+                role,
+                "--kv-transfer-config.kv_load_failure_policy",
+                "recompute",
+                EXTRA + "side_channel_host",
+                "127.0.0.1",
+                EXTRA + "side_channel_port",
+                "0");
+    }
+
+    private static void assertTransferred(int[] prompt, int[] expected) throws Exception {
+        Prompts before = decode.prompts();
+        Reply reply = router.complete(prompt, MAX_TOKENS);
+        assertThat(reply.tokenIds()).isEqualTo(expected).isNotEmpty();
+        assertThat(reply.response().headers().firstValue("X-Baton-Local-Prefill"))
+                .isEmpty();
+        assertThat(decode.prompts().since(before).transferred()).isGreaterThanOrEqualTo(prompt.length - 1);
+    }
+
+    @Test
+    void tokensAreThoseOfOneInstanceAlone() throws Exception {
+        for (int length : new int[] {17, 2, 16, 300}) {
+            int[] prompt = Ledgers.prompt(length, 5000 + length);
+            assertTransferred(prompt, alone.complete(prompt, MAX_TOKENS).tokenIds());
+        }
+    }
+
+    @Test
+    void manyAtOnceWithTheSameRequestId() throws Exception {
+        List<int[]> prompts = IntStream.range(0, 12)
+                .mapToObj(i -> Ledgers.prompt(20 + 13 * i, 600 + i))
+                .toList();
+        List<int[]> expected = new ArrayList<>();
+        for (int[] prompt : prompts) {
+            expected.add(alone.complete(prompt, MAX_TOKENS).tokenIds());
+        }
+        Prompts before = decode.prompts();
+        List<CompletableFuture<HttpResponse<String>>> answers = new ArrayList<>();
+        for (int[] prompt : prompts) {
+            answers.add(router.postAndGoOn(
+                    "/v1/completions", Instances.greedy(prompt, MAX_TOKENS), "X-Request-Id", "same"));
+        }
+        int tokens = 0;
+        for (int i = 0; i < answers.size(); i++) {
+            Reply reply = Reply.of(answers.get(i).get(Instances.DEADLINE.toSeconds(), TimeUnit.SECONDS));
+            assertThat(reply.tokenIds()).as("prompt %s", i).isEqualTo(expected.get(i));
+            assertThat(reply.response().headers().firstValue("X-Request-Id")).contains("same");
+            tokens += prompts.get(i).length - 1;
+        }
+        assertThat(decode.prompts().since(before).transferred()).isGreaterThanOrEqualTo(tokens);
+    }
+
+    @Test
+    void severalPromptsOfOneRequest() throws Exception {
+        ObjectNode body = Instances.greedy(Ledgers.prompt(1, 1), MAX_TOKENS);
+        ArrayNode prompts = body.putArray("prompt");
+        prompts.add(Instances.JSON.valueToTree(Ledgers.prompt(90, 71)));
+        prompts.add(Instances.JSON.valueToTree(Ledgers.prompt(40, 72)));
+        JsonNode expected =
+                alone.post("/v1/completions", body.toString()).json().path("choices");
+        Prompts before = decode.prompts();
+        Reply reply = router.post("/v1/completions", body.toString());
+        assertThat(reply.status()).as(reply.body()).isEqualTo(200);
+        for (int i = 0; i < 2; i++) {
+            assertThat(Instances.ints(reply.json().path("choices").path(i).path("token_ids")))
+                    .isEqualTo(Instances.ints(expected.path(i).path("token_ids")))
+                    .isNotEmpty();
+        }
+        assertThat(decode.prompts().since(before).transferred()).isGreaterThanOrEqualTo(89 + 39);
+    }
+
+    /** Blocks that are wanted and never come, and a client that does not wait for them, leave nothing behind. */
+    @Test
+    void aPrefillThatDiesIsReplacedByDecodeUntilItIsBack() throws Exception {
+        int[] prompt = Ledgers.prompt(250, 81);
+        int[] expected = alone.complete(prompt, MAX_TOKENS).tokenIds();
+        assertTransferred(prompt, expected);
+
+        prefill.freeze();
+        CompletableFuture<HttpResponse<String>> waiting =
+                router.postAndGoOn("/v1/completions", Instances.greedy(prompt, MAX_TOKENS));
+        CompletableFuture<HttpResponse<String>> left =
+                router.postAndGoOn("/v1/completions", Instances.greedy(Ledgers.prompt(250, 82), MAX_TOKENS));
+        Await.until(
+                Instances.DEADLINE,
+                () -> "the decode instance has no request that waits",
+                () -> decode.metric("vllm:num_requests_waiting", "") + decode.metric("vllm:num_requests_running", "")
+                        == 2);
+        left.cancel(true);
+        prefill.kill();
+        Reply reply = Reply.of(waiting.get(Instances.DEADLINE.toSeconds(), TimeUnit.SECONDS));
+        assertThat(reply.tokenIds()).isEqualTo(expected);
+        assertThat(reply.response().headers().firstValue("X-Baton-Local-Prefill"))
+                .contains("failed");
+        decode.awaitRest();
+
+        prefill.restart();
+        Await.until(
+                Instances.DEADLINE,
+                () -> "the router does not see it",
+                () -> router.metric("baton:router_instances_up", "prefill") == 1);
+        int[] other = Ledgers.prompt(250, 83);
+        assertTransferred(other, alone.complete(other, MAX_TOKENS).tokenIds());
+        int[] again = Ledgers.prompt(120, 84);
+        assertTransferred(again, alone.complete(again, MAX_TOKENS).tokenIds());
+    }
+}

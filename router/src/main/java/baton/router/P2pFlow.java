@@ -1,0 +1,46 @@
+package baton.router;
+
+import baton.messages.p2p.P2pRequestId;
+import baton.messages.p2p.PeerAddress;
+import io.vertx.core.buffer.Buffer;
+import java.util.UUID;
+
+/**
+ * For {@code P2pNcclConnector}, whose instances read each other's addresses from the request id (vLLM's
+ * disagg_proxy_p2p_nccl_xpyd.py): prefill is asked for one token, and once it has answered, decode gets the client's own body.
+ * Another pair or another attempt is another id, so that nothing left of an earlier one is taken for this one's.
+ */
+record P2pFlow() implements HandoffFlow {
+    static final String NAME = "p2p_nccl";
+
+    @Override
+    public String name() {
+        return NAME;
+    }
+
+    @Override
+    public boolean takes(Instance instance) {
+        return instance.kvAddress().isPresent();
+    }
+
+    /** A client's id must not lead a decode instance to addresses of the client's choice. */
+    @Override
+    public String idWithoutHandoff(String requestId) {
+        return requestId.contains("_addr_") ? UUID.randomUUID().toString() : requestId;
+    }
+
+    @Override
+    public Handoff begin(JsonObjectText body, String requestId, Instance prefill, Instance decode) {
+        Buffer prefillBody = HandoffFlow.prefillOnly(body).build();
+        P2pRequestId id = new P2pRequestId(address(prefill), address(decode), unique());
+        return new Handoff(id.format(), prefillBody, prefilled -> prefilled.map(done -> body.text()));
+    }
+
+    private static PeerAddress address(Instance instance) {
+        return instance.kvAddress().orElseThrow(() -> new IllegalStateException(instance + " has not registered"));
+    }
+
+    private static String unique() {
+        return UUID.randomUUID().toString().replace("-", "");
+    }
+}

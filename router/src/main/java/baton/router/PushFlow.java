@@ -1,0 +1,83 @@
+package baton.router;
+
+import baton.kv.ConfigException;
+import io.vertx.core.Future;
+import io.vertx.core.buffer.Buffer;
+import java.util.HexFormat;
+import java.util.Optional;
+import java.util.concurrent.ThreadLocalRandom;
+import tools.jackson.core.JacksonException;
+import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.json.JsonMapper;
+import tools.jackson.databind.node.ObjectNode;
+
+/**
+ * For connectors whose prefill instance writes into the decode instance's memory ({@code NixlPushConnector}): both legs are sent at
+ * once and find each other by their request id. The decode leg is told where the prefill instance's connector is; that is
+ * learnt from the instance's own answers, so the first request to each instance has one leg after the other.
+ */
+record PushFlow() implements HandoffFlow {
+    static final String NAME = "kv_transfer_params_push";
+
+    private static final String FIELD = "kv_transfer_params";
+    private static final int MAX_ID = 256;
+    private static final JsonMapper MAPPER = JsonMapper.builder().build();
+
+    @Override
+    public String name() {
+        return NAME;
+    }
+
+    @Override
+    public Handoff begin(JsonObjectText body, String requestId, Instance prefill, Instance decode) {
+        Buffer prefillBody = HandoffFlow.prefillOnly(body)
+                .set(FIELD, KvTransferParamsFlow.DO_REMOTE_DECODE)
+                .build();
+        Optional<String> known = prefill.pushTarget();
+        return new Handoff(uniqueId(requestId), prefillBody, prefilled -> {
+            Future<Optional<String>> learnt =
+                    prefilled.map(answer -> answer.value(FIELD).flatMap(PushFlow::target));
+            learnt.onSuccess(target -> target.ifPresent(prefill::learnPushTarget));
+            return known.isPresent() ? Future.succeededFuture(tell(body, known)) : learnt.map(told -> tell(body, told));
+        });
+    }
+
+    private static Buffer tell(JsonObjectText body, Optional<String> target) {
+        return target.map(params -> body.edit().set(FIELD, params).build()).orElseGet(body::text);
+    }
+
+    /**
+     * The legs of no other request, nor of an earlier attempt, may have the same id: their blocks would be taken for this one's.
+     */
+    private static String uniqueId(String requestId) {
+        String end =
+                "." + HexFormat.of().toHexDigits(ThreadLocalRandom.current().nextLong());
+        return requestId.substring(0, Math.min(requestId.length(), MAX_ID - end.length())) + end;
+    }
+
+    /**
+     * From an answer's {@code kv_transfer_params} what leads to the instance, without what leads to the one request's blocks.
+     * Empty where that is not all there.
+     */
+    static Optional<String> target(byte[] params) {
+        JsonNode answer;
+        try {
+            answer = MAPPER.readTree(params);
+        } catch (JacksonException e) {
+            throw new ConfigException(FIELD, "not valid JSON: " + e.getOriginalMessage(), e);
+        }
+        if (!answer.path("remote_engine_id").isString()
+                || !answer.path("remote_host").isString()
+                || !answer.path("remote_port").isIntegralNumber()) {
+            return Optional.empty();
+        }
+        ObjectNode told = MAPPER.createObjectNode();
+        told.put("do_remote_prefill", true).put("do_remote_decode", false);
+        for (String name : new String[] {"remote_engine_id", "remote_host", "remote_port", "tp_size", "pp_size"}) {
+            if (answer.path(name).isValueNode()) {
+                told.set(name, answer.path(name));
+            }
+        }
+        return Optional.of(MAPPER.writeValueAsString(told));
+    }
+}

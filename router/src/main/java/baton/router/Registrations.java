@@ -1,0 +1,262 @@
+package baton.router;
+
+import baton.kv.ConfigException;
+import baton.messages.MessageException;
+import baton.messages.PeerChannel;
+import baton.messages.SideChannel;
+import baton.messages.p2p.PeerAddress;
+import baton.messages.p2p.Registration;
+import baton.messages.zeromq.ZeroMqPeerChannel;
+import baton.messages.zeromq.ZeroMqSideChannel;
+import baton.router.RouterMetrics.RegistrationResult;
+import io.vertx.core.Vertx;
+import java.net.Inet6Address;
+import java.net.InetAddress;
+import java.net.URI;
+import java.time.Duration;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.concurrent.atomic.AtomicLong;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * The instances that register themselves: each says every few seconds that it is there, where it takes requests and where its
+ * connector listens, and is dropped when it has not done so for a while. A new one gets requests once its health is known.
+ * An instance that is configured too stays without its registration, but then nobody knows where its connector listens.
+ *
+ * <h2>Whom to believe</h2>
+ * The router sends requests, prompts among them, to whoever registers. So callers and the addresses that they name must be in the
+ * allowed networks, addresses must be literal, and what is held of callers is bounded.
+ */
+final class Registrations implements AutoCloseable {
+    private static final Logger log = LoggerFactory.getLogger(Registrations.class);
+    private static final int MAX_MESSAGE_BYTES = 4 << 10;
+    private static final int MAX_FRAMES = 4;
+    /** Connections beyond those of the instances that may register: of instances on their way in and out. */
+    private static final int SPARE_CONNECTIONS = 64;
+
+    private static final Duration EXCHANGE = Duration.ofSeconds(5);
+    private static final Duration IDLE = Duration.ofMinutes(1);
+    private static final Duration BETWEEN_COMPLAINTS = Duration.ofSeconds(10);
+
+    private final Vertx vertx;
+    private final RouterConfig.Registry config;
+    private final Networks networks;
+    private final Map<Instance.Role, InstanceSet> sets;
+    private final HealthProbe probe;
+    private final RouterMetrics metrics;
+    private final PeerChannel channel;
+    private final SideChannel.Listener listener;
+    private final long timer;
+    private final AtomicLong complained = new AtomicLong(System.nanoTime() - BETWEEN_COMPLAINTS.toNanos());
+
+    /** Guarded by this, as is what follows. */
+    private final Map<Key, Entry> known = new HashMap<>();
+
+    private long swept = System.nanoTime();
+
+    private record Key(Instance.Role role, String url) {}
+
+    /**
+     * @param configured what it is without its registration, if it is configured too
+     * @param heard when it was last heard of
+     */
+    private record Entry(Instance instance, Optional<Instance> configured, long heard) {
+        Entry heardAt(long now) {
+            return new Entry(instance, configured, now);
+        }
+    }
+
+    /** @throws ConfigException if the address cannot be listened on */
+    Registrations(
+            Vertx vertx,
+            RouterConfig.Registry config,
+            InstanceSet prefills,
+            InstanceSet decodes,
+            HealthProbe probe,
+            RouterMetrics metrics) {
+        this.vertx = vertx;
+        this.config = config;
+        this.networks = Networks.parse("register allow", config.networks());
+        this.sets = Map.of(Instance.Role.PREFILL, prefills, Instance.Role.DECODE, decodes);
+        this.probe = probe;
+        this.metrics = metrics;
+        this.channel = new ZeroMqPeerChannel(new ZeroMqSideChannel.Limits(
+                MAX_MESSAGE_BYTES,
+                MAX_MESSAGE_BYTES,
+                MAX_FRAMES,
+                config.maxInstances() + SPARE_CONNECTIONS,
+                EXCHANGE,
+                IDLE));
+        try {
+            this.listener = channel.listen(config.host(), config.port(), this::arrived);
+        } catch (MessageException e) {
+            channel.close();
+            throw new ConfigException("register port", String.valueOf(e.getMessage()), e);
+        }
+        this.timer = vertx.setPeriodic(Math.max(1, config.ttl().toMillis() / 10), due -> sweep(System.nanoTime()));
+    }
+
+    int port() {
+        return listener.port();
+    }
+
+    private PeerChannel.Guest arrived(PeerChannel.Caller caller) {
+        return new PeerChannel.Guest() {
+            private Optional<Instance> instance = Optional.empty();
+
+            @Override
+            public void received(List<byte[]> frames) throws MessageException {
+                instance = receive(caller.address(), frames);
+            }
+
+            @Override
+            public void left() {
+                // It may have died, or only its connection.
+                instance.ifPresent(probe::soon);
+            }
+        };
+    }
+
+    /** One message. @throws MessageException if its sender deserves no connection */
+    private Optional<Instance> receive(InetAddress from, List<byte[]> frames) throws MessageException {
+        RegistrationResult result;
+        String reason;
+        try {
+            if (frames.size() != 1) {
+                throw new ConfigException("registration", "has " + frames.size() + " frames, must have one");
+            }
+            Registration registration = Registration.decode(frames.getFirst());
+            if (!networks.contain(from)) {
+                result = RegistrationResult.NOT_ALLOWED;
+                reason = "it is in none of the networks " + config.networks();
+            } else if (!isAllowed(registration.http()) || !isAllowed(registration.control())) {
+                result = RegistrationResult.NOT_ALLOWED;
+                reason = "the addresses " + registration.http() + " and " + registration.control()
+                        + " must be IP addresses in the networks " + config.networks();
+            } else {
+                Optional<Instance> instance = register(registration, System.nanoTime());
+                if (instance.isPresent()) {
+                    return instance;
+                }
+                result = RegistrationResult.FULL;
+                reason = config.maxInstances() + " instances have registered, the most allowed";
+            }
+        } catch (ConfigException e) {
+            result = RegistrationResult.MALFORMED;
+            reason = String.valueOf(e.getMessage());
+        }
+        metrics.registration(result);
+        complain(from, reason);
+        throw new MessageException(reason);
+    }
+
+    private boolean isAllowed(PeerAddress address) {
+        if (address.host().equals("localhost")) {
+            return networks.contain(InetAddress.getLoopbackAddress());
+        }
+        try {
+            InetAddress literal = InetAddress.ofLiteral(address.host());
+            // 10.1 and 167772161 are IPv4 addresses too, of which others may think otherwise.
+            boolean plain =
+                    literal instanceof Inet6Address || literal.getHostAddress().equals(address.host());
+            return plain && networks.contain(literal);
+        } catch (IllegalArgumentException e) {
+            return false;
+        }
+    }
+
+    /** Anybody can make a log full. */
+    private void complain(InetAddress from, String reason) {
+        long now = System.nanoTime();
+        long last = complained.get();
+        if (now - last >= BETWEEN_COMPLAINTS.toNanos() && complained.compareAndSet(last, now)) {
+            log.warn("a registration from {} is refused: {}", from.getHostAddress(), reason);
+        }
+    }
+
+    private synchronized Optional<Instance> register(Registration registration, long now) {
+        Instance.Role role = switch (registration.kind()) {
+            case PREFILL -> Instance.Role.PREFILL;
+            case DECODE -> Instance.Role.DECODE;
+        };
+        Optional<PeerAddress> kvAddress = Optional.of(registration.control());
+        Instance fresh = new Instance(role, URI.create("http://" + registration.http()), kvAddress);
+        Key key = new Key(role, fresh.url());
+        Entry entry = known.get(key);
+        if (entry != null && entry.instance.kvAddress().equals(kvAddress)) {
+            known.put(key, entry.heardAt(now));
+            metrics.registration(RegistrationResult.RENEWED);
+            return Optional.of(entry.instance);
+        }
+        if (entry == null && known.size() >= config.maxInstances()) {
+            return Optional.empty();
+        }
+        InstanceSet set = set(role);
+        Optional<Instance> configured = entry != null
+                ? entry.configured
+                : set.all().stream()
+                        .filter(each -> each.url().equals(fresh.url()))
+                        .findFirst();
+        Optional<Instance> before = entry != null ? Optional.of(entry.instance) : configured;
+        known.put(key, new Entry(fresh, configured, now));
+        if (before.isPresent()) {
+            // It has started anew, or its connector's address was not known: another one in any case.
+            set.replace(before.get(), fresh);
+            probe.forget(before.get());
+        } else {
+            set.add(fresh);
+        }
+        probe.watch(fresh);
+        metrics.registration(RegistrationResult.JOINED);
+        log.info("{} has registered, its connector listens on {}", fresh, registration.control());
+        return Optional.of(fresh);
+    }
+
+    private synchronized void sweep(long now) {
+        boolean stoodStill = now - swept > config.ttl().toNanos() / 2;
+        swept = now;
+        for (Iterator<Map.Entry<Key, Entry>> all = known.entrySet().iterator(); all.hasNext(); ) {
+            Map.Entry<Key, Entry> each = all.next();
+            Entry entry = each.getValue();
+            if (stoodStill) {
+                // What came meanwhile waits to be read.
+                each.setValue(entry.heardAt(now));
+            } else if (now - entry.heard > config.ttl().toNanos()) {
+                all.remove();
+                drop(entry);
+            }
+        }
+    }
+
+    private void drop(Entry entry) {
+        metrics.registration(RegistrationResult.EXPIRED);
+        log.warn(
+                "{} has not said for {} s that it is there",
+                entry.instance,
+                config.ttl().toMillis() / 1e3);
+        InstanceSet set = set(entry.instance.role());
+        probe.forget(entry.instance);
+        entry.configured.ifPresentOrElse(
+                configured -> {
+                    set.replace(entry.instance, configured);
+                    probe.watch(configured);
+                },
+                () -> set.remove(entry.instance));
+    }
+
+    private InstanceSet set(Instance.Role role) {
+        return Optional.ofNullable(sets.get(role)).orElseThrow();
+    }
+
+    /** When it returns nobody registers any more; those who have stay. */
+    @Override
+    public void close() {
+        vertx.cancelTimer(timer);
+        channel.close();
+    }
+}

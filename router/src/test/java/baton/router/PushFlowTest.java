@@ -1,0 +1,199 @@
+package baton.router;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.vertx.core.http.HttpServerResponse;
+import java.net.http.HttpResponse;
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+
+/** Both legs at once, for connectors that push. */
+@Timeout(60)
+class PushFlowTest {
+    private static final String BODY = "{\"prompt\":\"hello\",\"max_tokens\":9}";
+    private static final String PREFILLED =
+            "{\"id\":\"p\",\"kv_transfer_params\":{\"do_remote_prefill\":true,\"do_remote_decode\":false,"
+                    + "\"remote_block_ids\":[[1,2]],\"remote_engine_id\":\"engine-1\",\"remote_request_id\":\"cmpl-x\","
+                    + "\"remote_host\":\"10.0.0.7\",\"remote_port\":5600,\"tp_size\":2,\"pp_size\":1,\"baton\":{\"mac\":\"m\"}}}";
+    private static final String TOLD = "\"kv_transfer_params\":{\"do_remote_prefill\":true,\"do_remote_decode\":false,"
+            + "\"remote_engine_id\":\"engine-1\",\"remote_host\":\"10.0.0.7\",\"remote_port\":5600,\"tp_size\":2,\"pp_size\":1}";
+
+    private final RouterFixture fixture = new RouterFixture();
+    private final FakeInstance prefill = fixture.instance();
+    private final FakeInstance decode = fixture.instance();
+
+    PushFlowTest() {
+        prefill.behaviour = FakeInstance.json(200, PREFILLED);
+    }
+
+    @AfterEach
+    void stopAll() throws Exception {
+        fixture.close();
+    }
+
+    private Router router(List<FakeInstance> prefills, List<FakeInstance> decodes) {
+        return fixture.router(PushFlow.NAME, prefills, decodes, Optional.empty(), RouterConfig.LocalPrefill.NEVER);
+    }
+
+    /** Makes an instance keep its answers until the test gives them. */
+    private static BlockingQueue<HttpServerResponse> hold(FakeInstance instance) {
+        BlockingQueue<HttpServerResponse> held = new LinkedBlockingQueue<>();
+        instance.behaviour = (request, response) -> held.add(response);
+        return held;
+    }
+
+    private static HttpServerResponse take(BlockingQueue<HttpServerResponse> held) throws InterruptedException {
+        HttpServerResponse response = held.poll(10, TimeUnit.SECONDS);
+        assertThat(response).isNotNull();
+        return response;
+    }
+
+    private static String id(FakeInstance instance, int request) {
+        return instance.received.get(request).headers().get("X-Request-Id");
+    }
+
+    @Test
+    void bothLegsAreSentAtOnceWhereThePrefillInstanceIsKnown() throws Exception {
+        Router router = router(List.of(prefill), List.of(decode));
+        HttpResponse<String> first = fixture.post(router, BODY, "X-Request-Id", "mine");
+        assertThat(first.statusCode()).isEqualTo(200);
+        assertThat(first.headers().firstValue("X-Request-Id")).contains("mine");
+        assertThat(first.headers().firstValue("X-Baton-Handoff-Id")).contains(id(decode, 0));
+        assertThat(prefill.only().nanos()).isLessThan(decode.only().nanos());
+        assertThat(prefill.only().body())
+                .contains("\"max_tokens\":1", "\"kv_transfer_params\":{\"do_remote_decode\":true,");
+        assertThat(decode.only().body()).isEqualTo("{\"prompt\":\"hello\",\"max_tokens\":9," + TOLD + "}");
+        assertThat(id(prefill, 0)).isEqualTo(id(decode, 0)).matches("mine\\.[0-9a-f]{16}");
+
+        BlockingQueue<HttpServerResponse> prefillHeld = hold(prefill);
+        BlockingQueue<HttpServerResponse> decodeHeld = hold(decode);
+        CompletableFuture<HttpResponse<String>> second = fixture.postAndGoOn(router, BODY, "X-Request-Id", "mine");
+        HttpServerResponse prefilling = take(prefillHeld);
+        HttpServerResponse decoding = take(decodeHeld);
+        assertThat(decode.received.get(1).body())
+                .isEqualTo(decode.received.get(0).body());
+        assertThat(id(prefill, 1)).isEqualTo(id(decode, 1)).isNotEqualTo(id(prefill, 0));
+        prefilling.end(PREFILLED);
+        decoding.end(RouterFixture.ANSWER);
+        assertThat(second.get(10, TimeUnit.SECONDS).body()).isEqualTo(RouterFixture.ANSWER);
+        assertThat(fixture.metric(router, "baton:router_handoffs_total{params=\"carried\"}"))
+                .isEqualTo(2);
+    }
+
+    @Test
+    void anEngineThatWasAwayIsLearntAnew() throws Exception {
+        Router router = router(List.of(prefill), List.of(decode));
+        fixture.post(router, BODY);
+        prefill.stop();
+        Await.until(
+                "prefill down",
+                RouterFixture.SOON,
+                () -> fixture.metric(router, "baton:router_instances_up{role=\"prefill\"}") == 0);
+        prefill.behaviour = FakeInstance.json(200, PREFILLED.replace("engine-1", "engine-2"));
+        prefill.restart();
+        Await.until(
+                "prefill up",
+                RouterFixture.SOON,
+                () -> fixture.metric(router, "baton:router_instances_up{role=\"prefill\"}") == 1);
+        fixture.post(router, BODY);
+        assertThat(decode.received.get(1).body()).contains("engine-2").doesNotContain("engine-1");
+    }
+
+    @Test
+    void aPrefillThatFailsTakesItsDecodeLegAlong() throws Exception {
+        FakeInstance other = fixture.instance();
+        other.behaviour = FakeInstance.json(200, PREFILLED.replace("engine-1", "engine-2"));
+        Router router = router(List.of(prefill, other), List.of(decode));
+        fixture.post(router, BODY);
+        fixture.post(router, BODY);
+        int before = decode.received.size();
+        BlockingQueue<HttpServerResponse> decodeHeld = hold(decode);
+        prefill.behaviour = FakeInstance.json(500, "{}");
+        other.behaviour = prefill.behaviour;
+        BlockingQueue<HttpServerResponse> goodHeld = hold(other);
+        CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, BODY);
+        // The legs of the pair that fails, then those of the other one.
+        take(decodeHeld);
+        HttpServerResponse good = take(goodHeld);
+        HttpServerResponse decoding = take(decodeHeld);
+        Await.until("the first decode leg closed", RouterFixture.SOON, () -> decode.aborted.get() == 1);
+        assertThat(id(decode, before)).isNotEqualTo(id(decode, before + 1));
+        assertThat(id(decode, before + 1)).isEqualTo(id(other, other.received.size() - 1));
+        assertThat(decode.received.get(before).body()).contains("engine-1");
+        assertThat(decode.received.get(before + 1).body()).contains("engine-2");
+        good.end(PREFILLED.replace("engine-1", "engine-2"));
+        decoding.end(RouterFixture.ANSWER);
+        assertThat(answer.get(10, TimeUnit.SECONDS).statusCode()).isEqualTo(200);
+
+        other.behaviour = FakeInstance.json(500, "{}");
+        HttpResponse<String> failed = fixture.post(router, BODY);
+        assertThat(failed.statusCode()).isEqualTo(502);
+        assertThat(failed.body()).contains("prefill instance", "HTTP 500");
+        Await.until(
+                "all decode legs closed", RouterFixture.SOON, () -> decode.aborted.get() == decode.received.size() - 3);
+    }
+
+    @Test
+    void anotherDecodeInstanceIsANewHandOff() throws Exception {
+        FakeInstance other = fixture.instance();
+        Router router = router(List.of(prefill), List.of(decode, other));
+        fixture.post(router, BODY);
+        fixture.post(router, BODY);
+        int prefilled = prefill.received.size();
+        decode.behaviour = FakeInstance.json(503, "{}");
+        other.behaviour = decode.behaviour;
+        HttpResponse<String> refused = fixture.post(router, BODY);
+        assertThat(refused.statusCode()).isEqualTo(503);
+        assertThat(prefill.received).hasSize(prefilled + 2);
+        assertThat(List.of(id(prefill, prefilled), id(prefill, prefilled + 1)))
+                .doesNotHaveDuplicates()
+                .containsExactlyInAnyOrder(
+                        id(decode, decode.received.size() - 1), id(other, other.received.size() - 1));
+    }
+
+    @Test
+    void aClientThatLeavesEndsBothLegs() throws Exception {
+        Router router = router(List.of(prefill), List.of(decode));
+        fixture.post(router, BODY);
+        BlockingQueue<HttpServerResponse> prefillHeld = hold(prefill);
+        BlockingQueue<HttpServerResponse> decodeHeld = hold(decode);
+        try (RawClient client = new RawClient(router.port())) {
+            client.post(RouterFixture.COMPLETIONS, BODY);
+            take(prefillHeld);
+            take(decodeHeld);
+        }
+        Await.until(
+                "both legs closed", RouterFixture.SOON, () -> prefill.aborted.get() == 1 && decode.aborted.get() == 1);
+        assertThat(fixture.metric(router, "baton:router_requests_running")).isZero();
+    }
+
+    @Test
+    void aPrefillThatNamesNothingIsFollowedByAPlainDecode() throws Exception {
+        prefill.behaviour = FakeInstance.json(200, "{\"id\":\"p\"}");
+        Router router = router(List.of(prefill), List.of(decode));
+        assertThat(fixture.post(router, BODY).statusCode()).isEqualTo(200);
+        assertThat(decode.only().body()).isEqualTo(BODY);
+    }
+
+    @ParameterizedTest
+    @ValueSource(
+            strings = {
+                "{}",
+                "{\"remote_engine_id\":1,\"remote_host\":\"h\",\"remote_port\":1}",
+                "{\"remote_engine_id\":\"e\",\"remote_host\":\"h\",\"remote_port\":\"1\"}",
+                "{\"remote_engine_id\":\"e\",\"remote_host\":null,\"remote_port\":1}"
+            })
+    void whatDoesNotLeadToAnInstanceIsNotPassedOn(String params) {
+        assertThat(PushFlow.target(params.getBytes(StandardCharsets.UTF_8))).isEmpty();
+    }
+}
