@@ -5,6 +5,7 @@ import java.io.PrintWriter;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import java.util.function.ToDoubleFunction;
 
 /**
  * A hand-over as the instances' own metrics tell it.
@@ -27,22 +28,9 @@ record HandoverPicture(
             Map<String, Double> decodeBefore,
             Map<String, Double> decodeAfter,
             Answer answer) {
-        double read = growth(decodeBefore, decodeAfter, "vllm:nixl_bytes_transferred_sum", "");
-        List<String> way = read > 0
-                ? List.of("KV       %s read from prefill's memory in %s"
-                        .formatted(
-                                mebibytes(read),
-                                millis(growth(decodeBefore, decodeAfter, "vllm:nixl_xfer_time_seconds_sum", ""))))
-                : List.of(
-                        "KV       %s saved, %s after the last layer"
-                                .formatted(
-                                        mebibytes(growth(prefillBefore, prefillAfter, "baton:kv_save_bytes_total", "")),
-                                        millis(growth(prefillBefore, prefillAfter, "baton:kv_save_seconds_sum", ""))),
-                        "shared storage",
-                        "KV       %s loaded in %s"
-                                .formatted(
-                                        mebibytes(growth(decodeBefore, decodeAfter, "baton:kv_load_bytes_total", "")),
-                                        millis(growth(decodeBefore, decodeAfter, "baton:kv_load_seconds_sum", ""))));
+        List<String> way = way(
+                name -> growth(prefillBefore, prefillAfter, name, ""),
+                name -> growth(decodeBefore, decodeAfter, name, ""));
         return new HandoverPicture(
                 answer.promptTokens(),
                 (int) growth(prefillBefore, prefillAfter, "vllm:prompt_tokens_by_source_total", "local_compute"),
@@ -51,6 +39,40 @@ record HandoverPicture(
                 way,
                 growth(prefillBefore, prefillAfter, "vllm:request_prefill_time_seconds_sum", "") * 1e3,
                 answer);
+    }
+
+    /** @param prefill growth of a metric of the prefill instance, {@code decode} likewise */
+    private static List<String> way(ToDoubleFunction<String> prefill, ToDoubleFunction<String> decode) {
+        double read = decode.applyAsDouble("vllm:nixl_bytes_transferred_sum");
+        double written = prefill.applyAsDouble("vllm:nixl_bytes_transferred_sum");
+        double lookedUp = decode.applyAsDouble("baton:kv_lookup_bytes_total");
+        double sent = decode.applyAsDouble("baton:p2p_received_bytes_total");
+        if (read > 0) {
+            return List.of("KV       %s read from prefill's memory in %s"
+                    .formatted(mebibytes(read), millis(decode.applyAsDouble("vllm:nixl_xfer_time_seconds_sum"))));
+        }
+        if (written > 0) {
+            return List.of("KV       %s written into decode's memory in %s"
+                    .formatted(mebibytes(written), millis(prefill.applyAsDouble("vllm:nixl_xfer_time_seconds_sum"))));
+        }
+        if (lookedUp > 0) {
+            return List.of("KV       %s and the last hidden state, asked for and had after %s"
+                    .formatted(mebibytes(lookedUp), millis(decode.applyAsDouble("baton:kv_lookup_seconds_sum"))));
+        }
+        if (sent > 0) {
+            return List.of("KV       %s sent, a tensor for each layer; in its blocks after %s"
+                    .formatted(mebibytes(sent), millis(decode.applyAsDouble("baton:kv_load_seconds_sum"))));
+        }
+        return List.of(
+                "KV       %s saved, %s after the last layer"
+                        .formatted(
+                                mebibytes(prefill.applyAsDouble("baton:kv_save_bytes_total")),
+                                millis(prefill.applyAsDouble("baton:kv_save_seconds_sum"))),
+                "shared storage",
+                "KV       %s loaded in %s"
+                        .formatted(
+                                mebibytes(decode.applyAsDouble("baton:kv_load_bytes_total")),
+                                millis(decode.applyAsDouble("baton:kv_load_seconds_sum"))));
     }
 
     /** Growth of the samples of that name whose labels contain {@code label}. */

@@ -4,6 +4,8 @@ import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.lang.management.ManagementFactory;
+import java.net.InetAddress;
+import java.net.ServerSocket;
 import java.net.URI;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
@@ -12,6 +14,7 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.List;
+import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.ExecutionException;
@@ -21,12 +24,13 @@ import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.stream.Stream;
 
 /**
- * A prefill instance, a decode instance and a router on this host, each a process of its own, handing KV caches over through a
- * directory or from memory to memory. They end with this process, however it ends.
+ * A prefill instance, a decode instance and a router on this host, each a process of its own, handing KV caches over by a connector.
+ * They end with this process, however it ends.
  */
 final class LocalCluster implements AutoCloseable {
     private static final Duration START_DEADLINE = Duration.ofMinutes(2);
     private static final Duration STOP_DEADLINE = Duration.ofSeconds(10);
+    private static final int PORT_ATTEMPTS = 20;
 
     private final Path directory;
     private final List<Member> members = new CopyOnWriteArrayList<>();
@@ -40,19 +44,55 @@ final class LocalCluster implements AutoCloseable {
     enum Connector {
         SharedStorageConnector("content-keyed") {
             @Override
-            List<String> settings(Path shared) {
-                return List.of(EXTRA + "shared_storage_path", shared.toString());
+            List<String> settings(Place place) {
+                return List.of(EXTRA + "shared_storage_path", place.shared.toString());
             }
         },
         NixlConnector("kv_transfer_params") {
             @Override
-            List<String> settings(Path shared) {
-                // Both instances are on this host, so neither can have the usual port.
-                return List.of(EXTRA + "side_channel_host", "127.0.0.1", EXTRA + "side_channel_port", "0");
+            List<String> settings(Place place) {
+                return SIDE_CHANNEL;
+            }
+        },
+        NixlPushConnector("kv_transfer_params_push") {
+            @Override
+            List<String> settings(Place place) {
+                return SIDE_CHANNEL;
+            }
+        },
+        PyNcclConnector("content-keyed") {
+            @Override
+            List<String> settings(Place place) {
+                return List.of(
+                        CONFIG + "kv_parallel_size", "2", CONFIG + "kv_port", Integer.toString(place.meetingPort));
+            }
+        },
+        P2pNcclConnector("p2p_nccl") {
+            @Override
+            List<String> settings(Place place) {
+                URI registry = place.registry.orElseThrow();
+                return List.of(
+                        CONFIG + "kv_port",
+                        "0",
+                        EXTRA + "proxy_ip",
+                        registry.getHost(),
+                        EXTRA + "proxy_port",
+                        Integer.toString(registry.getPort()),
+                        EXTRA + "http_port",
+                        Integer.toString(place.httpPort));
+            }
+
+            @Override
+            boolean registers() {
+                return true;
             }
         };
 
-        private static final String EXTRA = "--kv-transfer-config.kv_connector_extra_config.";
+        private static final String CONFIG = "--kv-transfer-config.";
+        private static final String EXTRA = CONFIG + "kv_connector_extra_config.";
+        /** Both instances are on this host, so neither can have the usual port. */
+        private static final List<String> SIDE_CHANNEL =
+                List.of(EXTRA + "side_channel_host", "127.0.0.1", EXTRA + "side_channel_port", "0");
 
         private final String flow;
 
@@ -61,8 +101,23 @@ final class LocalCluster implements AutoCloseable {
         }
 
         /** Options of {@code serve} beyond those that all connectors have. */
-        abstract List<String> settings(Path shared);
+        abstract List<String> settings(Place place);
+
+        /** Whether instances tell the router where they are. */
+        boolean registers() {
+            return false;
+        }
     }
+
+    /**
+     * Where an instance is and finds the others.
+     *
+     * @param shared a directory that both see
+     * @param meetingPort known to both; it and the next were free
+     * @param registry where the router takes registrations
+     * @param httpPort of the instance, 0 for any free one
+     */
+    record Place(Path shared, int meetingPort, Optional<URI> registry, int httpPort) {}
 
     private LocalCluster(Path directory) {
         this.directory = directory;
@@ -80,27 +135,79 @@ final class LocalCluster implements AutoCloseable {
         Runtime.getRuntime().addShutdownHook(cluster.onSignal);
         try {
             Path shared = Files.createDirectory(cluster.directory.resolve("kv"));
-            Member prefill = cluster.serve("prefill", model, "kv_producer", connector, shared);
-            Member decode = cluster.serve("decode", model, "kv_consumer", connector, shared);
-            cluster.prefill = prefill.awaitReady();
-            cluster.decode = decode.awaitReady();
-            cluster.router = cluster.spawn(
-                            "router",
-                            List.of(
-                                    "route",
-                                    "--port",
-                                    Integer.toString(routerPort),
-                                    "--prefill",
-                                    cluster.prefill.toString(),
-                                    "--decode",
-                                    cluster.decode.toString(),
-                                    "--flow",
-                                    connector.flow))
-                    .awaitReady();
+            List<String> route = List.of("route", "--port", Integer.toString(routerPort), "--flow", connector.flow);
+            int meetingPort = freePort(2);
+            if (connector.registers()) {
+                Member router = cluster.spawn("router", with(route, "--register-port", "0"));
+                cluster.router = router.awaitReady();
+                Optional<URI> registry = Optional.of(router.registrations.join());
+                Place first = new Place(shared, meetingPort, registry, freePort(1));
+                Member prefill = cluster.serve("prefill", model, "kv_producer", connector, first);
+                Place second = new Place(shared, meetingPort, registry, freePort(1));
+                Member decode = cluster.serve("decode", model, "kv_consumer", connector, second);
+                cluster.prefill = prefill.awaitReady();
+                cluster.decode = decode.awaitReady();
+                awaitHealthy(cluster.router);
+            } else {
+                Place place = new Place(shared, meetingPort, Optional.empty(), 0);
+                Member prefill = cluster.serve("prefill", model, "kv_producer", connector, place);
+                Member decode = cluster.serve("decode", model, "kv_consumer", connector, place);
+                cluster.prefill = prefill.awaitReady();
+                cluster.decode = decode.awaitReady();
+                cluster.router = cluster.spawn(
+                                "router",
+                                with(
+                                        route,
+                                        "--prefill",
+                                        cluster.prefill.toString(),
+                                        "--decode",
+                                        cluster.decode.toString()))
+                        .awaitReady();
+            }
             return cluster;
         } catch (IOException | InterruptedException | RuntimeException e) {
             cluster.close();
             throw e;
+        }
+    }
+
+    private static List<String> with(List<String> arguments, String... more) {
+        return Stream.concat(arguments.stream(), Stream.of(more)).toList();
+    }
+
+    /** The first of so many ports in a row that were free a moment ago. */
+    private static int freePort(int count) throws IOException {
+        for (int attempt = 0; attempt < PORT_ATTEMPTS; attempt++) {
+            List<ServerSocket> taken = new ArrayList<>();
+            try {
+                taken.add(new ServerSocket(0, 1, InetAddress.getLoopbackAddress()));
+                int first = taken.getFirst().getLocalPort();
+                for (int port = first + 1; port < first + count; port++) {
+                    taken.add(new ServerSocket(port, 1, InetAddress.getLoopbackAddress()));
+                }
+                return first;
+            } catch (IOException | IllegalArgumentException e) {
+                // The next one is not free, or no port.
+            } finally {
+                for (ServerSocket socket : taken) {
+                    socket.close();
+                }
+            }
+        }
+        throw new IOException("no %d free ports in a row were found".formatted(count));
+    }
+
+    /** Waits until the router knows a healthy instance of each role. */
+    private static void awaitHealthy(URI router) throws IOException, InterruptedException {
+        long end = System.nanoTime() + START_DEADLINE.toNanos();
+        try (ApiClient client = new ApiClient()) {
+            while (!client.isHealthy(router)) {
+                if (System.nanoTime() - end > 0) {
+                    throw new CommandFailedException(
+                            "the instances have not registered within " + START_DEADLINE.toSeconds() + " s");
+                }
+                TimeUnit.MILLISECONDS.sleep(50);
+            }
         }
     }
 
@@ -129,12 +236,12 @@ final class LocalCluster implements AutoCloseable {
         return CompletableFuture.anyOf(exits.toArray(CompletableFuture[]::new)).thenApply(String::valueOf);
     }
 
-    private Member serve(String name, Path model, String role, Connector connector, Path shared) throws IOException {
+    private Member serve(String name, Path model, String role, Connector connector, Place place) throws IOException {
         List<String> arguments = new ArrayList<>(List.of(
                 "serve",
                 model.toString(),
                 "--port",
-                "0",
+                Integer.toString(place.httpPort),
                 "--threads",
                 // Instances that share cores slow each other down when each computes on all of them.
                 Integer.toString(Math.max(1, Runtime.getRuntime().availableProcessors() / 2)),
@@ -144,7 +251,7 @@ final class LocalCluster implements AutoCloseable {
                 role,
                 "--kv-transfer-config.kv_load_failure_policy",
                 "recompute"));
-        arguments.addAll(connector.settings(shared));
+        arguments.addAll(connector.settings(place));
         return spawn(name, arguments);
     }
 
@@ -221,6 +328,8 @@ final class LocalCluster implements AutoCloseable {
         private final Process process;
         private final Path log;
         private final CompletableFuture<URI> ready = new CompletableFuture<>();
+        /** Comes before it is ready, if it does. */
+        private final CompletableFuture<URI> registrations = new CompletableFuture<>();
 
         private Member(String name, Process process, Path log) {
             this.name = name;
@@ -233,6 +342,10 @@ final class LocalCluster implements AutoCloseable {
         private void readOutput() {
             try (BufferedReader output = process.inputReader(StandardCharsets.UTF_8)) {
                 for (String line = output.readLine(); line != null; line = output.readLine()) {
+                    if (line.startsWith(RouteCommand.REGISTRATIONS)) {
+                        registrations.complete(
+                                URI.create("tcp://" + line.substring(RouteCommand.REGISTRATIONS.length())));
+                    }
                     if (line.startsWith(Service.READY)) {
                         ready.complete(URI.create(line.substring(Service.READY.length())));
                     }
