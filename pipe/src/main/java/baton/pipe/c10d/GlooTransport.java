@@ -31,6 +31,7 @@ import org.bytedeco.pytorch.gloo.Device;
  *
  * <p>Gloo trusts its peer and the network: the store is open on every address of its machine, the peer says to which address to
  * connect, and one that speaks Gloo's protocol with ill intent can end this process. It is for networks where only instances are.
+ * That a peer has died it notices soon as a rule, but not always: then the deadline ends the wait.
  */
 public final class GlooTransport implements WireTransport {
     private static final String MEETING = "baton-wire";

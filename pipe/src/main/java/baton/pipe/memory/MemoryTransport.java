@@ -172,7 +172,7 @@ public final class MemoryTransport implements WireTransport {
         @Override
         public void close() {
             out.close();
-            in.close();
+            in.discard();
         }
 
         @Override
@@ -236,10 +236,23 @@ public final class MemoryTransport implements WireTransport {
             }
         }
 
+        /** What is under way can still be taken. */
         void close() {
+            end(false);
+        }
+
+        /** Nothing can be taken any more. */
+        void discard() {
+            end(true);
+        }
+
+        private void end(boolean discard) {
             lock.lock();
             try {
                 closed = true;
+                if (discard) {
+                    read = written;
+                }
                 changed.signalAll();
             } finally {
                 lock.unlock();
