@@ -255,7 +255,7 @@ class PyNcclConnectorTest {
     void whatFindsNoRoomInTimeIsGivenUpAndTheConsumerComputesIt() {
         long one = 40 * 96 + 9 * 45 + 1000;
         FakeEngine prefill =
-                engine(KvRole.PRODUCER, config -> config.bufferSize(one).extra("insert_timeout_seconds", 0.3), 1, 3);
+                engine(KvRole.PRODUCER, config -> config.bufferSize(one).extra("insert_timeout_seconds", 2), 1, 3);
         FakeEngine decode = engine(KvRole.CONSUMER);
         prefill(prefill, request("a", 0, 40), 40);
         prefill(prefill, request("b", 100, 40), 40);
