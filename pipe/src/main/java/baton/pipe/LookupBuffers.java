@@ -175,7 +175,10 @@ public final class LookupBuffers {
                     .daemon()
                     .name("lookup-requests")
                     .start(() -> untilItEnds(this::takeRequests, this::end));
-            Thread.ofPlatform().daemon().name("lookup-answers").start(() -> untilItEnds(this::sendAnswers, this::end));
+            Thread.ofPlatform().daemon().name("lookup-answers").start(() -> {
+                untilItEnds(this::sendAnswers, this::end);
+                dropAnswers();
+            });
             return this;
         }
 
@@ -264,6 +267,16 @@ public final class LookupBuffers {
                 } else {
                     send(answer.number(), answer.kept().get());
                 }
+            }
+        }
+
+        /** What was matched is on its way to nobody. */
+        private void dropAnswers() {
+            // After that nothing is matched any more.
+            store.end("its answers have ended");
+            for (Answer answer = answered.poll(); answer != null; answer = answered.poll()) {
+                answer.kept().flatMap(LookupStore.Kept::content).ifPresent(Taken::close);
+                answer.kept().ifPresent(store::release);
             }
         }
 
@@ -436,9 +449,16 @@ public final class LookupBuffers {
                     case NEVER, REFUSED -> Optional.empty();
                     case SELECT, CANCEL -> throw new PipeException("the producer asks");
                 };
-                if (!give(answer, content) && content.isPresent()) {
+                boolean given = false;
+                try {
+                    given = give(answer, content);
+                } finally {
+                    if (!given) {
+                        content.ifPresent(Taken::close);
+                    }
+                }
+                if (!given && content.isPresent()) {
                     LOG.info("an entry of {} tokens came too late for who looked it up", answer.tokens().length);
-                    content.get().close();
                 }
             }
         }

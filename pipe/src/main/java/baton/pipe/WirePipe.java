@@ -304,6 +304,10 @@ public final class WirePipe implements Pipe {
                     "in the middle of %s%s: %s"
                             .formatted(announced.type().torchName(), announced.shape(), e.getMessage()),
                     e);
+        } catch (RuntimeException | Error e) {
+            // Nobody knows where in the tensor the wire is.
+            end(e.toString());
+            throw e;
         }
         return new Tensor(announced.type(), announced.shape(), data);
     }

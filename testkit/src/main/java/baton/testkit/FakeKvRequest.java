@@ -21,11 +21,12 @@ public record FakeKvRequest(
         int blockSize,
         Optional<JsonFields> kvTransferParams,
         Optional<String> cacheSalt,
-        Optional<String> loraId)
+        Optional<String> loraId,
+        Optional<String> firstSample)
         implements KvRequest {
 
     public FakeKvRequest(String id, int[] prompt, int blockSize) {
-        this(id, prompt, blockSize, Optional.empty(), Optional.empty(), Optional.empty());
+        this(id, prompt, blockSize, Optional.empty(), Optional.empty(), Optional.empty(), Optional.empty());
     }
 
     /** The tokens {@code first, first + 1, ...}. */
@@ -34,15 +35,20 @@ public record FakeKvRequest(
     }
 
     public FakeKvRequest withKvTransferParams(JsonFields params) {
-        return new FakeKvRequest(id, prompt, blockSize, Optional.of(params), cacheSalt, loraId);
+        return new FakeKvRequest(id, prompt, blockSize, Optional.of(params), cacheSalt, loraId, firstSample);
     }
 
     public FakeKvRequest withCacheSalt(String salt) {
-        return new FakeKvRequest(id, prompt, blockSize, kvTransferParams, Optional.of(salt), loraId);
+        return new FakeKvRequest(id, prompt, blockSize, kvTransferParams, Optional.of(salt), loraId, firstSample);
     }
 
     public FakeKvRequest withLora(String lora) {
-        return new FakeKvRequest(id, prompt, blockSize, kvTransferParams, cacheSalt, Optional.of(lora));
+        return new FakeKvRequest(id, prompt, blockSize, kvTransferParams, cacheSalt, Optional.of(lora), firstSample);
+    }
+
+    /** A further sample of a prompt. */
+    public FakeKvRequest withFirstSample(String first) {
+        return new FakeKvRequest(id, prompt, blockSize, kvTransferParams, cacheSalt, loraId, Optional.of(first));
     }
 
     @Override

@@ -131,28 +131,30 @@ final class P2pNcclWorker implements WorkerConnector {
         try {
             PeerAddress peer = load.id().id().prefill().above(rank.tensor());
             KvCache pool = pool();
-            cause = Optional.empty();
-            for (int layer = 0; layer < pool.layerNames().size() && cause.isEmpty(); layer++) {
+            Optional<String> problem = Optional.empty();
+            for (int layer = 0; layer < pool.layerNames().size() && problem.isEmpty(); layer++) {
                 String tensorId = load.id().tensorId(pool.layerNames().get(layer));
                 Duration left = Duration.ofNanos(Math.max(0, deadline - System.nanoTime()));
                 try (P2pEndpoint.Received tensor = endpoint.receive(peer, tensorId, left)) {
-                    cause = take(load, pool, layer, tensor);
+                    problem = take(load, pool, layer, tensor);
                     bytes += tensor.data().byteSize();
                 }
             }
+            // Only who gets here, whatever is thrown, may have everything.
+            cause = problem;
         } catch (P2pException e) {
             cause = Optional.of(e.fault().label());
             if (e.fault() != P2pException.Fault.CANCELLED) {
                 log.warn("request {}: loading its KV failed: {}", load.requestId(), e.getMessage());
             }
-        } catch (RuntimeException e) {
-            cause = Optional.of("internal");
+        } catch (RuntimeException | Error e) {
             log.error("request {}: loading its KV failed", load.requestId(), e);
         } finally {
             // The rest, and what still comes, is of no use.
             endpoint.forget(load.id().shared());
             loaded.add(new Loaded(load, cause, (context.ticker().nanos() - start) / 1e9, bytes));
             loading.remove(Thread.currentThread());
+            context.wake().run();
         }
     }
 

@@ -48,8 +48,13 @@ final class Link implements AutoCloseable {
     /** Until when those who need the peer wait for it, in the system's nanoseconds. */
     private long waitUntil;
 
+    /** Counts connections: the end of an earlier one's wire, which may come late, is not the end of this one. */
+    private int connection;
+
     private boolean lost;
     private boolean closed;
+    /** Bytes that a prompt may have which comes: more than this side's pool could not be asked for. */
+    private long mostBytes;
 
     // Of the thread
     private String lastFailure = "";
@@ -66,7 +71,9 @@ final class Link implements AutoCloseable {
         this.thread = Thread.ofPlatform().daemon().name("kv-link-" + port).unstarted(this::run);
     }
 
-    void start() {
+    /** @param poolBytes of the rank's pool */
+    void start(long poolBytes) {
+        mostBytes = Math.max(settings.bufferBytes(), poolBytes);
         thread.start();
     }
 
@@ -125,6 +132,7 @@ final class Link implements AutoCloseable {
 
     private void connect() throws PipeException {
         synchronized (this) {
+            connection++;
             lost = false;
         }
         Wire requests = meet(port, MEETING);
@@ -138,7 +146,7 @@ final class Link implements AutoCloseable {
         long pipeBytes = Math.clamp(settings.bufferBytes() / 4, 1, 256L << 20);
         WirePipe.Settings pipes = WirePipe.Settings.DEFAULT
                 .withBufferBytes(pipeBytes)
-                .withTensorBytes(settings.bufferBytes())
+                .withTensorBytes(mostBytes)
                 .withSilence(settings.silence());
         LookupBuffer made = settings.producer()
                 ? LookupBuffers.producer(
@@ -170,7 +178,7 @@ final class Link implements AutoCloseable {
             MemorySegment theirs = arena.allocate(HELLO_BYTES);
             wire.receive(theirs, SECOND_MEETING);
             check(theirs);
-            return new Watched(wire);
+            return new Watched(wire, connection);
         } catch (PipeException | RuntimeException e) {
             wire.close();
             throw e;
@@ -199,9 +207,11 @@ final class Link implements AutoCloseable {
     /** A wire that says when it was closed, here or by its pipe because the peer has gone. */
     private final class Watched implements Wire {
         private final Wire wire;
+        private final int of;
 
-        private Watched(Wire wire) {
+        private Watched(Wire wire, int of) {
             this.wire = wire;
+            this.of = of;
         }
 
         @Override
@@ -217,12 +227,12 @@ final class Link implements AutoCloseable {
         @Override
         public void close() {
             wire.close();
-            lost();
+            lost(of);
         }
     }
 
-    private synchronized void lost() {
-        lost = true;
+    private synchronized void lost(int which) {
+        lost |= which == connection;
         notifyAll();
     }
 
@@ -278,7 +288,7 @@ final class Link implements AutoCloseable {
         thread.interrupt();
         transport.close();
         try {
-            if (!thread.join(CLOSING)) {
+            if (thread.isAlive() && !thread.join(CLOSING)) {
                 log.error("The thread that connects at {}:{} has not ended within {}", settings.host(), port, CLOSING);
             }
         } catch (InterruptedException e) {

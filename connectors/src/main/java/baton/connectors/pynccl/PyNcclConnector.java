@@ -57,6 +57,6 @@ public final class PyNcclConnector implements KvConnector {
                         layout.headDim(),
                         context.model().digest());
         Link link = new Link(settings, transports.apply(settings.transport()), settings.port(context, rank), fit);
-        return new PyNcclWorker(settings, link, rank.pipeline() == context.pipelineParallelSize() - 1);
+        return new PyNcclWorker(settings, link, rank.pipeline() == context.pipelineParallelSize() - 1, context.wake());
     }
 }

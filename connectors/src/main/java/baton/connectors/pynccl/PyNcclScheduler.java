@@ -114,7 +114,8 @@ final class PyNcclScheduler implements SchedulerConnector {
         KvRequest request = scheduled.request();
         State state = state(request);
         int tokens = request.promptLength();
-        if (state.sent || scheduled.computedTokens() + scheduled.scheduledTokens() < tokens) {
+        boolean ofFirstSample = request.firstSample().isEmpty();
+        if (!ofFirstSample || state.sent || scheduled.computedTokens() + scheduled.scheduledTokens() < tokens) {
             return Optional.empty();
         }
         state.sent = true;

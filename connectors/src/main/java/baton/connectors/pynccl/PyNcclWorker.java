@@ -50,6 +50,7 @@ final class PyNcclWorker implements WorkerConnector {
     private final PyNcclSettings settings;
     private final Link link;
     private final boolean hasHidden;
+    private final Runnable wake;
     private final ExecutorService receivers = Executors.newThreadPerTaskExecutor(
             Thread.ofVirtual().name("kv-receive-", 0).factory());
     private final ExecutorService sender = Executors.newSingleThreadExecutor(
@@ -68,16 +69,18 @@ final class PyNcclWorker implements WorkerConnector {
     /** @param invalid blocks that did not get what they should */
     private record Loaded(String requestId, Set<Integer> invalid, Optional<HiddenState> hidden) {}
 
-    PyNcclWorker(PyNcclSettings settings, Link link, boolean hasHidden) {
+    /** @param wake has the engine look at what there is to report */
+    PyNcclWorker(PyNcclSettings settings, Link link, boolean hasHidden, Runnable wake) {
         this.settings = settings;
         this.link = link;
         this.hasHidden = hasHidden;
+        this.wake = wake;
     }
 
     @Override
     public void register(KvCache cache) {
         tensors = new KvTensors(cache, hasHidden);
-        link.start();
+        link.start(cache.memory().byteSize());
     }
 
     private KvTensors tensors() {
@@ -206,9 +209,12 @@ final class PyNcclWorker implements WorkerConnector {
             return reading;
         }
 
-        private synchronized void endReading() {
-            read = true;
-            notifyAll();
+        private void endReading() {
+            synchronized (this) {
+                read = true;
+                notifyAll();
+            }
+            wake.run();
         }
 
         @Override
@@ -301,6 +307,7 @@ final class PyNcclWorker implements WorkerConnector {
                         .forEach(invalid::add);
             }
             loaded.add(new Loaded(load.requestId(), invalid, received.hidden()));
+            wake.run();
         }
     }
 

@@ -15,7 +15,9 @@ import baton.kv.connector.KvRequest;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
 import baton.kv.connector.WorkerReport;
+import baton.messages.MessageException;
 import baton.messages.PeerChannel;
+import baton.messages.SideChannel;
 import baton.messages.p2p.P2pMessage;
 import baton.messages.p2p.P2pMessage.TensorHead;
 import baton.messages.p2p.P2pRequestId;
@@ -38,6 +40,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.stream.Stream;
@@ -70,9 +73,12 @@ class P2pNcclConnectorTest {
         private final FakeEngine engine;
 
         private Side(int ranks, int blockSize, KvTransferConfig.Builder config) throws IOException {
-            KvTransferConfig built = config.build();
-            address = new PeerAddress(HOST, built.port());
-            engine = new FakeEngine(connector(), context(built, ranks, blockSize), 64);
+            this(connector(), context(config.build(), ranks, blockSize));
+        }
+
+        private Side(P2pNcclConnector connector, ConnectorContext context) {
+            address = new PeerAddress(HOST, context.config().port());
+            engine = new FakeEngine(connector, context, 64);
             open.add(engine);
         }
 
@@ -109,11 +115,15 @@ class P2pNcclConnectorTest {
     }
 
     private static ConnectorContext context(KvTransferConfig config, int ranks, int blockSize) {
+        return context(config, ranks, blockSize, () -> {});
+    }
+
+    private static ConnectorContext context(KvTransferConfig config, int ranks, int blockSize, Runnable wake) {
         KvLayout model = new KvLayout(MODEL.layers(), MODEL.kvHeads(), MODEL.headDim(), blockSize, MODEL.dtype());
         KvLayout share = new KvLayout(
                 MODEL.layers(), Math.max(1, MODEL.kvHeads() / ranks), MODEL.headDim(), blockSize, MODEL.dtype());
         return new ConnectorContext(
-                config, new ModelFingerprint("fake", "digest"), share, model, ranks, 1, Ticker.system());
+                config, new ModelFingerprint("fake", "digest"), share, model, ranks, 1, Ticker.system(), wake);
     }
 
     private String shared(Side prefill, Side decode) {
@@ -220,6 +230,52 @@ class P2pNcclConnectorTest {
         String gone = shared(silent, decode).replace(":" + silent.address.port(), ":" + freePorts());
         assertThat(failure(decode, decode.engine.admit(request(gone, 7, 14), 0)))
                 .isEqualTo("peer_gone");
+    }
+
+    /** What was not received never passes for received, whatever is thrown on the way. */
+    @Test
+    void aLoadThatBreaksWithinFails() throws Exception {
+        Side decode = new Side(
+                new P2pNcclConnector(() -> new NoCalls(new ZeroMqPeerChannel()), name -> wires),
+                context(config(KvRole.CONSUMER).build(), 1, 4));
+        Side prefill = new Side(KvRole.PRODUCER);
+        Running here = decode.engine.admit(request(shared(prefill, decode), 7, 14), 0);
+        List<WorkerReport> reports = loaded(decode, here);
+        assertThat(reports.getLast().invalidBlocks()).hasSize(4);
+        assertThat(reports.getLast().measurements())
+                .anyMatch(each -> "internal".equals(each.labels().get("cause")));
+    }
+
+    /** A channel in a process that has run out of something. */
+    private record NoCalls(PeerChannel channel) implements PeerChannel {
+        @Override
+        public SideChannel.Listener listen(String host, int port, Reception reception) throws MessageException {
+            return channel.listen(host, port, reception);
+        }
+
+        @Override
+        public Call call(String host, int port, String identity, Duration timeout, Runnable whenEnded) {
+            throw new OutOfMemoryError("no memory for a call of " + host + ":" + port);
+        }
+
+        @Override
+        public void close() {
+            channel.close();
+        }
+    }
+
+    @Test
+    void theEngineIsWokenWhenALoadIsOver() throws Exception {
+        CountDownLatch woken = new CountDownLatch(1);
+        Side decode = new Side(connector(), context(config(KvRole.CONSUMER).build(), 1, 4, woken::countDown));
+        Side prefill = new Side(KvRole.PRODUCER);
+        String id = shared(prefill, decode);
+        Running here = decode.engine.admit(request(id, 7, 14), 0);
+        assertThat(decode.engine.idleStep().received()).isEmpty();
+        WorkerReport _ = prefill.engine.prefill(request(id, 7, 14));
+        assertThat(woken.await(SOON.toSeconds(), TimeUnit.SECONDS)).isTrue();
+        assertThat(decode.engine.idleStep().received()).containsExactly(id);
+        assertThat(decode.engine.holds(here, 0, 13)).isTrue();
     }
 
     /** vLLM's messages have neither a digest nor the number of ranks; its earlier shape has no blocks. */

@@ -35,6 +35,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Random;
 import java.util.Set;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.BooleanSupplier;
@@ -74,6 +75,11 @@ class PyNcclConnectorTest {
     }
 
     private static ConnectorContext context(KvTransferConfig config, int tensorParallelSize, int layers) {
+        return context(config, tensorParallelSize, layers, () -> {});
+    }
+
+    private static ConnectorContext context(
+            KvTransferConfig config, int tensorParallelSize, int layers, Runnable wake) {
         return new ConnectorContext(
                 config,
                 new ModelFingerprint("fake", "00"),
@@ -81,13 +87,18 @@ class PyNcclConnectorTest {
                 new KvLayout(layers, HEADS, 4, BLOCK_SIZE, DType.BF16),
                 tensorParallelSize,
                 1,
-                Ticker.system());
+                Ticker.system(),
+                wake);
     }
 
     private FakeEngine engine(
             KvRole role, UnaryOperator<KvTransferConfig.Builder> settings, int tensorParallelSize, int layers) {
         KvTransferConfig config = settings.apply(config(role)).build();
-        FakeEngine engine = new FakeEngine(connector(), context(config, tensorParallelSize, layers), 64);
+        return engine(context(config, tensorParallelSize, layers));
+    }
+
+    private FakeEngine engine(ConnectorContext context) {
+        FakeEngine engine = new FakeEngine(connector(), context, 64);
         engines.add(engine);
         return engine;
     }
@@ -132,7 +143,8 @@ class PyNcclConnectorTest {
         Running running = engine.admit(request, 0);
         assertThat(running.isLoading()).isFalse();
         while (running.remainingTokens() > 0) {
-            engine.step(new Share(running, Math.min(chunk, running.remainingTokens())));
+            Share share = new Share(running, Math.min(chunk, running.remainingTokens()));
+            measured.addAll(engine.step(share).measurements());
         }
         engine.end(running, RequestEnd.LENGTH);
         await("the prompt is read", running::isFreed, engine);
@@ -288,9 +300,19 @@ class PyNcclConnectorTest {
         assertThat(counted("baton:kv_lookup_failures", "disconnected")).isEqualTo(2);
         FakeEngine successor = engine(KvRole.PRODUCER);
         prefill(successor, request("b", 90, 9), 9);
-        Running again = load(decode, request("db", 90, 9), 0);
-        assertHidden(again);
-        assertThat(decode.holds(again, 0, 9)).isTrue();
+        // Until the consumer has found it, requests are not waited for.
+        List<Running> loads = new ArrayList<>();
+        await(
+                "the successor is found",
+                () -> {
+                    loads.forEach(decode::finish);
+                    loads.clear();
+                    loads.add(load(decode, request("db" + measured.size(), 90, 9), 0));
+                    return !hidden.isEmpty();
+                },
+                decode);
+        assertHidden(loads.getFirst());
+        assertThat(decode.holds(loads.getFirst(), 0, 9)).isTrue();
     }
 
     @Test
@@ -352,6 +374,53 @@ class PyNcclConnectorTest {
         Running loaded = load(decode, request("da", 0, 12), 0);
         assertHidden(loaded);
         assertThat(decode.holds(loaded, 0, 12)).isTrue();
+    }
+
+    /** Further samples share what the first one takes, so nothing is sent that nobody would take. */
+    @Test
+    void aPromptIsSentOnceForAllItsSamples() {
+        FakeEngine prefill = engine(KvRole.PRODUCER);
+        FakeEngine decode = engine(KvRole.CONSUMER);
+        for (int sample = 0; sample < 3; sample++) {
+            FakeKvRequest request = request("a-" + sample, 0, 9);
+            prefill(prefill, sample == 0 ? request : request.withFirstSample("a-0"), 9);
+        }
+        prefill(prefill, request("b", 50, 9), 9);
+        assertHidden(load(decode, request("da", 0, 9), 0));
+        // Behind all that were sent before it.
+        assertHidden(load(decode, request("db", 50, 9), 0));
+        await("what was sent is counted", () -> counted("baton:kv_lookup_inserts", "") >= 2, prefill);
+        assertThat(counted("baton:kv_lookup_inserts", "")).isEqualTo(2);
+    }
+
+    /** Its pool bounds what a consumer takes, as nothing larger can be asked for; its buffer holds nothing. */
+    @Test
+    void theConsumersBufferSizeIsNoBoundOfPrompts() {
+        FakeEngine prefill = engine(KvRole.PRODUCER);
+        FakeEngine decode = engine(KvRole.CONSUMER, config -> config.bufferSize(1000), 1, 3);
+        prefill(prefill, request("a", 0, 40), 40);
+        Running running = load(decode, request("da", 0, 40), 0);
+        assertHidden(running);
+        assertThat(decode.holds(running, 0, 40)).isTrue();
+    }
+
+    @Test
+    void theEngineIsWokenWhenAPromptIsReadOrTaken() throws Exception {
+        CountDownLatch read = new CountDownLatch(1);
+        CountDownLatch taken = new CountDownLatch(1);
+        FakeEngine prefill = engine(context(config(KvRole.PRODUCER).build(), 1, 3, read::countDown));
+        FakeEngine decode = engine(context(config(KvRole.CONSUMER).build(), 1, 3, taken::countDown));
+        Running here = decode.admit(request("d", 0, 9), 0);
+        assertThat(step(decode).received()).isEmpty();
+        Running there = prefill.admit(request("p", 0, 9), 0);
+        prefill.step(new Share(there, 9));
+        prefill.end(there, RequestEnd.LENGTH);
+        assertThat(read.await(DEADLINE.toSeconds(), TimeUnit.SECONDS)).isTrue();
+        step(prefill);
+        assertThat(there.isFreed()).isTrue();
+        assertThat(taken.await(DEADLINE.toSeconds(), TimeUnit.SECONDS)).isTrue();
+        assertThat(step(decode).received()).containsExactly("d");
+        assertHidden(here);
     }
 
     @Test

@@ -235,6 +235,10 @@ public final class P2pEndpoint implements AutoCloseable {
                             outgoing.piece().memory());
                 } catch (P2pException e) {
                     failed(outgoing, e);
+                } catch (RuntimeException | Error e) {
+                    // This thread goes on: no other sends what is queued.
+                    log.error("Sending {} to {}", outgoing.tensorId(), address, e);
+                    failed(outgoing, new P2pException(Fault.BROKEN, e.toString(), e));
                 } finally {
                     toSend.free(outgoing);
                 }
@@ -315,6 +319,9 @@ public final class P2pEndpoint implements AutoCloseable {
                 head = peer.link.get(key.tensorId(), incoming::room);
             } catch (P2pException e) {
                 incoming.failed(e);
+                throw e;
+            } catch (RuntimeException | Error e) {
+                incoming.failed(new P2pException(Fault.BROKEN, e.toString(), e));
                 throw e;
             }
             if (head.isPresent()) {
@@ -452,7 +459,7 @@ public final class P2pEndpoint implements AutoCloseable {
             try {
                 caller.answer(List.of(PutReply.TAKEN.encode()));
                 bytes.receive(room, settings.transfer());
-            } catch (MessageException | PipeException e) {
+            } catch (MessageException | PipeException | RuntimeException | Error e) {
                 incoming.failed(new P2pException(Fault.BROKEN, tensorId + " broke off: " + e.getMessage(), e));
                 throw e;
             }

@@ -28,7 +28,7 @@ public final class P2pException extends Exception {
         DEADLINE,
         /** The receiver has no memory for it, or the sender has none. */
         OUT_OF_MEMORY,
-        /** The peer does not have it. */
+        /** The peer does not have it; or it was here, and nobody came for it in time. */
         MISSING,
         /** The peer's address is not allowed. */
         REFUSED,

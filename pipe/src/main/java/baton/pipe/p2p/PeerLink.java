@@ -76,6 +76,9 @@ final class PeerLink implements AutoCloseable {
             } catch (MessageException e) {
                 end();
                 throw new P2pException(Fault.PEER_GONE, peer + " is not there: " + e.getMessage(), e);
+            } catch (RuntimeException | Error e) {
+                end();
+                throw e;
             }
         }
 
@@ -230,6 +233,9 @@ final class PeerLink implements AutoCloseable {
                     if (fresh || e.fault() != Fault.PEER_GONE) {
                         throw e;
                     }
+                } catch (RuntimeException | Error e) {
+                    connection.end();
+                    throw e;
                 }
                 fresh = true;
                 connection = connect();

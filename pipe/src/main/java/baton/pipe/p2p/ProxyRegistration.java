@@ -22,6 +22,7 @@ public final class ProxyRegistration implements AutoCloseable {
     private final Registration registration;
     private final CountDownLatch closing = new CountDownLatch(1);
     private boolean known;
+    private boolean complained;
 
     private ProxyRegistration(PeerChannel channel, PeerAddress proxy, Registration registration) {
         this.channel = channel;
@@ -58,11 +59,13 @@ public final class ProxyRegistration implements AutoCloseable {
                 log.info("registered with the proxy at {} as {}", proxy, registration);
             }
             known = true;
+            complained = false;
             return Optional.of(call);
         } catch (MessageException e) {
-            if (known || before.isEmpty()) {
-                log.warn("cannot register with the proxy at {}: {}", proxy, e.getMessage());
+            if (!complained) {
+                log.warn("cannot register with the proxy at {}, trying again: {}", proxy, e.getMessage());
             }
+            complained = true;
             known = false;
             return before;
         }

@@ -7,6 +7,7 @@ import baton.pipe.p2p.P2pStats.Count;
 import java.time.Duration;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.locks.Condition;
@@ -252,20 +253,31 @@ final class ReceiveStore implements AutoCloseable {
         }
     }
 
-    /** Drops what nobody has taken for long. */
+    /** Drops what nobody has taken for long; who comes for it after all need not wait for it. */
     void expire() {
         long now = System.nanoTime();
         lock.lock();
         try {
-            slots.entrySet().removeIf(entry -> {
-                boolean old = now - entry.getValue().since() > settings.keep().toNanos();
-                if (old && entry.getValue() instanceof Slot.Here here) {
+            List<Key> old = slots.entrySet().stream()
+                    .filter(entry ->
+                            now - entry.getValue().since() > settings.keep().toNanos())
+                    .map(Map.Entry::getKey)
+                    .toList();
+            for (Key key : old) {
+                if (slots.remove(key) instanceof Slot.Here here) {
                     stats.add(Count.EXPIRED, 1);
                     here.piece.close();
                     changed.signalAll();
+                    remember(
+                            key,
+                            new P2pException(
+                                    Fault.MISSING,
+                                    "nobody took %s within %d ms"
+                                            .formatted(
+                                                    key.tensorId,
+                                                    settings.keep().toMillis())));
                 }
-                return old;
-            });
+            }
         } finally {
             lock.unlock();
         }

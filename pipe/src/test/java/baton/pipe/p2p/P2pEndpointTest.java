@@ -6,6 +6,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import baton.kv.ConfigException;
 import baton.messages.MessageException;
 import baton.messages.PeerChannel;
+import baton.messages.SideChannel;
 import baton.messages.p2p.P2pMessage;
 import baton.messages.p2p.P2pMessage.TensorHead;
 import baton.messages.p2p.PeerAddress;
@@ -33,6 +34,7 @@ import java.util.Optional;
 import java.util.Random;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.BooleanSupplier;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
@@ -214,6 +216,51 @@ class P2pEndpointTest {
         until(() -> taker.bufferUsed() == 0 && sender.sendUsed() == 0);
         assertThat(taker.stats().get(Count.EXPIRED)).isEqualTo(1);
         assertThat(sender.stats().get(Count.EXPIRED)).isEqualTo(1);
+    }
+
+    /** What a process that has run out of something throws costs a tensor, not those after it. */
+    @Test
+    void whatBreaksWithinDoesNotStopWhatIsQueuedBehind() throws Exception {
+        P2pEndpoint taker = endpoint(SendType.PUT_ASYNC, "tcp", BUFFER);
+        P2pEndpoint sender = P2pEndpoint.open(
+                settings(SendType.PUT_ASYNC, BUFFER, BUFFER, SOON, SOON),
+                new BrokenOnce(new ZeroMqPeerChannel(), new AtomicBoolean()),
+                new TcpTransport());
+        endpoints.add(sender);
+        send(sender, taker, "lost", 1000, 1);
+        until(() -> sender.stats().get(Count.SEND_FAILURES) == 1 && sender.sendUsed() == 0);
+        exchange(sender, taker, "next");
+        until(() -> sender.sendUsed() == 0);
+    }
+
+    private record BrokenOnce(PeerChannel channel, AtomicBoolean broken) implements PeerChannel {
+        @Override
+        public SideChannel.Listener listen(String host, int port, Reception reception) throws MessageException {
+            return channel.listen(host, port, reception);
+        }
+
+        @Override
+        public Call call(String host, int port, String identity, Duration timeout, Runnable whenEnded)
+                throws MessageException {
+            if (broken.compareAndSet(false, true)) {
+                throw new OutOfMemoryError("no memory for a call of " + host + ":" + port);
+            }
+            return channel.call(host, port, identity, timeout, whenEnded);
+        }
+
+        @Override
+        public void close() {
+            channel.close();
+        }
+    }
+
+    @Test
+    void whoComesTooLateIsToldAtOnce() throws Exception {
+        P2pEndpoint taker = open(settings(SendType.PUT, BUFFER, BUFFER, SOON, Duration.ofSeconds(1)), "tcp");
+        P2pEndpoint putter = endpoint(SendType.PUT, "tcp", BUFFER);
+        send(putter, taker, "forgotten", 1000, 1);
+        until(() -> taker.bufferUsed() == 0);
+        assertFault(() -> taker.receive(putter.address(), "forgotten", Duration.ofSeconds(5)), Fault.MISSING);
     }
 
     @Test

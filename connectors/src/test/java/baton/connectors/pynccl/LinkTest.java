@@ -1,0 +1,143 @@
+package baton.connectors.pynccl;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.pipe.LookupBuffer;
+import baton.pipe.PipeException;
+import baton.pipe.Wire;
+import baton.pipe.WireTransport;
+import baton.pipe.memory.MemoryTransport;
+import java.lang.foreign.MemorySegment;
+import java.time.Duration;
+import java.util.Optional;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+@Timeout(120)
+class LinkTest {
+    private static final Duration SOON = Duration.ofSeconds(60);
+
+    private final MemoryTransport wires = new MemoryTransport();
+
+    private static PyNcclSettings settings(boolean producer) {
+        return new PyNcclSettings(
+                producer, producer ? 0 : 1, "host", 7, 1 << 20, "memory", SOON, SOON, SOON, SOON, SOON);
+    }
+
+    private Link link(boolean producer, WireTransport transport) {
+        Link link = new Link(settings(producer), transport, 7, "kv=test");
+        link.start(1 << 20);
+        return link;
+    }
+
+    /** A thread that learns late that its wire has ended does not end the connection that was made meanwhile. */
+    @Test
+    void theLateEndOfAnEarlierConnectionEndsOnlyThat() throws Exception {
+        Slow slow = new Slow(wires);
+        try (Link producer = link(true, slow)) {
+            Link first = link(false, new Borrowed(wires));
+            LookupBuffer before = producer.await(SOON).orElseThrow();
+            first.close();
+            Thread late = slow.late.poll(SOON.toSeconds(), TimeUnit.SECONDS);
+            assertThat(late).isNotNull();
+            try (Link second = link(false, new Borrowed(wires))) {
+                assertThat(second.await(SOON)).isPresent();
+                LookupBuffer after = another(producer, before);
+                slow.released.countDown();
+                assertThat(late.join(SOON)).isTrue();
+                assertThat(producer.isUp(after)).isTrue();
+            }
+        }
+    }
+
+    private static LookupBuffer another(Link link, LookupBuffer before) {
+        long end = System.nanoTime() + SOON.toNanos();
+        while (System.nanoTime() < end) {
+            Optional<LookupBuffer> now = link.await(SOON).filter(each -> !each.equals(before));
+            if (now.isPresent()) {
+                return now.get();
+            }
+            Thread.onSpinWait();
+        }
+        throw new AssertionError("not connected anew");
+    }
+
+    @Test
+    void oneThatWasNeverStartedCanBeClosed() {
+        Link link = new Link(settings(true), wires, 7, "kv=test");
+        link.close();
+        assertThat(link.await(SOON)).isEmpty();
+    }
+
+    /** Wires of which the first one's receiver is told of its end when the test allows it. */
+    private static final class Slow implements WireTransport {
+        private final WireTransport wires;
+        private final LinkedBlockingQueue<Thread> late = new LinkedBlockingQueue<>();
+        private final CountDownLatch released = new CountDownLatch(1);
+        private boolean first = true;
+
+        private Slow(WireTransport wires) {
+            this.wires = wires;
+        }
+
+        @Override
+        public String name() {
+            return "slow";
+        }
+
+        @Override
+        public Wire meet(String host, int port, int rank, Duration timeout) throws PipeException {
+            Wire wire = wires.meet(host, port, rank, timeout);
+            boolean slow = first;
+            first = false;
+            return new Wire() {
+                @Override
+                public void send(MemorySegment bytes, Duration limit) throws PipeException {
+                    wire.send(bytes, limit);
+                }
+
+                @Override
+                public void receive(MemorySegment into, Duration limit) throws PipeException {
+                    try {
+                        wire.receive(into, limit);
+                    } catch (PipeException e) {
+                        if (slow) {
+                            late.add(Thread.currentThread());
+                            awaitRelease();
+                        }
+                        throw e;
+                    }
+                }
+
+                @Override
+                public void close() {
+                    wire.close();
+                }
+            };
+        }
+
+        private void awaitRelease() {
+            try {
+                assertThat(released.await(SOON.toSeconds(), TimeUnit.SECONDS)).isTrue();
+            } catch (InterruptedException e) {
+                Thread.currentThread().interrupt();
+            }
+        }
+
+        @Override
+        public Offer offer(String host) throws PipeException {
+            return wires.offer(host);
+        }
+
+        @Override
+        public Wire join(byte[] id, String host, Duration timeout) throws PipeException {
+            return wires.join(id, host, timeout);
+        }
+
+        @Override
+        public void close() {}
+    }
+}

@@ -1,0 +1,120 @@
+package baton.pipe;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+import static org.assertj.core.api.Assumptions.assumeThat;
+
+import baton.pipe.memory.MemoryTransport;
+import java.io.IOException;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.locks.LockSupport;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+/** Native memory of entries that are on their way when a lookup buffer ends. */
+@Timeout(120)
+class LookupMemoryTest {
+    private static final Duration LONG = Duration.ofSeconds(60);
+    /** So large that the system has it back at once when it is freed. */
+    private static final long SIZE = 48 << 20;
+
+    private static final WirePipe.Settings ONE_AT_A_TIME = WirePipe.Settings.DEFAULT.withBufferBytes(1);
+
+    private final MemoryTransport transport = new MemoryTransport();
+
+    @Test
+    void whatWasMatchedForAConsumerThatGoesIsFreed() throws Exception {
+        Wire[] requests = TestWires.offered(transport);
+        Wire[] answers = TestWires.offered(transport);
+        try (Arena arena = Arena.ofShared();
+                LookupBuffer producer = LookupBuffers.producer(
+                        WirePipe.receiver(requests[0], WirePipe.Settings.DEFAULT),
+                        WirePipe.sender(answers[0], ONE_AT_A_TIME),
+                        LookupBuffer.Settings.DEFAULT);
+                Pipe asking = WirePipe.sender(requests[1], ONE_AT_A_TIME)) {
+            // When the last one is on its way, those before the one before it have been dealt with.
+            for (int i = 0; i < 6; i++) {
+                ask(asking, arena, i);
+            }
+            long before = resident();
+            try (Arena source = Arena.ofShared()) {
+                Tensor part = part(source);
+                Tensor small = new Tensor(Tensor.Type.U8, List.of(1L), source.allocate(1));
+                for (int i = 0; i < 4; i++) {
+                    producer.insert(
+                            new LookupBuffer.Entry(new int[] {i}, new boolean[] {true}, part, small, small), LONG);
+                }
+            }
+            // The first is stuck, for nobody receives answers.
+            assertThat(resident() - before).isGreaterThan(3 * SIZE);
+            asking.close();
+            answers[1].close();
+            awaitFreed(before);
+        }
+    }
+
+    @Test
+    void anEntryThatNobodyAskedForIsFreed() throws Exception {
+        Wire[] requests = TestWires.offered(transport);
+        Wire[] answers = TestWires.offered(transport);
+        try (Arena arena = Arena.ofShared();
+                LookupBuffer consumer = LookupBuffers.consumer(
+                        WirePipe.sender(requests[0], WirePipe.Settings.DEFAULT),
+                        WirePipe.receiver(answers[0], WirePipe.Settings.DEFAULT));
+                Pipe answering = WirePipe.sender(answers[1], WirePipe.Settings.DEFAULT)) {
+            long before = resident();
+            try (Arena source = Arena.ofShared()) {
+                Tensor part = part(source);
+                answering.send(
+                        Optional.of(new LookupMessage(LookupMessage.What.FOUND, 7, new int[] {1}, new boolean[] {true})
+                                .encode(arena)),
+                        LONG);
+                for (int i = 0; i < 3; i++) {
+                    answering.send(Optional.of(part), LONG);
+                }
+            }
+            assertThatThrownBy(() -> consumer.dropSelect(new int[] {1}, new boolean[] {true}, LONG))
+                    .isInstanceOf(PipeException.class)
+                    .hasMessageContaining("the lookup buffer has ended");
+            awaitFreed(before);
+        }
+    }
+
+    private static void ask(Pipe asking, Arena arena, int number) throws PipeException {
+        asking.send(
+                Optional.of(
+                        new LookupMessage(LookupMessage.What.SELECT, number, new int[] {number}, new boolean[] {true})
+                                .encode(arena)),
+                LONG);
+    }
+
+    private static Tensor part(Arena arena) {
+        MemorySegment data = arena.allocate(SIZE);
+        return new Tensor(Tensor.Type.U8, List.of(SIZE), data);
+    }
+
+    private static void awaitFreed(long before) throws IOException {
+        long end = System.nanoTime() + LONG.toNanos();
+        while (resident() - before > 2 * SIZE && System.nanoTime() < end) {
+            LockSupport.parkNanos(1_000_000);
+        }
+        assertThat(resident() - before).isLessThanOrEqualTo(2 * SIZE);
+    }
+
+    /** Bytes of this process in memory. */
+    private static long resident() throws IOException {
+        Path status = Path.of("/proc/self/status");
+        assumeThat(status).as("a system that says what a process takes").exists();
+        return Files.readAllLines(status).stream()
+                .filter(line -> line.startsWith("VmRSS:"))
+                .mapToLong(line -> Long.parseLong(line.replaceAll("[^0-9]", "")) << 10)
+                .findFirst()
+                .orElseThrow();
+    }
+}
