@@ -148,10 +148,10 @@ class P2pHandoverTest {
                 handOver(legs, random);
             }
             for (Side side : sides) {
+                // Sends may fail: a decode instance does not want what it turned out to have in its cache.
                 for (String trouble : List.of(
                         "baton:kv_load_failures",
                         "baton:kv_save_failures",
-                        "baton:p2p_send_failures",
                         "baton:p2p_malformed",
                         "baton:p2p_broken",
                         "baton:p2p_out_of_memory")) {
