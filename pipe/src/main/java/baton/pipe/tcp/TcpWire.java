@@ -17,6 +17,7 @@ import java.time.Duration;
 import java.util.Arrays;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicLong;
 
 /**
  * A connection. Its channel blocks, so that bytes go to and from memory without anything between, also on virtual threads; a
@@ -100,46 +101,52 @@ final class TcpWire implements Wire {
     }
 
     private interface Move {
-        void move(ByteBuffer bytes, Deadline deadline) throws IOException;
+        void move(ByteBuffer bytes) throws IOException;
     }
 
     private void moveAll(MemorySegment bytes, Duration timeout, String what, Move move) throws PipeException {
         Deadline deadline = Deadline.in(timeout);
-        long at = 0;
+        AtomicLong at = new AtomicLong();
         try {
-            while (at < bytes.byteSize()) {
-                long length = Math.min(PIECE, bytes.byteSize() - at);
-                move.move(bytes.asSlice(at, length).asByteBuffer(), deadline);
-                at += length;
-            }
+            byDeadline(deadline, () -> {
+                while (at.get() < bytes.byteSize()) {
+                    long length = Math.min(PIECE, bytes.byteSize() - at.get());
+                    move.move(bytes.asSlice(at.get(), length).asByteBuffer());
+                    at.addAndGet(length);
+                }
+            });
         } catch (SocketTimeoutException e) {
             throw new PipeException(
                     "%s of %d bytes: %s has not kept up within %s, after %d bytes"
-                            .formatted(what, bytes.byteSize(), peer, deadline, at),
+                            .formatted(what, bytes.byteSize(), peer, deadline, at.get()),
                     e);
         } catch (IOException e) {
             close();
             throw new PipeException(
-                    "%s of %d bytes, after %d: %s: %s".formatted(what, bytes.byteSize(), at, peer, reason(e)), e);
+                    "%s of %d bytes, after %d: %s: %s".formatted(what, bytes.byteSize(), at.get(), peer, reason(e)), e);
         }
     }
 
     void write(ByteBuffer bytes, Deadline deadline) throws IOException {
-        byDeadline(deadline, () -> {
-            while (bytes.hasRemaining()) {
-                channel.write(bytes);
-            }
-        });
+        byDeadline(deadline, () -> write(bytes));
     }
 
     void read(ByteBuffer bytes, Deadline deadline) throws IOException {
-        byDeadline(deadline, () -> {
-            while (bytes.hasRemaining()) {
-                if (channel.read(bytes) < 0) {
-                    throw new EOFException("the peer has closed the connection");
-                }
+        byDeadline(deadline, () -> read(bytes));
+    }
+
+    private void write(ByteBuffer bytes) throws IOException {
+        while (bytes.hasRemaining()) {
+            channel.write(bytes);
+        }
+    }
+
+    private void read(ByteBuffer bytes) throws IOException {
+        while (bytes.hasRemaining()) {
+            if (channel.read(bytes) < 0) {
+                throw new EOFException("the peer has closed the connection");
             }
-        });
+        }
     }
 
     private interface Blocking {
