@@ -200,6 +200,8 @@ class P2pEndpointTest {
         exchange(first, steady, "one");
         exchange(steady, first, "two");
         first.close();
+        // Who waits when the end is noticed waits for whoever was there before.
+        assertFault(() -> steady.receive(first.address(), "nothing", SOON), Fault.PEER_GONE);
         P2pEndpoint again = open(at(settings(type, BUFFER, BUFFER, SOON, SOON), port), "tcp");
         exchange(again, steady, "three");
         exchange(steady, again, "four");
