@@ -140,7 +140,9 @@ final class LocalCluster implements AutoCloseable {
             if (connector.registers()) {
                 Member router = cluster.spawn("router", with(route, "--register-port", "0"));
                 cluster.router = router.awaitReady();
-                Optional<URI> registry = Optional.of(router.registrations.join());
+                Optional<URI> registry = Optional.of(router.registrations
+                        .orTimeout(START_DEADLINE.toSeconds(), TimeUnit.SECONDS)
+                        .join());
                 Place first = new Place(shared, meetingPort, registry, freePort(1));
                 Member prefill = cluster.serve("prefill", model, "kv_producer", connector, first);
                 Place second = new Place(shared, meetingPort, registry, freePort(1));
