@@ -2,10 +2,10 @@ package baton.engine.model;
 
 import baton.engine.model.Batch.Chunk;
 import baton.engine.model.Batch.Group;
-import baton.engine.model.FewRows.Heads;
+import baton.engine.model.RowMath.Heads;
+import baton.engine.model.RowMath.NormWeights;
 import baton.engine.model.Weights.HeadNorms;
 import baton.engine.model.Weights.LayerWeights;
-import baton.engine.model.Weights.Norm;
 import baton.engine.model.Weights.Owned;
 import baton.kv.DType;
 import baton.kv.KvCache;
@@ -29,7 +29,6 @@ import org.bytedeco.javacpp.PointerScope;
 import org.bytedeco.pytorch.InferenceMode;
 import org.bytedeco.pytorch.LongOptional;
 import org.bytedeco.pytorch.Scalar;
-import org.bytedeco.pytorch.ScalarTypeOptional;
 import org.bytedeco.pytorch.Tensor;
 import org.bytedeco.pytorch.TensorOptional;
 import org.bytedeco.pytorch.global.torch;
@@ -59,12 +58,7 @@ final class DecoderRunner implements ModelRunner {
      * Rows that go through everything but attention together: enough for full speed, and few enough that activations are memory
      * that the allocator keeps, not pages that the kernel has to clear each time.
      */
-    private static final int PIECE_ROWS = 512;
-
-    /** Elements that are normed together. */
-    private static final int NORM_ELEMENTS = 1 << 17;
-
-    private static final long[] LAST_DIMENSION = {-1};
+    private static final int PIECE_ROWS = 1024;
 
     /** Queries from which on the bf16 kernel of attention uses the processor's matrix unit; with fewer fp32 is far faster. */
     private static final int FLASH_ROWS = 64;
@@ -85,7 +79,7 @@ final class DecoderRunner implements ModelRunner {
     private final DType dtype;
     private final ScalarType type;
     private final ScalarType cacheType;
-    private final FewRows fewRows;
+    private final RowMath rowMath;
     private final Arena arena;
     private final Owned owned;
     private final Weights weights;
@@ -122,7 +116,7 @@ final class DecoderRunner implements ModelRunner {
         this.dtype = dtype;
         this.type = LibTorch.scalarType(dtype);
         this.cacheType = LibTorch.scalarType(layout.dtype());
-        this.fewRows = new FewRows(dtype);
+        this.rowMath = new RowMath(dtype);
         this.arena = arena;
         this.owned = owned;
         this.weights = weights;
@@ -247,7 +241,7 @@ final class DecoderRunner implements ModelRunner {
                 hooks.begin();
                 return logits(LibTorch.empty(type, 0, config.hiddenSize()), batch, scratch);
             }
-            Step step = new Step(batch, scratch);
+            Step step = new Step(batch, lastRows(batch, hooks), scratch);
             hooks.begin();
             Rotation rotation = rotation(batch, scratch);
             Tensor x = shard.isFirstStage()
@@ -256,10 +250,8 @@ final class DecoderRunner implements ModelRunner {
             for (int layer = 0; layer < config.layers(); layer++) {
                 hooks.beforeLayer(layer);
                 try (PointerScope _ = new PointerScope()) {
-                    attention(layer, x, step, rotation);
+                    layer(layer, x, step, rotation);
                 }
-                LayerWeights layerWeights = weights.layers.get(layer);
-                forPieces(x, (_, piece) -> feedForward(layerWeights, piece));
                 hooks.afterLayer(layer);
             }
             ranks.handOn(x);
@@ -271,6 +263,23 @@ final class DecoderRunner implements ModelRunner {
             }
             return logits(x, batch, scratch);
         }
+    }
+
+    /** The rows that anything is wanted of behind the last layer, in ascending order, some perhaps repeated. */
+    private long[] lastRows(Batch batch, LayerHooks hooks) {
+        long[] rows = new long[batch.logitRows().length + hooks.hiddenWanted().size()];
+        int count = 0;
+        for (int i = 0; i < batch.logitRows().length; i++) {
+            if (!batch.given().containsKey(i)) {
+                rows[count++] = batch.logitRows()[i];
+            }
+        }
+        for (int slice : hooks.hiddenWanted()) {
+            rows[count++] = batch.lastRow(slice);
+        }
+        long[] wanted = Arrays.copyOf(rows, count);
+        Arrays.sort(wanted);
+        return wanted;
     }
 
     @Override
@@ -324,7 +333,11 @@ final class DecoderRunner implements ModelRunner {
         private final int longest;
         private final Map<Integer, Attention> attentions = new HashMap<>();
 
-        Step(Batch batch, Arena scratch) {
+        /** What the last layer's attention works on if its output is wanted of few rows only, and which these are. */
+        private final Optional<Tail> tail;
+
+        /** @param lastRows the rows that anything is wanted of behind the last layer, in ascending order */
+        Step(Batch batch, long[] lastRows, Arena scratch) {
             this.batch = batch;
             queries = LibTorch.empty(type, batch.rows(), queryElements);
             attended = LibTorch.empty(type, batch.rows(), queryElements);
@@ -344,6 +357,8 @@ final class DecoderRunner implements ModelRunner {
                     attentions.put(window, attention(window, scratch));
                 }
             }
+            boolean few = shard.isLastStage() && 2 * lastRows.length < batch.rows();
+            tail = few ? Optional.of(tail(lastRows, scratch)) : Optional.empty();
         }
 
         Attention attention(int layer) {
@@ -357,9 +372,29 @@ final class DecoderRunner implements ModelRunner {
             }
             List<ChunkStep> chunks = new ArrayList<>(batch.chunks().size());
             for (Chunk chunk : batch.chunks()) {
-                chunks.add(chunkStep(chunk, window));
+                chunks.add(chunkStep(chunk, 0, window));
             }
             return new Attention(groups, chunks);
+        }
+
+        private Tail tail(long[] rows, Arena scratch) {
+            int layer = config.layers() - 1;
+            if (rows.length == 0) {
+                return new Tail(Optional.empty(), new Attention(List.of(), List.of()));
+            }
+            List<ChunkStep> chunks = new ArrayList<>();
+            for (Chunk chunk : batch.chunks()) {
+                int next = 0;
+                while (next < rows.length && rows[next] < chunk.offset()) {
+                    next++;
+                }
+                if (next < rows.length && rows[next] < chunk.offset() + chunk.length()) {
+                    chunks.add(chunkStep(chunk, (int) rows[next] - chunk.offset(), Math.min(reach[layer], longest)));
+                }
+            }
+            long[] padded = Arrays.copyOf(rows, Batch.padded(rows.length));
+            Arrays.fill(padded, rows.length, padded.length, rows[0]);
+            return new Tail(Optional.of(longs(scratch, padded)), new Attention(attention(layer).groups, chunks));
         }
 
         private GroupStep groupStep(Group group, int window, Arena scratch) {
@@ -369,12 +404,13 @@ final class DecoderRunner implements ModelRunner {
             return new GroupStep(group, mask(group, window, scratch), gathered, floats);
         }
 
-        private ChunkStep chunkStep(Chunk chunk, int window) {
+        /** @param first the first row that attends, from the chunk's beginning */
+        private ChunkStep chunkStep(Chunk chunk, int first, int window) {
             // A run begins anywhere and its positions are padded from there.
             int positions = padded(chunk.context()) + CONTEXT_STEP;
             return new ChunkStep(
                     chunk,
-                    runs(chunk, window),
+                    runs(chunk, first, window),
                     LibTorch.empty(cacheType, config.kvHeads(), positions, 2L * config.headDim()));
         }
 
@@ -403,13 +439,13 @@ final class DecoderRunner implements ModelRunner {
             return new TensorOptional(LibTorch.over(memory, ScalarType.Float, 1, group.size(), 1, padded));
         }
 
-        private List<Run> runs(Chunk chunk, int window) {
-            if (chunk.start() == 0 && chunk.length() <= window && chunk.length() >= FLASH_ROWS) {
+        private List<Run> runs(Chunk chunk, int begin, int window) {
+            if (begin == 0 && chunk.start() == 0 && chunk.length() <= window && chunk.length() >= FLASH_ROWS) {
                 return List.of(run(0, chunk.length(), 0, chunk.length(), false, type, weights.none));
             }
             long shared = config.heads() / config.kvHeads();
             List<Run> runs = new ArrayList<>();
-            for (int first = 0; first < chunk.length(); first += MASKED_ROWS) {
+            for (int first = begin; first < chunk.length(); first += MASKED_ROWS) {
                 int rows = Math.min(MASKED_ROWS, chunk.length() - first);
                 int start = chunk.start() + first;
                 int from = Math.max(0, start + 1 - window);
@@ -448,6 +484,14 @@ final class DecoderRunner implements ModelRunner {
     private record Attention(List<GroupStep> groups, List<ChunkStep> chunks) {}
 
     /**
+     * What is left to do in the last layer when its keys and values are saved.
+     *
+     * @param rows numbers of the rows that it goes on for, some repeated; none if for no row
+     * @param attention of these rows, and perhaps of some more
+     */
+    private record Tail(Optional<Tensor> rows, Attention attention) {}
+
+    /**
      * @param gathered place for a layer's entries of the group
      * @param floats place for them in fp32; unused if they are
      */
@@ -470,7 +514,8 @@ final class DecoderRunner implements ModelRunner {
     private record Run(
             int first, int rows, int from, long positions, boolean stacked, TensorOptional mask, Tensor own) {}
 
-    private void attention(int layer, Tensor x, Step step, Rotation rotation) {
+    /** Adds a layer to {@code x}. Behind the last one only the rows that are wanted are right, the others are of no use to anybody. */
+    private void layer(int layer, Tensor x, Step step, Rotation rotation) {
         LayerWeights layerWeights = weights.layers.get(layer);
         forPieces(x, (first, piece) -> {
             Tensor projected = layerWeights.projection().apply(norm(piece, layerWeights.attentionNorm()));
@@ -478,17 +523,32 @@ final class DecoderRunner implements ModelRunner {
             rotate(projected, layerWeights.headNorms(), rotation.rows(first, piece.size(0)), queries);
             save(layer, projected, step.batch, (int) first);
         });
-        Attention attention = step.attention(layer);
+        if (layer == config.layers() - 1 && step.tail.isPresent()) {
+            Tail tail = step.tail.get();
+            attend(layer, tail.attention, step);
+            tail.rows.ifPresent(rows -> {
+                Tensor few = x.index_select(0, rows);
+                ranks.addTo(few, layerWeights.output(), step.attended.index_select(0, rows));
+                feedForward(layerWeights, few);
+                x.index_copy_(0, rows, few);
+            });
+            return;
+        }
+        attend(layer, step.attention(layer), step);
+        forPieces(
+                x,
+                (first, piece) ->
+                        ranks.addTo(piece, layerWeights.output(), step.attended.narrow(0, first, piece.size(0))));
+        forPieces(x, (_, piece) -> feedForward(layerWeights, piece));
+    }
+
+    private void attend(int layer, Attention attention, Step step) {
         for (GroupStep group : attention.groups) {
             attend(layer, group, step);
         }
         for (ChunkStep chunk : attention.chunks) {
             attend(layer, chunk, step);
         }
-        forPieces(
-                x,
-                (first, piece) ->
-                        ranks.addTo(piece, layerWeights.output(), step.attended.narrow(0, first, piece.size(0))));
     }
 
     /** Takes a matrix's rows in pieces: the first row of each and the piece itself, which is a part of the matrix. */
@@ -512,33 +572,9 @@ final class DecoderRunner implements ModelRunner {
         ranks.addTo(x, layerWeights.down(), gated);
     }
 
-    /**
-     * Norms along the last dimension: x / sqrt(mean(x * x) + eps) * weight, up to the weight in fp32. Made of LibTorch's operators
-     * because its own norm copies bf16 several times; rows are taken in pieces whose one copy stays in cache.
-     */
-    private Tensor norm(Tensor x, Norm weight) {
-        long width = x.size(-1);
-        long rows = x.size(0);
-        if (rows <= FewRows.MOST) {
-            Tensor normed = LibTorch.empty(type, rows, width);
-            fewRows.norm(heads(x), heads(normed), (int) width, weight.values(), config.rmsNormEps());
-            return normed;
-        }
-        Tensor normed = torch.empty_like(x);
-        long piece = Math.max(1, NORM_ELEMENTS / (x.numel() / rows));
-        for (long first = 0; first < rows; first += piece) {
-            try (PointerScope _ = new PointerScope()) {
-                long length = Math.min(piece, rows - first);
-                Tensor part = x.narrow(0, first, length);
-                Tensor scale = torch.linalg_vector_norm(
-                        part, weights.two, LAST_DIMENSION, true, new ScalarTypeOptional(ScalarType.Float));
-                scale.mul_(scale)
-                        .mul_(new Scalar(1.0 / width))
-                        .add_(weights.eps)
-                        .rsqrt_();
-                normed.narrow(0, first, length).copy_(part.mul(scale)).mul_(weight.tensor());
-            }
-        }
+    private Tensor norm(Tensor x, NormWeights weights) {
+        Tensor normed = LibTorch.empty(type, x.size(0), x.size(1));
+        rowMath.norm(heads(x), heads(normed), weights, config.rmsNormEps());
         return normed;
     }
 
@@ -546,29 +582,26 @@ final class DecoderRunner implements ModelRunner {
     private void rotate(Tensor projected, Optional<HeadNorms> norms, Rotation rotation, Tensor queries) {
         int rows = (int) projected.size(0);
         int head = config.headDim();
-        if (rows > FewRows.MOST) {
+        MemorySegment memory = LibTorch.memory(projected, (long) rows * rowElements * dtype.bytes());
+        Heads ownHeads = new Heads(memory, rows, 0, rowElements, config.heads(), head);
+        Heads keyHeads = new Heads(memory, rows, queryElements, rowElements, config.kvHeads(), 2L * head);
+        norms.ifPresent(norm -> {
+            rowMath.norm(ownHeads, ownHeads, norm.queries(), config.rmsNormEps());
+            rowMath.norm(keyHeads, keyHeads, norm.keys(), config.rmsNormEps());
+        });
+        if (rows > RowMath.FEW) {
             Tensor own = view(projected, 0, rows, rowElements, config.heads(), head, head);
             Tensor keys = view(projected, queryElements, rows, rowElements, config.kvHeads(), 2L * head, head);
             Tensor turnedKeys = torch.empty_like(keys);
-            rotate(norms.map(norm -> norm(keys, norm.keys())).orElse(keys), rotation, turnedKeys);
+            rotate(keys, rotation, turnedKeys);
             keys.copy_(turnedKeys);
-            rotate(
-                    norms.map(norm -> norm(own, norm.queries())).orElse(own),
-                    rotation,
-                    queries.view(rows, config.heads(), head));
+            rotate(own, rotation, queries.view(rows, config.heads(), head));
             return;
         }
-        MemorySegment memory = LibTorch.memory(projected, (long) rows * rowElements * dtype.bytes());
         MemorySegment table = LibTorch.memory(rotation.table, 2L * rows * head * dtype.bytes());
-        Heads own = new Heads(memory, rows, 0, rowElements, config.heads(), head);
-        Heads keys = new Heads(memory, rows, queryElements, rowElements, config.kvHeads(), 2L * head);
-        norms.ifPresent(norm -> {
-            fewRows.norm(own, own, head, norm.queries().values(), config.rmsNormEps());
-            fewRows.norm(keys, keys, head, norm.keys().values(), config.rmsNormEps());
-        });
         MemorySegment turned = LibTorch.memory(queries, (long) rows * queryElements * dtype.bytes());
-        fewRows.rotate(own, new Heads(turned, rows, 0, queryElements, config.heads(), head), head, table);
-        fewRows.rotate(keys, keys, head, table);
+        rowMath.rotate(ownHeads, new Heads(turned, rows, 0, queryElements, config.heads(), head), head, table);
+        rowMath.rotate(keyHeads, keyHeads, head, table);
     }
 
     /** The rows of a dense matrix, each as one head. */

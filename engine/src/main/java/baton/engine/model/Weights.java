@@ -4,6 +4,7 @@ import baton.engine.model.Linear.Biased;
 import baton.engine.model.Linear.Dense;
 import baton.engine.model.Linear.Packed;
 import baton.engine.model.ModelConfig.Variant;
+import baton.engine.model.RowMath.NormWeights;
 import baton.kv.DType;
 import baton.store.safetensors.TensorInfo;
 import java.io.IOException;
@@ -20,7 +21,6 @@ import org.bytedeco.javacpp.Pointer;
 import org.bytedeco.javacpp.PointerScope;
 import org.bytedeco.pytorch.DoubleOptional;
 import org.bytedeco.pytorch.IValue;
-import org.bytedeco.pytorch.Scalar;
 import org.bytedeco.pytorch.Tensor;
 import org.bytedeco.pytorch.TensorOptional;
 import org.bytedeco.pytorch.global.torch.ScalarType;
@@ -29,7 +29,7 @@ import org.bytedeco.pytorch.global.torch.ScalarType;
 final class Weights {
     final Tensor embedding;
     final List<LayerWeights> layers;
-    final Norm finalNorm;
+    final NormWeights finalNorm;
 
     /** The output projection to this rank's part of the vocabulary, [tokens, hidden]; only the last stage has it. */
     final Optional<Linear> head;
@@ -37,10 +37,6 @@ final class Weights {
     /** By position: cosines for all D elements of a head, sines for the first half, the negated sines. [positions, 2D]. */
     final Tensor rope;
 
-    /** Added to the mean square in a norm. */
-    final Scalar eps;
-
-    final Scalar two;
     final DoubleOptional defaultScale;
     final TensorOptional none;
 
@@ -54,8 +50,6 @@ final class Weights {
         finalNorm = loader.norm("model.norm.weight");
         head = loader.shard.isLastStage() ? Optional.of(loader.head(embedding)) : Optional.empty();
         rope = shared.isPresent() ? shared.get().rope : loader.rope(maxPositions);
-        eps = loader.owned.add(new Scalar(config.rmsNormEps()));
-        two = loader.owned.add(new Scalar(2.0));
         defaultScale = loader.owned.add(new DoubleOptional());
         none = loader.owned.add(new TensorOptional());
     }
@@ -90,20 +84,17 @@ final class Weights {
      * @param headNorms of queries and keys before they are rotated
      */
     record LayerWeights(
-            Norm attentionNorm,
+            NormWeights attentionNorm,
             Linear projection,
             Optional<HeadNorms> headNorms,
             Linear output,
-            Norm feedForwardNorm,
+            NormWeights feedForwardNorm,
             Linear gate,
             Linear up,
             Linear down) {}
 
-    /** The weights of a norm, for LibTorch and for Java. */
-    record Norm(Tensor tensor, float[] values) {}
-
     /** Weights of the norms of each head, [D]. */
-    record HeadNorms(Norm queries, Norm keys) {}
+    record HeadNorms(NormWeights queries, NormWeights keys) {}
 
     /** Native objects to free together. */
     static final class Owned implements AutoCloseable {
@@ -225,14 +216,13 @@ final class Weights {
             }
         }
 
-        Norm norm(String name) throws IOException {
-            Tensor vector = allocate(checkpoint.info(name).elements());
-            float[] values;
+        NormWeights norm(String name) throws IOException {
             try (PointerScope _ = new PointerScope()) {
-                Tensor floats = vector.copy_(source(name)).to(ScalarType.Float);
-                values = LibTorch.memory(floats, vector.numel() * Float.BYTES).toArray(ValueLayout.JAVA_FLOAT);
+                // Rounded to the type that the model computes in, as in a checkpoint of that type.
+                Tensor floats = source(name).to(LibTorch.scalarType(dtype)).to(ScalarType.Float);
+                MemorySegment memory = LibTorch.memory(floats, floats.numel() * Float.BYTES);
+                return NormWeights.of(memory.toArray(ValueLayout.JAVA_FLOAT));
             }
-            return new Norm(vector, values);
         }
 
         private Linear projection(String prefix) throws IOException {

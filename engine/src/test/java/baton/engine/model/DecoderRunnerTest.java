@@ -19,6 +19,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collections;
 import java.util.List;
 import java.util.Optional;
 import java.util.OptionalInt;
@@ -101,8 +102,9 @@ class DecoderRunnerTest {
                     .ignoringFields("name")
                     .isEqualTo(config);
             double[][] expected = new PlainDecoder(checkpoint).logits(tokens);
-            List<float[]> computed = logits(checkpoint, DType.F32, tokens, lengths);
-            List<float[]> coarse = logits(checkpoint, DType.BF16, tokens, lengths);
+            List<float[]> computed = logits(checkpoint, DType.F32, tokens, lengths, 2048);
+            List<float[]> ends = logits(checkpoint, DType.F32, tokens, lengths, 2);
+            List<float[]> coarse = logits(checkpoint, DType.BF16, tokens, lengths, 2048);
             double error = 0;
             double spread = 0;
             for (int t = 0; t < tokens.length; t++) {
@@ -110,6 +112,11 @@ class DecoderRunnerTest {
                     assertThat((double) computed.get(t)[id])
                             .as("position %d id %d", t, id)
                             .isCloseTo(expected[t][id], within(2e-5));
+                    if (ends.get(t).length > 0) {
+                        assertThat((double) ends.get(t)[id])
+                                .as("position %d id %d, the ends of slices alone", t, id)
+                                .isCloseTo(expected[t][id], within(2e-5));
+                    }
                     error += Math.pow(coarse.get(t)[id] - expected[t][id], 2);
                     spread += Math.pow(expected[t][id], 2);
                 }
@@ -119,7 +126,8 @@ class DecoderRunnerTest {
         }
     }
 
-    private static List<float[]> logits(Checkpoint checkpoint, DType dtype, int[] tokens, int[] lengths)
+    /** @param most of how many tokens at the end of each slice at most; empty for the others */
+    private static List<float[]> logits(Checkpoint checkpoint, DType dtype, int[] tokens, int[] lengths, int most)
             throws IOException {
         int blocks = Math.ceilDiv(tokens.length, 4);
         int[] table = IntStream.range(0, blocks).map(i -> 2 * (blocks - i) - 1).toArray();
@@ -131,15 +139,17 @@ class DecoderRunnerTest {
             runner.cache().memory().fill((byte) 0xff);
             int at = 0;
             for (int length : lengths) {
-                SequenceSlice slice = new SequenceSlice(Arrays.copyOfRange(tokens, at, at + length), at, table, length);
+                int wanted = Math.min(length, most);
+                SequenceSlice slice = new SequenceSlice(Arrays.copyOfRange(tokens, at, at + length), at, table, wanted);
                 // A second sequence, a few tokens behind, shares each batch.
                 int behind = Math.max(0, at - 5);
                 List<SequenceSlice> slices = behind == 0
                         ? List.of(slice)
                         : List.of(new SequenceSlice(Arrays.copyOf(tokens, behind), 0, other, 0), slice);
                 try (Logits logits = runner.forward(slices, LayerHooks.NONE)) {
-                    assertThat(logits.rows()).isEqualTo(length);
-                    for (int row = 0; row < length; row++) {
+                    assertThat(logits.rows()).isEqualTo(wanted);
+                    computed.addAll(Collections.nCopies(length - wanted, new float[0]));
+                    for (int row = 0; row < wanted; row++) {
                         computed.add(logits.row(row).toArray(ValueLayout.JAVA_FLOAT));
                     }
                 }
