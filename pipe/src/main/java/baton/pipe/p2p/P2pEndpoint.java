@@ -55,7 +55,7 @@ import org.slf4j.LoggerFactory;
  * One virtual thread for each connection, one for each peer that tensors are queued for, one that looks for what has expired. Any thread
  * may use an endpoint.
  */
-public final class P2pEndpoint implements AutoCloseable {
+public final class P2pEndpoint implements TensorExchange {
     private static final Logger log = LoggerFactory.getLogger(P2pEndpoint.class);
     private static final Duration SWEEP = Duration.ofMillis(500);
     private static final Duration FORGET_LINK = Duration.ofMinutes(1);
@@ -101,11 +101,12 @@ public final class P2pEndpoint implements AutoCloseable {
         return endpoint;
     }
 
-    /** Where peers find this one. */
+    @Override
     public PeerAddress address() {
         return self;
     }
 
+    @Override
     public P2pStats stats() {
         return stats;
     }
@@ -125,26 +126,14 @@ public final class P2pEndpoint implements AutoCloseable {
         return toSend.used();
     }
 
-    /**
-     * A tensor that was taken.
-     *
-     * @param data its bytes, until this is closed
-     */
-    public record Received(TensorHead head, MemorySegment data, Runnable giveBack) implements AutoCloseable {
-        @Override
-        public void close() {
-            giveBack.run();
-        }
+    @Override
+    public long heldBytes() {
+        return bufferUsed() + poolUsed();
     }
 
     // ---- sending
 
-    /**
-     * Gives a tensor to a peer, as the send type says: it is sent when this returns, or queued, or kept for the peer to get it.
-     *
-     * @param fill writes the tensor's bytes; runs before this returns
-     * @throws P2pException if it was not sent, or there is no memory for it in time
-     */
+    @Override
     public void send(PeerAddress to, String tensorId, TensorHead head, Consumer<MemorySegment> fill)
             throws P2pException {
         try {
@@ -311,11 +300,7 @@ public final class P2pEndpoint implements AutoCloseable {
 
     // ---- receiving
 
-    /**
-     * Takes a tensor that a peer has put here, or gets it from there, as the send type says; waits for it.
-     *
-     * @throws P2pException if it does not come in time, or will not come
-     */
+    @Override
     public Received receive(PeerAddress from, String tensorId, Duration timeout) throws P2pException {
         Peer peer = peer(from);
         ReceiveStore.Key key = new ReceiveStore.Key(from, tensorId);
@@ -403,15 +388,12 @@ public final class P2pEndpoint implements AutoCloseable {
         }
     }
 
-    /**
-     * Drops a group that was to be received: all tensors whose ids are the same up to a {@code #}, those that are here and those that come
-     * later. Who waits for one fails at once.
-     */
+    @Override
     public void forget(String group) {
         received.forget(group);
     }
 
-    /** Drops a group's tensors that are to be sent. */
+    @Override
     public void dropUnsent(String group) {
         toSend.forget(group);
         peers.values().forEach(peer -> {
@@ -547,7 +529,6 @@ public final class P2pEndpoint implements AutoCloseable {
         }
     }
 
-    /** Ends connections, fails who waits, gives memory back. */
     @Override
     public void close() {
         closed = true;

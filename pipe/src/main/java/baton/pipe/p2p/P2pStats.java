@@ -37,13 +37,14 @@ public final class P2pStats {
         BROKEN
     }
 
-    P2pStats() {
+    public P2pStats() {
         for (Count count : Count.values()) {
             counts.put(count, new LongAdder());
         }
     }
 
-    void add(Count count, long value) {
+    /** Counts. */
+    public void add(Count count, long value) {
         adder(count).add(value);
     }
 
