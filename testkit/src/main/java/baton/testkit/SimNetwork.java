@@ -178,7 +178,8 @@ public final class SimNetwork {
 
         /** Sends to whoever has that name when the message arrives. */
         public void send(String to, byte[] message) {
-            int copies = happens("message lost", faults.lost) ? 0 : happens("message duplicated", faults.duplicated) ? 2 : 1;
+            int copies =
+                    happens("message lost", faults.lost) ? 0 : happens("message duplicated", faults.duplicated) ? 2 : 1;
             for (int copy = 0; copy < copies; copy++) {
                 byte[] bytes = message.clone();
                 if (happens("message corrupt", faults.corruptMessage)) {
@@ -231,11 +232,13 @@ public final class SimNetwork {
         public Read read(String peer, long peerEpoch, List<Range> ranges, long deadlineNanos) {
             long now = ticker.nanos();
             Optional<Endpoint> found = Optional.ofNullable(endpoints.get(peer))
-                    .filter(endpoint -> endpoint.epoch == peerEpoch || happens("read of another life", faults.unchecked));
+                    .filter(endpoint ->
+                            endpoint.epoch == peerEpoch || happens("read of another life", faults.unchecked));
             Read read = new Read(this, found, ranges);
             boolean hangs = happens("read hangs", faults.hangs);
             long end = Math.min(now + latency(), deadlineNanos);
-            boolean intime = !hangs && end < deadlineNanos && found.isPresent() && !happens("read failed", faults.failed);
+            boolean intime =
+                    !hangs && end < deadlineNanos && found.isPresent() && !happens("read failed", faults.failed);
             int copied = intime ? ranges.size() : random.nextInt(ranges.size() + 1);
             underWay.add(read);
             for (int i = 0; i < copied; i++) {

@@ -127,7 +127,8 @@ final class P2pNcclWorker implements WorkerConnector {
             Optional<String> problem = Optional.empty();
             for (int layer = 0; layer < pool.layerNames().size() && problem.isEmpty(); layer++) {
                 String tensorId = load.id().tensorId(pool.layerNames().get(layer));
-                Duration left = Duration.ofNanos(Math.max(0, deadline - context.ticker().nanos()));
+                Duration left =
+                        Duration.ofNanos(Math.max(0, deadline - context.ticker().nanos()));
                 try (TensorExchange.Received tensor = endpoint.receive(peer, tensorId, left)) {
                     problem = take(load, pool, layer, tensor);
                     bytes += tensor.data().byteSize();

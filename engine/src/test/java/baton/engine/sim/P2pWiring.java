@@ -198,7 +198,9 @@ final class P2pWiring implements Place.Wiring {
 
         @Override
         public long heldBytes() {
-            return here.values().stream().mapToLong(tensor -> tensor.data.length).sum();
+            return here.values().stream()
+                    .mapToLong(tensor -> tensor.data.length)
+                    .sum();
         }
 
         @Override
@@ -260,7 +262,8 @@ final class P2pWiring implements Place.Wiring {
         @Override
         public void forget(String group) {
             unwanted.add(group);
-            here.keySet().removeIf(key -> group(key.substring(key.indexOf('/') + 1)).equals(group));
+            here.keySet()
+                    .removeIf(key -> group(key.substring(key.indexOf('/') + 1)).equals(group));
         }
 
         @Override

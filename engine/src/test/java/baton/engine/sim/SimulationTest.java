@@ -74,7 +74,8 @@ class SimulationTest {
                 .filter(each -> each.getKey().startsWith(World.FAULT))
                 .mapToLong(Map.Entry::getValue)
                 .sum();
-        System.out.println("tests.seed=" + seed + ", worlds=" + WORLDS + ", injected faults=" + faults + ": " + happened);
+        System.out.println(
+                "tests.seed=" + seed + ", worlds=" + WORLDS + ", injected faults=" + faults + ": " + happened);
         if (WORLDS >= 1000) {
             // The worlds are worth living: all that can happen does.
             assertThat(happened)
