@@ -3,6 +3,9 @@ package baton.engine.sim;
 import java.util.ArrayList;
 import java.util.Iterator;
 import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.ThreadFactory;
 import java.util.function.BooleanSupplier;
@@ -21,7 +24,7 @@ final class Turns implements ThreadFactory {
         private boolean over;
     }
 
-    private final ThreadLocal<Turn> mine = new ThreadLocal<>();
+    private final Map<Thread, Turn> byThread = new ConcurrentHashMap<>();
 
     @Override
     public Thread newThread(Runnable action) {
@@ -29,10 +32,11 @@ final class Turns implements ThreadFactory {
         turns.add(turn);
         return Thread.ofVirtual().unstarted(() -> {
             turn.go.acquireUninterruptibly();
-            mine.set(turn);
+            byThread.put(Thread.currentThread(), turn);
             try {
                 action.run();
             } finally {
+                byThread.remove(Thread.currentThread());
                 turn.over = true;
                 turn.back.release();
             }
@@ -41,7 +45,7 @@ final class Turns implements ThreadFactory {
 
     /** Waits, on one of the threads, for something that the world does. */
     void await(BooleanSupplier something) {
-        Turn turn = mine.get();
+        Turn turn = Objects.requireNonNull(byThread.get(Thread.currentThread()), "not one of these threads");
         turn.ready = something;
         turn.back.release();
         turn.go.acquireUninterruptibly();

@@ -121,7 +121,7 @@ final class Router implements SideChannel.Listener {
     }
 
     /** A stranger's handshake is done: now it may take the place of the one that has been idle longest. */
-    private void accept(Caller stranger) throws IOException {
+    private void letIn(Caller stranger) throws IOException {
         synchronized (callers) {
             if (!callers.contains(stranger)) {
                 throw new IOException("others came while it was greeting");
@@ -254,7 +254,7 @@ final class Router implements SideChannel.Listener {
                         limits.questionBytes());
                 connection = Optional.of(zmtp);
                 identity = zmtp.handshake("ROUTER", "", Set.of("REQ", "DEALER", "ROUTER"));
-                accept(this);
+                letIn(this);
                 serve(zmtp, reception.apply(this));
             } catch (IOException e) {
                 log.debug("side channel on port {}: {} ended: {}", port(), peer, e.getMessage());

@@ -22,6 +22,9 @@ import java.util.concurrent.TimeoutException;
 final class Tether implements AutoCloseable {
     private static final int TOKEN_BYTES = 16;
 
+    /** For who has connected to show the token. */
+    private static final Duration GREETING = Duration.ofSeconds(5);
+
     /** For what was sent before the end to arrive. */
     private static final Duration GRACE = Duration.ofSeconds(1);
 
@@ -78,10 +81,12 @@ final class Tether implements AutoCloseable {
             boolean letIn = false;
             CompletableFuture<Void> greeted = new CompletableFuture<>();
             CompletableFuture<?> unusedAlarm = greeted.copy()
-                    .orTimeout(GRACE.toMillis(), TimeUnit.MILLISECONDS)
-                    .exceptionally(_ -> {
-                        quietly(stranger);
-                        return null;
+                    .orTimeout(GREETING.toMillis(), TimeUnit.MILLISECONDS)
+                    .handle((_, late) -> {
+                        if (late instanceof TimeoutException) {
+                            quietly(stranger);
+                        }
+                        return shown;
                     });
             try {
                 while (shown.hasRemaining() && stranger.read(shown) >= 0) {
