@@ -63,7 +63,7 @@ final class NativeCalls implements AutoCloseable {
                     interrupted = true;
                     onInterrupt.run();
                 } catch (ExecutionException e) {
-                    throw failure(e.getCause());
+                    throw failure(e);
                 }
             }
         } finally {
@@ -73,11 +73,12 @@ final class NativeCalls implements AutoCloseable {
         }
     }
 
-    private static PipeException failure(Throwable cause) {
-        return switch (cause) {
+    private static PipeException failure(ExecutionException failed) {
+        return switch (failed.getCause()) {
             case RuntimeException e -> throw e;
             case Error e -> throw e;
-            default -> new PipeException(String.valueOf(cause.getMessage()), cause);
+            case PipeException e -> new PipeException(String.valueOf(e.getMessage()), e);
+            case null, default -> new PipeException(failed.toString(), failed);
         };
     }
 

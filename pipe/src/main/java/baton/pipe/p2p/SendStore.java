@@ -140,7 +140,7 @@ final class SendStore implements AutoCloseable {
     /** The peer with most of the memory, if this one got so much more. */
     private PeerAddress hasMost(PeerAddress to, long more) {
         PeerAddress found = to;
-        long most = accounts.get(to) instanceof Account own ? own.held + more : more;
+        long most = more + Optional.ofNullable(accounts.get(to)).map(own -> own.held).orElse(0L);
         for (Map.Entry<PeerAddress, Account> each : accounts.entrySet()) {
             if (each.getValue().held > most) {
                 found = each.getKey();
