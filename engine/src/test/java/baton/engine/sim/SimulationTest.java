@@ -103,7 +103,6 @@ class SimulationTest {
                             "fault: read corrupt",
                             "fault: read failed",
                             "fault: read hangs",
-                            "fault: read of another life",
                             "fault: reference changed");
             assertThat(faults).isGreaterThan(5L * WORLDS);
         }
