@@ -76,11 +76,11 @@ public interface PeerChannel extends AutoCloseable {
     /** The near end of a connection that this side made. */
     interface Call extends AutoCloseable {
         /**
-         * Says something that is not answered.
+         * Says something that is not answered. What the peer does not read in time ends the call.
          *
-         * @throws MessageException if the call has ended
+         * @throws MessageException if it could not be said in time, or the call has ended
          */
-        void tell(List<byte[]> frames) throws MessageException;
+        void tell(List<byte[]> frames, Duration timeout) throws MessageException;
 
         /**
          * Asks and waits for the answer. One question at a time; others wait for their turn. A question that is not answered in time ends

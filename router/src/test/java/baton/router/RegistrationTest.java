@@ -101,14 +101,14 @@ class RegistrationTest {
         }
 
         void say(byte[]... frames) throws MessageException {
-            call.tell(List.of(frames));
+            call.tell(List.of(frames), RouterFixture.SOON);
         }
 
         void ping(byte[] message) {
             Future<?> _ = timer.scheduleAtFixedRate(
                     () -> {
                         try {
-                            call.tell(List.of(message));
+                            call.tell(List.of(message), RouterFixture.SOON);
                         } catch (MessageException e) {
                             throw new AssertionError(e);
                         }

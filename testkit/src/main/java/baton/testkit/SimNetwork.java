@@ -13,6 +13,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.PriorityQueue;
+import java.util.TreeMap;
 import java.util.random.RandomGenerator;
 
 /*
@@ -84,6 +85,7 @@ public final class SimNetwork {
     private final PriorityQueue<Event> events =
             new PriorityQueue<>(Comparator.comparingLong(Event::nanos).thenComparingLong(Event::order));
     private final List<Read> underWay = new ArrayList<>();
+    private final Map<String, Long> injected = new TreeMap<>();
     private long order;
 
     /**
@@ -110,6 +112,11 @@ public final class SimNetwork {
             throw new IllegalStateException("name=" + name + " is taken");
         }
         return endpoint;
+    }
+
+    /** How many faults of each kind there were so far. */
+    public Map<String, Long> injected() {
+        return Map.copyOf(injected);
     }
 
     /** Lets everything happen that is due. */
@@ -171,10 +178,11 @@ public final class SimNetwork {
 
         /** Sends to whoever has that name when the message arrives. */
         public void send(String to, byte[] message) {
-            int copies = happens(faults.lost) ? 0 : happens(faults.duplicated) ? 2 : 1;
+            int copies =
+                    happens("message lost", faults.lost) ? 0 : happens("message duplicated", faults.duplicated) ? 2 : 1;
             for (int copy = 0; copy < copies; copy++) {
                 byte[] bytes = message.clone();
-                if (happens(faults.corruptMessage)) {
+                if (happens("message corrupt", faults.corruptMessage)) {
                     bytes[random.nextInt(bytes.length)] ^= (byte) (1 << random.nextInt(8));
                 }
                 at(ticker.nanos() + latency(), () -> {
@@ -224,11 +232,13 @@ public final class SimNetwork {
         public Read read(String peer, long peerEpoch, List<Range> ranges, long deadlineNanos) {
             long now = ticker.nanos();
             Optional<Endpoint> found = Optional.ofNullable(endpoints.get(peer))
-                    .filter(endpoint -> endpoint.epoch == peerEpoch || happens(faults.unchecked));
+                    .filter(endpoint ->
+                            endpoint.epoch == peerEpoch || happens("read of another life", faults.unchecked));
             Read read = new Read(this, found, ranges);
-            boolean hangs = happens(faults.hangs);
+            boolean hangs = happens("read hangs", faults.hangs);
             long end = Math.min(now + latency(), deadlineNanos);
-            boolean intime = !hangs && end < deadlineNanos && found.isPresent() && !happens(faults.failed);
+            boolean intime =
+                    !hangs && end < deadlineNanos && found.isPresent() && !happens("read failed", faults.failed);
             int copied = intime ? ranges.size() : random.nextInt(ranges.size() + 1);
             underWay.add(read);
             for (int i = 0; i < copied; i++) {
@@ -252,7 +262,7 @@ public final class SimNetwork {
          */
         public boolean copyNow(String peer, long peerEpoch, Range range) {
             Endpoint from = endpoints.get(peer);
-            if (from == null || from.epoch != peerEpoch || happens(faults.failed)) {
+            if (from == null || from.epoch != peerEpoch || happens("read failed", faults.failed)) {
                 return false;
             }
             move(from, range);
@@ -283,7 +293,7 @@ public final class SimNetwork {
 
         private void move(Endpoint from, Range range) {
             MemorySegment.copy(from.memory, range.remote(), memory, range.local(), range.bytes());
-            if (happens(faults.corruptRead)) {
+            if (happens("read corrupt", faults.corruptRead)) {
                 long at = range.local() + random.nextLong(range.bytes());
                 byte was = memory.get(ValueLayout.JAVA_BYTE, at);
                 memory.set(ValueLayout.JAVA_BYTE, at, (byte) (was ^ (1 << random.nextInt(8))));
@@ -315,10 +325,14 @@ public final class SimNetwork {
 
     private long latency() {
         long nanos = random.nextLong(leastNanos, mostNanos + 1);
-        return happens(faults.late) ? nanos * LATE : nanos;
+        return happens("late", faults.late) ? nanos * LATE : nanos;
     }
 
-    private boolean happens(double probability) {
-        return probability > 0 && random.nextDouble() < probability;
+    private boolean happens(String fault, double probability) {
+        boolean now = probability > 0 && random.nextDouble() < probability;
+        if (now) {
+            injected.merge(fault, 1L, Long::sum);
+        }
+        return now;
     }
 }

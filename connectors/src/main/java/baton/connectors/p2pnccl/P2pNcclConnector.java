@@ -6,11 +6,16 @@ import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerConnector;
+import baton.messages.MessageException;
 import baton.messages.PeerChannel;
 import baton.messages.zeromq.ZeroMqPeerChannel;
 import baton.pipe.WireTransport;
 import baton.pipe.WireTransports;
+import baton.pipe.p2p.P2pEndpoint;
+import baton.pipe.p2p.P2pSettings;
+import baton.pipe.p2p.TensorExchange;
 import java.util.Set;
+import java.util.concurrent.ThreadFactory;
 import java.util.function.Function;
 import java.util.function.Supplier;
 
@@ -24,7 +29,18 @@ import java.util.function.Supplier;
  */
 public final class P2pNcclConnector implements KvConnector {
     private final Supplier<PeerChannel> channels;
-    private final Function<String, WireTransport> transports;
+    private final Opening opening;
+    private final ThreadFactory threads;
+
+    /** Makes a rank's end of the exchange. */
+    @FunctionalInterface
+    public interface Opening {
+        /**
+         * @param transport the setting of that name
+         * @throws MessageException if the address cannot be had
+         */
+        TensorExchange open(P2pSettings settings, String transport) throws MessageException;
+    }
 
     /** Over this machine's network. */
     public P2pNcclConnector() {
@@ -37,8 +53,32 @@ public final class P2pNcclConnector implements KvConnector {
      * @param transports makes the one that is called so
      */
     public P2pNcclConnector(Supplier<PeerChannel> channels, Function<String, WireTransport> transports) {
+        this(
+                channels,
+                (settings, name) -> {
+                    WireTransport transport = transports.apply(name);
+                    PeerChannel channel = channels.get();
+                    try {
+                        return P2pEndpoint.open(settings, channel, transport);
+                    } catch (MessageException e) {
+                        channel.close();
+                        transport.close();
+                        throw e;
+                    }
+                },
+                Thread.ofVirtual().factory());
+    }
+
+    /**
+     * Over another exchange.
+     *
+     * @param channels of the registrations with a proxy
+     * @param threads that wait for tensors, one for each request
+     */
+    public P2pNcclConnector(Supplier<PeerChannel> channels, Opening opening, ThreadFactory threads) {
         this.channels = channels;
-        this.transports = transports;
+        this.opening = opening;
+        this.threads = threads;
     }
 
     @Override
@@ -53,7 +93,14 @@ public final class P2pNcclConnector implements KvConnector {
 
     @Override
     public WorkerConnector worker(ConnectorContext context, Rank rank) {
-        return new P2pNcclWorker(context, settings(context), rank, channels, transports);
+        P2pNcclSettings settings = settings(context);
+        try {
+            TensorExchange exchange =
+                    opening.open(settings.endpoint(context.config(), rank.tensor()), settings.transport());
+            return new P2pNcclWorker(context, settings, rank, exchange, channels, threads);
+        } catch (MessageException e) {
+            throw new ConfigException("kv_port", String.valueOf(e.getMessage()), e);
+        }
     }
 
     private static P2pNcclSettings settings(ConnectorContext context) {

@@ -2,7 +2,6 @@ package baton.connectors.p2pnccl;
 
 import baton.connectors.p2pnccl.P2pStep.Load;
 import baton.connectors.p2pnccl.P2pStep.Save;
-import baton.kv.ConfigException;
 import baton.kv.KvCache;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
@@ -11,17 +10,15 @@ import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
 import baton.kv.connector.WorkerConnector;
 import baton.kv.connector.WorkerReport;
-import baton.messages.MessageException;
 import baton.messages.PeerChannel;
 import baton.messages.p2p.P2pMessage.Origin;
 import baton.messages.p2p.P2pMessage.TensorHead;
 import baton.messages.p2p.PeerAddress;
 import baton.messages.p2p.Registration;
-import baton.pipe.WireTransport;
-import baton.pipe.p2p.P2pEndpoint;
 import baton.pipe.p2p.P2pException;
 import baton.pipe.p2p.P2pStats;
 import baton.pipe.p2p.ProxyRegistration;
+import baton.pipe.p2p.TensorExchange;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.HashSet;
@@ -32,7 +29,7 @@ import java.util.Queue;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
-import java.util.function.Function;
+import java.util.concurrent.ThreadFactory;
 import java.util.function.Supplier;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -41,7 +38,7 @@ import org.slf4j.LoggerFactory;
  * One rank's endpoint, and what goes through it. A rank talks to the same rank of another instance, whose port is its rank above the one
  * that the request's id says.
  *
- * <p>Each load has a virtual thread that takes layer after layer into the pool and then reports. Until it has, the request's blocks are its
+ * <p>Each load has a thread that takes layer after layer into the pool and then reports. Until it has, the request's blocks are its
  * own, so it ends before anyone else may write to them; a load that nobody wants any more ends at once, as its tensors are refused.
  */
 final class P2pNcclWorker implements WorkerConnector {
@@ -51,7 +48,8 @@ final class P2pNcclWorker implements WorkerConnector {
     private final ConnectorContext context;
     private final P2pNcclSettings settings;
     private final Rank rank;
-    private final P2pEndpoint endpoint;
+    private final TensorExchange endpoint;
+    private final ThreadFactory threads;
     private final Optional<ProxyRegistration> registration;
     private final Set<Thread> loading = ConcurrentHashMap.newKeySet();
     private final Queue<Loaded> loaded = new ConcurrentLinkedQueue<>();
@@ -66,20 +64,14 @@ final class P2pNcclWorker implements WorkerConnector {
             ConnectorContext context,
             P2pNcclSettings settings,
             Rank rank,
+            TensorExchange endpoint,
             Supplier<PeerChannel> channels,
-            Function<String, WireTransport> transports) {
+            ThreadFactory threads) {
         this.context = context;
         this.settings = settings;
         this.rank = rank;
-        WireTransport transport = transports.apply(settings.transport());
-        PeerChannel channel = channels.get();
-        try {
-            this.endpoint = P2pEndpoint.open(settings.endpoint(context.config(), rank.tensor()), channel, transport);
-        } catch (MessageException e) {
-            channel.close();
-            transport.close();
-            throw new ConfigException("kv_port", String.valueOf(e.getMessage()), e);
-        }
+        this.endpoint = endpoint;
+        this.threads = threads;
         this.registration = settings.proxy()
                 .filter(_ -> rank.equals(Rank.FIRST))
                 .map(proxy -> ProxyRegistration.start(
@@ -118,14 +110,15 @@ final class P2pNcclWorker implements WorkerConnector {
     }
 
     private void start(Load load) {
-        Thread thread = Thread.ofVirtual().name("p2p-load-" + load.requestId()).unstarted(() -> load(load));
+        Thread thread = threads.newThread(() -> load(load));
+        thread.setName("p2p-load-" + load.requestId());
         loading.add(thread);
         thread.start();
     }
 
     private void load(Load load) {
         long start = context.ticker().nanos();
-        long deadline = System.nanoTime() + settings.load().toNanos();
+        long deadline = start + settings.load().toNanos();
         Optional<String> cause = Optional.of("internal");
         long bytes = 0;
         try {
@@ -134,8 +127,9 @@ final class P2pNcclWorker implements WorkerConnector {
             Optional<String> problem = Optional.empty();
             for (int layer = 0; layer < pool.layerNames().size() && problem.isEmpty(); layer++) {
                 String tensorId = load.id().tensorId(pool.layerNames().get(layer));
-                Duration left = Duration.ofNanos(Math.max(0, deadline - System.nanoTime()));
-                try (P2pEndpoint.Received tensor = endpoint.receive(peer, tensorId, left)) {
+                Duration left =
+                        Duration.ofNanos(Math.max(0, deadline - context.ticker().nanos()));
+                try (TensorExchange.Received tensor = endpoint.receive(peer, tensorId, left)) {
                     problem = take(load, pool, layer, tensor);
                     bytes += tensor.data().byteSize();
                 }
@@ -159,7 +153,7 @@ final class P2pNcclWorker implements WorkerConnector {
     }
 
     /** @return what is wrong with the tensor, if it was not taken */
-    private Optional<String> take(Load load, KvCache pool, int layer, P2pEndpoint.Received tensor) {
+    private Optional<String> take(Load load, KvCache pool, int layer, TensorExchange.Received tensor) {
         Optional<String[]> problem =
                 PromptTensor.problem(tensor.head(), pool.layout(), load.endToken(), origin(load.digest()));
         if (problem.isPresent()) {
@@ -228,7 +222,7 @@ final class P2pNcclWorker implements WorkerConnector {
             } else {
                 taken.add(Measurement.count("baton:kv_load_bytes", done.bytes));
                 taken.add(Measurement.seconds("baton:kv_load", done.seconds));
-                taken.add(Measurement.bytes("baton:p2p_buffer_use", endpoint.bufferUsed() + endpoint.poolUsed()));
+                taken.add(Measurement.bytes("baton:p2p_buffer_use", endpoint.heldBytes()));
             }
         }
         for (P2pStats.Count count : P2pStats.Count.values()) {

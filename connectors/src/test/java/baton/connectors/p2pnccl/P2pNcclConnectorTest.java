@@ -291,7 +291,7 @@ class P2pNcclConnectorTest {
         PeerChannel.Call call = channel.call(HOST, decode.address.port(), self.toString(), SOON, () -> {});
         try (WireTransport.Offer offer = wires.offer(HOST);
                 Arena arena = Arena.ofShared()) {
-            call.tell(List.of(new P2pMessage.New(offer.id()).encode()));
+            call.tell(List.of(new P2pMessage.New(offer.id()).encode()), SOON);
             Wire wire = offer.accept(SOON);
             int[] prompt = request.tokens(0, 10);
             for (int layer = 0; layer < 3; layer++) {

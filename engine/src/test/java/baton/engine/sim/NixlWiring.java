@@ -22,6 +22,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.TreeMap;
 import java.util.concurrent.Executor;
 import java.util.random.RandomGenerator;
 import tools.jackson.databind.node.ArrayNode;
@@ -42,6 +43,7 @@ final class NixlWiring implements Place.Wiring {
     private final double handshakeFaults;
     private final double tampering;
     private final List<JsonFields> seen = new ArrayList<>();
+    private final Map<String, Long> injected = new TreeMap<>();
 
     NixlWiring(World.Site site, boolean push) {
         this.site = site;
@@ -78,7 +80,20 @@ final class NixlWiring implements Place.Wiring {
     @Override
     public Optional<JsonFields> passOn(Optional<JsonFields> params) {
         params.ifPresent(seen::add);
-        return random.nextDouble() < tampering ? params.map(this::tampered) : params;
+        return params.isPresent() && happens("reference changed", tampering) ? params.map(this::tampered) : params;
+    }
+
+    @Override
+    public Map<String, Long> injected() {
+        return Map.copyOf(injected);
+    }
+
+    private boolean happens(String fault, double probability) {
+        boolean now = random.nextDouble() < probability;
+        if (now) {
+            injected.merge(fault, 1L, Long::sum);
+        }
+        return now;
     }
 
     private JsonFields tampered(JsonFields params) {
@@ -163,7 +178,7 @@ final class NixlWiring implements Place.Wiring {
         @Override
         public RankInfo ask(NixlSettings.Address peer, Rank rank, Duration timeout) throws TransferException {
             Map<Rank, RankInfo> ranks = sideChannels.get(peer.host());
-            if (ranks == null || peer.port() != PORT || random.nextDouble() < handshakeFaults) {
+            if (ranks == null || peer.port() != PORT || happens("handshake fails", handshakeFaults)) {
                 throw new TransferException("nobody answers at " + peer);
             }
             return Optional.ofNullable(ranks.get(rank)).orElseThrow();
@@ -173,7 +188,7 @@ final class NixlWiring implements Place.Wiring {
         public Executor background() {
             return action -> {
                 // Up to beyond the handshake's deadline.
-                long late = random.nextDouble() < handshakeFaults ? 100_000_000 : 3_000_000;
+                long late = happens("handshake late", handshakeFaults) ? 100_000_000 : 3_000_000;
                 tasks.add(new Task(ticker.nanos() + random.nextLong(late), action));
             };
         }

@@ -4,6 +4,7 @@ import baton.kv.JsonFields;
 import baton.kv.Ticker;
 import baton.kv.connector.KvConnector;
 import baton.testkit.SimNetwork.Endpoint;
+import java.lang.foreign.Arena;
 import java.time.Duration;
 import java.util.Map;
 import java.util.Optional;
@@ -26,6 +27,29 @@ record Place(Endpoint endpoint, Ticker ticker) {
         /** What becomes of an answer's {@code kv_transfer_params} on the way to the next instance. */
         default Optional<JsonFields> passOn(Optional<JsonFields> params) {
             return params;
+        }
+
+        /** Faults that the wiring itself has injected so far, by kind. */
+        default Map<String, Long> injected() {
+            return Map.of();
+        }
+
+        /** The id of a request's both legs, if both need to know of each other from the start. */
+        default Optional<String> pairId(String prefill, String decode, int number) {
+            return Optional.empty();
+        }
+
+        /** Runs before each step of an instance. */
+        default void poll(Place place) {}
+
+        /** For an instance's pool. */
+        default Arena arena() {
+            return Arena.ofConfined();
+        }
+
+        /** {@code kv_port} of an instance; 0 for none. */
+        default int port(String instance) {
+            return 0;
         }
 
         /** Once it has begun, no transfer holds blocks for longer than this. */

@@ -18,7 +18,10 @@ class SimulationTest {
 
     /** What a world of that seed exchanges its caches by. */
     private static Place.Wiring wiring(World.Site site, long seed) {
-        int kind = Math.floorMod(seed, 8);
+        int kind = Math.floorMod(seed, 10);
+        if (kind >= 8) {
+            return new P2pWiring(site);
+        }
         if (kind >= 4) {
             return new NixlWiring(site, kind == 7);
         }
@@ -67,7 +70,12 @@ class SimulationTest {
         for (int i = 0; i < WORLDS; i++) {
             live(seed + i).forEach((what, times) -> happened.merge(what, times, Long::sum));
         }
-        System.out.println("tests.seed=" + seed + ", worlds=" + WORLDS + ": " + happened);
+        long faults = happened.entrySet().stream()
+                .filter(each -> each.getKey().startsWith(World.FAULT))
+                .mapToLong(Map.Entry::getValue)
+                .sum();
+        System.out.println(
+                "tests.seed=" + seed + ", worlds=" + WORLDS + ", injected faults=" + faults + ": " + happened);
         if (WORLDS >= 1000) {
             // The worlds are worth living: all that can happen does.
             assertThat(happened)
@@ -75,13 +83,28 @@ class SimulationTest {
                             "answers",
                             "baton:kv_load_failed_requests",
                             "baton:kv_recomputed_tokens",
-                            "deaths",
                             "errors",
                             "external hits",
                             "failed",
                             "left",
                             "preemptions",
-                            "prefix cache hits");
+                            "prefix cache hits",
+                            "fault: buffer full",
+                            "fault: client leaves",
+                            "fault: handshake fails",
+                            "fault: handshake late",
+                            "fault: id changed",
+                            "fault: instance dies",
+                            "fault: late",
+                            "fault: message corrupt",
+                            "fault: message duplicated",
+                            "fault: message lost",
+                            "fault: model fails",
+                            "fault: read corrupt",
+                            "fault: read failed",
+                            "fault: read hangs",
+                            "fault: reference changed");
+            assertThat(faults).isGreaterThan(5L * WORLDS);
         }
     }
 

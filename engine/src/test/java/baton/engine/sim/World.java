@@ -62,6 +62,9 @@ final class World implements AutoCloseable {
 
     private static final int MOST_ATTEMPTS = 4;
 
+    /** Begins the names of what went wrong by intent. */
+    static final String FAULT = "fault: ";
+
     /** What a world was made of and what happened in it, by name. */
     private final Map<String, Long> happened = new TreeMap<>();
 
@@ -84,6 +87,7 @@ final class World implements AutoCloseable {
     private final int deaths;
     private long order;
     private int legs;
+    private int pairs;
     private int open;
     private long trace;
 
@@ -148,6 +152,8 @@ final class World implements AutoCloseable {
         for (Instance instance : instances()) {
             instance.checkOver();
         }
+        network.injected().forEach((fault, times) -> count(FAULT + fault, times));
+        wiring.injected().forEach((fault, times) -> count(FAULT + fault, times));
         return happened;
     }
 
@@ -194,7 +200,7 @@ final class World implements AutoCloseable {
     }
 
     /** One life of an instance. */
-    private record Life(EngineCore core, Watch watch, Endpoint endpoint, Map<String, Leg> legs) {}
+    private record Life(EngineCore core, Watch watch, Place place, Map<String, Leg> legs) {}
 
     private final class Instance implements EngineListener {
         private final String name;
@@ -211,6 +217,9 @@ final class World implements AutoCloseable {
             KvTransferConfig.Builder transfer = KvTransferConfig.builder("Simulated", KvRole.BOTH)
                     .engineId(name)
                     .loadFailurePolicy(loadFailurePolicy);
+            if (wiring.port(name) > 0) {
+                transfer.port(wiring.port(name));
+            }
             wiring.settings(name).forEach(transfer::extra);
             this.config = EngineConfig.of(Path.of("oracle"))
                     .blockSize(blockSize)
@@ -234,7 +243,7 @@ final class World implements AutoCloseable {
         }
 
         private void begin() {
-            OracleRunner runner = new OracleRunner(Arena.ofConfined(), blocks, blockSize);
+            OracleRunner runner = new OracleRunner(wiring.arena(), blocks, blockSize);
             Endpoint endpoint = network.open(name, ++epoch, runner.cache().memory());
             Place place = new Place(endpoint, ticker);
             Watch watch = new Watch(
@@ -242,11 +251,17 @@ final class World implements AutoCloseable {
                     network,
                     wiring.connect(place),
                     runner,
-                    () -> modelFaults > 0 && random.nextDouble() < modelFaults,
+                    this::modelFails,
                     wiring.longestTransfer().toNanos());
             EngineCore core =
                     new EngineCore(config, watch.runner(), Set.of(0), Optional.of(watch.connector()), this, ticker);
-            life = new Life(core, watch, endpoint, new LinkedHashMap<>());
+            life = new Life(core, watch, place, new LinkedHashMap<>());
+        }
+
+        private boolean modelFails() {
+            boolean fails = modelFaults > 0 && random.nextDouble() < modelFaults;
+            count(FAULT + "model fails", fails ? 1 : 0);
+            return fails;
         }
 
         private void die() {
@@ -254,7 +269,7 @@ final class World implements AutoCloseable {
             if (last == null) {
                 return;
             }
-            count("deaths", 1);
+            count(FAULT + "instance dies", 1);
             shutDown();
             for (Leg leg : last.legs().values()) {
                 at(MILLI, () -> leg.client.lost(leg));
@@ -266,7 +281,7 @@ final class World implements AutoCloseable {
             Life last = life;
             if (last != null) {
                 life = null;
-                last.endpoint().close();
+                last.place().endpoint().close();
                 last.core().close();
             }
         }
@@ -315,6 +330,7 @@ final class World implements AutoCloseable {
             if (now == null || !now.core().hasWork()) {
                 return;
             }
+            wiring.poll(now.place());
             boolean computed = now.core().step();
             now.core().checkInvariants();
             now.watch().checkDeadlines();
@@ -351,7 +367,7 @@ final class World implements AutoCloseable {
 
     /** One request to one instance. */
     private final class Leg implements RequestListener {
-        private final String id = "r" + legs++;
+        private final String id;
         private final Client client;
         private final Instance instance;
         private final int[] prompt;
@@ -361,6 +377,7 @@ final class World implements AutoCloseable {
         private boolean over;
 
         private Leg(Client client, Instance instance, int maxTokens, Optional<JsonFields> params) {
+            this.id = client.pair.orElse("r" + legs++);
             this.client = client;
             this.instance = instance;
             this.prompt = client.prompt;
@@ -411,6 +428,10 @@ final class World implements AutoCloseable {
         private int attempts;
         private boolean left;
         private @Nullable Leg leg;
+        /** Both legs' id and the second's instance, where they are chosen at once. */
+        private Optional<String> pair = Optional.empty();
+
+        private Optional<Instance> chosen = Optional.empty();
 
         private Client(int number) {
             this.number = number;
@@ -432,7 +453,12 @@ final class World implements AutoCloseable {
                 return;
             }
             Optional<Instance> first = direct || maxTokens == 1 ? Optional.empty() : alive(prefill);
+            pair = Optional.empty();
+            chosen = Optional.empty();
             if (first.isPresent()) {
+                Optional<Instance> second = alive(decode);
+                pair = second.flatMap(other -> wiring.pairId(first.get().name, other.name, pairs++));
+                chosen = pair.flatMap(_ -> second);
                 send(new Leg(this, first.get(), 1, Optional.of(PullConnector.keep())));
             } else {
                 decode(Optional.empty());
@@ -440,7 +466,8 @@ final class World implements AutoCloseable {
         }
 
         private void decode(Optional<JsonFields> params) {
-            Optional<Instance> second = alive(decode);
+            Optional<Instance> second =
+                    chosen.filter(instance -> instance.life != null).or(() -> alive(decode));
             if (second.isPresent()) {
                 send(new Leg(this, second.get(), maxTokens, params));
             } else {
@@ -463,6 +490,7 @@ final class World implements AutoCloseable {
 
         private void leave() {
             left = true;
+            count(FAULT + "client leaves", 1);
             Leg current = leg;
             if (current != null && !current.over) {
                 current.instance.abort(current);

@@ -108,22 +108,52 @@ final class Router implements SideChannel.Listener {
         }
     }
 
+    /** As many strangers as connections: one more takes the place of the one that has been greeting longest. */
     private void admit(Socket peer) {
-        if (callers.size() >= limits.connections()) {
-            Optional<Caller> longestIdle = callers.stream()
-                    .filter(caller -> caller.state == State.IDLE)
-                    .min(Comparator.comparingLong(caller -> caller.since));
-            if (longestIdle.isEmpty()) {
-                log.warn("side channel on port {} refuses a connection: all {} are busy", port(), callers.size());
-                ZeroMqSideChannel.quietly(peer);
-                return;
-            }
-            longestIdle.get().end();
-            callers.remove(longestIdle.get());
-        }
         Caller caller = new Caller(peer);
-        callers.add(caller);
+        synchronized (callers) {
+            if (count(State.GREETING) >= limits.connections()) {
+                longest(State.GREETING).ifPresent(this::drop);
+            }
+            callers.add(caller);
+        }
         caller.thread.start();
+    }
+
+    /** A stranger's handshake is done: now it may take the place of the one that has been idle longest. */
+    private void letIn(Caller stranger) throws IOException {
+        synchronized (callers) {
+            if (!callers.contains(stranger)) {
+                throw new IOException("others came while it was greeting");
+            }
+            if (callers.size() - count(State.GREETING) >= limits.connections()) {
+                Optional<Caller> idle = longest(State.IDLE);
+                if (idle.isEmpty()) {
+                    log.warn(
+                            "side channel on port {} refuses a connection: all {} are busy",
+                            port(),
+                            limits.connections());
+                    throw new IOException("all connections are busy");
+                }
+                drop(idle.get());
+            }
+            stranger.enter(State.EXCHANGING);
+        }
+    }
+
+    private long count(State state) {
+        return callers.stream().filter(caller -> caller.state == state).count();
+    }
+
+    private Optional<Caller> longest(State state) {
+        return callers.stream()
+                .filter(caller -> caller.state == state)
+                .min(Comparator.comparingLong(caller -> caller.since));
+    }
+
+    private void drop(Caller caller) {
+        caller.end();
+        callers.remove(caller);
     }
 
     private void sweep() {
@@ -131,7 +161,8 @@ final class Router implements SideChannel.Listener {
         for (Caller caller : callers) {
             boolean over = switch (caller.state) {
                 case IDLE -> now - caller.since > limits.idle().toNanos();
-                case EXCHANGING -> now - caller.since > limits.exchange().toNanos();
+                case GREETING, EXCHANGING ->
+                    now - caller.since > limits.exchange().toNanos();
                 case HANDLING -> false;
             };
             if (over) {
@@ -163,7 +194,9 @@ final class Router implements SideChannel.Listener {
     private enum State {
         /** Waiting for a message, not in the middle of one. */
         IDLE,
-        /** In the middle of a handshake or of a message, either way. */
+        /** A stranger in its handshake. */
+        GREETING,
+        /** In the middle of a message, either way. */
         EXCHANGING,
         /** Busy with a message, for as long as the handler takes. */
         HANDLING
@@ -174,7 +207,7 @@ final class Router implements SideChannel.Listener {
         private final Socket peer;
         private final Thread thread =
                 Thread.ofVirtual().name("side-channel-peer").unstarted(this::run);
-        private volatile State state = State.EXCHANGING;
+        private volatile State state = State.GREETING;
 
         /** When that began. */
         private volatile long since = System.nanoTime();
@@ -221,6 +254,7 @@ final class Router implements SideChannel.Listener {
                         limits.questionBytes());
                 connection = Optional.of(zmtp);
                 identity = zmtp.handshake("ROUTER", "", Set.of("REQ", "DEALER", "ROUTER"));
+                letIn(this);
                 serve(zmtp, reception.apply(this));
             } catch (IOException e) {
                 log.debug("side channel on port {}: {} ended: {}", port(), peer, e.getMessage());

@@ -197,13 +197,27 @@ public final class ZeroMqPeerChannel implements PeerChannel {
         }
 
         @Override
-        public void tell(List<byte[]> frames) throws MessageException {
-            turn.lock();
+        public void tell(List<byte[]> frames, Duration timeout) throws MessageException {
+            long end = System.nanoTime() + timeout.toNanos();
+            if (!takeTurn(timeout)) {
+                throw failure("the questions before are not answered within " + timeout.toMillis() + " ms");
+            }
+            CompletableFuture<Void> told = new CompletableFuture<>();
             try {
+                endUnless(told, Duration.ofNanos(end - System.nanoTime()), "it has not read for", timeout);
                 send(frames);
             } finally {
+                told.complete(null);
                 turn.unlock();
             }
+        }
+
+        /** A peer that does not read must not hold the thread that writes. */
+        private void endUnless(CompletableFuture<?> done, Duration left, String what, Duration timeout) {
+            CompletableFuture<?> unusedTimer = done.copy()
+                    .orTimeout(Math.max(1, left.toNanos()), TimeUnit.NANOSECONDS)
+                    .handle((_, late) -> late instanceof TimeoutException
+                            && ended.complete(what + " " + timeout.toMillis() + " ms"));
         }
 
         @Override
@@ -218,15 +232,7 @@ public final class ZeroMqPeerChannel implements PeerChannel {
                 if (ended.isDone()) {
                     throw failure(ended.join());
                 }
-                // A peer that does not read must not hold this thread.
-                CompletableFuture<?> unusedTimer = waiting.copy()
-                        .orTimeout(Math.max(1, timeout.toNanos()), TimeUnit.NANOSECONDS)
-                        .exceptionally(late -> {
-                            if (late instanceof TimeoutException) {
-                                ended.complete("no answer within " + timeout.toMillis() + " ms");
-                            }
-                            return List.of();
-                        });
+                endUnless(waiting, Duration.ofNanos(end - System.nanoTime()), "no answer within", timeout);
                 send(frames);
                 return await(waiting, Duration.ofNanos(Math.max(0, end - System.nanoTime())), "no answer");
             } finally {
@@ -249,7 +255,7 @@ public final class ZeroMqPeerChannel implements PeerChannel {
                 connected.join().send(frames);
             } catch (IOException e) {
                 ended.complete(String.valueOf(e.getMessage()));
-                throw failure(String.valueOf(e.getMessage()));
+                throw failure(ended.join());
             }
         }
 

@@ -53,7 +53,7 @@ public final class ZeroMqSideChannel implements SideChannel {
      * @param questionBytes of a question that comes in
      * @param answerBytes of an answer that comes in
      * @param frames of a message that comes in, its envelope included
-     * @param connections of one listener
+     * @param connections of one listener; as many more may be in their handshake
      * @param exchange time that a peer has to complete its handshake, a question that it has begun, or to take the answer
      * @param idle time after which a connection that asks nothing is closed; ZeroMQ's sockets connect again when they need to
      */

@@ -12,14 +12,18 @@ import baton.messages.SideChannel.Listener;
 import java.io.IOException;
 import java.io.InputStream;
 import java.net.InetAddress;
+import java.net.InetSocketAddress;
 import java.net.ServerSocket;
 import java.net.Socket;
+import java.net.SocketException;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.Objects;
+import java.util.Set;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
@@ -53,7 +57,7 @@ class ZeroMqPeerChannelTest {
         CountDownLatch ended = new CountDownLatch(1);
 
         Call call = channel.call(HOST, listener.port(), "10.0.0.1:21001", SOON, ended::countDown);
-        call.tell(List.of(text("tell")));
+        call.tell(List.of(text("tell")), SOON);
         for (int i = 0; i < 10; i++) {
             assertThat(call.ask(List.of(text("ask " + i)), SOON)).containsExactly(text("ask " + i));
         }
@@ -121,7 +125,7 @@ class ZeroMqPeerChannelTest {
             router.setHeartbeatIvl(20);
             int port = router.bindToRandomPort("tcp://" + HOST);
             Call call = channel.call(HOST, port, "127.0.0.1:21001", SOON, () -> {});
-            call.tell(List.of(text("news")));
+            call.tell(List.of(text("news")), SOON);
             assertThat(router.recvStr()).isEqualTo("127.0.0.1:21001");
             assertThat(router.recvStr()).isEqualTo("news");
 
@@ -206,7 +210,7 @@ class ZeroMqPeerChannelTest {
         ended.await();
         assertThatThrownBy(answer::get).hasRootCauseInstanceOf(MessageException.class);
         assertThatThrownBy(() -> call.ask(List.of(text("x")), SOON)).isInstanceOf(MessageException.class);
-        assertThatThrownBy(() -> call.tell(List.of(text("x")))).isInstanceOf(MessageException.class);
+        assertThatThrownBy(() -> call.tell(List.of(text("x")), SOON)).isInstanceOf(MessageException.class);
     }
 
     @Test
@@ -224,6 +228,80 @@ class ZeroMqPeerChannelTest {
             assertThatThrownBy(() -> channel.call(HOST, silent.getLocalPort(), "me", Duration.ofMillis(100), () -> {}))
                     .isInstanceOf(MessageException.class)
                     .hasMessageContaining("no connection within");
+        }
+    }
+
+    /** A peer that greets and then reads nothing takes what fits into its system's buffers, no more. */
+    @Test
+    void whatThePeerDoesNotReadInTimeEndsTheCall() throws Exception {
+        try (ServerSocket deaf = new ServerSocket()) {
+            deaf.setReceiveBufferSize(4 << 10);
+            deaf.bind(new InetSocketAddress(InetAddress.ofLiteral(HOST), 0));
+            CompletableFuture<Socket> accepted = new CompletableFuture<>();
+            Thread.ofVirtual().start(() -> {
+                try {
+                    Socket socket = deaf.accept();
+                    accepted.complete(socket);
+                    Zmtp zmtp = new Zmtp(socket.getInputStream(), socket.getOutputStream(), 1, 1);
+                    zmtp.handshake("ROUTER", Set.of("DEALER"));
+                } catch (IOException e) {
+                    accepted.completeExceptionally(e);
+                }
+            });
+            CountDownLatch ended = new CountDownLatch(1);
+            Call call = channel.call(HOST, deaf.getLocalPort(), "me", SOON, ended::countDown);
+            assertThatThrownBy(() -> call.tell(List.of(new byte[64 << 20]), Duration.ofMillis(200)))
+                    .isInstanceOf(MessageException.class)
+                    .hasMessageContaining("has not read for 200 ms");
+            ended.await();
+            accepted.get().close();
+        }
+    }
+
+    /** Strangers who do not complete their handshake cost no peer its connection, and make room for one who does. */
+    @Test
+    void strangersInTheirHandshakeGoBeforePeers() throws Exception {
+        int most = 4;
+        try (ZeroMqPeerChannel small = new ZeroMqPeerChannel(
+                new ZeroMqSideChannel.Limits(1 << 10, 1 << 10, 4, most, SOON, Duration.ofDays(1)))) {
+            Listener listener = small.listen(HOST, 0, this::echoing);
+            List<Call> peers = new ArrayList<>();
+            for (int i = 0; i < most; i++) {
+                peers.add(channel.call(HOST, listener.port(), "peer" + i, SOON, () -> {}));
+                assertThat(peers.get(i).ask(List.of(text("ask")), SOON)).hasSize(1);
+            }
+            List<Socket> strangers = new ArrayList<>();
+            try {
+                for (int i = 0; i < 3 * most; i++) {
+                    Socket stranger = new Socket(InetAddress.ofLiteral(HOST), listener.port());
+                    strangers.add(stranger);
+                    stranger.setSoTimeout((int) SOON.toMillis());
+                    stranger.getOutputStream().write(0xff);
+                }
+                for (Socket early : strangers.subList(0, 2 * most)) {
+                    readToEnd(early);
+                }
+                for (Call peer : peers) {
+                    assertThat(peer.ask(List.of(text("ask")), SOON)).hasSize(1);
+                }
+                Call another = channel.call(HOST, listener.port(), "another", SOON, () -> {});
+                assertThat(another.ask(List.of(text("ask")), SOON)).hasSize(1);
+            } finally {
+                for (Socket stranger : strangers) {
+                    stranger.close();
+                }
+            }
+        }
+    }
+
+    /** Fails by a timeout if the connection stays open. */
+    private static void readToEnd(Socket socket) throws IOException {
+        try {
+            while (socket.getInputStream().read() >= 0) {
+                // The greeting
+            }
+        } catch (SocketException e) {
+            // A reset is an end too.
         }
     }
 

@@ -31,7 +31,7 @@ import org.bytedeco.pytorch.gloo.Device;
  *
  * <p>Gloo trusts its peer and the network: the store is open on every address of its machine, the peer says to which address to
  * connect, and one that speaks Gloo's protocol with ill intent can end this process. It is for networks where only instances are.
- * That a peer has died it notices soon as a rule, but not always: then the deadline ends the wait.
+ * That a peer has died it does not always notice, so a second connection beside it ({@link Tether}) does.
  */
 public final class GlooTransport implements WireTransport {
     private static final String MEETING = "baton-wire";
@@ -41,7 +41,11 @@ public final class GlooTransport implements WireTransport {
 
     private static final Duration LONGEST = Duration.ofDays(3650);
 
+    /** Wires in the making at a time. */
+    private static final int MOST_AT_ONCE = 64;
+
     private final Set<Meeting> offered = ConcurrentHashMap.newKeySet();
+    private final NativeCalls calls = new NativeCalls("gloo-connect", MOST_AT_ONCE);
     private volatile boolean closed;
 
     private GlooTransport() {}
@@ -87,15 +91,22 @@ public final class GlooTransport implements WireTransport {
         Wait wait = new Wait(timeout);
         InetAddress address = WireId.resolve(host).getFirst();
         String own = rank == 0 ? address.getHostAddress() : facing(new InetSocketAddress(address, port));
-        try (Meeting meeting = Meeting.at(address.getHostAddress(), port, rank, wait)) {
-            return meeting.connect(MEETING, own, wait);
-        }
+        return waiting(() -> {
+            try (Meeting meeting = Meeting.at(address.getHostAddress(), port, rank, wait)) {
+                return meeting.connect(MEETING, own, wait);
+            }
+        });
+    }
+
+    /** Interrupts do not end it, its deadline does. */
+    private <T> T waiting(NativeCalls.Call<T> call) throws PipeException {
+        return calls.make(call, () -> {});
     }
 
     @Override
     public Offer offer(String host) throws PipeException {
         InetAddress address = local(host);
-        Meeting meeting = Meeting.at(address.getHostAddress(), 0, 0, new Wait(CONNECTING));
+        Meeting meeting = waiting(() -> Meeting.at(address.getHostAddress(), 0, 0, new Wait(CONNECTING)));
         WireId id = WireId.fresh(WireId.Kind.GLOO, new InetSocketAddress(address, meeting.port()));
         Offered offer = new Offered(meeting, id, address.getHostAddress());
         offered.add(meeting);
@@ -111,15 +122,18 @@ public final class GlooTransport implements WireTransport {
         Wait wait = new Wait(timeout);
         WireId offer = WireId.decode(id, WireId.Kind.GLOO);
         InetSocketAddress at = offer.at(host);
-        try (Meeting meeting = Meeting.at(at.getAddress().getHostAddress(), at.getPort(), 1, wait)) {
-            return meeting.connect(prefix(offer), facing(at), wait);
-        }
+        return waiting(() -> {
+            try (Meeting meeting = Meeting.at(at.getAddress().getHostAddress(), at.getPort(), 1, wait)) {
+                return meeting.connect(prefix(offer), facing(at), wait);
+            }
+        });
     }
 
     @Override
     public void close() {
         closed = true;
         offered.forEach(Meeting::close);
+        calls.close();
     }
 
     private static String prefix(WireId id) {
@@ -198,7 +212,8 @@ public final class GlooTransport implements WireTransport {
 
         @Override
         public Wire accept(Duration timeout) throws PipeException {
-            return meeting.connect(prefix(id), own, new Wait(timeout));
+            Wait wait = new Wait(timeout);
+            return waiting(() -> meeting.connect(prefix(id), own, wait));
         }
 
         @Override
@@ -211,14 +226,16 @@ public final class GlooTransport implements WireTransport {
     /** A rank's access to the store where both meet. It goes when it is closed and nobody is inside. */
     private static final class Meeting implements AutoCloseable {
         private final TCPStore store;
+        private final String host;
         private final int rank;
         private boolean closed;
         private boolean inside;
         /** The store is the wire's, which frees it after the group: nothing native counts that the group uses it. */
         private boolean given;
 
-        private Meeting(TCPStore store, int rank) {
+        private Meeting(TCPStore store, String host, int rank) {
             this.store = store;
+            this.host = host;
             this.rank = rank;
         }
 
@@ -230,7 +247,7 @@ public final class GlooTransport implements WireTransport {
                         .isServer(rank == 0)
                         .waitWorkers(false)
                         .timeout(timeout);
-                return new Meeting(new TCPStore(host, options), rank);
+                return new Meeting(new TCPStore(host, options), host, rank);
             } catch (RuntimeException e) {
                 throw new PipeException(
                         "no store at %s:%d within %d ms: %s".formatted(host, port, wait.timeout.toMillis(), reason(e)),
@@ -245,16 +262,37 @@ public final class GlooTransport implements WireTransport {
         /** Waits for the other rank before it connects, which is nothing that can be cancelled. */
         Wire connect(String prefix, String own, Wait wait) throws PipeException {
             enter();
+            Tether tether = null;
             try {
-                say(prefix + " rank " + rank);
-                await(prefix + " rank " + (1 - rank), wait);
-                GlooWire wire = new GlooWire(group(own, wait), store, 1 - rank);
+                tether = rank == 0 ? awaited(prefix, own, wait) : come(prefix, wait);
+                GlooWire wire = new GlooWire(group(own, wait), store, 1 - rank, tether);
+                tether = null;
                 given = true;
                 return wire;
             } catch (RuntimeException e) {
                 throw new PipeException("Gloo does not connect: " + reason(e), e);
             } finally {
+                if (tether != null) {
+                    tether.close();
+                }
                 exit();
+            }
+        }
+
+        private Tether awaited(String prefix, String own, Wait wait) throws PipeException {
+            try (Tether.Post post = new Tether.Post(own)) {
+                say(prefix + " tether", post.where());
+                say(prefix + " rank 0", new byte[] {1});
+                await(prefix + " rank 1", wait);
+                return post.accept(wait.left());
+            }
+        }
+
+        private Tether come(String prefix, Wait wait) throws PipeException {
+            say(prefix + " rank 1", new byte[] {1});
+            await(prefix + " rank 0", wait);
+            try (ByteVector where = store.get(prefix + " tether")) {
+                return Tether.to(host, where.get(), wait.left());
             }
         }
 
@@ -270,8 +308,8 @@ public final class GlooTransport implements WireTransport {
             }
         }
 
-        private void say(String key) {
-            try (ByteVector value = new ByteVector(new byte[] {1})) {
+        private void say(String key, byte[] bytes) {
+            try (ByteVector value = new ByteVector(bytes)) {
                 store.set(key, value);
             }
         }

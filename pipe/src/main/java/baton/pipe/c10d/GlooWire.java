@@ -21,6 +21,8 @@ import org.bytedeco.pytorch.global.torch.ScalarType;
 /**
  * A group of two ranks. Before each message goes its size, because Gloo ends the process when more comes than was asked for.
  *
+ * <p>Gloo waits in native code, so callers on virtual threads have it do so on two threads of the wire's own.
+ *
  * <p>The native group lives until this is closed and nobody is inside: closing aborts what is waited for.
  */
 final class GlooWire implements Wire {
@@ -30,6 +32,8 @@ final class GlooWire implements Wire {
     private final ProcessGroupGloo group;
     private final TCPStore store;
     private final int peer;
+    private final Tether tether;
+    private final NativeCalls calls = new NativeCalls("gloo-wire", 2);
 
     /** What is waited for, by who is inside. */
     private final List<Work> waited = new ArrayList<>();
@@ -37,10 +41,16 @@ final class GlooWire implements Wire {
     private int inside;
     private boolean closed;
 
-    GlooWire(ProcessGroupGloo group, TCPStore store, int peer) {
+    GlooWire(ProcessGroupGloo group, TCPStore store, int peer, Tether tether) {
         this.group = group;
         this.store = store;
         this.peer = peer;
+        this.tether = tether;
+        tether.watch(this::close);
+    }
+
+    Tether tether() {
+        return tether;
     }
 
     @Override
@@ -77,9 +87,12 @@ final class GlooWire implements Wire {
     }
 
     private void move(String what, MemorySegment data, Duration timeout, Move move) throws PipeException {
-        if (data.byteSize() == 0) {
-            return;
+        if (data.byteSize() > 0) {
+            boolean unusedDone = calls.make(() -> moveHere(what, data, timeout, move), this::close);
         }
+    }
+
+    private boolean moveHere(String what, MemorySegment data, Duration timeout, Move move) throws PipeException {
         long end = System.nanoTime() + GlooTransport.bounded(timeout).toNanos();
         enter();
         // The scope ends first: only then does Gloo's thread touch the memory no more.
@@ -96,6 +109,7 @@ final class GlooWire implements Wire {
                     over(work);
                 }
             });
+            return true;
         } catch (PipeException e) {
             close();
             throw new PipeException("%s of %d bytes: %s".formatted(what, data.byteSize(), e.getMessage()), e);
@@ -152,6 +166,8 @@ final class GlooWire implements Wire {
             return;
         }
         closed = true;
+        calls.close();
+        tether.close();
         if (inside == 0) {
             free();
         }

@@ -48,13 +48,14 @@ import org.slf4j.LoggerFactory;
  *
  * <h2>Memory</h2>
  * Received tensors have their memory before the peer is told to send them; a peer whose tensor finds no room waits for the answer, and
- * its own sender with it. Tensors to be sent have at most as much. What nobody takes goes after a while.
+ * its own sender with it. Tensors to be sent have at most as much; a peer that is slow to take them holds those for others up for a
+ * moment only, see {@link SendStore}. What nobody takes goes after a while.
  *
  * <h2>Threads</h2>
  * One virtual thread for each connection, one for each peer that tensors are queued for, one that looks for what has expired. Any thread
  * may use an endpoint.
  */
-public final class P2pEndpoint implements AutoCloseable {
+public final class P2pEndpoint implements TensorExchange {
     private static final Logger log = LoggerFactory.getLogger(P2pEndpoint.class);
     private static final Duration SWEEP = Duration.ofMillis(500);
     private static final Duration FORGET_LINK = Duration.ofMinutes(1);
@@ -100,11 +101,12 @@ public final class P2pEndpoint implements AutoCloseable {
         return endpoint;
     }
 
-    /** Where peers find this one. */
+    @Override
     public PeerAddress address() {
         return self;
     }
 
+    @Override
     public P2pStats stats() {
         return stats;
     }
@@ -124,38 +126,29 @@ public final class P2pEndpoint implements AutoCloseable {
         return toSend.used();
     }
 
-    /**
-     * A tensor that was taken.
-     *
-     * @param data its bytes, until this is closed
-     */
-    public record Received(TensorHead head, MemorySegment data, Runnable giveBack) implements AutoCloseable {
-        @Override
-        public void close() {
-            giveBack.run();
-        }
+    @Override
+    public long heldBytes() {
+        return bufferUsed() + poolUsed();
     }
 
     // ---- sending
 
-    /**
-     * Gives a tensor to a peer, as the send type says: it is sent when this returns, or queued, or kept for the peer to get it.
-     *
-     * @param fill writes the tensor's bytes; runs before this returns
-     * @throws P2pException if it was not sent, or there is no memory for it in time
-     */
+    @Override
     public void send(PeerAddress to, String tensorId, TensorHead head, Consumer<MemorySegment> fill)
             throws P2pException {
         try {
             Peer peer = peer(to);
             long bytes = bytes(head);
-            BuddyPool.Piece piece = toSend.reserve(tensorId, bytes, settings.transfer());
+            BuddyPool.Piece piece = toSend.reserve(to, tensorId, bytes, settings.transfer(), this::pushOut);
             Outgoing outgoing = new Outgoing(to, tensorId, head, piece, System.nanoTime());
             boolean handedOn = false;
             try {
                 fill.accept(piece.memory());
                 switch (settings.sendType()) {
-                    case PUT -> peer.link.put(tensorId, head, piece.memory());
+                    case PUT -> {
+                        peer.link.put(tensorId, head, piece.memory());
+                        toSend.taken(to);
+                    }
                     case PUT_ASYNC -> {
                         peer.queue(outgoing);
                         handedOn = true;
@@ -167,13 +160,17 @@ public final class P2pEndpoint implements AutoCloseable {
                 }
             } finally {
                 if (!handedOn) {
-                    toSend.free(piece);
+                    toSend.free(outgoing);
                 }
             }
         } catch (P2pException e) {
             stats.add(Count.SEND_FAILURES, 1);
             throw e;
         }
+    }
+
+    private Optional<String> pushOut(PeerAddress of) {
+        return Optional.ofNullable(peers.get(of)).flatMap(Peer::pushOut);
     }
 
     private static long bytes(TensorHead head) throws P2pException {
@@ -233,6 +230,7 @@ public final class P2pEndpoint implements AutoCloseable {
                             outgoing.tensorId(),
                             outgoing.head(),
                             outgoing.piece().memory());
+                    toSend.taken(address);
                 } catch (P2pException e) {
                     failed(outgoing, e);
                 } catch (RuntimeException | Error e) {
@@ -252,7 +250,9 @@ public final class P2pEndpoint implements AutoCloseable {
         private void failed(Outgoing outgoing, P2pException e) {
             stats.add(Count.SEND_FAILURES, 1);
             boolean gone = e.fault() == Fault.PEER_GONE;
-            int dropped = drop(gone ? "" : ReceiveStore.Key.group(outgoing.tensorId()));
+            String group = ReceiveStore.Key.group(outgoing.tensorId());
+            toSend.giveUp(address, group);
+            int dropped = drop(gone ? "" : group);
             log.warn("{} was not sent to {}, nor {} more: {}", outgoing.tensorId(), address, dropped, e.getMessage());
         }
 
@@ -271,6 +271,23 @@ public final class P2pEndpoint implements AutoCloseable {
             return dropped;
         }
 
+        /** Drops what was queued last, with all that belongs to it. */
+        private Optional<String> pushOut() {
+            List<Outgoing> waiting = List.copyOf(queue);
+            if (waiting.isEmpty()) {
+                return Optional.empty();
+            }
+            String group = ReceiveStore.Key.group(waiting.getLast().tensorId());
+            int dropped = drop(group);
+            stats.add(Count.PUSHED_OUT, dropped);
+            log.warn(
+                    "{} is slow: {} tensors of {} are not sent there, as others need the room",
+                    address,
+                    dropped,
+                    group);
+            return Optional.of(group);
+        }
+
         private synchronized boolean isUnused() {
             return !sending && queue.isEmpty() && link.isUnused(FORGET_LINK);
         }
@@ -283,40 +300,48 @@ public final class P2pEndpoint implements AutoCloseable {
 
     // ---- receiving
 
-    /**
-     * Takes a tensor that a peer has put here, or gets it from there, as the send type says; waits for it.
-     *
-     * @throws P2pException if it does not come in time, or will not come
-     */
+    @Override
     public Received receive(PeerAddress from, String tensorId, Duration timeout) throws P2pException {
         Peer peer = peer(from);
         ReceiveStore.Key key = new ReceiveStore.Key(from, tensorId);
-        return switch (settings.sendType()) {
-            case PUT, PUT_ASYNC -> {
-                if (!received.has(key)) {
-                    peer.link.watch();
+        Until until = Until.in(timeout);
+        try {
+            return switch (settings.sendType()) {
+                case PUT, PUT_ASYNC -> {
+                    if (!received.has(key)) {
+                        peer.link.watch(until);
+                    }
+                    yield received.take(
+                            key,
+                            until.within(timeout),
+                            () -> peer.link.isGone() ? Optional.of("its connection has ended") : Optional.empty());
                 }
-                yield received.take(
-                        key,
-                        timeout,
-                        () -> peer.link.isGone() ? Optional.of("its connection has ended") : Optional.empty());
+                case GET -> {
+                    get(peer, key, until);
+                    yield received.take(key, Duration.ZERO, Optional::empty);
+                }
+            };
+        } catch (P2pException e) {
+            boolean cutShort = e.fault() == Fault.PEER_GONE || e.fault() == Fault.BROKEN;
+            if (cutShort && until.isOver()) {
+                throw new P2pException(
+                        Fault.DEADLINE,
+                        "%s did not come from %s within %d ms: %s"
+                                .formatted(tensorId, from, timeout.toMillis(), e.getMessage()),
+                        e);
             }
-            case GET -> {
-                get(peer, key, timeout);
-                yield received.take(key, Duration.ZERO, Optional::empty);
-            }
-        };
+            throw e;
+        }
     }
 
-    private void get(Peer peer, ReceiveStore.Key key, Duration timeout) throws P2pException {
-        Duration most = timeout.compareTo(APPEARS) < 0 ? timeout : APPEARS;
-        long end = System.nanoTime() + most.toNanos();
+    private void get(Peer peer, ReceiveStore.Key key, Until until) throws P2pException {
+        Until appears = Until.in(until.within(APPEARS));
         long pause = Duration.ofMillis(5).toNanos();
-        Incoming incoming = new Incoming(key);
+        Incoming incoming = new Incoming(key, until);
         while (true) {
             Optional<TensorHead> head;
             try {
-                head = peer.link.get(key.tensorId(), incoming::room);
+                head = peer.link.get(key.tensorId(), incoming::room, until);
             } catch (P2pException e) {
                 incoming.failed(e);
                 throw e;
@@ -328,7 +353,7 @@ public final class P2pEndpoint implements AutoCloseable {
                 incoming.arrived(head.get());
                 return;
             }
-            if (System.nanoTime() - end > 0) {
+            if (appears.isOver()) {
                 throw new P2pException(Fault.MISSING, key.from() + " does not have " + key.tensorId());
             }
             LockSupport.parkNanos(pause);
@@ -339,15 +364,17 @@ public final class P2pEndpoint implements AutoCloseable {
     /** A tensor between the moment in which its size is known and the one in which it is here. */
     private final class Incoming {
         private final ReceiveStore.Key key;
+        private final Until until;
         private Optional<BuddyPool.Piece> piece = Optional.empty();
 
-        private Incoming(ReceiveStore.Key key) {
+        private Incoming(ReceiveStore.Key key, Until until) {
             this.key = key;
+            this.until = until;
         }
 
         private MemorySegment room(TensorHead head) throws P2pException {
-            BuddyPool.Piece reserved =
-                    received.reserve(key, bytes(head), settings.transfer().dividedBy(2));
+            BuddyPool.Piece reserved = received.reserve(
+                    key, bytes(head), until.within(settings.transfer().dividedBy(2)));
             piece = Optional.of(reserved);
             return reserved.memory();
         }
@@ -361,15 +388,12 @@ public final class P2pEndpoint implements AutoCloseable {
         }
     }
 
-    /**
-     * Drops a group that was to be received: all tensors whose ids are the same up to a {@code #}, those that are here and those that come
-     * later. Who waits for one fails at once.
-     */
+    @Override
     public void forget(String group) {
         received.forget(group);
     }
 
-    /** Drops a group's tensors that are to be sent. */
+    @Override
     public void dropUnsent(String group) {
         toSend.forget(group);
         peers.values().forEach(peer -> {
@@ -444,7 +468,7 @@ public final class P2pEndpoint implements AutoCloseable {
 
         private void put(String tensorId, TensorHead head) throws MessageException, PipeException {
             Wire bytes = wire();
-            Incoming incoming = new Incoming(new ReceiveStore.Key(from, tensorId));
+            Incoming incoming = new Incoming(new ReceiveStore.Key(from, tensorId), Until.itsPartsEnd());
             MemorySegment room;
             try {
                 room = incoming.room(head);
@@ -505,7 +529,6 @@ public final class P2pEndpoint implements AutoCloseable {
         }
     }
 
-    /** Ends connections, fails who waits, gives memory back. */
     @Override
     public void close() {
         closed = true;

@@ -25,6 +25,8 @@ public final class P2pStats {
         EXPIRED,
         /** Tensors that had to make room for later ones before they were got. */
         EVICTED,
+        /** Tensors that were not sent, as their peer was slow and there was no room for those of others. */
+        PUSHED_OUT,
         /** Tensors of what nobody wants any more. */
         UNWANTED,
         /** Control messages that are none. */
@@ -35,13 +37,14 @@ public final class P2pStats {
         BROKEN
     }
 
-    P2pStats() {
+    public P2pStats() {
         for (Count count : Count.values()) {
             counts.put(count, new LongAdder());
         }
     }
 
-    void add(Count count, long value) {
+    /** Counts. */
+    public void add(Count count, long value) {
         adder(count).add(value);
     }
 

@@ -66,10 +66,10 @@ final class PeerLink implements AutoCloseable {
         private Optional<Wire> wire = Optional.empty();
         private boolean over;
 
-        private void open() throws P2pException {
+        private void open(Until until) throws P2pException {
             try {
-                PeerChannel.Call opened =
-                        channel.call(peer.host(), peer.port(), self.toString(), settings.exchange(), this::end);
+                PeerChannel.Call opened = channel.call(
+                        peer.host(), peer.port(), self.toString(), until.within(settings.exchange()), this::end);
                 if (!keep(opened, true)) {
                     throw new P2pException(Fault.PEER_GONE, peer + " has gone");
                 }
@@ -100,14 +100,14 @@ final class PeerLink implements AutoCloseable {
         }
 
         /** The connection for bytes, made with the first use. */
-        private Wire wire() throws P2pException {
+        private Wire wire(Until until) throws P2pException {
             if (wire.isPresent()) {
                 return wire.get();
             }
             try (WireTransport.Offer offer = transport.offer(settings.host())) {
                 keep(offer, false);
-                call().tell(List.of(new P2pMessage.New(offer.id()).encode()));
-                Wire made = offer.accept(settings.exchange());
+                call().tell(List.of(new P2pMessage.New(offer.id()).encode()), until.within(settings.exchange()));
+                Wire made = offer.accept(until.within(settings.exchange()));
                 if (!keep(made, false)) {
                     throw new P2pException(Fault.PEER_GONE, peer + " has gone");
                 }
@@ -147,9 +147,10 @@ final class PeerLink implements AutoCloseable {
 
     /** Has the peer take a tensor. */
     void put(String tensorId, TensorHead head, MemorySegment data) throws P2pException {
-        Boolean unusedDone = exchange(connection -> {
-            Wire wire = connection.wire();
-            byte[] answer = ask(connection, new P2pMessage.Put(tensorId, head));
+        Until until = Until.itsPartsEnd();
+        Boolean unusedDone = exchange(until, connection -> {
+            Wire wire = connection.wire(until);
+            byte[] answer = ask(connection, new P2pMessage.Put(tensorId, head), until);
             switch (PutReply.decode(answer)) {
                 case TAKEN -> wire.send(data, settings.transfer());
                 case OUT_OF_MEMORY ->
@@ -168,13 +169,13 @@ final class PeerLink implements AutoCloseable {
     }
 
     /** Gets a tensor from the peer; empty if it does not have it. */
-    Optional<TensorHead> get(String tensorId, Room room) throws P2pException {
-        return exchange(connection -> {
-            Wire wire = connection.wire();
-            return switch (GetReply.decode(ask(connection, new P2pMessage.Get(tensorId)))) {
+    Optional<TensorHead> get(String tensorId, Room room, Until until) throws P2pException {
+        return exchange(until, connection -> {
+            Wire wire = connection.wire(until);
+            return switch (GetReply.decode(ask(connection, new P2pMessage.Get(tensorId), until))) {
                 case GetReply.Missing _ -> Optional.empty();
                 case GetReply.Here(TensorHead head) -> {
-                    wire.receive(placeFor(head, room, connection), settings.transfer());
+                    wire.receive(placeFor(head, room, connection), until.within(settings.transfer()));
                     yield Optional.of(head);
                 }
             };
@@ -191,8 +192,8 @@ final class PeerLink implements AutoCloseable {
         }
     }
 
-    private byte[] ask(Connection connection, P2pMessage message) throws MessageException {
-        List<byte[]> answer = connection.call().ask(List.of(message.encode()), settings.transfer());
+    private byte[] ask(Connection connection, P2pMessage message, Until until) throws MessageException {
+        List<byte[]> answer = connection.call().ask(List.of(message.encode()), until.within(settings.transfer()));
         if (answer.size() != 1) {
             throw new MessageException(peer + " answers in " + answer.size() + " frames, must be one");
         }
@@ -204,12 +205,12 @@ final class PeerLink implements AutoCloseable {
     }
 
     /** An answer that does not come may be due to a connection that is over unnoticed: once it is tried with a new one. */
-    private <T> T exchange(Exchange<T> exchange) throws P2pException {
-        takeTurn();
+    private <T> T exchange(Until until, Exchange<T> exchange) throws P2pException {
+        takeTurn(until);
         try {
             lastUse = System.nanoTime();
             boolean fresh = current.isEmpty() || current.get().isOver();
-            Connection connection = connect();
+            Connection connection = connect(until);
             while (true) {
                 try {
                     return exchange.with(connection);
@@ -238,7 +239,7 @@ final class PeerLink implements AutoCloseable {
                     throw e;
                 }
                 fresh = true;
-                connection = connect();
+                connection = connect(until);
             }
         } finally {
             lastUse = System.nanoTime();
@@ -246,10 +247,11 @@ final class PeerLink implements AutoCloseable {
         }
     }
 
-    private void takeTurn() throws P2pException {
+    private void takeTurn(Until until) throws P2pException {
         try {
             // Each exchange before takes that long at most.
-            if (!turn.tryLock(settings.transfer().toNanos() * 2, TimeUnit.NANOSECONDS)) {
+            Duration most = until.within(settings.transfer().multipliedBy(2));
+            if (!turn.tryLock(most.toNanos(), TimeUnit.NANOSECONDS)) {
                 throw new P2pException(Fault.DEADLINE, peer + " is busy with other tensors");
             }
         } catch (InterruptedException e) {
@@ -258,7 +260,7 @@ final class PeerLink implements AutoCloseable {
         }
     }
 
-    private Connection connect() throws P2pException {
+    private Connection connect(Until until) throws P2pException {
         if (closed) {
             throw new P2pException(Fault.CANCELLED, "the endpoint is closed");
         }
@@ -267,18 +269,18 @@ final class PeerLink implements AutoCloseable {
         }
         Connection connection = new Connection();
         current = Optional.of(connection);
-        connection.open();
+        connection.open(until);
         return connection;
     }
 
     /** Connects, so that {@link #isGone} tells whether the peer is there. */
-    void watch() throws P2pException {
+    void watch(Until until) throws P2pException {
         if (current.isPresent() && !current.get().isOver()) {
             return;
         }
-        takeTurn();
+        takeTurn(until);
         try {
-            Connection unusedConnection = connect();
+            Connection unusedConnection = connect(until);
         } finally {
             turn.unlock();
         }

@@ -54,7 +54,7 @@ public final class ProxyRegistration implements AutoCloseable {
                     ? before.get()
                     : channel.call(
                             proxy.host(), proxy.port(), registration.control().toString(), EVERY, () -> {});
-            call.tell(List.of(registration.encode()));
+            call.tell(List.of(registration.encode()), EVERY);
             if (!known) {
                 log.info("registered with the proxy at {} as {}", proxy, registration);
             }

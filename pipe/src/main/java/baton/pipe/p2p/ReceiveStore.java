@@ -172,7 +172,7 @@ final class ReceiveStore implements AutoCloseable {
      *
      * @param gone why the peer cannot put it any more, if so
      */
-    P2pEndpoint.Received take(Key key, Duration timeout, Supplier<Optional<String>> gone) throws P2pException {
+    TensorExchange.Received take(Key key, Duration timeout, Supplier<Optional<String>> gone) throws P2pException {
         long left = timeout.toNanos();
         lock.lock();
         try {
@@ -181,7 +181,7 @@ final class ReceiveStore implements AutoCloseable {
                 if (slot.isPresent()) {
                     switch (slot.get()) {
                         case Slot.Here(TensorHead head, BuddyPool.Piece piece, long _) -> {
-                            return new P2pEndpoint.Received(head, piece.memory(), () -> giveBack(piece));
+                            return new TensorExchange.Received(head, piece.memory(), () -> giveBack(piece));
                         }
                         case Slot.Failed(P2pException why, long _) -> throw why;
                     }

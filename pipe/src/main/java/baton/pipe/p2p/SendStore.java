@@ -5,30 +5,58 @@ import baton.messages.p2p.PeerAddress;
 import baton.pipe.p2p.P2pException.Fault;
 import baton.pipe.p2p.P2pStats.Count;
 import java.time.Duration;
+import java.util.HashMap;
 import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Set;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
 
 /**
  * Memory of tensors on their way out, {@code kv_buffer_size} in all, and those that are kept until their peers get them: when there is no
  * room for another, those that have been there longest go.
+ *
+ * <p>Who finds no room waits for the peer that has most of it, its own or another, as long as every peer has something to take; so what is
+ * queued keeps all of them busy, and a single slow one slows the sender down. While another has nothing, waiting harms it. The slow one's
+ * patience pays for that: a tenth of the time for a tensor at once, and then a quarter of the time in which it takes something. When it is
+ * used up, what was queued for that peer last goes without being sent, with all that belongs to it, or what is for it is refused.
  */
 final class SendStore implements AutoCloseable {
+    private static final int PATIENCE_SHARE = 4;
+    private static final int MOST_GIVEN_UP = 256;
+    private static final Duration REMEMBERED = Duration.ofMinutes(1);
+
     private final P2pSettings settings;
     private final P2pStats stats;
     private final BuddyPool memory;
+    private final long mostPatience;
     private final ReentrantLock lock = new ReentrantLock();
     private final Condition room = lock.newCondition();
 
     /** By peer and id, oldest first. */
     private final Map<ReceiveStore.Key, Outgoing> kept = new LinkedHashMap<>();
 
+    /** Of the peers that something was sent to lately. */
+    private final Map<PeerAddress, Account> accounts = new HashMap<>();
+
     SendStore(P2pSettings settings, P2pStats stats) {
         this.settings = settings;
         this.stats = stats;
         this.memory = new BuddyPool(settings.bufferBytes());
+        this.mostPatience = settings.transfer().toNanos() / 10;
+    }
+
+    /** What a peer has of the memory, and how long others may still wait for it. */
+    private final class Account {
+        private long held;
+        private long patience = mostPatience;
+        private long lastTaken = System.nanoTime();
+        private long lastUse = lastTaken;
+
+        /** What is not sent as a whole any more. */
+        private final Set<String> givenUp = new LinkedHashSet<>();
     }
 
     /** A tensor for a peer. */
@@ -38,18 +66,36 @@ final class SendStore implements AutoCloseable {
         }
     }
 
+    /** Makes room. */
+    interface PushOut {
+        /**
+         * Drops what was queued last for a peer, with all that belongs to it.
+         *
+         * @return the group; empty if nothing is queued
+         */
+        Optional<String> lastOf(PeerAddress peer);
+    }
+
     /**
      * Memory for a tensor; waits until others have been sent, or drops the oldest that are kept.
      *
-     * @throws P2pException if there is none in time
+     * @throws P2pException if there is none in time, or the rest of what the tensor belongs to was given up
      */
-    BuddyPool.Piece reserve(String tensorId, long bytes, Duration timeout) throws P2pException {
+    BuddyPool.Piece reserve(PeerAddress to, String tensorId, long bytes, Duration timeout, PushOut pushOut)
+            throws P2pException {
         long left = timeout.toNanos();
         lock.lock();
         try {
+            Account own = accounts.computeIfAbsent(to, _ -> new Account());
+            own.lastUse = System.nanoTime();
+            if (own.givenUp.contains(ReceiveStore.Key.group(tensorId))) {
+                throw new P2pException(
+                        Fault.OUT_OF_MEMORY, "others of what %s belongs to did not get to %s".formatted(tensorId, to));
+            }
             while (true) {
                 Optional<BuddyPool.Piece> piece = memory.allocate(bytes);
                 if (piece.isPresent()) {
+                    own.held += bytes;
                     return piece.get();
                 }
                 if (!kept.isEmpty() && bytes <= memory.capacity()) {
@@ -57,19 +103,82 @@ final class SendStore implements AutoCloseable {
                     drop(kept.keySet().iterator().next());
                     continue;
                 }
-                if (left <= 0 || bytes > memory.capacity()) {
+                PeerAddress slowest = hasMost(to, bytes);
+                Account account = accounts.getOrDefault(slowest, own);
+                boolean harms = accounts.values().stream().anyMatch(each -> each != account && each.held == 0);
+                boolean impatient = harms && account.patience <= 0;
+                if (left <= 0 || bytes > memory.capacity() || (impatient && account == own)) {
                     throw new P2pException(
                             Fault.OUT_OF_MEMORY,
-                            "no room to send %s of %d bytes: %d of kv_buffer_size=%d are in use"
-                                    .formatted(tensorId, bytes, memory.used(), memory.capacity()));
+                            "no room to send %s of %d bytes: %d of kv_buffer_size=%d are in use, %d of them for %s"
+                                    .formatted(
+                                            tensorId, bytes, memory.used(), memory.capacity(), account.held, slowest));
                 }
-                left = room.awaitNanos(left);
+                if (impatient) {
+                    Optional<String> dropped = pushOut.lastOf(slowest);
+                    if (dropped.isPresent()) {
+                        giveUp(account, dropped.get());
+                        continue;
+                    }
+                }
+                long before = System.nanoTime();
+                long unusedLeft = room.awaitNanos(harms && !impatient ? Math.min(left, account.patience) : left);
+                long waited = System.nanoTime() - before;
+                left -= waited;
+                if (harms) {
+                    account.patience = Math.max(0, account.patience - waited);
+                }
             }
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
             throw new P2pException(Fault.CANCELLED, "interrupted while waiting to send " + tensorId, e);
         } finally {
             lock.unlock();
+        }
+    }
+
+    /** The peer with most of the memory, if this one got so much more. */
+    private PeerAddress hasMost(PeerAddress to, long more) {
+        PeerAddress found = to;
+        long most = more + Optional.ofNullable(accounts.get(to)).map(own -> own.held).orElse(0L);
+        for (Map.Entry<PeerAddress, Account> each : accounts.entrySet()) {
+            if (each.getValue().held > most) {
+                found = each.getKey();
+                most = each.getValue().held;
+            }
+        }
+        return found;
+    }
+
+    /** The peer has taken a tensor. */
+    void taken(PeerAddress by) {
+        lock.lock();
+        try {
+            long now = System.nanoTime();
+            Optional.ofNullable(accounts.get(by)).ifPresent(account -> {
+                account.patience =
+                        Math.min(mostPatience, account.patience + (now - account.lastTaken) / PATIENCE_SHARE);
+                account.lastTaken = now;
+            });
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** What comes of that group is refused from now on. */
+    void giveUp(PeerAddress to, String group) {
+        lock.lock();
+        try {
+            Optional.ofNullable(accounts.get(to)).ifPresent(account -> giveUp(account, group));
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    private static void giveUp(Account account, String group) {
+        account.givenUp.add(group);
+        if (account.givenUp.size() > MOST_GIVEN_UP) {
+            account.givenUp.remove(account.givenUp.iterator().next());
         }
     }
 
@@ -97,13 +206,11 @@ final class SendStore implements AutoCloseable {
 
     /** Its memory is free. */
     void free(Outgoing outgoing) {
-        free(outgoing.piece);
-    }
-
-    void free(BuddyPool.Piece piece) {
         lock.lock();
         try {
-            piece.close();
+            long bytes = outgoing.piece.memory().byteSize();
+            Optional.ofNullable(accounts.get(outgoing.to)).ifPresent(account -> account.held -= bytes);
+            outgoing.piece.close();
             room.signalAll();
         } finally {
             lock.unlock();
@@ -137,6 +244,7 @@ final class SendStore implements AutoCloseable {
                         stats.add(Count.EXPIRED, 1);
                         drop(outgoing.key());
                     });
+            accounts.values().removeIf(account -> account.held == 0 && now - account.lastUse > REMEMBERED.toNanos());
         } finally {
             lock.unlock();
         }

@@ -1,11 +1,67 @@
 package baton.pipe.c10d;
 
-import baton.pipe.PipeException;
-import baton.pipe.WireContract;
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
-/** Wires over Gloo keep the contract. */
+import baton.pipe.PipeException;
+import baton.pipe.TestWires;
+import baton.pipe.Wire;
+import baton.pipe.WireContract;
+import java.lang.foreign.Arena;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.FutureTask;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.Test;
+
+/** Wires over Gloo keep the contract, leave virtual threads their carriers and notice the other side's end. */
 class GlooWireTest extends WireContract {
     GlooWireTest() throws PipeException {
         super(GlooTransport.load(), GlooTransport.load());
+    }
+
+    @Test
+    void virtualThreadsThatWaitLeaveOthersTheirCarriers() throws Exception {
+        int wires = Math.max(16, Runtime.getRuntime().availableProcessors() + 2);
+        List<Wire> waitedFor = new ArrayList<>();
+        List<FutureTask<Boolean>> waiting = new ArrayList<>();
+        try (GlooTransport transport = GlooTransport.load();
+                Arena arena = Arena.ofShared()) {
+            for (int i = 0; i < wires; i++) {
+                Wire[] ends = TestWires.offered(transport);
+                waitedFor.add(keep(ends[1]));
+                Wire end = keep(ends[0]);
+                FutureTask<Boolean> receiving = new FutureTask<>(() -> {
+                    end.receive(arena.allocate(8), Duration.ofSeconds(60));
+                    return true;
+                });
+                waiting.add(receiving);
+                Thread.ofVirtual().start(receiving);
+            }
+            CompletableFuture<Boolean> other = new CompletableFuture<>();
+            Thread.ofVirtual().start(() -> other.complete(true));
+            assertThat(other.get(30, TimeUnit.SECONDS)).isTrue();
+            assertThat(waiting).noneMatch(FutureTask::isDone);
+            waitedFor.forEach(Wire::close);
+            for (FutureTask<Boolean> each : waiting) {
+                assertThatThrownBy(() -> result(each)).isInstanceOf(PipeException.class);
+            }
+        }
+    }
+
+    /** As when the other side's process has ended and Gloo has not seen it. */
+    @Test
+    void theEndOfTheConnectionBesideIsTheEndOfTheWire() throws Exception {
+        Wire[] ends = offered();
+        try (Arena arena = Arena.ofShared()) {
+            FutureTask<Boolean> receiving = background(() -> {
+                ends[0].receive(arena.allocate(8), Duration.ofMinutes(10));
+                return true;
+            });
+            ((GlooWire) ends[1]).tether().close();
+            assertThatThrownBy(() -> result(receiving)).isInstanceOf(PipeException.class);
+        }
     }
 }

@@ -14,10 +14,10 @@ import baton.messages.zeromq.ZeroMqPeerChannel;
 import baton.pipe.WireId;
 import baton.pipe.WireTransport;
 import baton.pipe.memory.MemoryTransport;
-import baton.pipe.p2p.P2pEndpoint.Received;
 import baton.pipe.p2p.P2pException.Fault;
 import baton.pipe.p2p.P2pSettings.SendType;
 import baton.pipe.p2p.P2pStats.Count;
+import baton.pipe.p2p.TensorExchange.Received;
 import baton.pipe.tcp.TcpTransport;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -169,7 +169,8 @@ class P2pEndpointTest {
                 assertFilled(tensor.data(), 1024, i);
             }
         }
-        assertThat(sender.sendUsed()).isZero();
+        // Freed a moment after its bytes have come.
+        until(() -> sender.sendUsed() == 0);
     }
 
     @Test
@@ -218,6 +219,47 @@ class P2pEndpointTest {
         until(() -> taker.bufferUsed() == 0 && sender.sendUsed() == 0);
         assertThat(taker.stats().get(Count.EXPIRED)).isEqualTo(1);
         assertThat(sender.stats().get(Count.EXPIRED)).isEqualTo(1);
+    }
+
+    /** A peer that accepts connections and reads nothing costs its own tensors, never those for others. */
+    @Test
+    void aStalledPeerDoesNotHoldUpOthers() throws Exception {
+        int bytes = 64 << 10;
+        Duration transfer = Duration.ofSeconds(5);
+        try (ServerSocket stalled = new ServerSocket(0, 50, InetAddress.ofLiteral(HOST))) {
+            PeerAddress nowhere = new PeerAddress(HOST, stalled.getLocalPort());
+            P2pEndpoint sender = open(settings(SendType.PUT_ASYNC, 8L * bytes, 0, transfer, SOON), "tcp");
+            P2pEndpoint taker = endpoint(SendType.PUT_ASYNC, "tcp", BUFFER);
+            P2pEndpoint other = endpoint(SendType.PUT_ASYNC, "tcp", BUFFER);
+            exchange(sender, taker, "first");
+            exchange(sender, other, "first");
+            // All of the memory, each tensor of another request.
+            for (int i = 0; i < 8; i++) {
+                sender.send(nowhere, "stalled-" + i + "#layer", head(bytes), data -> {});
+            }
+            for (int i = 0; i < 20; i++) {
+                send(sender, taker, "t" + i + "#layer", bytes, i);
+                send(sender, other, "o" + i + "#layer", bytes, i);
+                assertFault(() -> sender.send(nowhere, "stalled-7#more", head(bytes), data -> {}), Fault.OUT_OF_MEMORY);
+            }
+            for (int i = 0; i < 20; i++) {
+                taker.receive(sender.address(), "t" + i + "#layer", SOON).close();
+                other.receive(sender.address(), "o" + i + "#layer", SOON).close();
+            }
+            assertThat(sender.stats().get(Count.PUSHED_OUT)).isPositive();
+            assertThat(sender.stats().get(Count.SENT_TENSORS)).isEqualTo(2 + 40);
+        }
+    }
+
+    /** One deadline for all that taking a tensor needs: a peer that accepts connections and says nothing is given no more. */
+    @ParameterizedTest
+    @CsvSource({"PUT", "GET"})
+    void connectingIsPartOfATensorsTime(SendType type) throws Exception {
+        try (ServerSocket silent = new ServerSocket(0, 50, InetAddress.ofLiteral(HOST))) {
+            P2pEndpoint taker = endpoint(type, "tcp", BUFFER);
+            PeerAddress peer = new PeerAddress(HOST, silent.getLocalPort());
+            assertFault(() -> taker.receive(peer, "x", Duration.ofMillis(200)), Fault.DEADLINE);
+        }
     }
 
     /** What a process that has run out of something throws costs a tensor, not those after it. */
@@ -289,7 +331,7 @@ class P2pEndpointTest {
                 PeerChannel.Call call = peer.call(HOST, strict.address().port(), identity, SOON, () -> {});
                 // The question behind it is answered, or the connection ended, when the first one has been dealt with.
                 assertThatThrownBy(() -> {
-                            call.tell(List.of(new P2pMessage.New(leadsElsewhere).encode()));
+                            call.tell(List.of(new P2pMessage.New(leadsElsewhere).encode()), SOON);
                             call.ask(List.of(new P2pMessage.Get("x").encode()), SOON);
                         })
                         .isInstanceOf(MessageException.class);
@@ -353,7 +395,7 @@ class P2pEndpointTest {
                                 random.nextInt(3) == 0 ? Arrays.copyOf(bytes, random.nextInt(bytes.length)) : bytes;
                         List<byte[]> frames =
                                 random.nextInt(8) == 0 ? List.of(cut, new byte[random.nextInt(100_000)]) : List.of(cut);
-                        call.tell(frames);
+                        call.tell(frames, SOON);
                     }
                 } catch (MessageException e) {
                     assertThat(call.isOpen()).isFalse();

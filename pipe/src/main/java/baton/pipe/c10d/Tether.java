@@ -1,0 +1,185 @@
+package baton.pipe.c10d;
+
+import baton.pipe.PipeException;
+import java.io.IOException;
+import java.net.InetSocketAddress;
+import java.nio.ByteBuffer;
+import java.nio.channels.ServerSocketChannel;
+import java.nio.channels.SocketChannel;
+import java.security.MessageDigest;
+import java.security.SecureRandom;
+import java.time.Duration;
+import java.util.Arrays;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+
+/**
+ * A connection beside Gloo's that carries nothing: its end is the end of the other rank's process, or of its wire, which Gloo does not
+ * always notice. Rank 0 listens, and says in the store where and what to show.
+ */
+final class Tether implements AutoCloseable {
+    private static final int TOKEN_BYTES = 16;
+
+    /** For who has connected to show the token. */
+    private static final Duration GREETING = Duration.ofSeconds(5);
+
+    /** For what was sent before the end to arrive. */
+    private static final Duration GRACE = Duration.ofSeconds(1);
+
+    private final SocketChannel channel;
+    private volatile boolean closed;
+
+    private Tether(SocketChannel channel) {
+        this.channel = channel;
+    }
+
+    /** Where rank 0 waits for rank 1. */
+    static final class Post implements AutoCloseable {
+        private final ServerSocketChannel server;
+        private final byte[] token = new byte[TOKEN_BYTES];
+        private final CompletableFuture<SocketChannel> came = new CompletableFuture<>();
+
+        Post(String host) throws PipeException {
+            new SecureRandom().nextBytes(token);
+            try {
+                server = ServerSocketChannel.open();
+                server.bind(new InetSocketAddress(host, 0));
+            } catch (IOException e) {
+                throw new PipeException("cannot listen on " + host + ": " + e.getMessage(), e);
+            }
+            Thread.ofVirtual().name("gloo-tether-post").start(this::acceptAll);
+        }
+
+        /** What rank 1 needs to know: port and token. */
+        byte[] where() throws PipeException {
+            try {
+                int port = ((InetSocketAddress) server.getLocalAddress()).getPort();
+                return ByteBuffer.allocate(Short.BYTES + TOKEN_BYTES)
+                        .putShort((short) port)
+                        .put(token)
+                        .array();
+            } catch (IOException e) {
+                throw new PipeException("not listening", e);
+            }
+        }
+
+        private void acceptAll() {
+            try {
+                while (true) {
+                    SocketChannel stranger = server.accept();
+                    Thread.ofVirtual().name("gloo-tether-greeting").start(() -> greet(stranger));
+                }
+            } catch (IOException e) {
+                came.completeExceptionally(e);
+            }
+        }
+
+        private void greet(SocketChannel stranger) {
+            ByteBuffer shown = ByteBuffer.allocate(TOKEN_BYTES);
+            boolean letIn = false;
+            CompletableFuture<Void> greeted = new CompletableFuture<>();
+            CompletableFuture<?> unusedAlarm = greeted.copy()
+                    .orTimeout(GREETING.toMillis(), TimeUnit.MILLISECONDS)
+                    .handle((_, late) -> {
+                        if (late instanceof TimeoutException) {
+                            quietly(stranger);
+                        }
+                        return shown;
+                    });
+            try {
+                while (shown.hasRemaining() && stranger.read(shown) >= 0) {
+                    // Until all is there.
+                }
+                letIn = MessageDigest.isEqual(token, shown.array()) && came.complete(stranger);
+            } catch (IOException e) {
+                // Not the one that is waited for.
+            } finally {
+                greeted.complete(null);
+                if (!letIn) {
+                    quietly(stranger);
+                }
+            }
+        }
+
+        Tether accept(Duration timeout) throws PipeException {
+            try {
+                return new Tether(came.get(timeout.toNanos(), TimeUnit.NANOSECONDS));
+            } catch (TimeoutException | ExecutionException e) {
+                throw new PipeException("rank 1 has not come within " + timeout.toMillis() + " ms", e);
+            } catch (InterruptedException e) {
+                Thread.currentThread().interrupt();
+                throw new PipeException("interrupted", e);
+            }
+        }
+
+        @Override
+        public void close() {
+            try {
+                server.close();
+            } catch (IOException e) {
+                // It is given up.
+            }
+        }
+    }
+
+    /** Comes to rank 0. */
+    static Tether to(String host, byte[] where, Duration timeout) throws PipeException {
+        if (where.length != Short.BYTES + TOKEN_BYTES) {
+            throw new PipeException("rank 0 says in " + where.length + " bytes where it is");
+        }
+        int port = Short.toUnsignedInt(ByteBuffer.wrap(where).getShort());
+        SocketChannel channel = null;
+        try {
+            channel = SocketChannel.open();
+            channel.socket()
+                    .connect(
+                            new InetSocketAddress(host, port),
+                            Math.toIntExact(Math.clamp(timeout.toMillis(), 1, Integer.MAX_VALUE)));
+            ByteBuffer token = ByteBuffer.wrap(Arrays.copyOfRange(where, Short.BYTES, where.length));
+            while (token.hasRemaining()) {
+                channel.write(token);
+            }
+            return new Tether(channel);
+        } catch (IOException e) {
+            if (channel != null) {
+                quietly(channel);
+            }
+            throw new PipeException("rank 0 is not at " + host + ":" + port + ": " + e.getMessage(), e);
+        }
+    }
+
+    /** Runs something once the other side has ended; not if this one has. */
+    void watch(Runnable whenEnded) {
+        Thread.ofVirtual().name("gloo-tether").start(() -> {
+            try {
+                ByteBuffer nothing = ByteBuffer.allocate(1);
+                while (channel.read(nothing) >= 0) {
+                    nothing.clear();
+                }
+            } catch (IOException e) {
+                // An end too.
+            }
+            quietly(channel);
+            if (!closed) {
+                CompletableFuture.delayedExecutor(GRACE.toMillis(), TimeUnit.MILLISECONDS, Thread::startVirtualThread)
+                        .execute(whenEnded);
+            }
+        });
+    }
+
+    @Override
+    public void close() {
+        closed = true;
+        quietly(channel);
+    }
+
+    private static void quietly(SocketChannel channel) {
+        try {
+            channel.close();
+        } catch (IOException e) {
+            // It is given up.
+        }
+    }
+}
