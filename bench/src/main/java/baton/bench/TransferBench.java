@@ -13,10 +13,13 @@ import baton.transfer.Region;
 import baton.transfer.Transfer;
 import baton.transfer.Transfer.State;
 import baton.transfer.TransferAgent;
+import baton.transfer.TransferAgent.Arrivals;
 import baton.transfer.TransferAgent.Operation;
 import baton.transfer.TransferAgent.Peer;
 import baton.transfer.TransferException;
 import baton.transfer.embedded.EmbeddedAgent;
+import baton.transfer.nixl.NixlAgent;
+import baton.transfer.nixl.NixlLibrary;
 import java.io.BufferedReader;
 import java.io.EOFException;
 import java.io.IOException;
@@ -33,6 +36,7 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.HexFormat;
 import java.util.LinkedHashMap;
@@ -40,6 +44,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Random;
+import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
@@ -55,7 +60,7 @@ import java.util.zip.CRC32C;
 
 /**
  * Measures how fast transfer agents read KV blocks of another process, and beside it what the machine allows: copying within a
- * process with as many threads, and a plain TCP connection on the loopback device.
+ * process with as many threads, a plain TCP connection on the loopback device, and UCX's own measurement where it is installed.
  *
  * <p>Blocks are scattered over both pools. Sizes come in turns, and in each turn every case, so that whatever disturbs the machine
  * disturbs all of them.
@@ -72,17 +77,28 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
     static final int TOKEN_BYTES = 16 * 8 * 64 * 2 * 2;
 
     static final int BLOCK_TOKENS = 16;
+    private static final int HEADS = 8;
+    /** Of one head of one layer of a block. */
+    private static final int HEAD_BYTES = BLOCK_TOKENS * 64 * 2 * 2;
+
     static final long BLOCK_BYTES = (long) BLOCK_TOKENS * TOKEN_BYTES;
     private static final int ROUNDS = 5;
     private static final int RAW_WRITE = 1 << 20;
     private static final Duration DEADLINE = Duration.ofMinutes(1);
 
-    /** Ways to read, by name; another agent is another line. */
-    private static Map<String, Opener> openers(int threads) {
+    /** Ways to read, by name; another agent is another line. Two processes with the same environment have the same. */
+    private static Map<String, Opener> openers(int threads, NixlLibrary nixl) {
         EmbeddedAgent.Settings settings = EmbeddedAgent.Settings.at("127.0.0.1").withThreads(threads);
         Map<String, Opener> openers = new LinkedHashMap<>();
-        openers.put("shared memory", name -> EmbeddedAgent.open(name, settings));
-        openers.put("TCP", name -> EmbeddedAgent.open(name, settings.withTransport(EmbeddedAgent.Transport.TCP)));
+        openers.put(TransferReport.SHARED, name -> EmbeddedAgent.open(name, settings));
+        openers.put(
+                TransferReport.TCP,
+                name -> EmbeddedAgent.open(name, settings.withTransport(EmbeddedAgent.Transport.TCP)));
+        switch (nixl) {
+            case NixlLibrary.Found found ->
+                openers.put(TransferReport.NIXL, name -> NixlAgent.open(found, name, NixlAgent.Settings.of("UCX")));
+            case NixlLibrary.Absent _ -> {}
+        }
         return openers;
     }
 
@@ -121,42 +137,56 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
      */
     public TransferReport run() throws IOException {
         int blocks = Collections.max(tokens) / BLOCK_TOKENS;
+        NixlLibrary nixl = NixlLibrary.find(Optional.empty());
+        Optional<UcxPerftest> ucx =
+                UcxPerftest.find(Optional.ofNullable(System.getenv("PATH")).orElse(""));
+        List<String> absent = new ArrayList<>();
+        if (nixl instanceof NixlLibrary.Absent missing) {
+            absent.add(missing.reason());
+        }
+        if (ucx.isEmpty()) {
+            absent.add("no %s is on the PATH (Debian's package ucx-utils has it)".formatted(UcxPerftest.PROGRAM));
+        }
+        Map<String, Opener> openers = openers(threads, nixl);
         progress.accept("two processes with pools of %d MiB".formatted(blocks * BLOCK_BYTES >> 20));
         try (Arena arena = Arena.ofShared();
-                Owner owner = new Owner(threads, blocks);
-                Here here = new Here(arena, owner, threads, blocks);
+                Owner owner = new Owner(openers.keySet(), threads, blocks);
+                Here here = new Here(arena, owner, openers, blocks);
                 Copying copying = new Copying(arena, here.pool, threads)) {
             List<Size> sizes = new ArrayList<>();
             for (int count : tokens) {
                 progress.accept(count + " tokens");
-                sizes.add(measure(count, here, copying));
+                sizes.add(measure(count, here, copying, ucx));
             }
             List<String> implementations = new ArrayList<>(here.peers.keySet());
             implementations.addAll(here.wires.keySet());
-            return new TransferReport(threads, implementations, sizes);
+            return new TransferReport(threads, implementations, sizes, absent);
         } catch (TransferException | PipeException e) {
             throw new IOException(e.getMessage(), e);
         }
     }
 
-    private Size measure(int count, Here here, Copying copying) throws IOException, TransferException, PipeException {
+    private Size measure(int count, Here here, Copying copying, Optional<UcxPerftest> ucx)
+            throws IOException, TransferException, PipeException {
         int blocks = count / BLOCK_TOKENS;
         Map<String, Case> cases = new LinkedHashMap<>();
         int[] from = scattered(here.blocks, blocks, 1);
         int[] to = scattered(here.blocks, blocks, 2);
-        cases.put(TransferReport.COPY, () -> wall(() -> copying.copy(from, to, false)));
-        cases.put(TransferReport.COPY_AND_DIGEST, () -> wall(() -> copying.copy(from, to, true)));
+        List<Range> ranges = here.ranges(from, to);
+        cases.put(TransferReport.COPY, () -> wall(() -> copying.copy(from, to)));
+        cases.put(TransferReport.SHARED, () -> here.read(TransferReport.SHARED, ranges, Optional.empty()));
+        cases.put(
+                TransferReport.DIGESTED,
+                () -> here.read(TransferReport.SHARED, ranges, Optional.of(new Digesting(here.pool.memory(), to))));
         cases.put(TransferReport.RAW_TCP, () -> wall(() -> here.raw(blocks * BLOCK_BYTES)));
         for (String name : here.peers.keySet()) {
-            List<Range> ranges = here.ranges(from, to);
-            cases.put(name, () -> here.read(name, ranges));
+            cases.putIfAbsent(name, () -> here.read(name, ranges, Optional.empty()));
         }
         for (String name : here.wires.keySet()) {
             cases.put(name, () -> here.receive(name, blocks * BLOCK_BYTES));
         }
-        String first = here.peers.firstEntry().getKey();
-        List<Range> ranges = here.ranges(from, to);
-        cases.put(TransferReport.READ_THEN_DIGEST, () -> here.read(first, ranges) + wall(() -> copying.digest(to)));
+        ucx.ifPresent(
+                program -> cases.put(TransferReport.UCX_GET, () -> program.get(blocks * BLOCK_BYTES, freePort())));
 
         Map<String, List<Double>> seconds = new LinkedHashMap<>();
         for (Map.Entry<String, Case> each : cases.entrySet()) {
@@ -209,21 +239,24 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
         private final int rawPort;
         private final Map<String, Integer> wirePorts = new LinkedHashMap<>();
 
-        Owner(int threads, int blocks) throws IOException {
-            process = new ProcessBuilder(
-                            Path.of(System.getProperty("java.home"), "bin", "java")
-                                    .toString(),
-                            "--enable-native-access=ALL-UNNAMED",
-                            "-cp",
-                            System.getProperty("java.class.path"),
-                            TransferBench.class.getName(),
-                            String.valueOf(threads),
-                            String.valueOf(blocks))
+        Owner(Set<String> agents, int threads, int blocks) throws IOException {
+            List<String> command = new ArrayList<>(List.of(
+                    Path.of(System.getProperty("java.home"), "bin", "java").toString(),
+                    "--enable-native-access=ALL-UNNAMED"));
+            Optional.ofNullable(System.getProperty(NixlLibrary.PROPERTY))
+                    .ifPresent(file -> command.add("-D" + NixlLibrary.PROPERTY + "=" + file));
+            command.addAll(List.of(
+                    "-cp",
+                    System.getProperty("java.class.path"),
+                    TransferBench.class.getName(),
+                    String.valueOf(threads),
+                    String.valueOf(blocks)));
+            process = new ProcessBuilder(command)
                     .redirectError(ProcessBuilder.Redirect.INHERIT)
                     .start();
             try {
                 BufferedReader out = process.inputReader(StandardCharsets.UTF_8);
-                for (String name : openers(threads).keySet()) {
+                for (String name : agents) {
                     metadata.put(name, HexFormat.of().parseHex(line(out)));
                 }
                 address = Long.parseLong(line(out));
@@ -266,7 +299,8 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
         Arena arena = Arena.global();
         MappableMemory pool = MappableMemory.allocate(arena, bytes, "bench");
         pool.memory().fill((byte) 1);
-        for (Map.Entry<String, Opener> each : openers(threads).entrySet()) {
+        Map<String, Opener> openers = openers(threads, NixlLibrary.find(Optional.empty()));
+        for (Map.Entry<String, Opener> each : openers.entrySet()) {
             TransferAgent agent = each.getValue().open("owner");
             agent.register(new Region(pool.memory(), Optional.of(pool.file())));
             System.out.println(HexFormat.of().formatHex(agent.metadata()));
@@ -345,13 +379,14 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
         private final Map<String, Wire> wires = new LinkedHashMap<>();
         private final MemorySegment wanted;
 
-        Here(Arena arena, Owner owner, int threads, int blocks) throws IOException, TransferException, PipeException {
+        Here(Arena arena, Owner owner, Map<String, Opener> openers, int blocks)
+                throws IOException, TransferException, PipeException {
             this.wanted = arena.allocate(ValueLayout.JAVA_LONG);
             this.owner = owner;
             this.blocks = blocks;
             this.pool = MappableMemory.allocate(arena, blocks * BLOCK_BYTES, "bench");
             pool.memory().fill((byte) 2);
-            for (Map.Entry<String, Opener> each : openers(threads).entrySet()) {
+            for (Map.Entry<String, Opener> each : openers.entrySet()) {
                 TransferAgent agent = each.getValue().open("reader");
                 agents.put(each.getKey(), agent);
                 agent.register(new Region(pool.memory(), Optional.of(pool.file())));
@@ -382,13 +417,15 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
         }
 
         /** Reads, and returns seconds until the last byte, as the agent has seen it. */
-        private double read(String name, List<Range> ranges) throws TransferException {
+        private double read(String name, List<Range> ranges, Optional<Arrivals> arrivals) throws TransferException {
             TransferAgent agent = agents.get(name);
             Peer peer = peers.get(name);
             if (agent == null || peer == null) {
                 throw new IllegalArgumentException("name=" + name);
             }
-            Transfer transfer = agent.start(Operation.READ, peer, ranges, Optional.empty(), DEADLINE);
+            Transfer transfer = arrivals.isPresent()
+                    ? agent.start(Operation.READ, peer, ranges, Optional.empty(), DEADLINE, arrivals.get())
+                    : agent.start(Operation.READ, peer, ranges, Optional.empty(), DEADLINE);
             long begun = System.nanoTime();
             while (transfer.state() instanceof State.UnderWay) {
                 // Looks often enough not to be seen in the figures, and leaves the processors to those who copy.
@@ -438,7 +475,38 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
         }
     }
 
-    /** Copies and digests within this process. */
+    /** Digests blocks as a reader of the shape does: each head's pieces of all layers together. */
+    private static final class Digesting implements Arrivals {
+        private final MemorySegment pool;
+        private final int[] blocks;
+        private final CRC32C[][] digests;
+
+        Digesting(MemorySegment pool, int[] blocks) {
+            this.pool = pool;
+            this.blocks = blocks;
+            this.digests = new CRC32C[blocks.length][];
+        }
+
+        @Override
+        public void arrived(int range, long from, long bytes) {
+            if (from == 0) {
+                digests[range] = new CRC32C[HEADS];
+                Arrays.setAll(digests[range], _ -> new CRC32C());
+            }
+            ByteBuffer block =
+                    pool.asSlice(blocks[range] * BLOCK_BYTES, BLOCK_BYTES).asByteBuffer();
+            for (int at = Math.toIntExact(from); at < from + bytes; at += HEAD_BYTES) {
+                digests[range][at / HEAD_BYTES % HEADS].update(
+                        block.limit(at + HEAD_BYTES).position(at));
+            }
+            if (from + bytes == BLOCK_BYTES
+                    && Arrays.stream(digests[range]).anyMatch(digest -> digest.getValue() == 0)) {
+                throw new IllegalStateException("the digest of a filled block is not zero");
+            }
+        }
+    }
+
+    /** Copies within this process. */
     private static final class Copying implements AutoCloseable {
         private final MemorySegment from;
         private final MemorySegment to;
@@ -455,25 +523,10 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
                     threads, Thread.ofPlatform().daemon().factory());
         }
 
-        private void copy(int[] sources, int[] targets, boolean digest) {
-            together(sources.length, i -> {
-                MemorySegment.copy(from, sources[i] * BLOCK_BYTES, to, targets[i] * BLOCK_BYTES, BLOCK_BYTES);
-                if (digest) {
-                    digestOf(targets[i]);
-                }
-            });
-        }
-
-        private void digest(int[] targets) {
-            together(targets.length, i -> digestOf(targets[i]));
-        }
-
-        private void digestOf(int block) {
-            CRC32C crc = new CRC32C();
-            crc.update(to.asSlice(block * BLOCK_BYTES, BLOCK_BYTES).asByteBuffer());
-            if (crc.getValue() == 0) {
-                throw new IllegalStateException("the digest of a filled block is not zero");
-            }
+        private void copy(int[] sources, int[] targets) {
+            together(
+                    sources.length,
+                    i -> MemorySegment.copy(from, sources[i] * BLOCK_BYTES, to, targets[i] * BLOCK_BYTES, BLOCK_BYTES));
         }
 
         private void together(int count, IntConsumer work) {

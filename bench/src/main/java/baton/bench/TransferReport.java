@@ -13,14 +13,18 @@ import tools.jackson.databind.node.ObjectNode;
  *
  * @param threads threads that copied
  * @param implementations ways to read, by name
+ * @param absent what was not measured, and why
  */
-public record TransferReport(int threads, List<String> implementations, List<Size> sizes) {
+public record TransferReport(int threads, List<String> implementations, List<Size> sizes, List<String> absent) {
     static final String COPY = "copy";
     static final String RAW_TCP = "plain TCP";
+    static final String UCX_GET = "ucx_perftest's get";
+    static final String SHARED = "shared memory";
+    static final String TCP = "TCP";
+    static final String NIXL = "NIXL (UCX)";
     static final String WIRE_TCP = "wire: TCP";
     static final String WIRE_GLOO = "wire: Gloo";
-    static final String COPY_AND_DIGEST = "copy and digest";
-    static final String READ_THEN_DIGEST = "read, then digest";
+    static final String DIGESTED = "and digested";
 
     /** @param rates by what was done */
     public record Size(int tokens, Map<String, Rate> rates) {
@@ -48,7 +52,8 @@ public record TransferReport(int threads, List<String> implementations, List<Siz
     /** What an implementation is compared with: a copy for what copies, a plain connection for what sends. */
     public static String limitOf(String implementation) {
         return switch (implementation) {
-            case "TCP", WIRE_TCP, WIRE_GLOO -> RAW_TCP;
+            case TCP, WIRE_TCP, WIRE_GLOO -> RAW_TCP;
+            case DIGESTED -> SHARED;
             default -> COPY;
         };
     }
@@ -61,7 +66,7 @@ public record TransferReport(int threads, List<String> implementations, List<Siz
 
     public void print(PrintWriter out) {
         out.printf(
-                "Reading KV blocks of %d KiB of another process, %d threads; GB/s of the best run (median)%n%n",
+                "Reading KV blocks of %d KiB of another process, %d threads; GB/s of the best run (median), shares likewise%n%n",
                 TransferBench.BLOCK_BYTES >> 10, threads);
         for (Size size : sizes) {
             out.printf(
@@ -71,27 +76,36 @@ public record TransferReport(int threads, List<String> implementations, List<Siz
                     size.rate(COPY).bytes() >> 20);
             line(out, size, COPY, "");
             line(out, size, RAW_TCP, "");
-            for (String name : implementations) {
-                line(
-                        out,
-                        size,
-                        name,
-                        String.format(Locale.ROOT, "%4.0f %% of %s", 100 * share(size, name), limitOf(name)));
+            if (size.rates().containsKey(UCX_GET)) {
+                line(out, size, UCX_GET, "");
             }
-            for (String name : List.of(COPY_AND_DIGEST, READ_THEN_DIGEST)) {
-                line(
-                        out,
-                        size,
-                        name,
-                        String.format(
-                                Locale.ROOT,
-                                "%4.0f %% of %s",
-                                100 * size.rate(name).best() / size.rate(COPY).best(),
-                                COPY));
+            for (String name : implementations) {
+                line(out, size, name, share(size, name, limitOf(name)));
+                if (name.equals(SHARED)) {
+                    line(out, size, DIGESTED, share(size, DIGESTED, SHARED));
+                }
             }
             out.println();
         }
+        for (String name : List.of(SHARED, TCP)) {
+            Size least = sizes.getFirst();
+            Size most = sizes.getLast();
+            out.printf(
+                    Locale.ROOT,
+                    "%s: %,d tokens at %.0f %% of the rate of %,d%n",
+                    name,
+                    least.tokens(),
+                    100 * least.rate(name).best() / most.rate(name).best(),
+                    most.tokens());
+        }
+        absent.forEach(line -> out.println("not measured: " + line));
         out.flush();
+    }
+
+    private String share(Size size, String name, String limit) {
+        double best = size.rate(name).best() / size.rate(limit).best();
+        double median = size.rate(name).median() / size.rate(limit).median();
+        return String.format(Locale.ROOT, "%4.0f %% (%3.0f %%) of %s", 100 * best, 100 * median, limit);
     }
 
     private static void line(PrintWriter out, Size size, String name, String share) {
@@ -117,6 +131,7 @@ public record TransferReport(int threads, List<String> implementations, List<Siz
                             .put("bytes_per_second", rate.best())
                             .put("median_bytes_per_second", rate.median()));
         }
+        absent.forEach(root.putArray("absent")::add);
         return root;
     }
 }

@@ -19,10 +19,15 @@ class TransferBenchTest {
         TransferReport report = new TransferBench(1, List.of(16, 128), Duration.ofMillis(5), progress::add).run();
 
         assertThat(progress).containsExactly("two processes with pools of 4 MiB", "16 tokens", "128 tokens");
-        assertThat(report.implementations()).containsExactly("shared memory", "TCP", "wire: Gloo", "wire: TCP");
+        assertThat(report.implementations()).containsSubsequence("shared memory", "TCP", "wire: Gloo", "wire: TCP");
+        // What is here beside the four, the two limits and the digests, or a line that says that it is not.
+        assertThat(report.sizes().getFirst().rates().size()
+                        - 7
+                        + report.absent().size())
+                .isEqualTo(2);
         assertThat(report.sizes()).extracting(TransferReport.Size::tokens).containsExactly(16, 128);
         for (TransferReport.Size size : report.sizes()) {
-            assertThat(size.rates()).hasSize(8).allSatisfy((_, rate) -> {
+            assertThat(size.rates()).allSatisfy((_, rate) -> {
                 assertThat(rate.bytes()).isEqualTo(size.tokens() * 32L << 10);
                 assertThat(rate.best()).isFinite().isGreaterThanOrEqualTo(rate.median());
             });
@@ -31,7 +36,8 @@ class TransferBenchTest {
         }
         StringWriter text = new StringWriter();
         report.print(new PrintWriter(text));
-        assertThat(text.toString()).contains("128 tokens, 4 MiB", "shared memory", "of plain TCP", "read, then digest");
+        assertThat(text.toString())
+                .contains("128 tokens, 4 MiB", "shared memory", "of plain TCP", "and digested", "16 tokens at");
         assertThat(report.toJson().at("/sizes/1/TCP/bytes").asLong()).isEqualTo(4 << 20);
     }
 

@@ -32,7 +32,8 @@ public record WireId(Kind kind, Optional<InetAddress> address, int port, byte[] 
     /** Transports. */
     public enum Kind {
         TCP(1),
-        GLOO(2);
+        GLOO(2),
+        NCCL(3);
 
         private final byte code;
 

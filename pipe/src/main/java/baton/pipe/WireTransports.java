@@ -2,6 +2,7 @@ package baton.pipe;
 
 import baton.kv.ConfigException;
 import baton.pipe.c10d.GlooTransport;
+import baton.pipe.nccl.NcclTransport;
 import baton.pipe.tcp.TcpTransport;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -9,8 +10,6 @@ import org.slf4j.LoggerFactory;
 /** Chooses the transport that a configuration asks for. */
 public final class WireTransports {
     private static final Logger LOG = LoggerFactory.getLogger(WireTransports.class);
-
-    private static final String WHY_NOT_NCCL = "NCCL moves memory of GPUs, and KV caches are in host memory here";
 
     private WireTransports() {}
 
@@ -21,7 +20,8 @@ public final class WireTransports {
      *   <li>{@code auto}: the best there is; TCP, which is faster than Gloo between processes of a host and asks for nothing
      *   <li>{@code tcp}
      *   <li>{@code gloo}: LibTorch's; both sides must ask for it
-     *   <li>{@code nccl}: refused, because it moves memory of GPUs only
+     *   <li>{@code nccl}: from host memory through a GPU of each side, the first that {@code CUDA_VISIBLE_DEVICES} leaves; both sides
+     *       must ask for it
      * </ul>
      *
      * @param field the setting that has the name
@@ -31,8 +31,8 @@ public final class WireTransports {
         return switch (name) {
             case "auto" -> {
                 LOG.info(
-                        "wires: tcp; not gloo, which is slower here (transport=gloo takes it all the same); not nccl: {}",
-                        WHY_NOT_NCCL);
+                        "wires: tcp; not gloo, which is slower here, and not nccl, which goes through GPUs although KV caches are"
+                                + " in host memory (transport=gloo and transport=nccl take them all the same)");
                 yield new TcpTransport();
             }
             case "tcp" -> new TcpTransport();
@@ -43,9 +43,14 @@ public final class WireTransports {
                     throw new ConfigException(field, "is gloo, but " + e.getMessage(), e);
                 }
             }
-            case "nccl" ->
-                throw new ConfigException(field, "is nccl, but " + WHY_NOT_NCCL + "; tcp and gloo move that");
-            default -> throw ConfigException.unsupported(field, name, "auto, tcp, gloo");
+            case "nccl" -> {
+                try {
+                    yield NcclTransport.load(0);
+                } catch (PipeException e) {
+                    throw new ConfigException(field, "is nccl, but " + e.getMessage(), e);
+                }
+            }
+            default -> throw ConfigException.unsupported(field, name, "auto, tcp, gloo, nccl");
         };
     }
 }

@@ -3,7 +3,6 @@ package baton.transfer;
 import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
-import java.util.function.IntConsumer;
 
 /**
  * Moves bytes between memory that it has registered and memory that its peers have registered; NIXL's agent in the JVM's terms.
@@ -51,11 +50,10 @@ public interface TransferAgent extends AutoCloseable {
     Transfer start(Operation operation, Peer peer, List<Range> ranges, Optional<byte[]> notification, Duration timeout);
 
     /**
-     * As {@link #start(Operation, Peer, List, Optional, Duration)}, and tells of ranges while they are in the cache of the processor
+     * As {@link #start(Operation, Peer, List, Optional, Duration)}, and tells of bytes while they are in the cache of the processor
      * that moved them.
      *
-     * @param arrived given the index of a range of which all bytes are in place, before the transfer is done and by any thread, at
-     *     most once for each; an implementation may tell of none. If it throws, the transfer fails
+     * @param arrivals told before the transfer is done; an implementation may tell of none. If it throws, the transfer fails
      */
     default Transfer start(
             Operation operation,
@@ -63,7 +61,7 @@ public interface TransferAgent extends AutoCloseable {
             List<Range> ranges,
             Optional<byte[]> notification,
             Duration timeout,
-            IntConsumer arrived) {
+            Arrivals arrivals) {
         return start(operation, peer, ranges, notification, timeout);
     }
 
@@ -109,6 +107,15 @@ public interface TransferAgent extends AutoCloseable {
     /** Ends all transfers and connections. When it returns none of the registered memory is touched any more. */
     @Override
     void close();
+
+    /** Who is told of bytes that are in place. Of one range, all are told in order and by one thread; of several, at the same time. */
+    interface Arrivals {
+        /**
+         * @param range index of the range
+         * @param from the first of the bytes, counted from the range's start: where those before ended, at first 0
+         */
+        void arrived(int range, long from, long bytes);
+    }
 
     /** A message of a peer. */
     record Notification(String from, byte[] message) {}

@@ -4,6 +4,7 @@ import baton.connectors.nixl.BlockMap.Heads;
 import baton.connectors.nixl.BlockMap.Piece;
 import baton.connectors.nixl.RemoteEngine.RemoteRank;
 import baton.kv.KvCache;
+import baton.kv.KvLayout;
 import baton.kv.Ticker;
 import baton.transfer.Range;
 import baton.transfer.Transfer;
@@ -11,14 +12,15 @@ import baton.transfer.TransferAgent;
 import baton.transfer.TransferAgent.Operation;
 import baton.transfer.TransferException;
 import java.lang.foreign.MemorySegment;
+import java.nio.ByteBuffer;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
-import java.util.function.IntConsumer;
 import java.util.zip.CRC32C;
 
 /**
@@ -77,6 +79,8 @@ final class LoadTransfers {
             return transfers.stream().allMatch(each -> each.state() instanceof Transfer.State.Done);
         }
     }
+
+    private static final TransferAgent.Arrivals NOBODY = (_, _, _) -> {};
 
     private final BlockMap map;
     private final List<RemoteRank> remotes;
@@ -142,14 +146,9 @@ final class LoadTransfers {
                     List<Piece> pieces = map.pieces().subList(part.from, part.to);
                     if (isChecked() && map.isWhole(heads)) {
                         int each = cache.layout().blockSize() / map.slots();
-                        part.transfers.add(start(
-                                heads,
-                                map.wholes(heads, pieces),
-                                timeout,
-                                block -> digestPieces(
-                                        part.from + block * each, Math.min(part.from + (block + 1) * each, part.to))));
+                        part.transfers.add(start(heads, map.wholes(heads, pieces), timeout, new Digesting(part, each)));
                     } else {
-                        part.transfers.add(start(heads, map.ranges(heads, pieces, 0, layers), timeout, _ -> {}));
+                        part.transfers.add(start(heads, map.ranges(heads, pieces, 0, layers), timeout, NOBODY));
                     }
                 }
             }
@@ -275,10 +274,10 @@ final class LoadTransfers {
         enter(Phase.FAILED);
     }
 
-    private Transfer start(Heads heads, List<Range> ranges, Duration timeout, IntConsumer arrived) {
+    private Transfer start(Heads heads, List<Range> ranges, Duration timeout, TransferAgent.Arrivals arrivals) {
         long before = ticker.nanos();
         Transfer transfer = agent.start(
-                Operation.READ, remotes.get(heads.source()).peer(), ranges, Optional.empty(), timeout, arrived);
+                Operation.READ, remotes.get(heads.source()).peer(), ranges, Optional.empty(), timeout, arrivals);
         started.add(new Started(heads, transfer, ranges.size(), Duration.ofNanos(ticker.nanos() - before)));
         return transfer;
     }
@@ -288,7 +287,7 @@ final class LoadTransfers {
         for (Heads heads : map.heads()) {
             RemoteRank remote = remotes.get(heads.source());
             long local = remote.scratch().memory().region().memory().address();
-            start(heads, map.sealRanges(heads, local, remote.info().seals().orElseThrow()), timeout, _ -> {});
+            start(heads, map.sealRanges(heads, local, remote.info().seals().orElseThrow()), timeout, NOBODY);
         }
     }
 
@@ -383,6 +382,53 @@ final class LoadTransfers {
                         crc, cache.memory(), cache.layout(), piece.local(), head, piece.localSlot(), map.slots());
             }
             isDigested[i] = true;
+        }
+    }
+
+    /** Digests blocks while they come, layer after layer: what was copied last is in the processor's cache still. */
+    private final class Digesting implements TransferAgent.Arrivals {
+        private final Part part;
+        private final int each;
+        /** By block, then by piece and head: over the layers so far. */
+        private final CRC32C[][] running;
+
+        /** @param each pieces of a block */
+        Digesting(Part part, int each) {
+            this.part = part;
+            this.each = each;
+            this.running = new CRC32C[Math.ceilDiv(part.to - part.from, each)][];
+        }
+
+        @Override
+        public void arrived(int block, long from, long bytes) {
+            KvLayout layout = cache.layout();
+            int first = part.from + block * each;
+            int last = Math.min(first + each, part.to);
+            int heads = layout.kvHeads();
+            if (from == 0) {
+                running[block] = new CRC32C[(last - first) * heads];
+                Arrays.setAll(running[block], _ -> new CRC32C());
+            }
+            CRC32C[] digest = running[block];
+            int local = map.pieces().get(first).local();
+            ByteBuffer memory = cache.memory()
+                    .asSlice(local * layout.blockBytes(), layout.blockBytes())
+                    .asByteBuffer();
+            int length = Math.toIntExact(map.slots() * layout.entryBytes());
+            long layers = (from + bytes) / layout.layerBytes();
+            for (int layer = Math.toIntExact(from / layout.layerBytes()); layer < layers; layer++) {
+                for (int i = 0; i < digest.length; i++) {
+                    int slot = map.pieces().get(first + i / heads).localSlot();
+                    int at = Math.toIntExact(layout.entryOffset(layer, i % heads, slot));
+                    digest[i].update(memory.limit(at + length).position(at));
+                }
+            }
+            if (from + bytes == layout.blockBytes()) {
+                for (int i = 0; i < digest.length; i++) {
+                    digests[first * heads + i] = (int) digest[i].getValue();
+                }
+                Arrays.fill(isDigested, first, last, true);
+            }
         }
     }
 

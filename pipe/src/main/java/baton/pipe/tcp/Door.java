@@ -45,13 +45,18 @@ final class Door implements AutoCloseable {
     private final AtomicBoolean taken = new AtomicBoolean();
 
     /** @param token what opens it; that of its id if there is none */
-    Door(ServerSocketChannel server, byte @Nullable [] token, String awaited, Consumer<Door> whenClosed)
+    Door(
+            ServerSocketChannel server,
+            WireId.Kind kind,
+            byte @Nullable [] token,
+            String awaited,
+            Consumer<Door> whenClosed)
             throws PipeException {
         this.server = server;
         this.awaited = awaited;
         this.whenClosed = whenClosed;
         try {
-            this.id = WireId.fresh(WireId.Kind.TCP, (InetSocketAddress) server.getLocalAddress());
+            this.id = WireId.fresh(kind, (InetSocketAddress) server.getLocalAddress());
         } catch (IOException e) {
             throw new PipeException("not listening", e);
         }

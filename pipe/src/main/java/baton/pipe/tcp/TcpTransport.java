@@ -29,7 +29,17 @@ public final class TcpTransport implements WireTransport {
     private static final Duration ONE_TRY = Duration.ofSeconds(5);
 
     private final Set<Door> doors = ConcurrentHashMap.newKeySet();
+    private final WireId.Kind kind;
     private volatile boolean closed;
+
+    public TcpTransport() {
+        this(WireId.Kind.TCP);
+    }
+
+    /** @param kind of the wires that are made over what this one makes: who offers and who joins have the same */
+    public TcpTransport(WireId.Kind kind) {
+        this.kind = kind;
+    }
 
     @Override
     public String name() {
@@ -93,13 +103,13 @@ public final class TcpTransport implements WireTransport {
 
     @Override
     public Wire join(byte[] id, String host, Duration timeout) throws PipeException {
-        WireId offered = WireId.decode(id, WireId.Kind.TCP);
+        WireId offered = WireId.decode(id, kind);
         return TcpWire.connect(offered.at(host), offered.token(), Deadline.in(timeout));
     }
 
     private Door open(String host, int port, String awaited, byte @Nullable [] token) throws PipeException {
         ServerSocketChannel server = listen(host, port);
-        Door door = new Door(server, token, awaited, doors::remove);
+        Door door = new Door(server, kind, token, awaited, doors::remove);
         doors.add(door);
         if (closed) {
             door.close();

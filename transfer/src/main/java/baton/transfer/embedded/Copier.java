@@ -1,6 +1,7 @@
 package baton.transfer.embedded;
 
 import baton.transfer.Transfer.Cause;
+import baton.transfer.TransferAgent.Arrivals;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;
@@ -10,7 +11,6 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
-import java.util.function.IntConsumer;
 
 /** Threads that copy memory, piece by piece; between two pieces a copy can be ended. */
 final class Copier implements AutoCloseable {
@@ -20,6 +20,9 @@ final class Copier implements AutoCloseable {
 
     /** Waking a thread takes longer. */
     private static final long MOST_AT_ONCE = 64L << 10;
+
+    /** Bytes that are told of at once: few enough to be in the cache still, many enough for copying to be as fast. */
+    private static final long TOLD_AT_ONCE = 128L << 10;
 
     /** So many that threads end at about the same time although the machine does not run them equally. */
     private static final int PIECES_PER_THREAD = 16;
@@ -45,25 +48,24 @@ final class Copier implements AutoCloseable {
         start(moving, ranges, Optional.empty());
     }
 
-    /** @param arrived told of each range, by its index, right after it was copied */
-    void start(Moving moving, List<Copy> ranges, Optional<IntConsumer> arrived) {
+    /** @param arrivals told of bytes right after they were copied */
+    void start(Moving moving, List<Copy> ranges, Optional<Arrivals> arrivals) {
         long bytes = moving.bytes();
         long most = Math.clamp(bytes / ((long) threads * PIECES_PER_THREAD), LEAST_PIECE, MOST_PIECE);
-        List<List<Copy>> pieces = arrived.isPresent() ? wholes(ranges, most) : pieces(ranges, most);
+        List<List<Copy>> pieces = arrivals.isPresent() ? wholes(ranges, most) : pieces(ranges, most);
         int[] firsts = new int[pieces.size()];
         for (int i = 1; i < firsts.length; i++) {
             firsts[i] = firsts[i - 1] + pieces.get(i - 1).size();
         }
-        IntConsumer told = arrived.orElse(_ -> {});
         AtomicInteger next = new AtomicInteger();
         AtomicLong left = new AtomicLong(bytes);
         if (bytes <= MOST_AT_ONCE) {
-            work(moving, pieces, firsts, next, left, told);
+            work(moving, pieces, firsts, next, left, arrivals);
             return;
         }
         try {
             for (int i = Math.min(threads, pieces.size()); i > 0; i--) {
-                executor.execute(() -> work(moving, pieces, firsts, next, left, told));
+                executor.execute(() -> work(moving, pieces, firsts, next, left, arrivals));
             }
         } catch (RejectedExecutionException _) {
             moving.fail(Cause.CANCELLED, "the agent is closed");
@@ -76,7 +78,7 @@ final class Copier implements AutoCloseable {
             int[] firsts,
             AtomicInteger next,
             AtomicLong left,
-            IntConsumer told) {
+            Optional<Arrivals> arrivals) {
         while (moving.enter()) {
             long copied = 0;
             try {
@@ -86,9 +88,12 @@ final class Copier implements AutoCloseable {
                 }
                 int index = firsts[piece];
                 for (Copy copy : pieces.get(piece)) {
-                    MemorySegment.copy(copy.from, 0, copy.to, 0, copy.from.byteSize());
+                    if (arrivals.isPresent()) {
+                        copyAndTell(copy, index++, arrivals.get());
+                    } else {
+                        MemorySegment.copy(copy.from, 0, copy.to, 0, copy.from.byteSize());
+                    }
                     copied += copy.from.byteSize();
-                    told.accept(index++);
                 }
             } catch (RuntimeException | InternalError e) {
                 // An InternalError is a page of a mapping that could not be had.
@@ -99,6 +104,14 @@ final class Copier implements AutoCloseable {
             if (left.addAndGet(-copied) == 0) {
                 moving.succeed();
             }
+        }
+    }
+
+    private static void copyAndTell(Copy copy, int index, Arrivals arrivals) {
+        for (long at = 0; at < copy.from.byteSize(); at += TOLD_AT_ONCE) {
+            long bytes = Math.min(TOLD_AT_ONCE, copy.from.byteSize() - at);
+            MemorySegment.copy(copy.from, at, copy.to, at, bytes);
+            arrivals.arrived(index, at, bytes);
         }
     }
 

@@ -36,7 +36,6 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
-import java.util.function.IntConsumer;
 import java.util.function.Predicate;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
@@ -481,8 +480,8 @@ public final class EmbeddedAgent implements TransferAgent {
             List<Range> ranges,
             Optional<byte[]> notification,
             Duration timeout,
-            IntConsumer arrived) {
-        return start(operation, peer, ranges, notification, timeout, Optional.of(arrived));
+            Arrivals arrivals) {
+        return start(operation, peer, ranges, notification, timeout, Optional.of(arrivals));
     }
 
     private Transfer start(
@@ -491,7 +490,7 @@ public final class EmbeddedAgent implements TransferAgent {
             List<Range> ranges,
             Optional<byte[]> notification,
             Duration timeout,
-            Optional<IntConsumer> arrived) {
+            Optional<Arrivals> arrivals) {
         if (!(peer instanceof EmbeddedPeer ours) || !ours.isOf(this)) {
             return new Refused(Cause.REFUSED, "peer=%s is not a peer of agent %s".formatted(peer.name(), name));
         }
@@ -506,7 +505,7 @@ public final class EmbeddedAgent implements TransferAgent {
                     "a notification of %d bytes, at most %d are allowed"
                             .formatted(notification.get().length, settings.limits.messageBytes));
         }
-        return ours.link.ask(operation, ranges, notification.map(byte[]::clone), timeout, arrived);
+        return ours.link.ask(operation, ranges, notification.map(byte[]::clone), timeout, arrivals);
     }
 
     @Override

@@ -3,6 +3,7 @@ package baton.transfer.embedded;
 import baton.transfer.Range;
 import baton.transfer.Transfer;
 import baton.transfer.Transfer.Cause;
+import baton.transfer.TransferAgent.Arrivals;
 import baton.transfer.TransferAgent.Notification;
 import baton.transfer.TransferAgent.Operation;
 import baton.transfer.TransferException;
@@ -27,7 +28,6 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.TimeUnit;
-import java.util.function.IntConsumer;
 import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -499,7 +499,7 @@ final class Link {
             List<Range> ranges,
             Optional<byte[]> notification,
             Duration timeout,
-            Optional<IntConsumer> arrived) {
+            Optional<Arrivals> arrivals) {
         long begun = System.nanoTime();
         Ours ours;
         List<Copier.Copy> copies = new ArrayList<>();
@@ -534,7 +534,7 @@ final class Link {
         if (ranges.isEmpty()) {
             ours.succeed();
         } else if (mapped && operation == Operation.READ) {
-            agent.copier().start(ours, copies, arrived);
+            agent.copier().start(ours, copies, arrivals);
         } else {
             ours.request(mapped);
         }

@@ -1,0 +1,305 @@
+package baton.pipe.nccl;
+
+import baton.pipe.PipeException;
+import java.lang.foreign.AddressLayout;
+import java.lang.foreign.Arena;
+import java.lang.foreign.FunctionDescriptor;
+import java.lang.foreign.GroupLayout;
+import java.lang.foreign.Linker;
+import java.lang.foreign.MemoryLayout;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.SymbolLookup;
+import java.lang.foreign.ValueLayout;
+import java.lang.invoke.MethodHandle;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.NoSuchElementException;
+import java.util.Optional;
+
+/**
+ * The functions of NCCL (2.14 and later, {@code nccl.h}) and of CUDA's runtime ({@code cuda_runtime_api.h}) that wires need. Handles
+ * are addresses of native objects. CUDA's functions are for the device that the calling thread has chosen.
+ *
+ * <p>The libraries stay loaded for the life of the process.
+ */
+final class NcclApi {
+    /** File of NCCL's library, or the directory that has it. */
+    static final String NCCL_VARIABLE = "BATON_NCCL_LIBRARY";
+
+    /** File of the CUDA runtime's library, or the directory that has it. */
+    static final String CUDA_VARIABLE = "BATON_CUDA_RUNTIME";
+
+    static final int UNIQUE_ID_BYTES = 128;
+
+    private static final List<String> NCCL_FILES = List.of("libnccl.so.2");
+    private static final List<String> CUDA_FILES = List.of("libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0");
+    private static final String REMEDY = "install NVIDIA's driver, CUDA's runtime and NCCL 2.14 or later"
+            + " (`pip install nvidia-nccl-cu12 nvidia-cuda-runtime-cu12` has both libraries) where the loader finds them, or name"
+            + " them by the environment variables " + NCCL_VARIABLE + " and " + CUDA_VARIABLE;
+
+    private static final ValueLayout.OfInt INT = ValueLayout.JAVA_INT;
+    private static final ValueLayout.OfLong LONG = ValueLayout.JAVA_LONG;
+    private static final AddressLayout POINTER = ValueLayout.ADDRESS;
+    private static final GroupLayout UNIQUE_ID = MemoryLayout.structLayout(
+            MemoryLayout.sequenceLayout(UNIQUE_ID_BYTES, ValueLayout.JAVA_BYTE).withName("internal"));
+
+    /** {@code ncclConfig_t} as of 2.14; later versions take what it lacks from their defaults. */
+    private static final GroupLayout CONFIG = MemoryLayout.structLayout(
+            LONG.withName("size"),
+            INT.withName("magic"),
+            INT.withName("version"),
+            INT.withName("blocking"),
+            MemoryLayout.paddingLayout(4));
+
+    private static final int CONFIG_MAGIC = 0xcafebeef;
+    private static final int CONFIG_VERSION = 21400;
+
+    private static final int NCCL_SUCCESS = 0;
+    private static final int NCCL_IN_PROGRESS = 7;
+    private static final int NCCL_INT8 = 0;
+    private static final int CUDA_NOT_READY = 600;
+    private static final int CUDA_NON_BLOCKING = 1;
+
+    private final MethodHandle getUniqueId;
+    private final MethodHandle commInitRankConfig;
+    private final MethodHandle send;
+    private final MethodHandle receive;
+    private final MethodHandle groupStart;
+    private final MethodHandle groupEnd;
+    private final MethodHandle commAbort;
+    private final MethodHandle commGetAsyncError;
+    private final MethodHandle ncclErrorString;
+    private final MethodHandle getDeviceCount;
+    private final MethodHandle setDevice;
+    private final MethodHandle malloc;
+    private final MethodHandle free;
+    private final MethodHandle mallocHost;
+    private final MethodHandle freeHost;
+    private final MethodHandle memcpyAsync;
+    private final MethodHandle streamCreate;
+    private final MethodHandle streamDestroy;
+    private final MethodHandle streamQuery;
+    private final MethodHandle cudaErrorString;
+
+    private NcclApi(SymbolLookup nccl, SymbolLookup cuda) {
+        getUniqueId = handle(nccl, "ncclGetUniqueId", POINTER);
+        commInitRankConfig = handle(nccl, "ncclCommInitRankConfig", POINTER, INT, UNIQUE_ID, INT, POINTER);
+        send = handle(nccl, "ncclSend", LONG, LONG, INT, INT, LONG, LONG);
+        receive = handle(nccl, "ncclRecv", LONG, LONG, INT, INT, LONG, LONG);
+        groupStart = handle(nccl, "ncclGroupStart");
+        groupEnd = handle(nccl, "ncclGroupEnd");
+        commAbort = handle(nccl, "ncclCommAbort", LONG);
+        commGetAsyncError = handle(nccl, "ncclCommGetAsyncError", LONG, POINTER);
+        ncclErrorString = words(nccl, "ncclGetErrorString");
+        getDeviceCount = handle(cuda, "cudaGetDeviceCount", POINTER);
+        setDevice = handle(cuda, "cudaSetDevice", INT);
+        malloc = handle(cuda, "cudaMalloc", POINTER, LONG);
+        free = handle(cuda, "cudaFree", LONG);
+        mallocHost = handle(cuda, "cudaMallocHost", POINTER, LONG);
+        freeHost = handle(cuda, "cudaFreeHost", LONG);
+        memcpyAsync = handle(cuda, "cudaMemcpyAsync", LONG, LONG, LONG, INT, LONG);
+        streamCreate = handle(cuda, "cudaStreamCreateWithFlags", POINTER, INT);
+        streamDestroy = handle(cuda, "cudaStreamDestroy", LONG);
+        streamQuery = handle(cuda, "cudaStreamQuery", LONG);
+        cudaErrorString = words(cuda, "cudaGetErrorString");
+    }
+
+    /** @throws PipeException if a library is not there, too old or finds no GPU; with what to do */
+    static NcclApi load(Map<String, String> environment) throws PipeException {
+        NcclApi api;
+        try {
+            SymbolLookup cuda = library(environment, CUDA_VARIABLE, CUDA_FILES);
+            api = new NcclApi(library(environment, NCCL_VARIABLE, NCCL_FILES), cuda);
+        } catch (NoSuchElementException e) {
+            throw new PipeException("NCCL is not available (%s); %s".formatted(e.getMessage(), REMEDY), e);
+        }
+        if (api.devices() == 0) {
+            throw new PipeException("there is no GPU that CUDA can use here");
+        }
+        return api;
+    }
+
+    private static SymbolLookup library(Map<String, String> environment, String variable, List<String> files)
+            throws PipeException {
+        Optional<Path> named = Optional.ofNullable(environment.get(variable)).map(Path::of);
+        List<String> candidates = new ArrayList<>();
+        if (named.isPresent() && !Files.isDirectory(named.get())) {
+            candidates.add(named.get().toAbsolutePath().toString());
+        } else {
+            files.forEach(file -> candidates.add(named.map(directory ->
+                            directory.toAbsolutePath().resolve(file).toString())
+                    .orElse(file)));
+        }
+        for (String candidate : candidates) {
+            try {
+                return SymbolLookup.libraryLookup(candidate, Arena.global());
+            } catch (IllegalArgumentException _) {
+                // The next one.
+            }
+        }
+        throw new PipeException(
+                "NCCL is not available (cannot load %s); %s".formatted(String.join(", ", candidates), REMEDY));
+    }
+
+    private static MethodHandle handle(SymbolLookup symbols, String name, MemoryLayout... arguments) {
+        return Linker.nativeLinker().downcallHandle(symbols.findOrThrow(name), FunctionDescriptor.of(INT, arguments));
+    }
+
+    private static MethodHandle words(SymbolLookup symbols, String name) {
+        return Linker.nativeLinker()
+                .downcallHandle(
+                        symbols.findOrThrow(name),
+                        FunctionDescriptor.of(
+                                POINTER.withTargetLayout(
+                                        MemoryLayout.sequenceLayout(Integer.MAX_VALUE, ValueLayout.JAVA_BYTE)),
+                                INT));
+    }
+
+    private interface Call<T> {
+        T make() throws Throwable;
+    }
+
+    private static <T> T call(Call<T> call) {
+        try {
+            return call.make();
+        } catch (RuntimeException | Error e) {
+            throw e;
+        } catch (Throwable e) {
+            throw new AssertionError("native functions throw nothing", e);
+        }
+    }
+
+    private interface Out {
+        int fill(MemorySegment result) throws Throwable;
+    }
+
+    /** What a CUDA function writes to where its first argument points. */
+    private long made(String what, Out function) throws PipeException {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment result = arena.allocate(LONG);
+            cuda(what, call(() -> function.fill(result)));
+            return result.get(LONG, 0);
+        }
+    }
+
+    private void cuda(String what, int code) throws PipeException {
+        if (code != 0) {
+            MemorySegment words = call(() -> (MemorySegment) cudaErrorString.invokeExact(code));
+            throw new PipeException("%s: CUDA error %d, %s".formatted(what, code, words.getString(0)));
+        }
+    }
+
+    /** False if it goes on by itself. */
+    private boolean nccl(String what, int code) throws PipeException {
+        if (code != NCCL_SUCCESS && code != NCCL_IN_PROGRESS) {
+            MemorySegment words = call(() -> (MemorySegment) ncclErrorString.invokeExact(code));
+            throw new PipeException("%s: NCCL error %d, %s".formatted(what, code, words.getString(0)));
+        }
+        return code == NCCL_SUCCESS;
+    }
+
+    /** How many GPUs there are; 0 if CUDA has none to tell of. */
+    int devices() {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment count = arena.allocate(INT);
+            return call(() -> (int) getDeviceCount.invokeExact(count)) == 0 ? count.get(INT, 0) : 0;
+        }
+    }
+
+    /** What this thread calls from now on is for that device. */
+    void useDevice(int device) throws PipeException {
+        cuda("device " + device, call(() -> (int) setDevice.invokeExact(device)));
+    }
+
+    long deviceMemory(long bytes) throws PipeException {
+        return made("memory of the GPU", result -> (int) malloc.invokeExact(result, bytes));
+    }
+
+    void freeDeviceMemory(long memory) throws PipeException {
+        cuda("cudaFree", call(() -> (int) free.invokeExact(memory)));
+    }
+
+    /** Host memory that the GPU reads and writes by itself. */
+    long pinnedMemory(long bytes) throws PipeException {
+        return made("pinned memory", result -> (int) mallocHost.invokeExact(result, bytes));
+    }
+
+    void freePinnedMemory(long memory) throws PipeException {
+        cuda("cudaFreeHost", call(() -> (int) freeHost.invokeExact(memory)));
+    }
+
+    long stream() throws PipeException {
+        return made("a stream", result -> (int) streamCreate.invokeExact(result, CUDA_NON_BLOCKING));
+    }
+
+    void freeStream(long stream) throws PipeException {
+        cuda("cudaStreamDestroy", call(() -> (int) streamDestroy.invokeExact(stream)));
+    }
+
+    /** Has the GPU copy, when the stream has come to it. */
+    void copy(long to, long from, long bytes, boolean toDevice, long stream) throws PipeException {
+        int kind = toDevice ? 1 : 2;
+        cuda("copying", call(() -> (int) memcpyAsync.invokeExact(to, from, bytes, kind, stream)));
+    }
+
+    /** Whether all that was given to the stream is done. */
+    boolean isDone(long stream) throws PipeException {
+        int code = call(() -> (int) streamQuery.invokeExact(stream));
+        if (code != CUDA_NOT_READY) {
+            cuda("the stream", code);
+        }
+        return code != CUDA_NOT_READY;
+    }
+
+    byte[] uniqueId() throws PipeException {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment id = arena.allocate(UNIQUE_ID);
+            nccl("a unique id", call(() -> (int) getUniqueId.invokeExact(id)));
+            return id.toArray(ValueLayout.JAVA_BYTE);
+        }
+    }
+
+    /** A communicator of two ranks that does not block; of use when {@link #isReady}. */
+    long communicator(byte[] uniqueId, int rank) throws PipeException {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment id = arena.allocate(UNIQUE_ID).copyFrom(MemorySegment.ofArray(uniqueId));
+            MemorySegment made = arena.allocate(LONG);
+            MemorySegment config = arena.allocate(CONFIG);
+            config.set(LONG, 0, CONFIG.byteSize());
+            config.set(INT, 8, CONFIG_MAGIC);
+            config.set(INT, 12, CONFIG_VERSION);
+            config.set(INT, 16, 0);
+            nccl("a communicator", call(() -> (int) commInitRankConfig.invokeExact(made, 2, id, rank, config)));
+            return made.get(LONG, 0);
+        }
+    }
+
+    /** Whether what was asked of a communicator has been taken up. */
+    boolean isReady(long communicator) throws PipeException {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment state = arena.allocate(INT);
+            nccl("the communicator", call(() -> (int) commGetAsyncError.invokeExact(communicator, state)));
+            return nccl("the communicator", state.get(INT, 0));
+        }
+    }
+
+    /** Sends or receives, when the stream has come to it and the communicator {@link #isReady}. */
+    void move(boolean sends, long memory, long bytes, int peer, long communicator, long stream) throws PipeException {
+        MethodHandle function = sends ? send : receive;
+        nccl("a group", call(() -> (int) groupStart.invokeExact()));
+        try {
+            nccl(sends ? "sending" : "receiving", call(() ->
+                    (int) function.invokeExact(memory, bytes, NCCL_INT8, peer, communicator, stream)));
+        } finally {
+            nccl("a group", call(() -> (int) groupEnd.invokeExact()));
+        }
+    }
+
+    /** Ends what a communicator does, and frees it. */
+    void abort(long communicator) throws PipeException {
+        nccl("ncclCommAbort", call(() -> (int) commAbort.invokeExact(communicator)));
+    }
+}

@@ -1,0 +1,34 @@
+package baton.pipe.nccl;
+
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import baton.pipe.PipeException;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Map;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+/** What is missing is said. */
+class NcclTransportTest {
+    @Test
+    void whatIsMissingIsNamedWithWhatToDo(@TempDir Path directory) throws IOException {
+        Path none = Files.writeString(directory.resolve("libcudart.so.12"), "no library");
+        assertThatThrownBy(() -> NcclTransport.load(Map.of(NcclApi.CUDA_VARIABLE, directory.toString()), 0))
+                .isInstanceOf(PipeException.class)
+                .hasMessageContainingAll(
+                        "NCCL is not available", none.toString(), "pip install", NcclApi.NCCL_VARIABLE);
+        assertThatThrownBy(() -> NcclTransport.load(Map.of(NcclApi.CUDA_VARIABLE, none.toString()), 0))
+                .isInstanceOf(PipeException.class)
+                .hasMessageContainingAll("(cannot load " + none + ")", "pip install");
+    }
+
+    @Test
+    void aLibraryWithoutItsFunctionsIsNotTaken() {
+        Map<String, String> others = Map.of(NcclApi.CUDA_VARIABLE, "libc.so.6", NcclApi.NCCL_VARIABLE, "libc.so.6");
+        assertThatThrownBy(() -> NcclTransport.load(others, 0))
+                .isInstanceOf(PipeException.class)
+                .hasMessageContainingAll("NCCL is not available", "libc.so.6");
+    }
+}

@@ -1,0 +1,4 @@
+@NullMarked
+package baton.pipe.nccl;
+
+import org.jspecify.annotations.NullMarked;
