@@ -17,8 +17,9 @@ class HandoverBenchTest {
     void measuresEveryPhaseOfAHandOverBetweenTwoProcesses() throws IOException {
         Path model =
                 Path.of(System.getProperty("user.dir")).resolveSibling("models").resolve("tiny-ledger");
-        HandoverReport report =
-                new HandoverBench(OptionalInt.of(1), List.of(16, 160), 2, _ -> {}).run(List.of(model), false);
+        HandoverReport report = new HandoverBench(
+                        HandoverBench.CONNECTORS, OptionalInt.of(1), List.of(16, 160), 2, _ -> {})
+                .run(List.of(model), false);
 
         assertThat(report.models()).singleElement().satisfies(each -> {
             assertThat(each.firstHandshake()).isPositive();

@@ -85,6 +85,7 @@ final class LoadTransfers {
     private final Fabric fabric;
     private final TransferStats stats;
     private final Ticker ticker;
+    private final Runnable wake;
     private final List<Part> parts;
     private final List<Started> started = new ArrayList<>();
     /** By piece and head of ours. */
@@ -92,6 +93,9 @@ final class LoadTransfers {
 
     /** By piece; set by who has digested it, before its transfer or its task is over. */
     private final boolean[] isDigested;
+
+    /** The agent has told of blocks before the transfer was over. */
+    private volatile boolean told;
 
     private final List<CompletableFuture<Boolean>> digesting = new ArrayList<>();
     private final List<Span> spans = new ArrayList<>();
@@ -104,6 +108,7 @@ final class LoadTransfers {
     /**
      * @param arrived the blocks are here, and only to be checked
      * @param mostParts in which they may come
+     * @param wake called by any thread when digests are done that {@link #advance} waits for
      */
     LoadTransfers(
             BlockMap map,
@@ -115,6 +120,7 @@ final class LoadTransfers {
             Ticker ticker,
             boolean arrived,
             int mostParts,
+            Runnable wake,
             Duration timeout)
             throws TransferException {
         this.map = map;
@@ -124,6 +130,7 @@ final class LoadTransfers {
         this.fabric = fabric;
         this.stats = stats;
         this.ticker = ticker;
+        this.wake = wake;
         this.phaseBegan = ticker.nanos();
         this.parts = parts(mostParts);
         this.digests =
@@ -142,12 +149,10 @@ final class LoadTransfers {
                     List<Piece> pieces = map.pieces().subList(part.from, part.to);
                     if (isChecked() && map.isWhole(heads)) {
                         int each = cache.layout().blockSize() / map.slots();
-                        part.transfers.add(start(
-                                heads,
-                                map.wholes(heads, pieces),
-                                timeout,
-                                block -> digestPieces(
-                                        part.from + block * each, Math.min(part.from + (block + 1) * each, part.to))));
+                        part.transfers.add(start(heads, map.wholes(heads, pieces), timeout, block -> {
+                            told = true;
+                            digestPieces(part.from + block * each, Math.min(part.from + (block + 1) * each, part.to));
+                        }));
                     } else {
                         part.transfers.add(start(heads, map.ranges(heads, pieces, 0, layers), timeout, _ -> {}));
                     }
@@ -175,6 +180,11 @@ final class LoadTransfers {
 
     Optional<Result> result() {
         return result;
+    }
+
+    /** True if the agent told of blocks before the transfer was over. */
+    boolean wasTold() {
+        return told;
     }
 
     /** What its phases took, when it is over. */
@@ -369,6 +379,7 @@ final class LoadTransfers {
             } catch (RuntimeException | Error e) {
                 done.completeExceptionally(e);
             }
+            wake.run();
         });
     }
 

@@ -90,8 +90,13 @@ final class NixlWorker implements WorkerConnector {
      */
     private final Map<String, Held> early = new HashMap<>();
 
-    private int[] toSeal = {};
+    private Optional<Seals.Sealing> sealing = Optional.empty();
+    /** When the step was computed, if it completed what others read. */
+    private OptionalLong computed = OptionalLong.empty();
+
     private int sideChannelPort;
+    /** The agent tells of blocks while they come, so that they need not come in parts to be digested meanwhile. */
+    private boolean agentTells;
 
     /** What there is once the pool is known. */
     private record Pool(
@@ -192,7 +197,9 @@ final class NixlWorker implements WorkerConnector {
         for (NixlStep.Opened opened : step.opened()) {
             pool().seals().open(opened.block(), opened.generation());
         }
-        toSeal = step.sealed();
+        sealing = step.sealed().length == 0
+                ? Optional.empty()
+                : Optional.of(pool().seals().begin(step.sealed()));
         for (NixlStep.Lease lease : step.leases()) {
             Held kept = new Held(lease.requestId(), now + lease.nanos());
             Held said = early.remove(key(lease.requestId()));
@@ -221,6 +228,7 @@ final class NixlWorker implements WorkerConnector {
     @Override
     public void saveLayer(int layer) {
         pool().pushes().layerIsDone(layer);
+        sealing.ifPresent(blocks -> blocks.complete(layer));
     }
 
     @Override
@@ -254,6 +262,8 @@ final class NixlWorker implements WorkerConnector {
             }
         }
         Set<String> sent = release(now);
+        computed.ifPresent(since -> stats.handover("seal", Duration.ofNanos(now() - since)));
+        computed = OptionalLong.empty();
         stats.log(now);
         boolean busy = !pulls.isEmpty()
                 || !messages.isEmpty()
@@ -264,15 +274,11 @@ final class NixlWorker implements WorkerConnector {
     }
 
     private void seal() {
-        if (toSeal.length == 0) {
-            return;
-        }
-        long before = now();
-        for (int block : toSeal) {
-            pool().seals().seal(block);
-        }
-        toSeal = new int[0];
-        stats.handover("seal", Duration.ofNanos(now() - before));
+        sealing.ifPresent(blocks -> {
+            computed = OptionalLong.of(now());
+            blocks.seal();
+        });
+        sealing = Optional.empty();
     }
 
     private void work() {
@@ -659,7 +665,8 @@ final class NixlWorker implements WorkerConnector {
                         stats,
                         context.ticker(),
                         arrived,
-                        pulls.size() <= MANY_LOADS ? PARTS : 1,
+                        agentTells || pulls.size() > MANY_LOADS ? 1 : PARTS,
+                        context.wake(),
                         Duration.ofNanos(Math.max(1, deadline - now))));
             } catch (TransferException | RuntimeException e) {
                 fail("transfer_setup_failed", String.valueOf(e.getMessage()), now);
@@ -777,6 +784,7 @@ final class NixlWorker implements WorkerConnector {
             }
             switch (result.get()) {
                 case LoadTransfers.Result.Good() -> {
+                    agentTells = moving.wasTold();
                     moving.spans().forEach(span -> stats.handover(span.phase(), span.duration()));
                     log.debug(
                             "request {}: {} tokens of request {} received; {}",
