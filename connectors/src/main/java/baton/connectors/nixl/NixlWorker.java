@@ -227,7 +227,12 @@ final class NixlWorker implements WorkerConnector {
 
     @Override
     public void saveLayer(int layer) {
-        pool().pushes().layerIsDone(layer);
+        Pushes pushes = pool().pushes();
+        if (pushes.isFed()) {
+            // Whoever asks for the blocks after the step has begun need not wait for its end.
+            work();
+            pushes.layerIsDone(layer);
+        }
         sealing.ifPresent(blocks -> blocks.complete(layer));
     }
 
