@@ -58,7 +58,7 @@ public record HandoverReport(List<ModelReport> models) {
         /** Seconds of a span. */
         public double span(String name) {
             if (name.equals("push")) {
-                return seconds() - span("seal") - span("seals") - span("check") - span("start");
+                return Math.max(0, seconds() - span("seal") - span("seals") - span("check") - span("start"));
             }
             Double seconds = spans.get(name);
             if (seconds == null) {
@@ -70,7 +70,10 @@ public record HandoverReport(List<ModelReport> models) {
         /** From the end of prefill's last forward pass to decode's first step. */
         public double seconds() {
             // Decode that was asked at once was so long before prefill's answer.
-            return span("seal") + span("answer") + span("pass on") + span("to first step");
+            double seconds = span("seal") + span("answer") + span("pass on") + span("to first step");
+            // The prefill's thread may have lost its processor before it told when the seals were made, but decode
+            // reads them.
+            return Math.max(seconds, span("seals") + span("check") + span("start"));
         }
     }
 

@@ -13,10 +13,12 @@ import baton.transfer.TransferException;
 import java.lang.foreign.MemorySegment;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.OptionalInt;
 import java.util.concurrent.CompletableFuture;
 import java.util.function.IntConsumer;
 import java.util.zip.CRC32C;
@@ -104,9 +106,11 @@ final class LoadTransfers {
     private String failure = "";
     private Optional<Result> result = Optional.empty();
     private boolean cancelled;
+    /** Some digests were made before all blocks were here. */
+    private boolean early;
 
     /**
-     * @param arrived the blocks are here, and only to be checked
+     * @param arrived the blocks are here, and only to be checked, with the digests of them that there are already
      * @param mostParts in which they may come
      * @param wake called by any thread when digests are done that {@link #advance} waits for
      */
@@ -118,7 +122,7 @@ final class LoadTransfers {
             Fabric fabric,
             TransferStats stats,
             Ticker ticker,
-            boolean arrived,
+            Optional<PushedDigests> arrived,
             int mostParts,
             Runnable wake,
             Duration timeout)
@@ -142,7 +146,11 @@ final class LoadTransfers {
                 remotes.get(heads.source()).needScratch(fabric, agent, map.sealSlots());
             }
         }
-        if (!arrived) {
+        early = arrived.isPresent() && isChecked();
+        if (early) {
+            takeOver(arrived.get());
+        }
+        if (arrived.isEmpty()) {
             int layers = cache.layout().layers();
             for (Part part : parts) {
                 for (Heads heads : map.heads()) {
@@ -157,6 +165,18 @@ final class LoadTransfers {
                         part.transfers.add(start(heads, map.ranges(heads, pieces, 0, layers), timeout, _ -> {}));
                     }
                 }
+            }
+        }
+    }
+
+    private void takeOver(PushedDigests arrived) {
+        int heads = cache.layout().kvHeads();
+        for (int piece = 0; piece < isDigested.length; piece++) {
+            isDigested[piece] = true;
+            for (int head = 0; head < heads; head++) {
+                OptionalInt digest = arrived.of(piece, head);
+                isDigested[piece] &= digest.isPresent();
+                digests[piece * heads + head] = digest.orElse(0);
             }
         }
     }
@@ -242,6 +262,15 @@ final class LoadTransfers {
                     fail("the blocks could not be checked: " + broken.get().getMessage());
                 } else {
                     Map<Integer, Rejection> bad = compare();
+                    if (early && !bad.isEmpty()) {
+                        // Digests that were made on the way may be of what was there before: what counts is what is
+                        // there now.
+                        early = false;
+                        Arrays.fill(isDigested, false);
+                        parts.forEach(part -> part.digested = false);
+                        digestWhatIsHere();
+                        yield true;
+                    }
                     enter(Phase.OVER);
                     result = Optional.of(bad.isEmpty() ? new Result.Good() : new Result.Bad(bad));
                 }

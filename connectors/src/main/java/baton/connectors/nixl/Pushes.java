@@ -316,8 +316,13 @@ final class Pushes {
                                         /* local= */ range.remote(), /* remote= */ range.local(), range.bytes()))
                                 .toList();
                 long before = ticker.nanos();
-                Transfer transfer = agent.start(
-                        Operation.WRITE, remote.peer(), ranges, Optional.empty(), settings.transferTimeout());
+                Optional<byte[]> written = remote.info().life().isEmpty()
+                        ? Optional.empty()
+                        : Optional.of(new PushedDigests.Part(layer, end, Math.min(target.begun[layer], pieces), pieces)
+                                .encode(target.registration.requestId())
+                                .getBytes(StandardCharsets.UTF_8));
+                Transfer transfer =
+                        agent.start(Operation.WRITE, remote.peer(), ranges, written, settings.transferTimeout());
                 target.writes.add(new Write(transfer, ranges.size(), Duration.ofNanos(ticker.nanos() - before)));
             }
             Arrays.fill(target.begun, layer, end, Math.max(target.begun[layer], pieces));

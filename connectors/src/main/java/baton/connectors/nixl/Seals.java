@@ -92,13 +92,11 @@ final class Seals {
             for (; layers <= layer; layers++) {
                 int next = 0;
                 int unit = unit(layout.blockSize());
-                int length = Math.toIntExact(unit * layout.entryBytes());
                 for (int block : blocks) {
                     ByteBuffer bytes = bytes(pool, layout, block);
                     for (int head = 0; head < layout.kvHeads(); head++) {
                         for (int slot = 0; slot < layout.blockSize(); slot += unit) {
-                            int at = Math.toIntExact(layout.entryOffset(layers, head, slot));
-                            digests[next++].update(bytes.limit(at + length).position(at));
+                            update(digests[next++], bytes, layout, layers, head, slot, unit);
                         }
                     }
                 }
@@ -162,12 +160,23 @@ final class Seals {
     static int digest(CRC32C crc, MemorySegment pool, KvLayout layout, int block, int head, int slot, int slots) {
         crc.reset();
         ByteBuffer bytes = bytes(pool, layout, block);
-        int length = Math.toIntExact(slots * layout.entryBytes());
         for (int layer = 0; layer < layout.layers(); layer++) {
-            int at = Math.toIntExact(layout.entryOffset(layer, head, slot));
-            crc.update(bytes.limit(at + length).position(at));
+            update(crc, bytes, layout, layer, head, slot, slots);
         }
         return (int) crc.getValue();
+    }
+
+    /** The part of such a digest that is of one layer; all of them make it, in their order. */
+    static void update(
+            CRC32C crc, MemorySegment pool, KvLayout layout, int block, int layer, int head, int slot, int slots) {
+        update(crc, bytes(pool, layout, block), layout, layer, head, slot, slots);
+    }
+
+    private static void update(
+            CRC32C crc, ByteBuffer block, KvLayout layout, int layer, int head, int slot, int slots) {
+        int at = Math.toIntExact(layout.entryOffset(layer, head, slot));
+        crc.update(
+                block.limit(at + Math.toIntExact(slots * layout.entryBytes())).position(at));
     }
 
     private static ByteBuffer bytes(MemorySegment pool, KvLayout layout, int block) {
