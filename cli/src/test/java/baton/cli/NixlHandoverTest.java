@@ -25,6 +25,7 @@ import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
 import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.MethodSource;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.node.ObjectNode;
@@ -272,6 +273,23 @@ class NixlHandoverTest {
                 () -> "the router does not see it",
                 () -> front.metric("baton:router_instances_up", "") == 2);
         assertThat(front.complete(prompt, MAX_TOKENS).tokenIds()).isEqualTo(expected);
+    }
+
+    /** What the server refuses, and what only the engine does. */
+    @ParameterizedTest(name = "{0}={1}")
+    @CsvSource({"temperature, -1", "max_tokens, 1000000", "logit_bias, '{\"1000000\": 1}'"})
+    void aDecodeRequestThatIsRefusedGivesTheBlocksBackAtOnce(String field, String value) throws Exception {
+        ObjectNode first = Instances.greedy(Ledgers.prompt(200, 51), 1);
+        first.set("kv_transfer_params", Instances.JSON.readTree("{\"do_remote_decode\": true}"));
+        JsonNode params =
+                prefill.post("/v1/completions", first.toString()).json().path("kv_transfer_params");
+        double expired = prefill.metric("vllm:nixl_num_kv_expired_reqs_total", "");
+        ObjectNode second = Instances.greedy(Ledgers.prompt(200, 51), MAX_TOKENS);
+        second.set("kv_transfer_params", params);
+        second.set(field, Instances.JSON.readTree(value));
+        assertThat(decode.post("/v1/completions", second.toString()).status()).isEqualTo(400);
+        prefill.awaitRest();
+        assertThat(prefill.metric("vllm:nixl_num_kv_expired_reqs_total", "")).isEqualTo(expired);
     }
 
     /** A prefill instance that dies with its blocks asked for, and one that comes back in another life on the same address. */
