@@ -225,6 +225,7 @@ class NixlConnectorTest {
 
     @Test
     void whatARefusedRequestSaysWrongIsIgnored() {
+        step(decode);
         decode.scheduler().onRefused("d-1", JsonFields.parse("kv_transfer_params", "{\"do_remote_prefill\": true}"));
         decode.scheduler().onRefused("d-2", JsonFields.parse("kv_transfer_params", "{\"do_remote_prefill\": 1}"));
         assertThat(decode.scheduler().hasPendingWork()).isFalse();
