@@ -275,6 +275,39 @@ class NixlHandoverTest {
         assertThat(front.complete(prompt, MAX_TOKENS).tokenIds()).isEqualTo(expected);
     }
 
+    /** The prefill instance's lease is of 30 s, as it is if nothing is said. */
+    @Test
+    void blocksThatADeadInstanceHadNotReadYetAreBackLongBeforeTheirLeaseIsOver() throws Exception {
+        Instance busy = serve("busy", "kv_consumer", "--max-num-seqs", "1");
+        Instance front = route("busy-router", prefill, busy);
+        // They know each other.
+        front.complete(Ledgers.prompt(100, 60), 1);
+        HttpResponse<InputStream> running = busy.stream(
+                "/v1/completions",
+                Instances.greedy(Ledgers.prompt(20, 61), 1900).put("ignore_eos", true));
+        assertThat(running.statusCode()).isEqualTo(200);
+        double orphaned = prefill.metric("baton:kv_orphaned_leases_total", "");
+        try (ExecutorService clients = Executors.newVirtualThreadPerTaskExecutor()) {
+            Future<Reply> waiting = clients.submit(() -> front.complete(Ledgers.prompt(200, 62), 1));
+            Await.until(
+                    Instances.DEADLINE,
+                    () -> "nothing waits",
+                    () -> busy.metric("vllm:num_requests_waiting", "") == 1);
+            // After a few steps more it has said what it wants.
+            double tokens = busy.metric("vllm:generation_tokens_total", "");
+            Await.until(
+                    Instances.DEADLINE,
+                    () -> "it stands still",
+                    () -> busy.metric("vllm:generation_tokens_total", "") > tokens + 8);
+            assertThat(prefill.metric("baton:kv_blocks_used", "")).isPositive();
+            busy.kill();
+            prefill.awaitRest();
+            assertThat(prefill.metric("baton:kv_orphaned_leases_total", "")).isEqualTo(orphaned + 1);
+            assertThat(waiting.get(60, TimeUnit.SECONDS).status()).isNotEqualTo(200);
+        }
+        running.body().close();
+    }
+
     /** What the server refuses, and what only the engine does. */
     @ParameterizedTest(name = "{0}={1}")
     @CsvSource({"temperature, -1", "max_tokens, 1000000", "logit_bias, '{\"1000000\": 1}'"})
