@@ -301,7 +301,7 @@ public record HandoverBench(
         }
 
         private static JsonFields target(JsonFields params) {
-            ObjectNode all = (ObjectNode) params.toJson().deepCopy();
+            ObjectNode all = params.toJson().deepCopy();
             all.retain("do_remote_prefill", "remote_engine_id", "remote_host", "remote_port", "tp_size", "pp_size");
             return JsonFields.of("kv_transfer_params", all);
         }
