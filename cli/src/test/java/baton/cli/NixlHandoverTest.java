@@ -290,9 +290,7 @@ class NixlHandoverTest {
         try (ExecutorService clients = Executors.newVirtualThreadPerTaskExecutor()) {
             Future<Reply> waiting = clients.submit(() -> front.complete(Ledgers.prompt(200, 62), 1));
             Await.until(
-                    Instances.DEADLINE,
-                    () -> "nothing waits",
-                    () -> busy.metric("vllm:num_requests_waiting", "") == 1);
+                    Instances.DEADLINE, () -> "nothing waits", () -> busy.metric("vllm:num_requests_waiting", "") == 1);
             // After a few steps more it has said what it wants.
             double tokens = busy.metric("vllm:generation_tokens_total", "");
             Await.until(
