@@ -3,7 +3,6 @@ package baton.bench;
 import baton.bench.HandoverReport.Handover;
 import baton.bench.HandoverReport.ModelReport;
 import baton.bench.HandoverReport.Size;
-import baton.bench.TransferReport.Rate;
 import baton.engine.EngineConfig;
 import baton.engine.EngineListener;
 import baton.engine.FinishReason;
@@ -19,17 +18,27 @@ import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.LoadFailurePolicy;
 import baton.kv.connector.Measurement;
+import baton.transfer.MappableMemory;
+import baton.transfer.Range;
+import baton.transfer.Region;
+import baton.transfer.Transfer;
+import baton.transfer.TransferAgent;
+import baton.transfer.TransferAgent.Peer;
+import baton.transfer.TransferException;
+import baton.transfer.embedded.EmbeddedAgent;
 import java.io.BufferedReader;
 import java.io.EOFException;
 import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.lang.foreign.Arena;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashMap;
+import java.util.HexFormat;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
@@ -39,31 +48,44 @@ import java.util.Random;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
 import java.util.function.Consumer;
+import java.util.stream.IntStream;
 import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * Measures the hand-over of prompts by {@code NixlConnector} from a prefill engine in another process to a decode engine here: from the
- * prefill's last token to the step that computes decode's first, by what the engines themselves record. A prompt comes again and again;
- * after the first time prefill finds it in its cache, decode never does.
+ * Measures the hand-over of prompts from a prefill engine in another process to a decode engine here: from the end of prefill's last
+ * forward pass to the step that computes decode's first token, by what the engines themselves record. A connector that pulls gets the
+ * request's legs one after the other, one that pushes gets both at once, as the router sends them. Each prompt that is measured is
+ * computed anew.
  *
- * <p>Beside it, in the same run, the transfer alone: the same bytes, of another process, by the same transfer agent ({@link
- * TransferBench}). Both engines and all transfers share the machine's processors.
+ * <p>Beside it, in the same run, the transfer alone: after each hand-over, when both engines have nothing to do, as many bytes in
+ * blocks of the same size from the same process to this one by another transfer agent of the same kind. Both engines and all
+ * transfers share the machine's processors.
  *
+ * @param connectors names: {@code NixlConnector}, {@code NixlPushConnector}
  * @param threads that each engine computes with; empty: one for each processor
  * @param tokens of the prompts
  * @param repetitions for each length
  * @param progress told what is being done, line by line
  */
-public record HandoverBench(OptionalInt threads, List<Integer> tokens, int repetitions, Consumer<String> progress) {
+public record HandoverBench(
+        List<String> connectors,
+        OptionalInt threads,
+        List<Integer> tokens,
+        int repetitions,
+        Consumer<String> progress) {
     public static final List<Integer> TOKENS = List.of(128, 512, 2048);
+    public static final List<String> CONNECTORS = List.of("NixlConnector", HandoverReport.PUSH);
 
     private static final int BLOCK_SIZE = 16;
     private static final int OUTPUT = 1;
-    private static final int WARM_UPS = 60;
+    private static final int WARM_UPS = 10;
+    /** A prompt that comes again, so that prefill finds it in its cache. */
+    private static final int WARM = 0;
+
     private static final int DEADLINE_SECONDS = 300;
-    private static final Duration TRANSFER_ALONE = Duration.ofMillis(500);
     /** What the other process says to us begins with it; what else it prints does not count. */
     private static final String SAYS = "handover ";
 
@@ -71,6 +93,12 @@ public record HandoverBench(OptionalInt threads, List<Integer> tokens, int repet
     public HandoverBench {
         if (repetitions <= 0) {
             throw new ConfigException("repetitions", "is " + repetitions + ", must be positive");
+        }
+        connectors = List.copyOf(connectors);
+        for (String connector : connectors) {
+            if (!CONNECTORS.contains(connector)) {
+                throw ConfigException.unsupported("connector", connector, String.join(" or ", CONNECTORS));
+            }
         }
         tokens = List.copyOf(tokens);
         if (tokens.isEmpty()) {
@@ -94,25 +122,25 @@ public record HandoverBench(OptionalInt threads, List<Integer> tokens, int repet
     public HandoverReport run(List<Path> models, boolean random1b) throws IOException {
         List<ModelReport> reports = new ArrayList<>();
         for (Path model : models) {
-            reports.add(measure(model));
+            reports.addAll(measure(model));
         }
         if (random1b) {
-            reports.add(EngineBench.withRandomCheckpoint(RandomCheckpoint.llama1b(), progress, this::measure));
+            reports.addAll(EngineBench.withRandomCheckpoint(RandomCheckpoint.llama1b(), progress, this::measure));
         }
         return new HandoverReport(List.copyOf(reports));
     }
 
     /** @param longest prompt */
-    private static EngineConfig config(Path model, KvRole role, OptionalInt threads, int longest) {
+    private static EngineConfig config(Path model, String connector, KvRole role, OptionalInt threads, int longest) {
         int maxModelLen = longest + OUTPUT;
         EngineConfig.Builder config = EngineConfig.of(model)
                 .maxModelLen(maxModelLen)
                 .maxNumBatchedTokens(Math.max(2048, longest))
                 .blockSize(BLOCK_SIZE)
-                // Prefill's prompts come again and are there; decode takes them again.
+                // Prefill's prompts that come again are there; decode takes them again.
                 .enablePrefixCaching(role == KvRole.PRODUCER)
                 .numBlocks(3 * Math.ceilDiv(maxModelLen, BLOCK_SIZE))
-                .kvTransfer(KvTransferConfig.builder("NixlConnector", role)
+                .kvTransfer(KvTransferConfig.builder(connector, role)
                         .loadFailurePolicy(LoadFailurePolicy.FAIL)
                         .extra("transfer_agent", "embedded")
                         .extra("side_channel_host", "127.0.0.1")
@@ -122,40 +150,60 @@ public record HandoverBench(OptionalInt threads, List<Integer> tokens, int repet
         return config.build();
     }
 
-    private ModelReport measure(Path model) throws IOException {
+    private List<ModelReport> measure(Path model) throws IOException {
+        List<ModelReport> reports = new ArrayList<>();
+        for (String connector : connectors) {
+            reports.add(measure(model, connector));
+        }
+        return reports;
+    }
+
+    private ModelReport measure(Path model, String connector) throws IOException {
         List<Integer> fitting = fitting(model);
         int longest = Collections.max(fitting);
-        progress.accept(model.getFileName() + ": a prefill engine in another process, a decode engine here");
+        progress.accept("%s, %s: a prefill engine in another process, a decode engine here"
+                .formatted(model.getFileName(), connector));
         Recorder recorder = new Recorder();
-        try (Prefill prefill = new Prefill(model, threads, longest);
-                LocalEngine decode = LocalEngine.start(config(model, KvRole.CONSUMER, threads, longest), recorder)) {
-            prefill.awaitReady();
-            int vocabulary = decode.model().vocabularySize();
-            double firstHandshake =
-                    one(prefill, decode, recorder, longest, vocabulary).span("handshake");
-            Map<Integer, List<Handover>> handovers = new HashMap<>();
-            // The first rounds touch all of both pools, and the JVM compiles what moves and checks.
-            for (int round = 1 - WARM_UPS; round <= repetitions; round++) {
-                for (int count : fitting) {
-                    Handover handover = one(prefill, decode, recorder, count, vocabulary);
-                    if (round > 0) {
-                        handovers.computeIfAbsent(count, _ -> new ArrayList<>()).add(handover);
+        try (Prefill prefill = new Prefill(model, connector, threads, longest);
+                LocalEngine decode =
+                        LocalEngine.start(config(model, connector, KvRole.CONSUMER, threads, longest), recorder)) {
+            long blockBytes =
+                    decode.model().kvLayout(BLOCK_SIZE, decode.model().dtype()).blockBytes();
+            JsonFields ready = prefill.said();
+            try (TransferAlone alone = TransferAlone.of(ready, longest / BLOCK_SIZE, blockBytes)) {
+                Pair pair = new Pair(prefill, decode, recorder, connector.equals(HandoverReport.PUSH));
+                double firstHandshake = pair.handOver(longest, WARM, progress).span("handshake");
+                Map<Integer, List<Handover>> handovers = new HashMap<>();
+                Map<Integer, List<Double>> transfers = new HashMap<>();
+                // The first rounds touch all of both pools, and the JVM compiles what moves and checks.
+                for (int round = 1 - WARM_UPS; round <= repetitions; round++) {
+                    for (int count : fitting) {
+                        Handover handover = pair.handOver(count, Math.max(WARM, round), progress);
+                        double transfer = alone.seconds(count / BLOCK_SIZE);
+                        if (round > 0) {
+                            handovers
+                                    .computeIfAbsent(count, _ -> new ArrayList<>())
+                                    .add(handover);
+                            transfers
+                                    .computeIfAbsent(count, _ -> new ArrayList<>())
+                                    .add(transfer);
+                        }
                     }
                 }
+                return new ModelReport(
+                        decode.model().name(),
+                        connector,
+                        firstHandshake,
+                        fitting.stream()
+                                .map(count -> new Size(
+                                        count,
+                                        count / BLOCK_SIZE * blockBytes,
+                                        List.copyOf(handovers.getOrDefault(count, List.of())),
+                                        Timing.of(transfers.getOrDefault(count, List.of()))))
+                                .toList());
             }
-            long tokenBytes =
-                    decode.model().kvLayout(BLOCK_SIZE, decode.model().dtype()).blockBytes() / BLOCK_SIZE;
-            Map<Integer, Rate> alone = tokenBytes == TransferBench.TOKEN_BYTES ? alone(fitting) : Map.of();
-            return new ModelReport(
-                    decode.model().name(),
-                    firstHandshake,
-                    fitting.stream()
-                            .map(count -> new Size(
-                                    count,
-                                    count * tokenBytes,
-                                    List.copyOf(handovers.getOrDefault(count, List.of())),
-                                    Optional.ofNullable(alone.get(count))))
-                            .toList());
+        } catch (TransferException e) {
+            throw new IOException(e.getMessage(), e);
         }
     }
 
@@ -173,54 +221,156 @@ public record HandoverBench(OptionalInt threads, List<Integer> tokens, int repet
         }
     }
 
-    /** The transfers alone, while the engines have nothing to do. */
-    private Map<Integer, Rate> alone(List<Integer> fitting) throws IOException {
-        TransferReport report = new TransferBench(
-                        Math.min(4, Runtime.getRuntime().availableProcessors()), fitting, TRANSFER_ALONE, progress)
-                .run();
-        Map<Integer, Rate> rates = new HashMap<>();
-        report.sizes().forEach(size -> rates.put(size.tokens(), size.rate("shared memory")));
-        return rates;
+    /** @param which of the prompts of that length */
+    private static int[] prompt(int length, int which, int vocabulary) {
+        return new Random((long) which << 32 | length)
+                .ints(length, 5, vocabulary)
+                .toArray();
     }
 
-    private static int[] prompt(int length, int vocabulary) {
-        return new Random(length).ints(length, 5, vocabulary).toArray();
+    private static GenerationRequest request(String id, int[] prompt, Optional<JsonFields> params) {
+        return new GenerationRequest(
+                id,
+                prompt,
+                SamplingParams.builder()
+                        .temperature(0)
+                        .ignoreEos(true)
+                        .maxTokens(OUTPUT)
+                        .build(),
+                params,
+                Optional.empty(),
+                0);
     }
 
-    private Handover one(Prefill prefill, LocalEngine decode, Recorder recorder, int length, int vocabulary)
-            throws IOException {
-        int[] prompt = prompt(length, vocabulary);
-        recorder.clear();
-        JsonFields answer = prefill.prefill(length);
-        BlockingQueue<GenerationEvent.Finished> ends = new LinkedBlockingQueue<>();
-        long submitted = System.nanoTime();
-        decode.submit(
-                new GenerationRequest(
-                        "handover-" + submitted,
-                        prompt,
-                        SamplingParams.builder()
-                                .temperature(0)
-                                .ignoreEos(true)
-                                .maxTokens(OUTPUT)
-                                .build(),
-                        answer.object("params"),
-                        Optional.empty(),
-                        0),
-                event -> {
-                    if (event instanceof GenerationEvent.Finished end) {
-                        ends.add(end);
-                    }
-                });
-        int transferred = await(ends).usage().transferredTokens();
-        if (transferred < length) {
-            throw new IOException("only %d of %d tokens were handed over".formatted(transferred, length));
+    /** Both engines. */
+    private static final class Pair {
+        private final Prefill prefill;
+        private final LocalEngine decode;
+        private final Recorder recorder;
+        private final boolean pushes;
+        /** What leads a decode leg to the prefill engine: learnt from its first answer, as the router does. */
+        private Optional<JsonFields> target = Optional.empty();
+
+        private int requests;
+
+        Pair(Prefill prefill, LocalEngine decode, Recorder recorder, boolean pushes) {
+            this.prefill = prefill;
+            this.decode = decode;
+            this.recorder = recorder;
+            this.pushes = pushes;
         }
-        Map<String, Double> spans = recorder.take();
-        prefill.spans().forEach(spans::put);
-        spans.put("pass on", (submitted - answer.integer("answered").orElseThrow()) / 1e9);
-        Handover handover = new Handover(spans);
-        progress.accept(String.format(Locale.ROOT, "%d tokens: %.3f ms", length, handover.seconds() * 1e3));
-        return handover;
+
+        Handover handOver(int length, int which, Consumer<String> progress) throws IOException {
+            String id = "handover-" + ++requests + ".";
+            int[] prompt = prompt(length, which, decode.model().vocabularySize());
+            recorder.clear();
+            prefill.begin(id, length, which);
+            BlockingQueue<GenerationEvent.Finished> ends = new LinkedBlockingQueue<>();
+            boolean atOnce = target.isPresent();
+            long submitted = atOnce ? submit(id, prompt, target, ends) : 0;
+            JsonFields answer = prefill.said();
+            long answered = answer.integer("answered").orElseThrow();
+            Optional<JsonFields> params = answer.object("params");
+            if (!atOnce) {
+                submitted = submit(id, prompt, params, ends);
+                target = pushes ? params.map(Pair::target) : Optional.empty();
+            }
+            int transferred = await(ends).usage().transferredTokens();
+            if (transferred < length) {
+                throw new IOException("only %d of %d tokens were handed over".formatted(transferred, length));
+            }
+            Map<String, Double> spans = recorder.take();
+            JsonFields sealed = prefill.said();
+            spans.put("seal", sealed.number("seal").orElseThrow());
+            spans.put("answer", (answered - sealed.integer("sealed").orElseThrow()) / 1e9);
+            spans.put("pass on", (submitted - answered) / 1e9);
+            Handover handover = new Handover(spans, atOnce);
+            progress.accept(String.format(Locale.ROOT, "%d tokens: %.3f ms", length, handover.seconds() * 1e3));
+            return handover;
+        }
+
+        private long submit(
+                String id, int[] prompt, Optional<JsonFields> params, BlockingQueue<GenerationEvent.Finished> ends) {
+            long submitted = System.nanoTime();
+            decode.submit(request(id, prompt, params), event -> {
+                if (event instanceof GenerationEvent.Finished end) {
+                    ends.add(end);
+                }
+            });
+            return submitted;
+        }
+
+        private static JsonFields target(JsonFields params) {
+            ObjectNode all = params.toJson().deepCopy();
+            all.retain("do_remote_prefill", "remote_engine_id", "remote_host", "remote_port", "tp_size", "pp_size");
+            return JsonFields.of("kv_transfer_params", all);
+        }
+    }
+
+    /** As many bytes as a hand-over's, from the same process, with no engine at work. */
+    private static final class TransferAlone implements AutoCloseable {
+        private final Arena arena = Arena.ofShared();
+        private final EmbeddedAgent agent;
+        private final List<Range> ranges = new ArrayList<>();
+        private final Peer peer;
+
+        private TransferAlone(byte[] metadata, long address, int blocks, long blockBytes) throws TransferException {
+            MappableMemory pool = MappableMemory.allocate(arena, blocks * blockBytes, "transfer alone");
+            agent = EmbeddedAgent.open("alone", EmbeddedAgent.Settings.at("127.0.0.1"));
+            agent.register(new Region(pool.memory(), Optional.of(pool.file())));
+            peer = agent.connect(metadata, Duration.ofSeconds(DEADLINE_SECONDS));
+            List<Integer> order =
+                    new ArrayList<>(IntStream.range(0, blocks).boxed().toList());
+            Collections.shuffle(order, new Random(1));
+            for (int i = 0; i < blocks; i++) {
+                ranges.add(new Range(
+                        pool.memory().address() + i * blockBytes, address + order.get(i) * blockBytes, blockBytes));
+            }
+        }
+
+        static TransferAlone of(JsonFields ready, int blocks, long blockBytes) throws TransferException {
+            return new TransferAlone(
+                    HexFormat.of().parseHex(ready.string("agent").orElseThrow()),
+                    ready.integer("address").orElseThrow(),
+                    blocks,
+                    blockBytes);
+        }
+
+        /** Offers blocks to the other process, for as long as this one lives. */
+        static ObjectNode offer(JsonMapper json, int blocks, long blockBytes) throws TransferException {
+            MappableMemory pool = MappableMemory.allocate(Arena.global(), blocks * blockBytes, "transfer alone");
+            pool.memory().fill((byte) 1);
+            EmbeddedAgent agent = EmbeddedAgent.open("alone", EmbeddedAgent.Settings.at("127.0.0.1"));
+            agent.register(new Region(pool.memory(), Optional.of(pool.file())));
+            return json.createObjectNode()
+                    .put("agent", HexFormat.of().formatHex(agent.metadata()))
+                    .put("address", pool.memory().address());
+        }
+
+        /** What the agent says that it took. */
+        double seconds(int blocks) throws IOException {
+            Transfer transfer = agent.start(
+                    TransferAgent.Operation.READ,
+                    peer,
+                    ranges.subList(0, blocks),
+                    Optional.empty(),
+                    Duration.ofSeconds(DEADLINE_SECONDS));
+            long begun = System.nanoTime();
+            while (transfer.state() instanceof Transfer.State.UnderWay) {
+                // Looks often enough not to be seen in the figures, and leaves the processors to those who copy.
+                LockSupport.parkNanos(Math.max(1, (System.nanoTime() - begun) / 32));
+            }
+            return switch (transfer.state()) {
+                case Transfer.State.Done done -> done.elapsed().toNanos() / 1e9;
+                case Transfer.State other -> throw new IOException("the transfer alone failed: " + other);
+            };
+        }
+
+        @Override
+        public void close() {
+            agent.close();
+            arena.close();
+        }
     }
 
     /** Waits for the end of one engine's part in a request. */
@@ -243,9 +393,15 @@ public record HandoverBench(OptionalInt threads, List<Integer> tokens, int repet
     /** What the product records of a hand-over, in seconds. */
     private static final class Recorder implements EngineListener {
         private final Map<String, Double> spans = new HashMap<>();
+        private long sealed;
 
         synchronized void clear() {
             spans.clear();
+        }
+
+        /** When the last span of the name {@code seal} ended. */
+        synchronized long sealed() {
+            return sealed;
         }
 
         synchronized Map<String, Double> take() {
@@ -258,7 +414,8 @@ public record HandoverBench(OptionalInt threads, List<Integer> tokens, int repet
         public synchronized void onMeasurements(List<Measurement> measurements) {
             for (Measurement each : measurements) {
                 if (each.name().equals("baton:kv_handover")) {
-                    spans.merge(each.labels().getOrDefault("phase", ""), each.value(), Double::sum);
+                    spans.put(each.labels().getOrDefault("phase", ""), each.value());
+                    sealed = each.labels().containsValue("seal") ? System.nanoTime() : sealed;
                 } else if (each.name().equals("vllm:nixl_xfer_time")) {
                     spans.put("transfer", each.value());
                 }
@@ -291,7 +448,7 @@ public record HandoverBench(OptionalInt threads, List<Integer> tokens, int repet
         private final BufferedReader out;
         private final PrintStream in;
 
-        Prefill(Path model, OptionalInt threads, int longest) throws IOException {
+        Prefill(Path model, String connector, OptionalInt threads, int longest) throws IOException {
             List<String> command = new ArrayList<>(List.of(
                     Path.of(System.getProperty("java.home"), "bin", "java").toString(),
                     "--enable-native-access=ALL-UNNAMED",
@@ -300,6 +457,7 @@ public record HandoverBench(OptionalInt threads, List<Integer> tokens, int repet
                     System.getProperty("java.class.path"),
                     HandoverBench.class.getName(),
                     model.toString(),
+                    connector,
                     String.valueOf(longest)));
             threads.ifPresent(count -> command.add(String.valueOf(count)));
             process = new ProcessBuilder(command)
@@ -309,26 +467,12 @@ public record HandoverBench(OptionalInt threads, List<Integer> tokens, int repet
             in = new PrintStream(process.getOutputStream(), true, StandardCharsets.UTF_8);
         }
 
-        void awaitReady() throws IOException {
-            said();
+        /** Has a prompt prefilled; what it says then has {@code params}, and when it was {@code answered}. */
+        void begin(String id, int length, int which) {
+            in.println(id + " " + length + " " + which);
         }
 
-        /** Prefills a prompt; {@code params}, and when it was {@code answered}. */
-        JsonFields prefill(int length) throws IOException {
-            in.println(length);
-            return said();
-        }
-
-        Map<String, Double> spans() throws IOException {
-            JsonFields said = said();
-            return Map.of(
-                    "answer",
-                    said.number("answer").orElseThrow(),
-                    "seal",
-                    said.number("seal").orElseThrow());
-        }
-
-        private JsonFields said() throws IOException {
+        JsonFields said() throws IOException {
             while (true) {
                 String line = out.readLine();
                 if (line == null) {
@@ -357,28 +501,29 @@ public record HandoverBench(OptionalInt threads, List<Integer> tokens, int repet
     /** The prefill process: prefills one prompt for each line of its input. */
     public static void main(String[] args) throws Exception {
         JsonMapper json = JsonMapper.builder().build();
-        OptionalInt threads = args.length > 2 ? OptionalInt.of(Integer.parseInt(args[2])) : OptionalInt.empty();
+        int longest = Integer.parseInt(args[2]);
+        OptionalInt threads = args.length > 3 ? OptionalInt.of(Integer.parseInt(args[3])) : OptionalInt.empty();
         Recorder recorder = new Recorder();
-        EngineConfig config = config(Path.of(args[0]), KvRole.PRODUCER, threads, Integer.parseInt(args[1]));
+        EngineConfig config = config(Path.of(args[0]), args[1], KvRole.PRODUCER, threads, longest);
         try (LocalEngine engine = LocalEngine.start(config, recorder)) {
-            System.out.println(SAYS + "{}");
+            long blockBytes =
+                    engine.model().kvLayout(BLOCK_SIZE, engine.model().dtype()).blockBytes();
+            say(json, TransferAlone.offer(json, longest / BLOCK_SIZE, blockBytes));
             BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
             for (String line = in.readLine(); line != null; line = in.readLine()) {
+                String[] asked = line.split(" ");
                 recorder.clear();
                 BlockingQueue<GenerationEvent.Finished> ends = new LinkedBlockingQueue<>();
                 long[] answered = new long[1];
+                int[] prompt = prompt(
+                        Integer.parseInt(asked[1]),
+                        Integer.parseInt(asked[2]),
+                        engine.model().vocabularySize());
                 engine.submit(
-                        new GenerationRequest(
-                                "prefill-" + System.nanoTime(),
-                                prompt(Integer.parseInt(line), engine.model().vocabularySize()),
-                                SamplingParams.builder()
-                                        .temperature(0)
-                                        .ignoreEos(true)
-                                        .maxTokens(OUTPUT)
-                                        .build(),
-                                Optional.of(JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\": true}")),
-                                Optional.empty(),
-                                0),
+                        request(
+                                asked[0],
+                                prompt,
+                                Optional.of(JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\": true}"))),
                         event -> {
                             if (event instanceof GenerationEvent.Finished end) {
                                 answered[0] = System.nanoTime();
@@ -388,13 +533,17 @@ public record HandoverBench(OptionalInt threads, List<Integer> tokens, int repet
                 JsonFields params = await(ends).kvTransferParams().orElseThrow();
                 ObjectNode answer = json.createObjectNode().put("answered", answered[0]);
                 answer.set("params", params.toJson());
-                System.out.println(SAYS + json.writeValueAsString(answer));
-                ObjectNode spans = json.createObjectNode();
-                for (String span : List.of("answer", "seal")) {
-                    spans.put(span, recorder.await(span));
-                }
-                System.out.println(SAYS + json.writeValueAsString(spans));
+                say(json, answer);
+                say(
+                        json,
+                        json.createObjectNode()
+                                .put("seal", recorder.await("seal"))
+                                .put("sealed", recorder.sealed()));
             }
         }
+    }
+
+    private static void say(JsonMapper json, ObjectNode what) {
+        System.out.println(SAYS + json.writeValueAsString(what));
     }
 }

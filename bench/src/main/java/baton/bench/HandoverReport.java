@@ -1,11 +1,9 @@
 package baton.bench;
 
-import baton.bench.TransferReport.Rate;
 import java.io.PrintWriter;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
-import java.util.Optional;
 import java.util.function.ToDoubleFunction;
 import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ArrayNode;
@@ -13,15 +11,25 @@ import tools.jackson.databind.node.ObjectNode;
 
 /** What {@link HandoverBench} measured. */
 public record HandoverReport(List<ModelReport> models) {
-    /** The parts of a hand-over in their order; all but the answer and the way to the decode instance are in its time to the first step. */
+    /** The connector that pushes: the two legs of its requests come at once. */
+    static final String PUSH = "NixlPushConnector";
+
+    /** The parts of a hand-over in their order. */
     static final List<String> PHASES =
-            List.of("answer", "pass on", "queue", "handshake", "blocks", "seals", "check", "start");
+            List.of("seal", "answer", "pass on", "queue", "handshake", "blocks", "seals", "check", "start");
+
+    /** The same where both legs came at once: {@code push} is what the last layer took, and the word that it is there. */
+    static final List<String> PUSH_PHASES = List.of("seal", "push", "seals", "check", "start");
 
     /** @param firstHandshake seconds of the first contact */
-    public record ModelReport(String name, double firstHandshake, List<Size> sizes) {}
+    public record ModelReport(String name, String connector, double firstHandshake, List<Size> sizes) {
+        List<String> phases() {
+            return connector.equals(PUSH) ? PUSH_PHASES : PHASES;
+        }
+    }
 
-    /** @param alone the transfer without the engines, if it was measured */
-    public record Size(int tokens, long bytes, List<Handover> handovers, Optional<Rate> alone) {
+    /** @param alone the transfer while no engine was at work */
+    public record Size(int tokens, long bytes, List<Handover> handovers, Timing alone) {
         /** The median of something in all hand-overs. */
         public double median(ToDoubleFunction<Handover> of) {
             return Timing.median(handovers.stream().map(of::applyAsDouble).toList());
@@ -31,11 +39,9 @@ public record HandoverReport(List<ModelReport> models) {
             return handovers.stream().mapToDouble(of).min().orElseThrow();
         }
 
-        /** Seconds of the transfer: alone if that was measured, else within the hand-overs. */
+        /** Seconds of the transfer alone. */
         public double transfer(boolean best) {
-            return alone.map(rate -> best ? rate.timing().best() : rate.timing().median())
-                    .orElseGet(
-                            () -> best ? best(each -> each.span("transfer")) : median(each -> each.span("transfer")));
+            return best ? alone.best() : alone.median();
         }
 
         /** How many times the transfer a hand-over takes, median to median or best to best. */
@@ -44,10 +50,16 @@ public record HandoverReport(List<ModelReport> models) {
         }
     }
 
-    /** @param spans seconds by what was done */
-    public record Handover(Map<String, Double> spans) {
+    /**
+     * @param spans seconds by what was done
+     * @param atOnce whether decode was asked when prefill was, and not by prefill's answer
+     */
+    public record Handover(Map<String, Double> spans, boolean atOnce) {
         /** Seconds of a span. */
         public double span(String name) {
+            if (name.equals("push")) {
+                return Math.max(0, seconds() - span("seal") - span("seals") - span("check") - span("start"));
+            }
             Double seconds = spans.get(name);
             if (seconds == null) {
                 throw new IllegalArgumentException("name=%s was not recorded, only %s".formatted(name, spans.keySet()));
@@ -55,17 +67,26 @@ public record HandoverReport(List<ModelReport> models) {
             return seconds;
         }
 
-        /** From prefill's last token to decode's first step. */
+        /** From the end of prefill's last forward pass to decode's first step. */
         public double seconds() {
-            return span("answer") + span("pass on") + span("to first step");
+            // Decode that was asked at once was so long before prefill's answer.
+            double seconds = span("seal") + span("answer") + span("pass on") + span("to first step");
+            // The prefill's thread may have lost its processor before it told when the seals were made, but decode
+            // reads them.
+            return Math.max(seconds, span("seals") + span("check") + span("start"));
         }
     }
 
     public void print(PrintWriter out) {
         out.println(
-                "Handing prompts over: from prefill's last token to decode's first step; milliseconds, median (best)");
+                "Handing prompts over: from prefill's last forward pass to decode's first step; milliseconds, median (best)");
         for (ModelReport model : models) {
-            out.printf(Locale.ROOT, "%n%s; first contact %.1f ms%n", model.name(), model.firstHandshake() * 1e3);
+            out.printf(
+                    Locale.ROOT,
+                    "%n%s, %s; first contact %.1f ms%n",
+                    model.name(),
+                    model.connector(),
+                    model.firstHandshake() * 1e3);
             for (Size size : model.sizes()) {
                 out.printf(
                         Locale.ROOT,
@@ -74,25 +95,18 @@ public record HandoverReport(List<ModelReport> models) {
                         size.bytes() / 1048576.0,
                         size.handovers().size());
                 line(out, "hand-over", size.median(Handover::seconds), size.best(Handover::seconds));
-                line(
-                        out,
-                        size.alone().isPresent() ? "transfer alone" : "transfer within",
-                        size.transfer(false),
-                        size.transfer(true));
+                line(out, "transfer alone", size.transfer(false), size.transfer(true));
                 out.printf(Locale.ROOT, "  %-16s %8.2f (%.2f)%n", "ratio", size.ratio(false), size.ratio(true));
-                for (String phase : PHASES) {
+                for (String phase : model.phases()) {
                     line(out, "  " + phase, size.median(each -> each.span(phase)), size.best(each -> each.span(phase)));
                 }
-                line(
-                        out,
-                        "(transfer within)",
-                        size.median(each -> each.span("transfer")),
-                        size.best(each -> each.span("transfer")));
-                line(
-                        out,
-                        "(sealing before)",
-                        size.median(each -> each.span("seal")),
-                        size.best(each -> each.span("seal")));
+                if (!model.connector().equals(PUSH)) {
+                    line(
+                            out,
+                            "(transfer within)",
+                            size.median(each -> each.span("transfer")),
+                            size.best(each -> each.span("transfer")));
+                }
             }
         }
         out.flush();
@@ -106,8 +120,10 @@ public record HandoverReport(List<ModelReport> models) {
         ObjectNode root = JsonMapper.builder().build().createObjectNode();
         ArrayNode all = root.putArray("models");
         for (ModelReport model : models) {
-            ObjectNode node =
-                    all.addObject().put("model", model.name()).put("first_handshake_seconds", model.firstHandshake());
+            ObjectNode node = all.addObject()
+                    .put("model", model.name())
+                    .put("connector", model.connector())
+                    .put("first_handshake_seconds", model.firstHandshake());
             ArrayNode sizes = node.putArray("sizes");
             for (Size size : model.sizes()) {
                 ObjectNode each = sizes.addObject()
@@ -118,7 +134,7 @@ public record HandoverReport(List<ModelReport> models) {
                         .put("transfer_seconds", size.transfer(false))
                         .put("best_transfer_seconds", size.transfer(true));
                 ObjectNode phases = each.putObject("phases");
-                PHASES.forEach(phase -> phases.put(phase, size.median(handover -> handover.span(phase))));
+                model.phases().forEach(phase -> phases.put(phase, size.median(handover -> handover.span(phase))));
             }
         }
         return root;

@@ -181,6 +181,13 @@ final class BenchCommand {
         private boolean skip1b;
 
         @Option(
+                names = "--connector",
+                split = ",",
+                paramLabel = "NAME",
+                description = "NixlConnector, NixlPushConnector (default: both).")
+        private List<String> connectors = HandoverBench.CONNECTORS;
+
+        @Option(
                 names = "--tokens",
                 split = ",",
                 paramLabel = "N",
@@ -201,7 +208,11 @@ final class BenchCommand {
         public Integer call() throws IOException {
             PrintWriter err = spec.commandLine().getErr();
             HandoverBench bench = new HandoverBench(
-                    threads == null ? OptionalInt.empty() : OptionalInt.of(threads), tokens, repetitions, line -> {
+                    connectors,
+                    threads == null ? OptionalInt.empty() : OptionalInt.of(threads),
+                    tokens,
+                    repetitions,
+                    line -> {
                         err.println(line);
                         err.flush();
                     });

@@ -25,6 +25,7 @@ import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
 import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.MethodSource;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.node.ObjectNode;
@@ -272,6 +273,54 @@ class NixlHandoverTest {
                 () -> "the router does not see it",
                 () -> front.metric("baton:router_instances_up", "") == 2);
         assertThat(front.complete(prompt, MAX_TOKENS).tokenIds()).isEqualTo(expected);
+    }
+
+    /** The prefill instance's lease is of 30 s, as it is if nothing is said. */
+    @Test
+    void blocksThatADeadInstanceHadNotReadYetAreBackLongBeforeTheirLeaseIsOver() throws Exception {
+        Instance busy = serve("busy", "kv_consumer", "--max-num-seqs", "1");
+        Instance front = route("busy-router", prefill, busy);
+        // They know each other.
+        front.complete(Ledgers.prompt(100, 60), 1);
+        HttpResponse<InputStream> running = busy.stream(
+                "/v1/completions",
+                Instances.greedy(Ledgers.prompt(20, 61), 1900).put("ignore_eos", true));
+        assertThat(running.statusCode()).isEqualTo(200);
+        double orphaned = prefill.metric("baton:kv_orphaned_leases_total", "");
+        try (ExecutorService clients = Executors.newVirtualThreadPerTaskExecutor()) {
+            Future<Reply> waiting = clients.submit(() -> front.complete(Ledgers.prompt(200, 62), 1));
+            Await.until(
+                    Instances.DEADLINE, () -> "nothing waits", () -> busy.metric("vllm:num_requests_waiting", "") == 1);
+            // After a few steps more it has said what it wants.
+            double tokens = busy.metric("vllm:generation_tokens_total", "");
+            Await.until(
+                    Instances.DEADLINE,
+                    () -> "it stands still",
+                    () -> busy.metric("vllm:generation_tokens_total", "") > tokens + 8);
+            assertThat(prefill.metric("baton:kv_blocks_used", "")).isPositive();
+            busy.kill();
+            prefill.awaitRest();
+            assertThat(prefill.metric("baton:kv_orphaned_leases_total", "")).isEqualTo(orphaned + 1);
+            assertThat(waiting.get(60, TimeUnit.SECONDS).status()).isNotEqualTo(200);
+        }
+        running.body().close();
+    }
+
+    /** What the server refuses, and what only the engine does. */
+    @ParameterizedTest(name = "{0}={1}")
+    @CsvSource({"temperature, -1", "max_tokens, 1000000", "logit_bias, '{\"1000000\": 1}'"})
+    void aDecodeRequestThatIsRefusedGivesTheBlocksBackAtOnce(String field, String value) throws Exception {
+        ObjectNode first = Instances.greedy(Ledgers.prompt(200, 51), 1);
+        first.set("kv_transfer_params", Instances.JSON.readTree("{\"do_remote_decode\": true}"));
+        JsonNode params =
+                prefill.post("/v1/completions", first.toString()).json().path("kv_transfer_params");
+        double expired = prefill.metric("vllm:nixl_num_kv_expired_reqs_total", "");
+        ObjectNode second = Instances.greedy(Ledgers.prompt(200, 51), MAX_TOKENS);
+        second.set("kv_transfer_params", params);
+        second.set(field, Instances.JSON.readTree(value));
+        assertThat(decode.post("/v1/completions", second.toString()).status()).isEqualTo(400);
+        prefill.awaitRest();
+        assertThat(prefill.metric("vllm:nixl_num_kv_expired_reqs_total", "")).isEqualTo(expired);
     }
 
     /** A prefill instance that dies with its blocks asked for, and one that comes back in another life on the same address. */

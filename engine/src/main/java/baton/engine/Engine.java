@@ -3,6 +3,7 @@ package baton.engine;
 import baton.engine.model.ModelConfig;
 import baton.engine.text.ChatTemplate;
 import baton.engine.text.Tokenizer;
+import baton.kv.JsonFields;
 import java.util.Optional;
 import java.util.function.Consumer;
 
@@ -27,6 +28,14 @@ public interface Engine extends AutoCloseable {
      * @throws EngineUnavailableException if the engine is stopping, has failed or has too many requests waiting
      */
     void submit(GenerationRequest request, Consumer<GenerationEvent> sink);
+
+    /**
+     * A request will not be submitted, because it was refused before. Who keeps blocks for it hears that they are not needed; {@link
+     * #submit} does so itself for what it refuses.
+     *
+     * @param id that it would have had
+     */
+    default void refused(String id, JsonFields kvTransferParams) {}
 
     /** Ends a request, if it is still there, with {@link FinishReason#ABORT}. */
     void abort(String id);

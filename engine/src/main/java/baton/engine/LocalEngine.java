@@ -14,6 +14,7 @@ import baton.engine.text.Tokenizer;
 import baton.kv.BlockHasher;
 import baton.kv.ConfigException;
 import baton.kv.DType;
+import baton.kv.JsonFields;
 import baton.kv.Ticker;
 import baton.kv.connector.KvConnectors;
 import java.io.IOException;
@@ -57,6 +58,8 @@ public final class LocalEngine implements Engine {
         record Submit(Live live, List<Request> sequences) implements Command {}
 
         record Abort(String id) implements Command {}
+
+        record Refused(String id, JsonFields kvTransferParams) implements Command {}
 
         record ResetPrefixCache(CompletableFuture<Boolean> done) implements Command {}
 
@@ -294,6 +297,22 @@ public final class LocalEngine implements Engine {
 
     @Override
     public void submit(GenerationRequest request, Consumer<GenerationEvent> sink) {
+        try {
+            admit(request, sink);
+        } catch (RuntimeException e) {
+            request.kvTransferParams().ifPresent(params -> refused(request.id(), params));
+            throw e;
+        }
+    }
+
+    @Override
+    public void refused(String id, JsonFields kvTransferParams) {
+        if (!closed) {
+            commands.add(new Command.Refused(id, kvTransferParams));
+        }
+    }
+
+    private void admit(GenerationRequest request, Consumer<GenerationEvent> sink) {
         validate(request);
         SamplingParams sampling = request.sampling();
         if (pending.addAndGet(sampling.n()) > (long) config.maxNumSeqs() + config.maxWaiting()) {
@@ -506,6 +525,7 @@ public final class LocalEngine implements Engine {
                     List.copyOf(live.left()).forEach(core::abort);
                 }
             }
+            case Command.Refused(String id, JsonFields kvTransferParams) -> core.refused(id, kvTransferParams);
             case Command.ResetPrefixCache(CompletableFuture<Boolean> done) -> done.complete(core.resetPrefixCache());
             case Command.Look() -> toLook.set(false);
             case Command.Stop() -> {
@@ -530,7 +550,7 @@ public final class LocalEngine implements Engine {
                 case Command.Submit(Live _, List<Request> sequences) ->
                     sequences.forEach(sequence -> sequence.refuse(whyUnavailable()));
                 case Command.ResetPrefixCache(CompletableFuture<Boolean> done) -> done.complete(false);
-                case Command.Abort _, Command.Look _, Command.Stop _ -> {}
+                case Command.Abort _, Command.Refused _, Command.Look _, Command.Stop _ -> {}
             }
         }
         try {

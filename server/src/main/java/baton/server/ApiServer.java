@@ -45,6 +45,7 @@ import java.util.stream.Collectors;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 import tools.jackson.core.JsonGenerator;
+import tools.jackson.databind.node.ObjectNode;
 
 /**
  * The OpenAI HTTP API of one instance, as vLLM serves it.
@@ -99,10 +100,12 @@ public final class ApiServer implements AutoCloseable {
     private final Map<String, Map<HttpMethod, Consumer<Exchange>>> routes = Map.ofEntries(
             Map.entry(
                     "/v1/completions",
-                    Map.of(HttpMethod.POST, exchange -> generate(exchange, RequestReader::completion))),
+                    Map.of(
+                            HttpMethod.POST,
+                            exchange -> generate(exchange, Call.Api.COMPLETION, RequestReader::completion))),
             Map.entry(
                     "/v1/chat/completions",
-                    Map.of(HttpMethod.POST, exchange -> generate(exchange, RequestReader::chat))),
+                    Map.of(HttpMethod.POST, exchange -> generate(exchange, Call.Api.CHAT, RequestReader::chat))),
             Map.entry(MODELS, Map.of(HttpMethod.GET, this::models)),
             Map.entry("/health", Map.of(HttpMethod.GET, this::health)),
             Map.entry("/ping", Map.of(HttpMethod.GET, this::health, HttpMethod.POST, this::health)),
@@ -328,7 +331,7 @@ public final class ApiServer implements AutoCloseable {
         }
     }
 
-    private void generate(Exchange exchange, BiFunction<RequestReader, JsonFields, Call> read) {
+    private void generate(Exchange exchange, Call.Api api, BiFunction<RequestReader, JsonFields, Call> read) {
         refuseWhenStopping();
         Optional<String> header = requestIdHeader(exchange.request());
         readBody(
@@ -338,11 +341,20 @@ public final class ApiServer implements AutoCloseable {
                         () -> {
                             JsonFields fields = reader.parse(body);
                             Optional<String> own = reader.requestId(fields).map(id -> requireId("request_id", id));
-                            Call call = read.apply(reader, fields);
                             String id = header.or(() -> own)
                                     .orElseGet(
                                             () -> UUID.randomUUID().toString().replace("-", ""));
-                            return Map.entry(id, call);
+                            try {
+                                return Map.entry(id, read.apply(reader, fields));
+                            } catch (RuntimeException e) {
+                                fields.value("kv_transfer_params")
+                                        .filter(ObjectNode.class::isInstance)
+                                        .map(ObjectNode.class::cast)
+                                        .ifPresent(params -> engine.refused(
+                                                Generation.engineId(api, api.idPrefix() + id, 0),
+                                                JsonFields.of("kv_transfer_params", params)));
+                                throw e;
+                            }
                         },
                         identified -> start(exchange, identified.getKey(), identified.getValue())));
     }

@@ -68,14 +68,18 @@ final class Generation {
         this.whenEnded = whenEnded;
         Call call = head.call();
         for (int prompt = 0; prompt < call.prompts().size(); prompt++) {
-            String number = call.api() == Call.Api.COMPLETION ? "-" + prompt : "";
-            engineIds.add(head.id() + number + "-" + idSuffix);
+            engineIds.add(engineId(call.api(), head.id(), prompt) + "-" + idSuffix);
             promptLogprobs.add(Optional.empty());
         }
         for (int index = 0; index < call.sequences(); index++) {
             choices.add(new Choice(index));
         }
         unfinished = choices.size();
+    }
+
+    /** What the engine knows a prompt by, before a random end that differs from that of the request's other leg. */
+    static String engineId(Call.Api api, String id, int prompt) {
+        return api == Call.Api.COMPLETION ? id + "-" + prompt : id;
     }
 
     /** Hands the call to the engine. */

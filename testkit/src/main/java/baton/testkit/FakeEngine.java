@@ -31,6 +31,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import java.util.function.IntConsumer;
 import java.util.stream.IntStream;
 
 /**
@@ -39,6 +40,7 @@ import java.util.stream.IntStream;
  * what a connector moved can be checked byte by byte.
  */
 public final class FakeEngine implements AutoCloseable {
+    private IntConsumer afterLayer = _ -> {};
     private final Arena arena = Arena.ofShared();
     private final KvLayout layout;
     private final SchedulerConnector scheduler;
@@ -217,6 +219,11 @@ public final class FakeEngine implements AutoCloseable {
         return step(Set.of(), shares);
     }
 
+    /** @param then done from now on after each layer of each step, given its index */
+    public void afterEachLayer(IntConsumer then) {
+        afterLayer = then;
+    }
+
     public WorkerReport step(Set<String> preempted, Share... shares) {
         List<ScheduledRequest> scheduled = Arrays.stream(shares)
                 .map(share -> new ScheduledRequest(
@@ -242,6 +249,7 @@ public final class FakeEngine implements AutoCloseable {
             for (RankSide rank : ranks) {
                 rank.worker().saveLayer(layer);
             }
+            afterLayer.accept(layer);
         }
         for (RankSide rank : ranks) {
             if (rank.worker().wantsHidden()) {

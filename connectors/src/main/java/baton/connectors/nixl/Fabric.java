@@ -28,6 +28,12 @@ public interface Fabric {
     SideServer serve(String host, int port, Map<Rank, RankInfo> ranks) throws TransferException;
 
     /**
+     * Has, with itself, what comes with the first contact of a peer, so that this is done before there are requests: classes are
+     * loaded and security providers set up, which is most of what a first contact takes. What fails is left out.
+     */
+    default void rehearse(NixlSettings.Address self) {}
+
+    /**
      * Asks a peer's side channel about one of its ranks. Waits; may be called from any thread.
      *
      * @throws TransferException if there is no answer in time, or not a good one

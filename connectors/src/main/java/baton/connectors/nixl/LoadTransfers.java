@@ -20,6 +20,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.OptionalInt;
 import java.util.concurrent.CompletableFuture;
 import java.util.zip.CRC32C;
 
@@ -89,6 +90,7 @@ final class LoadTransfers {
     private final Fabric fabric;
     private final TransferStats stats;
     private final Ticker ticker;
+    private final Runnable wake;
     private final List<Part> parts;
     private final List<Started> started = new ArrayList<>();
     /** By piece and head of ours. */
@@ -97,6 +99,9 @@ final class LoadTransfers {
     /** By piece; set by who has digested it, before its transfer or its task is over. */
     private final boolean[] isDigested;
 
+    /** The agent has told of blocks before the transfer was over. */
+    private volatile boolean told;
+
     private final List<CompletableFuture<Boolean>> digesting = new ArrayList<>();
     private final List<Span> spans = new ArrayList<>();
     private long phaseBegan;
@@ -104,10 +109,13 @@ final class LoadTransfers {
     private String failure = "";
     private Optional<Result> result = Optional.empty();
     private boolean cancelled;
+    /** Some digests were made before all blocks were here. */
+    private boolean early;
 
     /**
-     * @param arrived the blocks are here, and only to be checked
+     * @param arrived the blocks are here, and only to be checked, with the digests of them that there are already
      * @param mostParts in which they may come
+     * @param wake called by any thread when digests are done that {@link #advance} waits for
      */
     LoadTransfers(
             BlockMap map,
@@ -117,8 +125,9 @@ final class LoadTransfers {
             Fabric fabric,
             TransferStats stats,
             Ticker ticker,
-            boolean arrived,
+            Optional<PushedDigests> arrived,
             int mostParts,
+            Runnable wake,
             Duration timeout)
             throws TransferException {
         this.map = map;
@@ -128,6 +137,7 @@ final class LoadTransfers {
         this.fabric = fabric;
         this.stats = stats;
         this.ticker = ticker;
+        this.wake = wake;
         this.phaseBegan = ticker.nanos();
         this.parts = parts(mostParts);
         this.digests =
@@ -139,7 +149,11 @@ final class LoadTransfers {
                 remotes.get(heads.source()).needScratch(fabric, agent, map.sealSlots());
             }
         }
-        if (!arrived) {
+        early = arrived.isPresent() && isChecked();
+        if (early) {
+            takeOver(arrived.get());
+        }
+        if (arrived.isEmpty()) {
             int layers = cache.layout().layers();
             for (Part part : parts) {
                 for (Heads heads : map.heads()) {
@@ -151,6 +165,18 @@ final class LoadTransfers {
                         part.transfers.add(start(heads, map.ranges(heads, pieces, 0, layers), timeout, NOBODY));
                     }
                 }
+            }
+        }
+    }
+
+    private void takeOver(PushedDigests arrived) {
+        int heads = cache.layout().kvHeads();
+        for (int piece = 0; piece < isDigested.length; piece++) {
+            isDigested[piece] = true;
+            for (int head = 0; head < heads; head++) {
+                OptionalInt digest = arrived.of(piece, head);
+                isDigested[piece] &= digest.isPresent();
+                digests[piece * heads + head] = digest.orElse(0);
             }
         }
     }
@@ -174,6 +200,11 @@ final class LoadTransfers {
 
     Optional<Result> result() {
         return result;
+    }
+
+    /** True if the agent told of blocks before the transfer was over. */
+    boolean wasTold() {
+        return told;
     }
 
     /** What its phases took, when it is over. */
@@ -231,6 +262,15 @@ final class LoadTransfers {
                     fail("the blocks could not be checked: " + broken.get().getMessage());
                 } else {
                     Map<Integer, Rejection> bad = compare();
+                    if (early && !bad.isEmpty()) {
+                        // Digests that were made on the way may be of what was there before: what counts is what is
+                        // there now.
+                        early = false;
+                        Arrays.fill(isDigested, false);
+                        parts.forEach(part -> part.digested = false);
+                        digestWhatIsHere();
+                        yield true;
+                    }
                     enter(Phase.OVER);
                     result = Optional.of(bad.isEmpty() ? new Result.Good() : new Result.Bad(bad));
                 }
@@ -368,6 +408,7 @@ final class LoadTransfers {
             } catch (RuntimeException | Error e) {
                 done.completeExceptionally(e);
             }
+            wake.run();
         });
     }
 
@@ -401,6 +442,7 @@ final class LoadTransfers {
 
         @Override
         public void arrived(int block, long from, long bytes) {
+            told = true;
             KvLayout layout = cache.layout();
             int first = part.from + block * each;
             int last = Math.min(first + each, part.to);

@@ -37,7 +37,7 @@ import org.slf4j.LoggerFactory;
  *
  *   A request's reference is read when it comes, once. While the request waits and while it loads, the owner of the blocks hears
  *   that they are wanted. A reference is used up by one load, or given back unused: when the whole prompt is here anyway, or when
- *   the request ends before it had blocks. A request whose load failed never loads again.
+ *   the request ends before it had blocks, or was refused. A request whose load failed never loads again.
  *
  * Being read (prefill)
  *
@@ -112,7 +112,9 @@ final class NixlScheduler implements SchedulerConnector {
         generations = new long[first.blocks()];
         writers = new long[first.blocks()];
         try {
-            server = Optional.of(fabric.serve(settings.host(), settings.port(), ranks));
+            Fabric.SideServer serving = fabric.serve(settings.host(), settings.port(), ranks);
+            server = Optional.of(serving);
+            fabric.rehearse(new NixlSettings.Address(settings.host(), serving.port()));
         } catch (TransferException e) {
             throw new ConfigException(
                     "side_channel_port",
@@ -141,14 +143,7 @@ final class NixlScheduler implements SchedulerConnector {
                 tracked.nextTurn = settings.bidirectional() && prefilledElsewhere;
                 if (prefilledElsewhere || earlierTurn) {
                     tracked.leastTokens = prefilledElsewhere ? 1 : settings.recomputeThreshold() + 1;
-                    accept(
-                            request,
-                            tracked,
-                            Reference.read(
-                                    params,
-                                    mode == TransferMode.PUSH
-                                            ? Optional.of(TransferMode.commonId(request.id()))
-                                            : Optional.empty()));
+                    accept(request, tracked, Reference.read(params, idOfBothLegs(request.id())));
                 }
             } catch (ConfigException e) {
                 log.warn(
@@ -158,6 +153,25 @@ final class NixlScheduler implements SchedulerConnector {
                         brief(params));
             }
         });
+    }
+
+    @Override
+    public void onRefused(String requestId, JsonFields params) {
+        try {
+            if (params.bool("do_remote_prefill").orElse(false)) {
+                unused.add(Reference.read(params, idOfBothLegs(requestId)));
+            }
+        } catch (ConfigException e) {
+            log.warn(
+                    "request {} is refused, and nobody can be told that it needs no blocks: {}",
+                    requestId,
+                    e.getMessage());
+        }
+    }
+
+    /** What the prefill instance knows a request by if its reference does not say it. */
+    private Optional<String> idOfBothLegs(String requestId) {
+        return mode == TransferMode.PUSH ? Optional.of(TransferMode.commonId(requestId)) : Optional.empty();
     }
 
     /** A reference that cannot be right is refused here; what only its owner can tell is found out by the worker. */

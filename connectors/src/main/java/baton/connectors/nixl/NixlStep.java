@@ -42,8 +42,12 @@ record NixlStep(
      * @param blocks that have them here
      * @param prompt digest of the whole prompt, if the source does not say what it is of
      */
-    record Load(
-            String requestId, Reference source, int firstToken, int tokens, int[] blocks, Optional<String> prompt) {}
+    record Load(String requestId, Reference source, int firstToken, int tokens, int[] blocks, Optional<String> prompt) {
+        /** The same from another source. */
+        Load from(Reference other) {
+            return new Load(requestId, other, firstToken, tokens, blocks, prompt);
+        }
+    }
 
     /**
      * Blocks that are kept for others.

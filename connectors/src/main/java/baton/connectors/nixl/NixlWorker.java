@@ -3,6 +3,7 @@ package baton.connectors.nixl;
 import baton.connectors.nixl.RemoteEngine.RemoteRank;
 import baton.kv.ConfigException;
 import baton.kv.KvCache;
+import baton.kv.KvLayout;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
 import baton.kv.connector.HandshakeMetadata;
@@ -50,7 +51,7 @@ import org.slf4j.LoggerFactory;
  * If it is given up before, nothing is reported until the owner has said that it does not write any more, or is cut off, by which
  * its writes end. It stays cut off: it may still hold our registration, and not know that it was given up.
  *
- * Messages: those of Notice, and between ours "PUSH_DONE:<request>:<digest of the prompt>:<block>=<generation>,...", "PUSH_FAILED:<request>" and
+ * Messages: those of Notice, and between ours PushedDigests.Part, "PUSH_DONE:<request>:<digest of the prompt>:<block>=<generation>,...", "PUSH_FAILED:<request>" and
  * "PUSH_CANCEL:<request>".
  */
 
@@ -90,8 +91,13 @@ final class NixlWorker implements WorkerConnector {
      */
     private final Map<String, Held> early = new HashMap<>();
 
-    private int[] toSeal = {};
+    private Optional<Seals.Sealing> sealing = Optional.empty();
+    /** When the step was computed, if it completed what others read. */
+    private OptionalLong computed = OptionalLong.empty();
+
     private int sideChannelPort;
+    /** The agent tells of blocks while they come, so that they need not come in parts to be digested meanwhile. */
+    private boolean agentTells;
 
     /** What there is once the pool is known. */
     private record Pool(
@@ -192,7 +198,9 @@ final class NixlWorker implements WorkerConnector {
         for (NixlStep.Opened opened : step.opened()) {
             pool().seals().open(opened.block(), opened.generation());
         }
-        toSeal = step.sealed();
+        sealing = step.sealed().length == 0
+                ? Optional.empty()
+                : Optional.of(pool().seals().begin(step.sealed()));
         for (NixlStep.Lease lease : step.leases()) {
             Held kept = new Held(lease.requestId(), now + lease.nanos());
             Held said = early.remove(key(lease.requestId()));
@@ -220,7 +228,13 @@ final class NixlWorker implements WorkerConnector {
 
     @Override
     public void saveLayer(int layer) {
-        pool().pushes().layerIsDone(layer);
+        Pushes pushes = pool().pushes();
+        if (pushes.isFed()) {
+            // Whoever asks for the blocks after the step has begun need not wait for its end.
+            work();
+            pushes.layerIsDone(layer);
+        }
+        sealing.ifPresent(blocks -> blocks.complete(layer));
     }
 
     @Override
@@ -254,6 +268,8 @@ final class NixlWorker implements WorkerConnector {
             }
         }
         Set<String> sent = release(now);
+        computed.ifPresent(since -> stats.handover("seal", Duration.ofNanos(now() - since)));
+        computed = OptionalLong.empty();
         stats.log(now);
         boolean busy = !pulls.isEmpty()
                 || !messages.isEmpty()
@@ -264,15 +280,11 @@ final class NixlWorker implements WorkerConnector {
     }
 
     private void seal() {
-        if (toSeal.length == 0) {
-            return;
-        }
-        long before = now();
-        for (int block : toSeal) {
-            pool().seals().seal(block);
-        }
-        toSeal = new int[0];
-        stats.handover("seal", Duration.ofNanos(now() - before));
+        sealing.ifPresent(blocks -> {
+            computed = OptionalLong.of(now());
+            blocks.seal();
+        });
+        sealing = Optional.empty();
     }
 
     private void work() {
@@ -316,6 +328,9 @@ final class NixlWorker implements WorkerConnector {
             if (pulls.values().stream().noneMatch(pull -> pull.hear(from, text))) {
                 unknown(from, text);
             }
+        } else if (PushedDigests.Part.is(text)) {
+            // One that comes late says nothing that is needed.
+            pulls.values().forEach(pull -> pull.hearOfPart(from, text));
         } else if (text.startsWith(PUSH_CANCEL)) {
             pool().pushes().cancel(text.substring(PUSH_CANCEL.length()), from);
         } else {
@@ -620,6 +635,13 @@ final class NixlWorker implements WorkerConnector {
             return true;
         }
 
+        private BlockMap map(NixlStep.Load from, RemoteEngine owner) {
+            return new BlockMap(
+                    from,
+                    pool().info(),
+                    owner.ranks().stream().map(RemoteRank::info).toList());
+        }
+
         private void begin(RemoteEngine owner, long now) {
             engine = Optional.of(owner);
             owner.use(now);
@@ -634,16 +656,13 @@ final class NixlWorker implements WorkerConnector {
             } else if (mode == TransferMode.PUSH) {
                 register(owner, now);
             } else {
-                take(load, owner, false, now);
+                take(load, owner, Optional.empty(), now);
             }
         }
 
         /** @param arrived the blocks are here and only to be checked */
-        private void take(NixlStep.Load from, RemoteEngine owner, boolean arrived, long now) {
-            BlockMap map = new BlockMap(
-                    from,
-                    pool().info(),
-                    owner.ranks().stream().map(RemoteRank::info).toList());
+        private void take(NixlStep.Load from, RemoteEngine owner, Optional<PushedDigests> arrived, long now) {
+            BlockMap map = map(from, owner);
             Optional<Rejection> wrong = map.wrong();
             if (wrong.isPresent()) {
                 reject(wrong.get(), "the reference does not name the blocks of its tokens");
@@ -659,7 +678,8 @@ final class NixlWorker implements WorkerConnector {
                         stats,
                         context.ticker(),
                         arrived,
-                        pulls.size() <= MANY_LOADS ? PARTS : 1,
+                        agentTells || pulls.size() > MANY_LOADS ? 1 : PARTS,
+                        context.wake(),
                         Duration.ofNanos(Math.max(1, deadline - now))));
             } catch (TransferException | RuntimeException e) {
                 fail("transfer_setup_failed", String.valueOf(e.getMessage()), now);
@@ -681,7 +701,12 @@ final class NixlWorker implements WorkerConnector {
                     new Notice.PushRegistration.Instance(
                             source.engineId(), source.host(), source.port(), source.tensorParallelSize()),
                     context.pipelineParallelSize());
-            Push waiting = new Push();
+            KvLayout there = owner.ranks().getFirst().info().layout();
+            int tokens = load.firstToken() + load.tokens();
+            // Which blocks the owner has taken is not needed for this.
+            NixlStep.Load anyBlocks = load.from(source.at(new int[there.blocksFor(tokens)]));
+            Push waiting = new Push(
+                    new PushedDigests(map(anyBlocks, owner), pool().cache(), fabric.background(), context.wake()));
             owner.ranks().forEach(remote -> waiting.awaited.add(remote.peer().name()));
             push = Optional.of(waiting);
             for (RemoteRank remote : owner.ranks()) {
@@ -726,6 +751,20 @@ final class NixlWorker implements WorkerConnector {
             return false;
         }
 
+        private void hearOfPart(String from, String text) {
+            if (push.isEmpty() || transfers.isPresent() || over) {
+                return;
+            }
+            List<RemoteRank> ranks = engine.orElseThrow().ranks();
+            for (int source = 0; source < ranks.size(); source++) {
+                if (ranks.get(source).peer().name().equals(from)) {
+                    int rank = source;
+                    PushedDigests.Part.read(text, load.source().requestId())
+                            .ifPresent(part -> push.get().digests.written(rank, part));
+                }
+            }
+        }
+
         private boolean await(Push waiting, long now) {
             RemoteEngine owner = engine.orElseThrow();
             if (!owner.isConnected() && waiting.failure.isEmpty()) {
@@ -744,7 +783,7 @@ final class NixlWorker implements WorkerConnector {
             if (waiting.failure.isPresent() && !waiting.awaited.isEmpty()) {
                 giveUp(owner, waiting, now);
             }
-            if (!waiting.awaited.isEmpty()) {
+            if (!waiting.awaited.isEmpty() || !waiting.digests.isIdle()) {
                 return false;
             }
             if (cancelled) {
@@ -754,7 +793,7 @@ final class NixlWorker implements WorkerConnector {
             } else if (waiting.isOfAnotherPrompt(load)) {
                 reject(Rejection.MISMATCH, "they are of another prompt");
             } else {
-                take(waiting.proven(load), owner, true, now);
+                take(waiting.proven(load), owner, Optional.of(waiting.digests), now);
             }
             return true;
         }
@@ -777,6 +816,7 @@ final class NixlWorker implements WorkerConnector {
             }
             switch (result.get()) {
                 case LoadTransfers.Result.Good() -> {
+                    agentTells = moving.wasTold();
                     moving.spans().forEach(span -> stats.handover(span.phase(), span.duration()));
                     log.debug(
                             "request {}: {} tokens of request {} received; {}",
@@ -871,6 +911,11 @@ final class NixlWorker implements WorkerConnector {
         private Optional<PushedBlocks> blocks = Optional.empty();
         private Optional<String> failure = Optional.empty();
         private OptionalLong gaveUp = OptionalLong.empty();
+        private final PushedDigests digests;
+
+        private Push(PushedDigests digests) {
+            this.digests = digests;
+        }
 
         private boolean isOfAnotherPrompt(NixlStep.Load load) {
             return blocks.isPresent()
@@ -885,17 +930,8 @@ final class NixlWorker implements WorkerConnector {
             if (source.proof().isPresent() || blocks.isEmpty()) {
                 return load;
             }
-            Reference proven = new Reference(
-                    source.engineId(),
-                    source.requestId(),
-                    source.host(),
-                    source.port(),
-                    source.tensorParallelSize(),
-                    blocks.get().blocks(),
-                    source.tokens(),
-                    Optional.of(new Reference.Proof("", "", blocks.get().generations(), "", "")));
-            return new NixlStep.Load(
-                    load.requestId(), proven, load.firstToken(), load.tokens(), load.blocks(), load.prompt());
+            return load.from(source.at(blocks.get().blocks())
+                    .with(new Reference.Proof("", "", blocks.get().generations(), "", "")));
         }
     }
 
@@ -933,6 +969,7 @@ final class NixlWorker implements WorkerConnector {
         last.agent().close();
         for (Pull pull : pulls.values()) {
             pull.transfers.ifPresent(LoadTransfers::awaitCheck);
+            pull.push.ifPresent(push -> push.digests.await());
         }
         pulls.clear();
         engines.values().forEach(engine -> engine.close(List.of()));

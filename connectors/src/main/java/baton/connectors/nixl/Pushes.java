@@ -32,7 +32,7 @@ import org.slf4j.LoggerFactory;
  * blocks. Either may come first; they find each other by what their request ids have in common.
  *
  * What is complete is written: while a step computes, each layer of the blocks that the step fills, when the layer is done; what
- * was complete before the target came, at once. When all of a target's writes are done it hears so, with the generations of the
+ * was complete before the target came, at once, be it in the middle of a step. When all of a target's writes are done it hears so, with the generations of the
  * blocks, and checks them by their seals as after a read. It hears as well if it will never be so; then nothing is being written
  * any more.
  */
@@ -135,6 +135,11 @@ final class Pushes {
         return !targets.isEmpty();
     }
 
+    /** Whether this step computes what may be pushed. */
+    boolean isFed() {
+        return sources.values().stream().anyMatch(source -> source.afterStep > source.complete);
+    }
+
     // ---- what is asked for
 
     void register(Notice.PushRegistration registration, String from) {
@@ -182,12 +187,12 @@ final class Pushes {
         }
     }
 
-    /** A layer of what this step computes is in place. */
+    /** The layers up to this one of what this step computes are in place. */
     void layerIsDone(int layer) {
         for (Target target : targets) {
             Source source = sources.get(target.key());
             if (source != null && source.afterStep > source.complete) {
-                write(target, source, source.afterStep, layer, layer + 1);
+                write(target, source, source.afterStep, 0, layer + 1);
             }
         }
     }
@@ -311,8 +316,13 @@ final class Pushes {
                                         /* local= */ range.remote(), /* remote= */ range.local(), range.bytes()))
                                 .toList();
                 long before = ticker.nanos();
-                Transfer transfer = agent.start(
-                        Operation.WRITE, remote.peer(), ranges, Optional.empty(), settings.transferTimeout());
+                Optional<byte[]> written = remote.info().life().isEmpty()
+                        ? Optional.empty()
+                        : Optional.of(new PushedDigests.Part(layer, end, Math.min(target.begun[layer], pieces), pieces)
+                                .encode(target.registration.requestId())
+                                .getBytes(StandardCharsets.UTF_8));
+                Transfer transfer =
+                        agent.start(Operation.WRITE, remote.peer(), ranges, written, settings.transferTimeout());
                 target.writes.add(new Write(transfer, ranges.size(), Duration.ofNanos(ticker.nanos() - before)));
             }
             Arrays.fill(target.begun, layer, end, Math.max(target.begun[layer], pieces));

@@ -158,7 +158,12 @@ record Reference(
         }
     }
 
-    private Reference with(Proof own) {
+    /** This reference without a proof, to other blocks. */
+    Reference at(int[] others) {
+        return new Reference(engineId, requestId, host, port, tensorParallelSize, others, tokens, Optional.empty());
+    }
+
+    Reference with(Proof own) {
         return new Reference(engineId, requestId, host, port, tensorParallelSize, blocks, tokens, Optional.of(own));
     }
 

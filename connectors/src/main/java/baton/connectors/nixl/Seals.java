@@ -6,6 +6,7 @@ import java.lang.foreign.ValueLayout;
 import java.lang.invoke.VarHandle;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
+import java.util.Arrays;
 import java.util.Optional;
 import java.util.zip.CRC32C;
 
@@ -66,20 +67,62 @@ final class Seals {
         VarHandle.fullFence();
     }
 
-    /** The block is complete. */
-    void seal(int block) {
-        long entry = entry(block);
-        table.set(LONG, entry + SEALED, 0L);
-        CRC32C crc = new CRC32C();
-        int unit = unit(layout.blockSize());
-        for (int head = 0; head < layout.kvHeads(); head++) {
-            for (int slot = 0; slot < layout.blockSize(); slot += unit) {
-                int digest = digest(crc, pool, layout, block, head, slot, unit);
-                table.set(INT, entry + digestAt(layout, head, slot), digest);
+    /** Begins to seal blocks of which this step completes layer after layer. */
+    Sealing begin(int[] blocks) {
+        return new Sealing(blocks);
+    }
+
+    /** Blocks that are sealed together. Each layer is digested when it is complete, while it is in the processor's cache. */
+    final class Sealing {
+        private final int[] blocks;
+        /** By block, head and unit: over the layers so far. */
+        private final CRC32C[] digests;
+
+        private int layers;
+
+        private Sealing(int[] blocks) {
+            this.blocks = blocks;
+            int units = layout.blockSize() / unit(layout.blockSize());
+            digests = new CRC32C[blocks.length * layout.kvHeads() * units];
+            Arrays.setAll(digests, _ -> new CRC32C());
+        }
+
+        /** The blocks have the layers up to this one. */
+        void complete(int layer) {
+            for (; layers <= layer; layers++) {
+                int next = 0;
+                int unit = unit(layout.blockSize());
+                for (int block : blocks) {
+                    ByteBuffer bytes = bytes(pool, layout, block);
+                    for (int head = 0; head < layout.kvHeads(); head++) {
+                        for (int slot = 0; slot < layout.blockSize(); slot += unit) {
+                            update(digests[next++], bytes, layout, layers, head, slot, unit);
+                        }
+                    }
+                }
             }
         }
-        VarHandle.releaseFence();
-        table.set(LONG, entry + SEALED, table.get(LONG, entry));
+
+        /** The blocks are complete. */
+        void seal() {
+            complete(layout.layers() - 1);
+            int unit = unit(layout.blockSize());
+            for (int block : blocks) {
+                table.set(LONG, entry(block) + SEALED, 0L);
+            }
+            int next = 0;
+            for (int block : blocks) {
+                for (int head = 0; head < layout.kvHeads(); head++) {
+                    for (int slot = 0; slot < layout.blockSize(); slot += unit) {
+                        table.set(INT, entry(block) + digestAt(layout, head, slot), (int) digests[next++].getValue());
+                    }
+                }
+            }
+            VarHandle.releaseFence();
+            for (int block : blocks) {
+                table.set(LONG, entry(block) + SEALED, table.get(LONG, entry(block)));
+            }
+        }
     }
 
     /** Of what is in the block, or is being written to it. */
@@ -116,13 +159,27 @@ final class Seals {
     /** Digest of the slots {@code [slot, slot + slots)} of one head of a block, in all layers. */
     static int digest(CRC32C crc, MemorySegment pool, KvLayout layout, int block, int head, int slot, int slots) {
         crc.reset();
-        ByteBuffer bytes =
-                pool.asSlice(block * layout.blockBytes(), layout.blockBytes()).asByteBuffer();
-        int length = Math.toIntExact(slots * layout.entryBytes());
+        ByteBuffer bytes = bytes(pool, layout, block);
         for (int layer = 0; layer < layout.layers(); layer++) {
-            int at = Math.toIntExact(layout.entryOffset(layer, head, slot));
-            crc.update(bytes.limit(at + length).position(at));
+            update(crc, bytes, layout, layer, head, slot, slots);
         }
         return (int) crc.getValue();
+    }
+
+    /** The part of such a digest that is of one layer; all of them make it, in their order. */
+    static void update(
+            CRC32C crc, MemorySegment pool, KvLayout layout, int block, int layer, int head, int slot, int slots) {
+        update(crc, bytes(pool, layout, block), layout, layer, head, slot, slots);
+    }
+
+    private static void update(
+            CRC32C crc, ByteBuffer block, KvLayout layout, int layer, int head, int slot, int slots) {
+        int at = Math.toIntExact(layout.entryOffset(layer, head, slot));
+        crc.update(
+                block.limit(at + Math.toIntExact(slots * layout.entryBytes())).position(at));
+    }
+
+    private static ByteBuffer bytes(MemorySegment pool, KvLayout layout, int block) {
+        return pool.asSlice(block * layout.blockBytes(), layout.blockBytes()).asByteBuffer();
     }
 }

@@ -20,9 +20,14 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Executor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /** The machine's: mappable memory, the agent that the settings ask for, vLLM's side channel over ZeroMQ, virtual threads. */
 final class SystemFabric implements Fabric {
+    private static final Logger log = LoggerFactory.getLogger(SystemFabric.class);
+    private static final Duration REHEARSAL = Duration.ofSeconds(2);
+
     @Override
     public TransferAgent agent(NixlSettings settings) {
         try {
@@ -82,6 +87,24 @@ final class SystemFabric implements Fabric {
         return Optional.ofNullable(ranks.get(Handshake.readQuestion(frames.getFirst())))
                 .map(info -> List.of(info.toPayload(), Handshake.clock(System.nanoTime() / 1e9)))
                 .orElse(List.of());
+    }
+
+    @Override
+    public void rehearse(NixlSettings.Address self) {
+        try {
+            RankInfo info = ask(self, Rank.FIRST, REHEARSAL);
+            byte[] key = info.life().orElseThrow().key();
+            Reference reference = new Reference("", "", "", 0, 1, new int[0], 0, Optional.empty());
+            if (!reference.proven("", "", new long[0], "", key).isSignedWith(key)) {
+                throw new IllegalStateException("a reference is not as it was signed");
+            }
+            // Another kind of agent refuses the metadata.
+            try (TransferAgent visitor = EmbeddedAgent.open("rehearsal", EmbeddedAgent.Settings.at(self.host()))) {
+                visitor.connect(info.agent(), REHEARSAL);
+            }
+        } catch (TransferException e) {
+            log.debug("The first contact was not rehearsed: {}", e.getMessage());
+        }
     }
 
     @Override

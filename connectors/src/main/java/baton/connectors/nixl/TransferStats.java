@@ -51,8 +51,8 @@ final class TransferStats {
     }
 
     /**
-     * What a phase of a hand-over took. The owner's: {@code seal} for each step that sealed blocks, {@code answer} from the last
-     * step's forward pass to the reference. The reader's, one after the other: {@code queue} until the load is given to the workers,
+     * What a phase of a hand-over took. The owner's: {@code seal} from a step's forward pass until what it completed is sealed
+     * and told, {@code answer} from then to the reference. The reader's, one after the other: {@code queue} until the load is given to the workers,
      * {@code handshake} until the owner is connected, {@code blocks}, {@code seals} and {@code check} until these are done, and {@code start}
      * until the step that computes the first token.
      */

@@ -212,6 +212,25 @@ class NixlConnectorTest {
         assertThat(counted("vllm:nixl_num_kv_expired_reqs")).isZero();
     }
 
+    @Test
+    void aRequestThatIsRefusedGivesTheBlocksBack() {
+        JsonFields params = prefilled("p-1", 9);
+        assertThat(prefill.usedBlocks()).isEqualTo(3);
+        decode.scheduler().onRefused("d-1", params);
+        assertThat(decode.scheduler().hasPendingWork()).isTrue();
+        allBlocksAreBack();
+        assertThat(decode.scheduler().hasPendingWork()).isFalse();
+        assertThat(counted("vllm:nixl_num_kv_expired_reqs")).isZero();
+    }
+
+    @Test
+    void whatARefusedRequestSaysWrongIsIgnored() {
+        step(decode);
+        decode.scheduler().onRefused("d-1", JsonFields.parse("kv_transfer_params", "{\"do_remote_prefill\": true}"));
+        decode.scheduler().onRefused("d-2", JsonFields.parse("kv_transfer_params", "{\"do_remote_prefill\": 1}"));
+        assertThat(decode.scheduler().hasPendingWork()).isFalse();
+    }
+
     @ParameterizedTest
     @ValueSource(ints = {0, 1, 2, 3})
     void anAbortAtEachStageEndsTheLoadAndGivesTheBlocksBack(int stage) {

@@ -193,6 +193,38 @@ class NixlPushConnectorTest {
     }
 
     @Test
+    void whoAsksInTheMiddleOfAStepIsPushedLayersInTheSameStep() {
+        List<Running> asked = new ArrayList<>();
+        prefill.afterEachLayer(layer -> {
+            if (layer == 0) {
+                asked.add(decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0));
+                step(decode);
+                step(decode);
+            }
+        });
+        Running first = prefill.admit(atPrefill("r", 9), 0);
+        measured.addAll(prefill.step(new Share(first, 9)).measurements());
+        // The first two layers together, and the last.
+        assertThat(measured.stream().filter(each -> each.name().equals("vllm:nixl_xfer_time")))
+                .hasSize(2);
+        prefill.end(first, RequestEnd.LENGTH);
+        completes(asked.getFirst(), 8);
+        allBlocksAreBack();
+        assertThat(rejections()).isEmpty();
+    }
+
+    @Test
+    void aRequestThatIsRefusedGivesTheBlocksBack() {
+        Running first = prefill.admit(atPrefill("cmpl-r-0-deadbeef", 9), 0);
+        prefill.step(new Share(first, 9));
+        prefill.end(first, RequestEnd.LENGTH);
+        step(prefill);
+        decode.scheduler().onRefused("cmpl-r-0-0badcafe", whereToLook(1));
+        allBlocksAreBack();
+        assertThat(counted("vllm:nixl_num_kv_expired_reqs")).isZero();
+    }
+
+    @Test
     void onlyWhatIsNotThereIsPushed() {
         Running running = decode.admit(atDecode("r", 14).withKvTransferParams(whereToLook(1)), 8);
         steps(2);

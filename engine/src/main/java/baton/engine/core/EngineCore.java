@@ -19,6 +19,7 @@ import baton.engine.model.ModelRunner;
 import baton.engine.model.ModelRunner.SequenceSlice;
 import baton.engine.sampling.Sampler;
 import baton.engine.sampling.SequenceSampler.Sampled;
+import baton.kv.JsonFields;
 import baton.kv.KvLayout;
 import baton.kv.Ticker;
 import baton.kv.connector.ConnectorContext;
@@ -140,6 +141,11 @@ public final class EngineCore implements AutoCloseable {
     public void add(Request request) {
         request.sampleWith(sampler);
         scheduler.add(request).ifPresent(why -> fail(request, why));
+    }
+
+    /** A request was refused before it got here; see {@link SchedulerConnector#onRefused}. */
+    public void refused(String id, JsonFields kvTransferParams) {
+        connector.ifPresent(c -> c.onRefused(id, kvTransferParams));
     }
 
     /** True while a request of that id runs, or has ended and a transfer still uses its blocks. */

@@ -20,6 +20,14 @@ public interface SchedulerConnector extends AutoCloseable {
     default void onNewRequest(KvRequest request) {}
 
     /**
+     * A request was refused before it became one: it is too long, or has a bad parameter, or too many wait. Nothing else is told of it.
+     *
+     * @param requestId that it would have had
+     * @param kvTransferParams its own
+     */
+    default void onRefused(String requestId, JsonFields kvTransferParams) {}
+
+    /**
      * How many tokens after the first {@code computedTokens} can come from elsewhere. May be called repeatedly for a request and
      * must change nothing.
      *
