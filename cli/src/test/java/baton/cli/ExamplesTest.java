@@ -44,7 +44,7 @@ class ExamplesTest {
                 Program.java(
                         EXAMPLES.resolve("PyNcclOffline.java").toString(),
                         Instances.MODEL.toString(),
-                        Integer.toString(PyNcclHandoverTest.freePorts(2))),
+                        Integer.toString(Ports.free(2))),
                 Map.of());
         assertThat(lines.stream().filter(line -> line.contains("taken over")))
                 .hasSize(3)
@@ -53,7 +53,7 @@ class ExamplesTest {
 
     @Test
     void twoServersAndARouterStartedFromAScript() throws Exception {
-        int ports = PyNcclHandoverTest.freePorts(5);
+        int ports = Ports.free(5);
         List<String> lines = run(
                 List.of("bash", EXAMPLES.resolve("disaggregated_prefill.sh").toString()),
                 Map.of(

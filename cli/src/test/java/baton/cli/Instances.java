@@ -86,6 +86,31 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
         return serve(name, all.toArray(String[]::new));
     }
 
+    /**
+     * Starts a server whose blocks move from memory to memory, and whose answers do not depend on where a prompt was computed; does
+     * not wait for it.
+     *
+     * @param connector {@code NixlConnector} or {@code NixlPushConnector}
+     */
+    Instance serveBlocks(String name, String connector, String role, String... options) throws IOException {
+        String transfer = "--kv-transfer-config.";
+        List<String> all = new ArrayList<>(List.of(
+                "--dtype",
+                "float32",
+                transfer + "kv_connector",
+                connector,
+                transfer + "kv_role",
+                role,
+                transfer + "kv_load_failure_policy",
+                "recompute",
+                transfer + "kv_connector_extra_config.side_channel_host",
+                "127.0.0.1",
+                transfer + "kv_connector_extra_config.side_channel_port",
+                "0"));
+        all.addAll(List.of(options));
+        return serve(name, all.toArray(String[]::new));
+    }
+
     /** Starts a router in front of these, once they are ready; does not wait for it. */
     Instance route(String name, List<Instance> prefills, List<Instance> decodes, String... options)
             throws IOException, InterruptedException {
