@@ -11,6 +11,7 @@ import java.nio.file.FileSystem;
 import java.nio.file.FileSystems;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
 import java.nio.file.StandardOpenOption;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -101,9 +102,10 @@ final class Program {
 
     private static void rehearse(List<String> jvm, Path cache, Path log) throws IOException, InterruptedException {
         List<String> command = new ArrayList<>(jvm);
+        // A name of its own: the rehearsal of a killed test process may still be writing.
+        Path fresh = cache.resolveSibling("baton-" + ProcessHandle.current().pid() + ".aot");
         command.addAll(
-                List.of("-XX:AOTCacheOutput=" + cache, "-Dbaton.home=" + ROOT, Baton.class.getName(), "rehearse"));
-        Files.deleteIfExists(cache);
+                List.of("-XX:AOTCacheOutput=" + fresh, "-Dbaton.home=" + ROOT, Baton.class.getName(), "rehearse"));
         Process process = new ProcessBuilder(command)
                 .redirectErrorStream(true)
                 .redirectOutput(log.toFile())
@@ -111,7 +113,8 @@ final class Program {
         try {
             assertThat(process.waitFor(DEADLINE)).as("ended in time").isTrue();
             assertThat(process.exitValue()).as(Files.readString(log)).isZero();
-            assertThat(cache).exists();
+            assertThat(fresh).as(Files.readString(log)).exists();
+            Files.move(fresh, cache, StandardCopyOption.REPLACE_EXISTING);
         } finally {
             process.descendants().forEach(ProcessHandle::destroyForcibly);
             process.destroyForcibly();
