@@ -8,7 +8,6 @@ import java.net.ServerSocket;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
-import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
@@ -21,8 +20,6 @@ import org.junit.jupiter.params.provider.MethodSource;
 
 /** A command that cannot work says so in a line and ends. */
 class CommandErrorsTest {
-    private static final Duration DEADLINE = Duration.ofSeconds(20);
-
     @TempDir
     @SuppressWarnings("NullAway.Init")
     private Path directory;
@@ -39,13 +36,13 @@ class CommandErrorsTest {
     private static Ended run(String... arguments) throws IOException, InterruptedException {
         Path out = Files.createTempFile("baton-", ".out");
         Path err = Files.createTempFile("baton-", ".err");
-        Process process = Instances.baton(List.of(arguments))
+        Process process = new ProcessBuilder(Program.baton(List.of(arguments)))
                 .redirectOutput(out.toFile())
                 .redirectError(err.toFile())
                 .start();
         try {
-            assertThat(process.waitFor(DEADLINE))
-                    .as("ended within %s", DEADLINE)
+            assertThat(process.waitFor(Instances.DEADLINE))
+                    .as("ended within %s", Instances.DEADLINE)
                     .isTrue();
             return new Ended(process.exitValue(), Files.readString(out), Files.readString(err));
         } finally {

@@ -26,7 +26,7 @@ class DemoTest {
     void answersFromAHandedOverCache(LocalCluster.Connector connector) throws Exception {
         Path out = directory.resolve("out");
         Path err = directory.resolve("err");
-        ProcessBuilder demo = Instances.baton(List.of("demo", "--connector", connector.name()));
+        ProcessBuilder demo = new ProcessBuilder(Program.baton(List.of("demo", "--connector", connector.name())));
         demo.command().add(1, "-Djava.io.tmpdir=" + Files.createDirectory(directory.resolve("tmp")));
         Process process =
                 demo.redirectOutput(out.toFile()).redirectError(err.toFile()).start();

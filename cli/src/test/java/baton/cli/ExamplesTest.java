@@ -6,7 +6,6 @@ import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
-import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
@@ -15,13 +14,12 @@ import org.junit.jupiter.api.io.TempDir;
 
 /** What is in {@code examples/} runs. */
 class ExamplesTest {
-    private static final Path ROOT = Path.of(System.getProperty("baton.root"));
-    private static final Path EXAMPLES = ROOT.resolve("examples");
+    private static final Path EXAMPLES = Program.ROOT.resolve("examples");
 
     @TempDir
     Path directory;
 
-    /** Runs a command with the tests' class path; its output, if it ends well. */
+    /** Runs a command; its output, if it ends well. */
     private List<String> run(List<String> command, Map<String, String> environment)
             throws IOException, InterruptedException {
         Path output = directory.resolve("output");
@@ -40,26 +38,13 @@ class ExamplesTest {
         return lines;
     }
 
-    private static List<String> java(String... more) {
-        List<String> command =
-                new ArrayList<>(List.of(ProcessHandle.current().info().command().orElseThrow()));
-        command.addAll(List.of(
-                "--enable-native-access=ALL-UNNAMED",
-                "--sun-misc-unsafe-memory-access=allow",
-                "-XX:+UseSerialGC",
-                "-cp",
-                System.getProperty("java.class.path")));
-        command.addAll(List.of(more));
-        return command;
-    }
-
     @Test
     void twoProcessesStartedFromJava() throws Exception {
         List<String> lines = run(
-                java(
+                Program.java(
                         EXAMPLES.resolve("PyNcclOffline.java").toString(),
                         Instances.MODEL.toString(),
-                        Integer.toString(PyNcclHandoverTest.freePorts(2))),
+                        Integer.toString(Ports.free(2))),
                 Map.of());
         assertThat(lines.stream().filter(line -> line.contains("taken over")))
                 .hasSize(3)
@@ -68,12 +53,12 @@ class ExamplesTest {
 
     @Test
     void twoServersAndARouterStartedFromAScript() throws Exception {
-        int ports = PyNcclHandoverTest.freePorts(5);
+        int ports = Ports.free(5);
         List<String> lines = run(
                 List.of("bash", EXAMPLES.resolve("disaggregated_prefill.sh").toString()),
                 Map.of(
                         "BATON",
-                        String.join(" ", java("-Dbaton.home=" + ROOT, Baton.class.getName())),
+                        String.join(" ", Program.baton(List.of())),
                         "MODEL",
                         Instances.MODEL.toString(),
                         "PREFILL_PORT",

@@ -38,7 +38,7 @@ import tools.jackson.databind.node.ObjectNode;
  * class, and with this process if that ends first.
  */
 final class Instances implements AfterEachCallback, AfterAllCallback {
-    static final Path MODEL = Path.of(System.getProperty("baton.root"), "models", "tiny-ledger");
+    static final Path MODEL = Program.ROOT.resolve("models", "tiny-ledger");
     static final JsonMapper JSON = JsonMapper.builder().build();
     static final Duration DEADLINE = Duration.ofMinutes(2);
 
@@ -86,6 +86,31 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
         return serve(name, all.toArray(String[]::new));
     }
 
+    /**
+     * Starts a server whose blocks move from memory to memory, and whose answers do not depend on where a prompt was computed; does
+     * not wait for it.
+     *
+     * @param connector {@code NixlConnector} or {@code NixlPushConnector}
+     */
+    Instance serveBlocks(String name, String connector, String role, String... options) throws IOException {
+        String transfer = "--kv-transfer-config.";
+        List<String> all = new ArrayList<>(List.of(
+                "--dtype",
+                "float32",
+                transfer + "kv_connector",
+                connector,
+                transfer + "kv_role",
+                role,
+                transfer + "kv_load_failure_policy",
+                "recompute",
+                transfer + "kv_connector_extra_config.side_channel_host",
+                "127.0.0.1",
+                transfer + "kv_connector_extra_config.side_channel_port",
+                "0"));
+        all.addAll(List.of(options));
+        return serve(name, all.toArray(String[]::new));
+    }
+
     /** Starts a router in front of these, once they are ready; does not wait for it. */
     Instance route(String name, List<Instance> prefills, List<Instance> decodes, String... options)
             throws IOException, InterruptedException {
@@ -104,22 +129,6 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
         Instance instance = new Instance(name, arguments, directory.resolve(name + ".log"));
         all.add(instance);
         return instance;
-    }
-
-    /** The program's own class path is the tests'. */
-    static ProcessBuilder baton(List<String> arguments) {
-        List<String> command =
-                new ArrayList<>(List.of(ProcessHandle.current().info().command().orElseThrow()));
-        command.addAll(List.of(
-                "--enable-native-access=ALL-UNNAMED",
-                "--sun-misc-unsafe-memory-access=allow",
-                "-XX:+UseSerialGC",
-                "-Dbaton.home=" + System.getProperty("baton.root"),
-                "-cp",
-                System.getProperty("java.class.path"),
-                Baton.class.getName()));
-        command.addAll(arguments);
-        return new ProcessBuilder(command);
     }
 
     @Override
@@ -227,7 +236,7 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
         private Process launch() throws IOException {
             List<String> all = new ArrayList<>(arguments);
             all.add("--exit-with-parent");
-            Process started = baton(all)
+            Process started = new ProcessBuilder(Program.baton(all))
                     .redirectError(ProcessBuilder.Redirect.appendTo(log.toFile()))
                     .start();
             CompletableFuture<URI> said = ready;

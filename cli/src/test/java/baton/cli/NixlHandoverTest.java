@@ -20,7 +20,6 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.stream.IntStream;
-import java.util.stream.Stream;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
@@ -63,24 +62,7 @@ class NixlHandoverTest {
     }
 
     private static Instance serve(String name, String role, String... more) throws Exception {
-        return INSTANCES.serve(
-                name,
-                Stream.concat(
-                                Stream.of(
-                                        "--dtype",
-                                        "float32",
-                                        "--kv-transfer-config.kv_connector",
-                                        "NixlConnector",
-                                        "--kv-transfer-config.kv_role",
-                                        role,
-                                        "--kv-transfer-config.kv_load_failure_policy",
-                                        "recompute",
-                                        EXTRA + "side_channel_host",
-                                        "127.0.0.1",
-                                        EXTRA + "side_channel_port",
-                                        "0"),
-                                Stream.of(more))
-                        .toArray(String[]::new));
+        return INSTANCES.serveBlocks(name, "NixlConnector", role, more);
     }
 
     private static Instance route(String name, Instance prefill, Instance decode) throws Exception {

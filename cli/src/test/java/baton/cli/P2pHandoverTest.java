@@ -18,8 +18,6 @@ import baton.kv.connector.Measurement;
 import baton.messages.p2p.P2pRequestId;
 import baton.messages.p2p.PeerAddress;
 import java.io.IOException;
-import java.net.InetAddress;
-import java.net.ServerSocket;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
@@ -288,7 +286,7 @@ class P2pHandoverTest {
         private final Queue<Measurement> measured = new ConcurrentLinkedQueue<>();
 
         Side(Cell cell, KvRole role, int blockSize) throws IOException {
-            this(cell, role, blockSize, freePorts(cell.ranks));
+            this(cell, role, blockSize, Ports.free(cell.ranks));
         }
 
         Side(Cell cell, KvRole role, int blockSize, int port) throws IOException {
@@ -313,27 +311,6 @@ class P2pHandoverTest {
                             measured.addAll(measurements);
                         }
                     });
-        }
-
-        /** The first of as many ports in a row. */
-        private static int freePorts(int count) throws IOException {
-            while (true) {
-                List<ServerSocket> sockets = new ArrayList<>();
-                try {
-                    sockets.add(new ServerSocket(0, 1, InetAddress.getLoopbackAddress()));
-                    int first = sockets.getFirst().getLocalPort();
-                    for (int i = 1; i < count; i++) {
-                        sockets.add(new ServerSocket(first + i, 1, InetAddress.getLoopbackAddress()));
-                    }
-                    return first;
-                } catch (IOException | IllegalArgumentException e) {
-                    // The next port is taken; somewhere else it is not.
-                } finally {
-                    for (ServerSocket socket : sockets) {
-                        socket.close();
-                    }
-                }
-            }
         }
 
         double sum(String name) {

@@ -21,7 +21,6 @@ import tools.jackson.databind.node.ObjectNode;
 /** Both legs at once by the router: prefill pushes into a decode instance that already waits. */
 class PushRouteTest {
     private static final int MAX_TOKENS = 12;
-    private static final String EXTRA = "--kv-transfer-config.kv_connector_extra_config.";
 
     @RegisterExtension
     static final Instances INSTANCES = new Instances();
@@ -41,8 +40,8 @@ class PushRouteTest {
     @BeforeAll
     static void start() throws Exception {
         alone = INSTANCES.serve("alone", "--dtype", "float32", "--no-enable-prefix-caching");
-        prefill = serve("prefill", "kv_producer");
-        decode = serve("decode", "kv_consumer");
+        prefill = INSTANCES.serveBlocks("prefill", "NixlPushConnector", "kv_producer");
+        decode = INSTANCES.serveBlocks("decode", "NixlPushConnector", "kv_consumer");
         router = INSTANCES.route(
                 "router",
                 List.of(prefill),
@@ -51,23 +50,6 @@ class PushRouteTest {
                 "kv_transfer_params_push",
                 "--prefill-fallback",
                 "decode");
-    }
-
-    private static Instance serve(String name, String role) throws Exception {
-        return INSTANCES.serve(
-                name,
-                "--dtype",
-                "float32",
-                "--kv-transfer-config.kv_connector",
-                "NixlPushConnector",
-                "--kv-transfer-config.kv_role",
-                role,
-                "--kv-transfer-config.kv_load_failure_policy",
-                "recompute",
-                EXTRA + "side_channel_host",
-                "127.0.0.1",
-                EXTRA + "side_channel_port",
-                "0");
     }
 
     private static void assertTransferred(int[] prompt, int[] expected) throws Exception {

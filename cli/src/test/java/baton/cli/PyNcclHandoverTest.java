@@ -19,8 +19,6 @@ import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.connector.Measurement;
 import java.io.IOException;
-import java.net.InetAddress;
-import java.net.ServerSocket;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -127,28 +125,6 @@ class PyNcclHandoverTest {
                 .build();
     }
 
-    /** So many ports in a row that nobody has. */
-    static int freePorts(int count) throws IOException {
-        Random random = new Random();
-        for (int tries = 0; tries < 200; tries++) {
-            int first = 20_000 + random.nextInt(12_000);
-            List<ServerSocket> sockets = new ArrayList<>();
-            try {
-                for (int i = 0; i < count; i++) {
-                    sockets.add(new ServerSocket(first + i, 1, InetAddress.getLoopbackAddress()));
-                }
-                return first;
-            } catch (IOException e) {
-                // Somebody has one of them.
-            } finally {
-                for (ServerSocket socket : sockets) {
-                    socket.close();
-                }
-            }
-        }
-        throw new IOException("no " + count + " free ports in a row");
-    }
-
     private static List<int[]> prompts() {
         Random random = new Random(SEED);
         List<int[]> prompts = new ArrayList<>();
@@ -179,7 +155,7 @@ class PyNcclHandoverTest {
         List<int[]> expected = new ArrayList<>();
         Random random = new Random(SEED);
         ParallelConfig parallel = new ParallelConfig(tensor, pipeline, CpuBinding.NONE);
-        int port = freePorts(2 * tensor * pipeline);
+        int port = Ports.free(2 * tensor * pipeline);
         try (Side alone = new Side(
                 config(ParallelConfig.SINGLE).enablePrefixCaching(false).build())) {
             List<Future<RequestOutput>> answers = new ArrayList<>();
@@ -242,7 +218,7 @@ class PyNcclHandoverTest {
     @Test
     void furtherSamplesAreComputedFromWhatTheFirstOneTook() throws Exception {
         int[] prompt = Ledgers.prompt(75, 9);
-        int port = freePorts(2);
+        int port = Ports.free(2);
         try (Side prefill = new Side(config(ParallelConfig.SINGLE)
                         .kvTransfer(connector(KvRole.PRODUCER, port))
                         .build());
@@ -278,7 +254,7 @@ class PyNcclHandoverTest {
     /** Two servers and a router; vLLM's test_disagg, and then each of the servers dies. */
     @Test
     void serversThatDieAreDoneWithoutAndFoundAgain() throws Exception {
-        int port = freePorts(2);
+        int port = Ports.free(2);
         Instance prefill = serve("pynccl-prefill", "kv_producer", 0, port);
         Instance decode = serve("pynccl-decode", "kv_consumer", 1, port);
         Instance alone = INSTANCES.serve("pynccl-alone", "--dtype", "float32");

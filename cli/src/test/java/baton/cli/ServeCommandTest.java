@@ -18,10 +18,12 @@ import java.nio.file.Path;
 import java.util.OptionalInt;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.parallel.Isolated;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
 /** vLLM's flags and what they become. */
+@Isolated("It sets the process's standard error.")
 class ServeCommandTest {
     private static ServeCommand parsed(String... flags) {
         ServeCommand serve = new ServeCommand();

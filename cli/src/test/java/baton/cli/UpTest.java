@@ -85,7 +85,7 @@ class UpTest {
     }
 
     private Process start() throws Exception {
-        ProcessBuilder up = Instances.baton(List.of("up", "--port", "0"));
+        ProcessBuilder up = new ProcessBuilder(Program.baton(List.of("up", "--port", "0")));
         up.command().add(1, "-Djava.io.tmpdir=" + directory);
         return up.redirectError(directory.resolve("err").toFile()).start();
     }

@@ -6,11 +6,10 @@ import static org.assertj.core.api.Assertions.within;
 
 import baton.engine.GenerationEvent.Finished;
 import baton.engine.GenerationEvent.Output;
+import baton.engine.model.ResidentMemory;
 import baton.engine.sampling.TokenLogprobs;
 import baton.kv.ConfigException;
 import baton.kv.DType;
-import java.io.IOException;
-import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -18,13 +17,16 @@ import java.util.List;
 import java.util.Random;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.BooleanSupplier;
 import java.util.function.UnaryOperator;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.parallel.Isolated;
 
 /** The offline API and the engine in this process, with the real tiny model in fp32. */
+@Isolated("It measures what the process has in memory.")
 class LLMTest {
     static final Path MODEL = Path.of(System.getProperty("baton.root"), "models", "tiny-ledger");
     private static final String LEDGER = """
@@ -271,16 +273,16 @@ class LLMTest {
         assertThatThrownBy(() -> llm.engine().tokenizer().encode("x", false)).hasMessageContaining("closed");
     }
 
-    /** What 300 requests leave is caches and heap; the bound is that 1,200 more add less than 48 MiB to it: 40 KiB a request. */
+    /** 40 KiB a request would be a leak. */
     @Test
     void memoryStaysFlat() throws Exception {
+        int count = 200;
+        AtomicInteger asked = new AtomicInteger();
         try (LLM llm = llm(config -> config.maxNumSeqs(16))) {
-            requests(llm, 0, 300);
-            long before = residentKiB();
-            requests(llm, 300, 1500);
-            long after = residentKiB();
-            System.out.printf("RSS after 300 requests %d MiB, after 1500 %d MiB%n", before >> 10, after >> 10);
-            assertThat(after - before).isLessThan(48 << 10);
+            ResidentMemory.assertStaysFlat(count * (40L << 10), () -> {
+                int from = asked.getAndAdd(count);
+                requests(llm, from, from + count);
+            });
             await(() -> llm.engine().status().usedBlocks() == 0);
         }
     }
@@ -310,15 +312,6 @@ class LLMTest {
             assertThat(collector.result().get(60, TimeUnit.SECONDS).completions())
                     .hasSize(1);
         }
-    }
-
-    private static long residentKiB() throws IOException {
-        System.gc();
-        return Files.readAllLines(Path.of("/proc/self/status")).stream()
-                .filter(line -> line.startsWith("VmRSS:"))
-                .mapToLong(line -> Long.parseLong(line.replaceAll("[^0-9]", "")))
-                .findFirst()
-                .orElseThrow();
     }
 
     @Test

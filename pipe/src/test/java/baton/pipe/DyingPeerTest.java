@@ -24,7 +24,7 @@ import org.junit.jupiter.params.provider.ValueSource;
 class DyingPeerTest {
     private static final Duration LONG = Duration.ofMinutes(5);
     /** Gloo does not always notice that its peer has died; then only the deadline ends the wait. */
-    private static final Duration GLOO = Duration.ofSeconds(20);
+    private static final Duration GLOO = Duration.ofSeconds(6);
 
     private static final long BYTES = 64 << 20;
 
@@ -71,7 +71,7 @@ class DyingPeerTest {
     void aPeerDiesWhileAPipeIsIdle(String transport) throws Exception {
         meetOther(transport, "pipe", (wire, other) -> {
             try (Arena arena = Arena.ofShared();
-                    Pipe receiver = WirePipe.receiver(wire, WirePipe.Settings.DEFAULT)) {
+                    Pipe receiver = WirePipe.receiver(wire, settings(transport))) {
                 Tensor came = receiver.receive(arena, LONG).orElseThrow();
                 assertThat(came.shape()).isEqualTo(List.of(3L));
                 FutureTask<Optional<Tensor>> receiving = background(() -> receiver.receive(arena, LONG));
@@ -85,6 +85,10 @@ class DyingPeerTest {
 
     private static Duration deadline(String transport) {
         return transport.equals("gloo") ? GLOO : LONG;
+    }
+
+    private static WirePipe.Settings settings(String transport) {
+        return transport.equals("gloo") ? WirePipe.Settings.DEFAULT.withSilence(GLOO) : WirePipe.Settings.DEFAULT;
     }
 
     private interface Body {
@@ -143,7 +147,7 @@ class DyingPeerTest {
                 WireTransport transport = WireTransports.named("transport", args[0]);
                 Wire wire = transport.meet("127.0.0.1", Integer.parseInt(args[1]), 1, LONG)) {
             if (args[2].equals("pipe")) {
-                Pipe sender = WirePipe.sender(wire, WirePipe.Settings.DEFAULT);
+                Pipe sender = WirePipe.sender(wire, settings(args[0]));
                 sender.send(Optional.of(new Tensor(Tensor.Type.U8, List.of(3L), arena.allocate(3))), LONG);
                 while (System.in.read() >= 0) {
                     // Lives until it is killed.

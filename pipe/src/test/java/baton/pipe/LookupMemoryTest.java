@@ -16,8 +16,10 @@ import java.util.Optional;
 import java.util.concurrent.locks.LockSupport;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.parallel.Isolated;
 
 /** Native memory of entries that are on their way when a lookup buffer ends. */
+@Isolated("It measures what the process has in memory.")
 @Timeout(120)
 class LookupMemoryTest {
     private static final Duration LONG = Duration.ofSeconds(60);

@@ -42,7 +42,6 @@ final class P2pWiring implements Place.Wiring {
     private static final String HOST = "127.0.0.1";
     private static final int FIRST_PORT = 5000;
 
-    private final World.Site site;
     private final RandomGenerator random;
     private final double full;
     private final double changed;
@@ -51,7 +50,6 @@ final class P2pWiring implements Place.Wiring {
     private final List<String> ids = new ArrayList<>();
 
     P2pWiring(World.Site site) {
-        this.site = site;
         this.random = site.random();
         this.full = random.nextInt(3) == 0 ? random.nextDouble() * 0.2 : 0;
         this.changed = random.nextInt(3) == 0 ? random.nextDouble() * 0.3 : 0;

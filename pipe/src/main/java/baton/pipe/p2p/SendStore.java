@@ -140,7 +140,8 @@ final class SendStore implements AutoCloseable {
     /** The peer with most of the memory, if this one got so much more. */
     private PeerAddress hasMost(PeerAddress to, long more) {
         PeerAddress found = to;
-        long most = more + Optional.ofNullable(accounts.get(to)).map(own -> own.held).orElse(0L);
+        long most = more
+                + Optional.ofNullable(accounts.get(to)).map(own -> own.held).orElse(0L);
         for (Map.Entry<PeerAddress, Account> each : accounts.entrySet()) {
             if (each.getValue().held > most) {
                 found = each.getKey();
