@@ -97,6 +97,7 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
     public void print(PrintWriter out) {
         out.printf(Locale.ROOT, "This machine with %d threads, %d rounds%n", threads, limits.size());
         limit(out, "bf16 GEMM [512, 2048] x [2048, 8192]", "TFLOP/s", 1e-12, MachineLimits::gemmFlops);
+        limit(out, "  the fastest single product", "TFLOP/s", 1e-12, MachineLimits::gemmBurstFlops);
         limit(out, "weights read by linear layers, 1 row", "GB/s", 1e-9, MachineLimits::linearBytesPerSecond);
         limit(out, "memory read by summing it up", "GB/s", 1e-9, MachineLimits::readBytesPerSecond);
         for (ModelReport model : models) {
@@ -161,6 +162,7 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
         for (MachineLimits limit : limits) {
             rounds.addObject()
                     .put("gemm_flops_per_second", limit.gemmFlops())
+                    .put("gemm_burst_flops_per_second", limit.gemmBurstFlops())
                     .put("linear_bytes_per_second", limit.linearBytesPerSecond())
                     .put("read_bytes_per_second", limit.readBytesPerSecond());
         }

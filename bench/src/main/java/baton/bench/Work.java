@@ -6,8 +6,9 @@ import baton.engine.model.ModelConfig;
 final class Work {
     /** What is counted, for readers of a report. */
     static final String COUNTED = """
-            Counted for prefill: 2 operations for each token and weight of the linear layers, the output projection for the last
-            token only, and 2 for each element of queries times keys and of weights times values, keys after the query left out.
+            Counted for prefill: 2 operations for each token and weight of the linear layers, and 2 for each element of queries times
+            keys and of weights times values, keys after the query left out. For the last token only: the output projection, and what
+            the last layer does beside making keys and values.
             Counted for decode: the weights of the linear layers and of the output projection once a step, and the keys and values
             of each sequence's context. Norms, rotary embedding, activations and what else is done are not counted.
             Shares and the speed-up compare best runs with best runs: other programs slow medians, and the limits' medians as well. The
@@ -16,9 +17,12 @@ final class Work {
     private Work() {}
 
     static double prefillFlops(ModelConfig config, int tokens) {
-        double linear = 2.0 * layerWeights(config) * tokens + 2.0 * outputWeights(config);
-        double pairs = tokens * (tokens + 1.0) / 2;
-        return linear + 4.0 * pairs * config.layers() * config.heads() * config.headDim();
+        double layer = layerWeights(config) / config.layers();
+        double keysAndValues = 2.0 * config.hiddenSize() * config.kvHeads() * config.headDim();
+        double before = layer * tokens * (config.layers() - 1);
+        double last = keysAndValues * tokens + (layer - keysAndValues) + outputWeights(config);
+        double pairs = tokens * (tokens + 1.0) / 2 * (config.layers() - 1) + tokens;
+        return 2 * (before + last) + 4 * pairs * config.heads() * config.headDim();
     }
 
     /**

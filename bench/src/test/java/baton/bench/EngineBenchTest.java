@@ -108,11 +108,14 @@ class EngineBenchTest {
         assertThat(Work.decodeBytes(config, 8, 128, 1, 2)).isEqualTo(matrices + 2 * 8 * 128 * keysAndValues);
         // One token: every matrix once, and one query against one key in each head.
         assertThat(Work.prefillFlops(config, 1)).isEqualTo(2 * matrices + 4.0 * 16 * 32 * 64);
-        // Attention grows with the square, the rest with the length.
-        double attention = 4.0 * 16 * 32 * 64 * (2048 * 2049 / 2.0);
-        double output = 2.0 * 128256 * 2048;
+        // Attention grows with the square, the rest with the length; the last layer goes on for the last token only.
+        double output = 128256.0 * 2048;
+        double layer = (matrices - output) / 16;
+        double lastKeysAndValues = 2.0 * 2048 * 8 * 64;
+        double before = 2048 * (15 * layer + lastKeysAndValues);
+        double pairs = 15 * (2048 * 2049 / 2.0) + 2048;
         assertThat(Work.prefillFlops(config, 2048))
-                .isCloseTo(2 * (matrices - output / 2) * 2048 + output + attention, within(1.0));
+                .isCloseTo(2 * (before + layer - lastKeysAndValues + output) + 4.0 * 32 * 64 * pairs, within(1.0));
     }
 
     @Test

@@ -6,8 +6,10 @@ import java.lang.foreign.MemorySegment;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Optional;
 import java.util.OptionalInt;
 import org.bytedeco.javacpp.PointerScope;
+import org.bytedeco.pytorch.IValue;
 import org.bytedeco.pytorch.InferenceMode;
 import org.bytedeco.pytorch.Tensor;
 import org.bytedeco.pytorch.global.torch;
@@ -16,15 +18,21 @@ import org.bytedeco.pytorch.global.torch.ScalarType;
 /**
  * What this machine can do, measured in this process just now: the bounds for prefill (arithmetic) and decode (reading weights).
  *
- * @param gemmFlops bf16 operations a second, a multiplication and an addition counted as two, of [512, 2048] by [2048, 8192]
+ * @param gemmFlops bf16 operations a second, a multiplication and an addition counted as two, of [512, 2048] by [2048, 8192] with eight
+ *     matrices one after the other, as a model has them, in the faster of LibTorch's and oneDNN's layout
+ * @param gemmBurstFlops the same of the fastest single product among them
  * @param linearBytesPerSecond weight bytes read by the same projection of a single row, over more weights than caches hold
  * @param readBytesPerSecond bytes of memory read by summing it up
  */
-public record MachineLimits(double gemmFlops, double linearBytesPerSecond, double readBytesPerSecond) {
+public record MachineLimits(
+        double gemmFlops, double gemmBurstFlops, double linearBytesPerSecond, double readBytesPerSecond) {
     private static final int ROWS = 512;
     private static final int IN = 2048;
     private static final int OUT = 8192;
     private static final int MATRICES = 32;
+
+    /** Matrices that are multiplied by in a row: more than caches of a core hold, and a stretch as long as some layers. */
+    private static final int ROW = 8;
 
     /** Measures again and again over the same 1 GB of memory. Used by one thread. */
     public static final class Probe implements AutoCloseable {
@@ -33,6 +41,8 @@ public record MachineLimits(double gemmFlops, double linearBytesPerSecond, doubl
         private final Owned owned = new Owned();
         private final MemorySegment memory;
         private final List<Tensor> matrices = new ArrayList<>();
+        private final List<Runnable> products = new ArrayList<>();
+        private final List<Runnable> packedProducts = new ArrayList<>();
         private final Tensor all;
         private final Tensor rows;
         private final Tensor row;
@@ -59,6 +69,14 @@ public record MachineLimits(double gemmFlops, double linearBytesPerSecond, doubl
             rows = owned.add(LibTorch.empty(ScalarType.BFloat16, ROWS, IN));
             owned.add(rows.normal_());
             row = owned.add(rows.narrow(0, 0, 1));
+            Optional<OneDnn> packing = OneDnn.find(ScalarType.BFloat16, owned);
+            for (Tensor matrix : matrices.subList(0, ROW)) {
+                products.add(() -> torch.linear(rows, matrix));
+                packing.ifPresent(oneDnn -> {
+                    IValue packed = owned.add(new IValue(oneDnn.pack(matrix)));
+                    packedProducts.add(() -> oneDnn.linear(rows, packed));
+                });
+            }
         }
 
         /** Threads it measures with. */
@@ -70,11 +88,17 @@ public record MachineLimits(double gemmFlops, double linearBytesPerSecond, doubl
         public MachineLimits measure(Duration each) {
             torch.set_num_threads(threads);
             try (InferenceMode _ = new InferenceMode(true)) {
-                double gemm = bestSeconds(each, () -> torch.linear(rows, matrices.getFirst()));
-                double linear = bestSeconds(each, () -> matrices.forEach(matrix -> torch.linear(row, matrix)));
-                double read = bestSeconds(each, all::sum);
+                Seconds plain = Seconds.of(each.dividedBy(2), products);
+                Seconds packed = packedProducts.isEmpty() ? plain : Seconds.of(each.dividedBy(2), packedProducts);
+                double linear = Seconds.of(each, List.of(() -> matrices.forEach(matrix -> torch.linear(row, matrix))))
+                        .inARow();
+                double read = Seconds.of(each, List.of(all::sum)).inARow();
+                double product = 2.0 * ROWS * IN * OUT;
                 return new MachineLimits(
-                        2.0 * ROWS * IN * OUT / gemm, memory.byteSize() / linear, memory.byteSize() / read);
+                        ROW * product / Math.min(plain.inARow, packed.inARow),
+                        product / Math.min(plain.single, packed.single),
+                        memory.byteSize() / linear,
+                        memory.byteSize() / read);
             }
         }
 
@@ -84,18 +108,33 @@ public record MachineLimits(double gemmFlops, double linearBytesPerSecond, doubl
             arena.close();
         }
 
-        private static double bestSeconds(Duration each, Runnable work) {
-            double best = Double.MAX_VALUE;
-            long end = System.nanoTime() + each.toNanos();
-            // The first runs prepare kernels and caches.
-            for (int runs = 0; runs < 3 || System.nanoTime() < end; runs++) {
-                long start = System.nanoTime();
-                try (PointerScope _ = new PointerScope()) {
-                    work.run();
+        /**
+         * The best times of work that is done again and again.
+         *
+         * @param inARow of all of it
+         * @param single of one part of it
+         */
+        private record Seconds(double inARow, double single) {
+            static Seconds of(Duration duration, List<Runnable> work) {
+                double inARow = Double.MAX_VALUE;
+                double single = Double.MAX_VALUE;
+                long end = System.nanoTime() + duration.toNanos();
+                // The first runs prepare kernels and caches.
+                for (int runs = 0; runs < 3 || System.nanoTime() < end; runs++) {
+                    long start = System.nanoTime();
+                    long before = start;
+                    for (Runnable part : work) {
+                        try (PointerScope _ = new PointerScope()) {
+                            part.run();
+                        }
+                        long now = System.nanoTime();
+                        single = Math.min(single, (now - before) * 1e-9);
+                        before = now;
+                    }
+                    inARow = Math.min(inARow, (before - start) * 1e-9);
                 }
-                best = Math.min(best, (System.nanoTime() - start) * 1e-9);
+                return new Seconds(inARow, single);
             }
-            return best;
         }
     }
 }
