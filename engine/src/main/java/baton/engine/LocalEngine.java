@@ -104,6 +104,9 @@ public final class LocalEngine implements Engine {
     private final AtomicBoolean toLook = new AtomicBoolean();
 
     private final AtomicInteger pending = new AtomicInteger();
+    /** Refused requests that the engine's thread has not heard of. */
+    private final AtomicInteger refusals = new AtomicInteger();
+
     private final AtomicLong seeds = new AtomicLong();
     private final Thread thread;
 
@@ -299,6 +302,9 @@ public final class LocalEngine implements Engine {
     public void submit(GenerationRequest request, Consumer<GenerationEvent> sink) {
         try {
             admit(request, sink);
+        } catch (EngineUnavailableException e) {
+            // It may be tried with another instance, which then wants what it refers to.
+            throw e;
         } catch (RuntimeException e) {
             request.kvTransferParams().ifPresent(params -> refused(request.id(), params));
             throw e;
@@ -307,8 +313,11 @@ public final class LocalEngine implements Engine {
 
     @Override
     public void refused(String id, JsonFields kvTransferParams) {
-        if (!closed) {
+        // The lease gives back what is not told.
+        if (!closed && refusals.incrementAndGet() <= config.maxWaiting()) {
             commands.add(new Command.Refused(id, kvTransferParams));
+        } else {
+            refusals.decrementAndGet();
         }
     }
 
@@ -525,7 +534,10 @@ public final class LocalEngine implements Engine {
                     List.copyOf(live.left()).forEach(core::abort);
                 }
             }
-            case Command.Refused(String id, JsonFields kvTransferParams) -> core.refused(id, kvTransferParams);
+            case Command.Refused(String id, JsonFields kvTransferParams) -> {
+                refusals.decrementAndGet();
+                core.refused(id, kvTransferParams);
+            }
             case Command.ResetPrefixCache(CompletableFuture<Boolean> done) -> done.complete(core.resetPrefixCache());
             case Command.Look() -> toLook.set(false);
             case Command.Stop() -> {

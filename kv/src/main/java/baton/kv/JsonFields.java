@@ -192,7 +192,9 @@ public final class JsonFields {
 
     private static @org.jspecify.annotations.Nullable Double toDouble(JsonNode value) {
         if (value.isNumber()) {
-            return value.asDouble();
+            // Of any number of digits.
+            double number = value.isIntegralNumber() ? value.asBigInteger().doubleValue() : value.asDouble();
+            return Double.isFinite(number) ? number : null;
         }
         if (value.isString()) {
             try {

@@ -3,6 +3,7 @@ package baton.kv;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import java.util.List;
 import org.junit.jupiter.api.Test;
 import tools.jackson.databind.node.ObjectNode;
 
@@ -49,6 +50,15 @@ class JsonFieldsTest {
         assertMessage(() -> fields.objects("l"), "p.l[0]: must be an object, is 1");
         assertMessage(() -> fields.string("l"), "p.l: must be a string, is [1]");
         assertMessage(() -> fields.integer("big"), "p.big: must be a whole number, is 1.0E300");
+        JsonFields many = JsonFields.parse("p", "{\"digits\": " + "9".repeat(400) + ", \"power\": 1e999}");
+        for (String name : List.of("digits", "power")) {
+            assertThatThrownBy(() -> many.integer(name))
+                    .isInstanceOf(ConfigException.class)
+                    .hasMessageStartingWith("p." + name + ": must be a whole number");
+            assertThatThrownBy(() -> many.number(name))
+                    .isInstanceOf(ConfigException.class)
+                    .hasMessageStartingWith("p." + name + ": must be a number");
+        }
         assertMessage(() -> fields.number("nan"), "p.nan: must be a number, is \"NaN\"");
         assertMessage(
                 () -> JsonFields.parse("p", "{\"s\": \"" + "y".repeat(200) + "\"}")

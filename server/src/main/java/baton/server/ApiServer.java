@@ -351,7 +351,7 @@ public final class ApiServer implements AutoCloseable {
                                         .filter(ObjectNode.class::isInstance)
                                         .map(ObjectNode.class::cast)
                                         .ifPresent(params -> engine.refused(
-                                                Generation.engineId(api, api.idPrefix() + id, 0),
+                                                Generation.engineId(api, api.idPrefix() + id, 0, randomSuffix()),
                                                 JsonFields.of("kv_transfer_params", params)));
                                 throw e;
                             }
@@ -362,10 +362,9 @@ public final class ApiServer implements AutoCloseable {
     private void start(Exchange exchange, String requestId, Call call) {
         refuseWhenStopping();
         exchange.identify(requestId);
-        String suffix = UUID.randomUUID().toString().substring(0, 8);
         Generation generation = new Generation(
                 new ReplyWriter.Head(call, call.api().idPrefix() + requestId, System.currentTimeMillis() / 1000),
-                suffix,
+                randomSuffix(),
                 exchange,
                 engine,
                 writer,
@@ -373,6 +372,10 @@ public final class ApiServer implements AutoCloseable {
                 live::remove);
         live.add(generation);
         generation.start();
+    }
+
+    private static String randomSuffix() {
+        return UUID.randomUUID().toString().substring(0, 8);
     }
 
     private void refuseWhenStopping() {

@@ -68,7 +68,7 @@ final class Generation {
         this.whenEnded = whenEnded;
         Call call = head.call();
         for (int prompt = 0; prompt < call.prompts().size(); prompt++) {
-            engineIds.add(engineId(call.api(), head.id(), prompt) + "-" + idSuffix);
+            engineIds.add(engineId(call.api(), head.id(), prompt, idSuffix));
             promptLogprobs.add(Optional.empty());
         }
         for (int index = 0; index < call.sequences(); index++) {
@@ -77,9 +77,9 @@ final class Generation {
         unfinished = choices.size();
     }
 
-    /** What the engine knows a prompt by, before a random end that differs from that of the request's other leg. */
-    static String engineId(Call.Api api, String id, int prompt) {
-        return api == Call.Api.COMPLETION ? id + "-" + prompt : id;
+    /** @param suffix a random end that differs from that of the request's other leg, 8 hexadecimal digits */
+    static String engineId(Call.Api api, String id, int prompt, String suffix) {
+        return (api == Call.Api.COMPLETION ? id + "-" + prompt : id) + "-" + suffix;
     }
 
     /** Hands the call to the engine. */
@@ -105,6 +105,11 @@ final class Generation {
                 engine.submit(request, event -> hop(prompt, event));
             } catch (RuntimeException e) {
                 fail(e, engineIds.subList(0, prompt));
+                // What they refer to is not wanted any more either.
+                call.kvTransferParams()
+                        .ifPresent(params -> engineIds
+                                .subList(prompt + 1, engineIds.size())
+                                .forEach(id -> engine.refused(id, params)));
                 return;
             }
         }

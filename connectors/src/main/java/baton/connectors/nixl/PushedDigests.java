@@ -87,7 +87,9 @@ final class PushedDigests {
             return;
         }
         Heads heads = from.get();
-        last = last.thenApplyAsync(_ -> digest(heads, part), background).whenComplete((_, _) -> wake.run());
+        last = last.thenApplyAsync(_ -> digest(heads, part), background);
+        // Apart: who is woken must find it done.
+        CompletableFuture<Boolean> _ = last.whenComplete((_, _) -> wake.run());
     }
 
     private boolean digest(Heads heads, Part part) {

@@ -47,6 +47,9 @@ record Reference(
         Optional<Proof> proof) {
     private static final JsonNodeFactory JSON = JsonNodeFactory.instance;
 
+    /** More tensor ranks than anybody has: each costs a connection. */
+    private static final int MOST_RANKS = 1024;
+
     /**
      * What makes a reference checkable: the object {@code baton} in {@code kv_transfer_params}.
      *
@@ -83,7 +86,7 @@ record Reference(
                         .orElseThrow(() -> missing(params, "remote_request_id")),
                 need(params, "remote_host"),
                 port,
-                params.integerAtLeast("tp_size", 1).orElse(1),
+                tensorParallelSize(params),
                 blocks,
                 params.integerAtLeast("remote_num_tokens", 0).orElse(Integer.MAX_VALUE),
                 proof);
@@ -226,6 +229,14 @@ record Reference(
                 .toArray();
     }
 
+    private static int tensorParallelSize(JsonFields params) {
+        int size = params.integerAtLeast("tp_size", 1).orElse(1);
+        if (size > MOST_RANKS) {
+            throw new ConfigException(params.field("tp_size"), "is " + size + ", must be at most " + MOST_RANKS);
+        }
+        return size;
+    }
+
     private static long[] numbers(JsonFields fields, String name) {
         return checked(fields, name, fields.value(name).orElseThrow(() -> missing(fields, name)))
                 .toArray();
@@ -234,10 +245,9 @@ record Reference(
     private static LongStream checked(JsonFields fields, String name, JsonNode value) {
         if (value.isArray()
                 && value.valueStream()
-                        .allMatch(each ->
-                                each.isIntegralNumber() && each.asBigInteger().signum() >= 0)) {
+                        .allMatch(each -> each.isIntegralNumber() && each.canConvertToLong() && each.asLong() >= 0)) {
             return value.valueStream().mapToLong(JsonNode::asLong);
         }
-        throw new ConfigException(fields.field(name), "must be an array of whole numbers of at least 0");
+        throw new ConfigException(fields.field(name), "must be an array of whole numbers from 0 to 2^63 - 1");
     }
 }

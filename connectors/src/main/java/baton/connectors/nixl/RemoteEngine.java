@@ -102,7 +102,7 @@ final class RemoteEngine {
                     met.add(new RemoteRank(info, agent.connect(info.agent(), timeout)));
                 }
                 engine.handshake.complete(List.copyOf(met));
-            } catch (TransferException | RuntimeException e) {
+            } catch (TransferException | RuntimeException | Error e) {
                 met.forEach(rank -> rank.peer().close());
                 engine.handshake.completeExceptionally(e);
             }

@@ -268,13 +268,14 @@ class NixlConnectorTest {
                 "{'do_remote_prefill': true, 'remote_engine_id': 'p', 'remote_request_id': 'p-1', 'remote_host': 'h', 'remote_port': 70000}",
                 "{'do_remote_prefill': true, 'remote_engine_id': 7, 'remote_request_id': 'p-1', 'remote_host': 'h', 'remote_port': 7}",
                 "{'do_remote_prefill': true, 'remote_engine_id': 'p', 'remote_request_id': 'p-1', 'remote_host': 'h', 'remote_port': 7, 'remote_block_ids': [-1]}",
+                "{'do_remote_prefill': true, 'remote_engine_id': 'p', 'remote_request_id': 'p-1', 'remote_host': 'h', 'remote_port': 7, 'remote_block_ids': [99999999999999999999]}",
+                "{'do_remote_prefill': true, 'remote_engine_id': 'p', 'remote_request_id': 'p-1', 'remote_host': 'h', 'remote_port': 7, 'remote_block_ids': [1], 'tp_size': 2000000000}",
                 "{'do_remote_prefill': 'perhaps'}"
             })
-    void parametersThatMakeNoSenseLeadToALocalPrefill(String params) {
-        Running running = decode.admit(
-                request("d-1", 9)
-                        .withKvTransferParams(JsonFields.parse("kv_transfer_params", params.replace('\'', '"'))),
-                0);
+    void parametersThatMakeNoSenseLeadToALocalPrefill(String text) {
+        JsonFields params = JsonFields.parse("kv_transfer_params", text.replace('\'', '"'));
+        decode.scheduler().onRefused("d-0", params);
+        Running running = decode.admit(request("d-1", 9).withKvTransferParams(params), 0);
         assertThat(running.isLoading()).isFalse();
         completes(running);
         allBlocksAreBack();

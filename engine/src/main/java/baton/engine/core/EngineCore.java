@@ -145,7 +145,11 @@ public final class EngineCore implements AutoCloseable {
 
     /** A request was refused before it got here; see {@link SchedulerConnector#onRefused}. */
     public void refused(String id, JsonFields kvTransferParams) {
-        connector.ifPresent(c -> c.onRefused(id, kvTransferParams));
+        try {
+            connector.ifPresent(c -> c.onRefused(id, kvTransferParams));
+        } catch (RuntimeException e) {
+            LOG.warn("request {} is refused, and the connector cannot tell anybody: {}", id, e.toString());
+        }
     }
 
     /** True while a request of that id runs, or has ended and a transfer still uses its blocks. */

@@ -73,8 +73,10 @@ public record MachineLimits(
             for (Tensor matrix : matrices.subList(0, ROW)) {
                 products.add(() -> torch.linear(rows, matrix));
                 packing.ifPresent(oneDnn -> {
-                    IValue packed = owned.add(new IValue(oneDnn.pack(matrix)));
-                    packedProducts.add(() -> oneDnn.linear(rows, packed));
+                    try (PointerScope _ = new PointerScope()) {
+                        IValue packed = owned.add(new IValue(oneDnn.pack(matrix)));
+                        packedProducts.add(() -> oneDnn.linear(rows, packed));
+                    }
                 });
             }
         }

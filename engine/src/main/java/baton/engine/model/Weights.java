@@ -221,7 +221,7 @@ final class Weights {
                 // Rounded to the type that the model computes in, as in a checkpoint of that type.
                 Tensor floats = source(name).to(LibTorch.scalarType(dtype)).to(ScalarType.Float);
                 MemorySegment memory = LibTorch.memory(floats, floats.numel() * Float.BYTES);
-                return NormWeights.of(memory.toArray(ValueLayout.JAVA_FLOAT));
+                return NormWeights.of(memory.toArray(ValueLayout.JAVA_FLOAT_UNALIGNED));
             }
         }
 

@@ -20,7 +20,8 @@ public interface SchedulerConnector extends AutoCloseable {
     default void onNewRequest(KvRequest request) {}
 
     /**
-     * A request was refused before it became one: it is too long, or has a bad parameter, or too many wait. Nothing else is told of it.
+     * A request was refused before it became one: it is too long, or has a bad parameter. Nothing else is told of it. Not
+     * called where it may be tried elsewhere: too many wait, or the engine stops.
      *
      * @param requestId that it would have had
      * @param kvTransferParams its own

@@ -583,6 +583,10 @@ final class Link {
                 }
                 if (exchange != null) {
                     exchange.fail(Cause.CANCELLED, "cancelled by " + peerName());
+                    if (exchange instanceof Served served && served.copied) {
+                        // A copier may be within a piece: what the peer says next is true only when it is out.
+                        exchange.awaitOver();
+                    }
                 }
             }
             case Frame other ->
@@ -643,7 +647,7 @@ final class Link {
                 }
                 local.add(found.get());
             }
-            served = new Served(read.id(), local, touched, false, read.timeoutMillis());
+            served = new Served(read.id(), local, touched, false, false, read.timeoutMillis());
             agent.add(served);
         }
         served.begin();
@@ -683,7 +687,7 @@ final class Link {
                     copies.add(new Copier.Copy(source.get(), found.get()));
                 }
             }
-            served = new Served(write.id(), local, touched, !write.mapped(), write.timeoutMillis());
+            served = new Served(write.id(), local, touched, !write.mapped(), write.mapped(), write.timeoutMillis());
             agent.add(served);
         }
         served.begin();
@@ -967,8 +971,18 @@ final class Link {
 
     /** What the peer has asked for. */
     private final class Served extends Exchange {
-        private Served(long id, List<MemorySegment> local, Set<Object> touched, boolean receives, long timeoutMillis) {
+        /** By threads of this process, out of the peer's memory. */
+        final boolean copied;
+
+        private Served(
+                long id,
+                List<MemorySegment> local,
+                Set<Object> touched,
+                boolean receives,
+                boolean copied,
+                long timeoutMillis) {
             super(id, local, touched, receives, System.nanoTime(), Duration.ofMillis(Math.max(0, timeoutMillis)));
+            this.copied = copied;
         }
 
         @Override
