@@ -16,12 +16,10 @@ import java.util.Map;
  */
 public final class NcclTransport implements WireTransport {
     private final TcpTransport meeting = new TcpTransport(WireId.Kind.NCCL);
-    private final NcclApi api;
-    private final int device;
+    private final NcclLanes lanes;
 
-    private NcclTransport(NcclApi api, int device) {
-        this.api = api;
-        this.device = device;
+    private NcclTransport(NcclLanes lanes) {
+        this.lanes = lanes;
     }
 
     /**
@@ -40,7 +38,7 @@ public final class NcclTransport implements WireTransport {
         if (device < 0 || device >= api.devices()) {
             throw new PipeException("there is no GPU %d, of %d".formatted(device, api.devices()));
         }
-        return new NcclTransport(api, device);
+        return new NcclTransport(new NcclLanes(api, device));
     }
 
     @Override
@@ -83,11 +81,12 @@ public final class NcclTransport implements WireTransport {
     }
 
     private Wire over(Wire control, int rank, Duration timeout, long begun) throws PipeException {
-        return NcclWire.over(control, api, device, rank, timeout.minusNanos(System.nanoTime() - begun));
+        return NcclWire.over(control, lanes, rank, timeout.minusNanos(System.nanoTime() - begun));
     }
 
     @Override
     public void close() {
         meeting.close();
+        lanes.close();
     }
 }
