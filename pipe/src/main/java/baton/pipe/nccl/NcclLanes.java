@@ -2,9 +2,7 @@ package baton.pipe.nccl;
 
 import baton.pipe.PipeException;
 import java.util.ArrayDeque;
-import java.util.ArrayList;
 import java.util.Deque;
-import java.util.List;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -42,66 +40,49 @@ final class NcclLanes {
     }
 
     /** One that nothing else uses; the caller gives it back, unless something may go on in it. */
-    Lane take() throws PipeException {
-        synchronized (this) {
-            taken++;
-            Lane kept = idle.poll();
-            if (kept != null) {
-                return kept;
-            }
-        }
-        Lane made = new Lane(0, 0, 0);
+    synchronized Lane take() throws PipeException {
+        Lane lane = idle.isEmpty() ? make() : idle.pop();
+        taken++;
+        return lane;
+    }
+
+    private Lane make() throws PipeException {
+        useDevice();
+        Lane made = new Lane(api.stream(), 0, 0);
         try {
-            useDevice();
-            made = new Lane(api.stream(), 0, 0);
             made = new Lane(made.stream, api.pinnedMemory(PIECE), 0);
             return new Lane(made.stream, made.pinned, api.deviceMemory(PIECE));
         } catch (PipeException e) {
-            synchronized (this) {
-                taken--;
-            }
-            free(List.of(made));
+            free(made);
             throw e;
         }
     }
 
     /** @param lane whose work is done */
-    void giveBack(Lane lane) {
-        List<Lane> unused;
-        synchronized (this) {
-            taken--;
-            idle.push(lane);
-            unused = unused();
-        }
-        free(unused);
+    synchronized void giveBack(Lane lane) {
+        taken--;
+        idle.push(lane);
+        freeUnused();
     }
 
     /** Has them freed when none is taken any more; while some are, more can be. */
-    void close() {
-        List<Lane> unused;
-        synchronized (this) {
-            closed = true;
-            unused = unused();
+    synchronized void close() {
+        closed = true;
+        freeUnused();
+    }
+
+    private void freeUnused() {
+        while (closed && taken == 0 && !idle.isEmpty()) {
+            free(idle.pop());
         }
-        free(unused);
     }
 
-    private List<Lane> unused() {
-        List<Lane> unused = closed && taken == 0 ? new ArrayList<>(idle) : List.of();
-        idle.removeAll(unused);
-        return unused;
-    }
-
-    private void free(List<Lane> lanes) {
+    private void free(Lane lane) {
         try {
-            for (Lane lane : lanes) {
-                useDevice();
-                if (lane.stream != 0) {
-                    api.freeStream(lane.stream);
-                }
-                api.freePinnedMemory(lane.pinned);
-                api.freeDeviceMemory(lane.onDevice);
-            }
+            useDevice();
+            api.freeStream(lane.stream);
+            api.freePinnedMemory(lane.pinned);
+            api.freeDeviceMemory(lane.onDevice);
         } catch (PipeException e) {
             LOG.warn("memory of GPU {} is not freed: {}", device, e.getMessage());
         }

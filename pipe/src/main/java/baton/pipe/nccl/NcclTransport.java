@@ -12,7 +12,8 @@ import java.util.Map;
  * Wires over NCCL, between processes that have a GPU each. Both ends meet over TCP, where tokens and addresses are checked as for
  * wires over TCP, and agree there on NCCL's unique ids; the bytes go from host memory through the GPUs. NCCL trusts its network.
  *
- * <p>Not tried on a GPU so far: what is known to be right is how the libraries' functions are called.
+ * <p>Not tried on a GPU so far: what is known to be right is how the libraries' functions are called. Memory of the GPU is kept for
+ * the next wire, and freed when the transport and its last wire are closed.
  */
 public final class NcclTransport implements WireTransport {
     private final TcpTransport meeting = new TcpTransport(WireId.Kind.NCCL);

@@ -136,9 +136,7 @@ final class NcclWire implements Wire {
 
     private synchronized void say(byte word, Wait wait) throws PipeException {
         try (Arena arena = Arena.ofConfined()) {
-            MemorySegment said = arena.allocate(1);
-            said.set(ValueLayout.JAVA_BYTE, 0, word);
-            control.send(said, wait.left());
+            control.send(arena.allocateFrom(ValueLayout.JAVA_BYTE, word), wait.left());
         }
     }
 
@@ -214,26 +212,11 @@ final class NcclWire implements Wire {
             if (bytes.byteSize() == 0) {
                 return;
             }
+            Wait wait = new Wait(timeout);
+            long at = 0;
             inside.lock();
             try {
                 messages++;
-                movePieces(bytes, new Wait(timeout));
-            } catch (PipeException e) {
-                closed = true;
-                control.close();
-                end();
-                // The peer may close, or be late to tell the GPU, after all has arrived: this message is no less sent.
-                if (!sends || !hasHeard(RECEIVED, messages)) {
-                    throw e;
-                }
-            } finally {
-                inside.unlock();
-            }
-        }
-
-        private void movePieces(MemorySegment bytes, Wait wait) throws PipeException {
-            long at = 0;
-            try {
                 NcclLanes.Lane own = lane;
                 if (closed || own == null) {
                     throw new PipeException("the wire is closed");
@@ -265,15 +248,18 @@ final class NcclWire implements Wire {
                     say(RECEIVED, wait);
                 }
             } catch (PipeException e) {
-                throw new PipeException(
-                        "%s of %d bytes, after %d: %s: %s"
-                                .formatted(
-                                        sends ? "send" : "receive",
-                                        bytes.byteSize(),
-                                        at,
-                                        NcclWire.this,
-                                        e.getMessage()),
-                        e);
+                closed = true;
+                control.close();
+                end();
+                // The peer may close before the GPU is known to be done here: a message that has arrived is no less
+                // sent.
+                if (!sends || !hasHeard(RECEIVED, messages)) {
+                    String what = (sends ? "send of " : "receive of ") + bytes.byteSize();
+                    throw new PipeException(
+                            "%s bytes, after %d: %s: %s".formatted(what, at, NcclWire.this, e.getMessage()), e);
+                }
+            } finally {
+                inside.unlock();
             }
         }
 
