@@ -12,16 +12,15 @@ import java.util.Map;
  * Wires over NCCL, between processes that have a GPU each. Both ends meet over TCP, where tokens and addresses are checked as for
  * wires over TCP, and agree there on NCCL's unique ids; the bytes go from host memory through the GPUs. NCCL trusts its network.
  *
- * <p>Not tried on a GPU so far: what is known to be right is how the libraries' functions are called.
+ * <p>Not tried on a GPU so far: what is known to be right is how the libraries' functions are called. Memory of the GPU is kept for
+ * the next wire, and freed when the transport and its last wire are closed.
  */
 public final class NcclTransport implements WireTransport {
     private final TcpTransport meeting = new TcpTransport(WireId.Kind.NCCL);
-    private final NcclApi api;
-    private final int device;
+    private final NcclLanes lanes;
 
-    private NcclTransport(NcclApi api, int device) {
-        this.api = api;
-        this.device = device;
+    private NcclTransport(NcclLanes lanes) {
+        this.lanes = lanes;
     }
 
     /**
@@ -40,7 +39,7 @@ public final class NcclTransport implements WireTransport {
         if (device < 0 || device >= api.devices()) {
             throw new PipeException("there is no GPU %d, of %d".formatted(device, api.devices()));
         }
-        return new NcclTransport(api, device);
+        return new NcclTransport(new NcclLanes(api, device));
     }
 
     @Override
@@ -83,11 +82,12 @@ public final class NcclTransport implements WireTransport {
     }
 
     private Wire over(Wire control, int rank, Duration timeout, long begun) throws PipeException {
-        return NcclWire.over(control, api, device, rank, timeout.minusNanos(System.nanoTime() - begun));
+        return NcclWire.over(control, lanes, rank, timeout.minusNanos(System.nanoTime() - begun));
     }
 
     @Override
     public void close() {
         meeting.close();
+        lanes.close();
     }
 }

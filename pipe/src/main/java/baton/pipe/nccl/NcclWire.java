@@ -8,8 +8,10 @@ import java.lang.foreign.ValueLayout;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.Arrays;
+import java.util.concurrent.atomic.AtomicLongArray;
 import java.util.concurrent.locks.LockSupport;
 import java.util.concurrent.locks.ReentrantLock;
+import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -18,21 +20,38 @@ import org.slf4j.LoggerFactory;
  * agreed on them, whose end is the end of the peer. Host memory goes through pinned memory and memory of the GPU, piece by
  * piece; both sides cut alike.
  *
- * <p>Nothing here blocks in a native call: waits look again and again, at the deadline and whether the wire was closed as well.
+ * <p>Over the connection both say that they begin with a message, so that no kernel waits on a GPU for a peer that has nothing to do;
+ * and the receiver that it has all of it, for which the sender waits: what NCCL still holds at the end was never sent.
+ *
+ * <p>Who sends, receives or closes does not block in a native call: waits look again and again, at the deadline and whether the wire
+ * was closed as well, and communicators are ended by threads of their own.
  */
 final class NcclWire implements Wire {
     private static final Logger LOG = LoggerFactory.getLogger(NcclWire.class);
 
     /** What rank 0 says before the two unique ids. */
-    private static final byte[] MAGIC = "baton-nccl/1 ids".getBytes(StandardCharsets.US_ASCII);
+    private static final byte[] MAGIC = "baton-nccl/2 ids".getBytes(StandardCharsets.US_ASCII);
 
-    private static final long PIECE = 4L << 20;
     private static final long BETWEEN_LOOKS = 20_000;
+    private static final String LATE = "the peer has not kept up";
     private static final Duration FOREVER = Duration.ofDays(3650);
 
+    /** For what the GPU still does for a communicator that was ended. */
+    private static final Duration LAST_WORK = Duration.ofMinutes(1);
+
+    /** What one side says to the other about the message that is next in a way. */
+    private static final byte SENDING = 0;
+
+    private static final byte RECEIVING = 1;
+    private static final byte RECEIVED = 2;
+
+    private final NcclLanes lanes;
     private final NcclApi api;
-    private final int device;
     private final Wire control;
+
+    /** How often the peer has said each of these. */
+    private final AtomicLongArray heard = new AtomicLongArray(RECEIVED + 1);
+
     private final Way out;
     private final Way in;
     private volatile boolean closed;
@@ -42,9 +61,9 @@ final class NcclWire implements Wire {
      *
      * @throws PipeException if that cannot be done in time; the connection is closed then
      */
-    static NcclWire over(Wire control, NcclApi api, int device, int rank, Duration timeout) throws PipeException {
+    static NcclWire over(Wire control, NcclLanes lanes, int rank, Duration timeout) throws PipeException {
         Wait wait = new Wait(timeout);
-        NcclWire wire = new NcclWire(control, api, device, rank);
+        NcclWire wire = new NcclWire(control, lanes, rank);
         try {
             byte[] ids = rank == 0 ? wire.offerIds(wait) : wire.takeIds(wait);
             byte[][] each = {
@@ -62,16 +81,16 @@ final class NcclWire implements Wire {
         }
     }
 
-    private NcclWire(Wire control, NcclApi api, int device, int rank) {
+    private NcclWire(Wire control, NcclLanes lanes, int rank) {
         this.control = control;
-        this.api = api;
-        this.device = device;
+        this.lanes = lanes;
+        this.api = lanes.api();
         this.out = new Way(true, 1 - rank);
         this.in = new Way(false, 1 - rank);
     }
 
     private byte[] offerIds(Wait wait) throws PipeException {
-        api.useDevice(device);
+        lanes.useDevice();
         byte[] first = api.uniqueId();
         byte[] second = api.uniqueId();
         byte[] ids = Arrays.copyOf(first, first.length + second.length);
@@ -97,15 +116,32 @@ final class NcclWire implements Wire {
         }
     }
 
-    /** Nobody says anything more, so what ends this is the end of the peer. */
+    /** Counts what the peer says, to its end, which ends this side too. */
     private void watch() {
         try (Arena arena = Arena.ofShared()) {
-            control.receive(arena.allocate(1), FOREVER);
-            LOG.warn("{} says something where nothing is to be said", this);
+            MemorySegment word = arena.allocate(1);
+            while (true) {
+                control.receive(word, FOREVER);
+                int said = word.get(ValueLayout.JAVA_BYTE, 0);
+                if (said < 0 || said >= heard.length()) {
+                    throw new PipeException("the peer says " + said);
+                }
+                heard.incrementAndGet(said);
+            }
         } catch (PipeException e) {
             LOG.debug("{} ends", this, e);
         }
         close();
+    }
+
+    private synchronized void say(byte word, Wait wait) throws PipeException {
+        try (Arena arena = Arena.ofConfined()) {
+            control.send(arena.allocateFrom(ValueLayout.JAVA_BYTE, word), wait.left());
+        }
+    }
+
+    private boolean hasHeard(byte word, long times) {
+        return heard.get(word) >= times;
     }
 
     @Override
@@ -151,10 +187,9 @@ final class NcclWire implements Wire {
         private final boolean sends;
         private final int peer;
         private final ReentrantLock inside = new ReentrantLock();
+        private NcclLanes.@Nullable Lane lane;
         private long communicator;
-        private long stream;
-        private long pinned;
-        private long onDevice;
+        private long messages;
 
         Way(boolean sends, int peer) {
             this.sends = sends;
@@ -164,10 +199,8 @@ final class NcclWire implements Wire {
         void open(byte[] uniqueId, int rank, Wait wait) throws PipeException {
             inside.lock();
             try {
-                api.useDevice(device);
-                stream = api.stream();
-                pinned = api.pinnedMemory(PIECE);
-                onDevice = api.deviceMemory(PIECE);
+                lane = lanes.take();
+                lanes.useDevice();
                 communicator = api.communicator(uniqueId, rank);
                 await(wait, "communicators were not made", () -> api.isReady(communicator));
             } finally {
@@ -176,47 +209,55 @@ final class NcclWire implements Wire {
         }
 
         void move(MemorySegment bytes, Duration timeout) throws PipeException {
+            if (bytes.byteSize() == 0) {
+                return;
+            }
             Wait wait = new Wait(timeout);
+            long at = 0;
             inside.lock();
             try {
-                long at = 0;
-                try {
-                    requireOpen();
-                    api.useDevice(device);
-                    MemorySegment staged = MemorySegment.ofAddress(pinned).reinterpret(PIECE);
-                    while (at < bytes.byteSize()) {
-                        long length = Math.min(PIECE, bytes.byteSize() - at);
-                        if (sends) {
-                            MemorySegment.copy(bytes, at, staged, 0, length);
-                            api.copy(onDevice, pinned, length, true, stream);
-                        }
-                        api.move(sends, onDevice, length, peer, communicator, stream);
-                        await(wait, "the peer has not kept up", () -> api.isReady(communicator));
-                        if (!sends) {
-                            api.copy(pinned, onDevice, length, false, stream);
-                        }
-                        await(wait, "the peer has not kept up", () -> api.isReady(communicator) && api.isDone(stream));
-                        if (!sends) {
-                            MemorySegment.copy(staged, 0, bytes, at, length);
-                        }
-                        at += length;
+                messages++;
+                NcclLanes.Lane own = lane;
+                if (closed || own == null) {
+                    throw new PipeException("the wire is closed");
+                }
+                say(sends ? SENDING : RECEIVING, wait);
+                await(wait, LATE, () -> hasHeard(sends ? RECEIVING : SENDING, messages));
+                lanes.useDevice();
+                MemorySegment staged = MemorySegment.ofAddress(own.pinned()).reinterpret(NcclLanes.PIECE);
+                while (at < bytes.byteSize()) {
+                    long length = Math.min(NcclLanes.PIECE, bytes.byteSize() - at);
+                    if (sends) {
+                        MemorySegment.copy(bytes, at, staged, 0, length);
+                        api.copy(own.onDevice(), own.pinned(), length, true, own.stream());
                     }
-                } catch (PipeException e) {
-                    throw new PipeException(
-                            "%s of %d bytes, after %d: %s: %s"
-                                    .formatted(
-                                            sends ? "send" : "receive",
-                                            bytes.byteSize(),
-                                            at,
-                                            NcclWire.this,
-                                            e.getMessage()),
-                            e);
+                    api.move(sends, own.onDevice(), length, peer, communicator, own.stream());
+                    await(wait, LATE, () -> api.isReady(communicator));
+                    if (!sends) {
+                        api.copy(own.pinned(), own.onDevice(), length, false, own.stream());
+                    }
+                    await(wait, LATE, () -> api.isReady(communicator) && api.isDone(own.stream()));
+                    if (!sends) {
+                        MemorySegment.copy(staged, 0, bytes, at, length);
+                    }
+                    at += length;
+                }
+                if (sends) {
+                    await(wait, LATE, () -> hasHeard(RECEIVED, messages));
+                } else {
+                    say(RECEIVED, wait);
                 }
             } catch (PipeException e) {
                 closed = true;
                 control.close();
-                free();
-                throw e;
+                end();
+                // The peer may close before the GPU is known to be done here: a message that has arrived is no less
+                // sent.
+                if (!sends || !hasHeard(RECEIVED, messages)) {
+                    String what = (sends ? "send of " : "receive of ") + bytes.byteSize();
+                    throw new PipeException(
+                            "%s bytes, after %d: %s: %s".formatted(what, at, NcclWire.this, e.getMessage()), e);
+                }
             } finally {
                 inside.unlock();
             }
@@ -228,7 +269,9 @@ final class NcclWire implements Wire {
 
         private void await(Wait wait, String late, Condition condition) throws PipeException {
             while (!condition.holds()) {
-                requireOpen();
+                if (closed) {
+                    throw new PipeException("the wire is closed");
+                }
                 if (wait.left().isZero()) {
                     throw new PipeException(late + " within " + wait.timeout.toMillis() + " ms");
                 }
@@ -239,48 +282,45 @@ final class NcclWire implements Wire {
             }
         }
 
-        private void requireOpen() throws PipeException {
-            if (closed) {
-                throw new PipeException("the wire is closed");
-            }
-        }
-
         void close() {
             inside.lock();
             try {
-                free();
+                end();
             } finally {
                 inside.unlock();
             }
         }
 
-        /** The communicator first: with it ends what the GPU does with the memory. */
-        private void free() {
-            try {
-                api.useDevice(device);
-                if (communicator != 0) {
-                    long ended = communicator;
-                    communicator = 0;
-                    api.abort(ended);
-                }
-                if (stream != 0) {
-                    long ended = stream;
-                    stream = 0;
-                    api.freeStream(ended);
-                }
-                if (onDevice != 0) {
-                    long ended = onDevice;
-                    onDevice = 0;
-                    api.freeDeviceMemory(ended);
-                }
-                if (pinned != 0) {
-                    long ended = pinned;
-                    pinned = 0;
-                    api.freePinnedMemory(ended);
-                }
-            } catch (PipeException e) {
-                LOG.warn("{} does not end in order: {}", NcclWire.this, e.getMessage());
+        /**
+         * On a thread of its own, because NCCL frees memory then, which waits for the kernels of other wires. The lane is kept only if
+         * the communicator is known to be done with it.
+         */
+        private void end() {
+            NcclLanes.Lane own = lane;
+            long ended = communicator;
+            if (own == null) {
+                return;
             }
+            lane = null;
+            communicator = 0;
+            Thread.ofPlatform().daemon().name("nccl-end").start(() -> {
+                try {
+                    lanes.useDevice();
+                    if (ended != 0) {
+                        api.abort(ended);
+                    }
+                    Wait wait = new Wait(LAST_WORK);
+                    while (!api.isDone(own.stream())) {
+                        if (wait.left().isZero()) {
+                            throw new PipeException("the GPU goes on");
+                        }
+                        LockSupport.parkNanos(BETWEEN_LOOKS);
+                    }
+                    lanes.giveBack(own);
+                } catch (PipeException e) {
+                    LOG.warn("{} does not end in order: {}", NcclWire.this, e.getMessage());
+                }
+            });
         }
     }
 }
