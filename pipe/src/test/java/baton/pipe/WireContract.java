@@ -207,7 +207,7 @@ public abstract class WireContract {
         }
     }
 
-    private void assertConnected(Wire from, Wire to) throws Exception {
+    protected final void assertConnected(Wire from, Wire to) throws Exception {
         FutureTask<Boolean> sending = background(() -> {
             from.send(pattern(1, 100), LONG);
             return true;

@@ -191,10 +191,12 @@ final class P2pNcclWorker implements WorkerConnector {
         }
     }
 
-    /** A step waits for one peer once. */
+    /** A step waits for one peer once; what was refused without a wait says nothing about the peer. */
     private void giveUp(Save save, PeerAddress peer, P2pException e) {
         givenUp.add(save.requestId());
-        givenUp.add(peer);
+        if (e.fault() != P2pException.Fault.GIVEN_UP) {
+            givenUp.add(peer);
+        }
         endpoint.dropUnsent(save.id().shared());
         measurements.add(Measurement.count(
                 "baton:kv_save_failures", 1, "cause", e.fault().label()));

@@ -12,6 +12,7 @@ import baton.kv.ModelFingerprint;
 import baton.kv.Ticker;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvRequest;
+import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
 import baton.kv.connector.WorkerReport;
@@ -27,6 +28,7 @@ import baton.messages.zeromq.ZeroMqPeerChannel;
 import baton.pipe.Wire;
 import baton.pipe.WireTransport;
 import baton.pipe.memory.MemoryTransport;
+import baton.pipe.p2p.P2pEndpoint;
 import baton.testkit.FakeEngine;
 import baton.testkit.FakeEngine.Running;
 import baton.testkit.FakeEngine.Share;
@@ -327,6 +329,44 @@ class P2pNcclConnectorTest {
             WorkerReport _ = decode.engine.idleStep();
         }
         assertThat(decode.engine.usedBlocks()).isZero();
+    }
+
+    /** One that its peer does not want any more costs the others of the same step nothing. */
+    @Test
+    void whatOneRequestsPeerRefusesIsNotTheOthersOfTheSameStep() throws Exception {
+        List<P2pEndpoint> senders = new ArrayList<>();
+        P2pNcclConnector watched = new P2pNcclConnector(
+                ZeroMqPeerChannel::new,
+                (settings, _) -> {
+                    P2pEndpoint sender = P2pEndpoint.open(settings, new ZeroMqPeerChannel(), wires);
+                    senders.add(sender);
+                    return sender;
+                },
+                Thread.ofVirtual().factory());
+        Side prefill = new Side(watched, context(config(KvRole.PRODUCER).build(), 1, 4));
+        Side decode = new Side(1, 4, config(KvRole.CONSUMER).extra("load_timeout", 10));
+        String unwanted = shared(prefill, decode);
+        Running aborted = decode.engine.admit(request(unwanted, 7, 14), 0);
+        assertThat(decode.engine.end(aborted, RequestEnd.ABORTED)).isEmpty();
+        long end = System.nanoTime() + SOON.toNanos();
+        while (decode.engine.usedBlocks() > 0 && System.nanoTime() < end) {
+            WorkerReport _ = decode.engine.idleStep();
+        }
+
+        String wanted = shared(prefill, decode);
+        Share first = new Share(prefill.engine.admit(request(unwanted, 7, 14), 0), 14);
+        Share second = new Share(prefill.engine.admit(request(wanted, 7, 14), 0), 14);
+        // Each layer is sent, or refused, before the next one is there.
+        prefill.engine.afterEachLayer(_ -> {
+            while (senders.getFirst().sendUsed() > 0 && System.nanoTime() < end) {
+                Thread.onSpinWait();
+            }
+        });
+        assertThat(prefill.engine.step(first, second).measurements())
+                .contains(Measurement.count("baton:kv_save_failures", 1, "cause", "given_up"));
+        Running here = decode.engine.admit(request(wanted, 7, 14), 0);
+        assertThat(invalidAfterLoad(decode, here)).isZero();
+        assertThat(decode.engine.holds(here, 0, 13)).isTrue();
     }
 
     @Test

@@ -226,16 +226,14 @@ public final class GlooTransport implements WireTransport {
     /** A rank's access to the store where both meet. It goes when it is closed and nobody is inside. */
     private static final class Meeting implements AutoCloseable {
         private final TCPStore store;
-        private final String host;
         private final int rank;
         private boolean closed;
         private boolean inside;
         /** The store is the wire's, which frees it after the group: nothing native counts that the group uses it. */
         private boolean given;
 
-        private Meeting(TCPStore store, String host, int rank) {
+        private Meeting(TCPStore store, int rank) {
             this.store = store;
-            this.host = host;
             this.rank = rank;
         }
 
@@ -247,7 +245,7 @@ public final class GlooTransport implements WireTransport {
                         .isServer(rank == 0)
                         .waitWorkers(false)
                         .timeout(timeout);
-                return new Meeting(new TCPStore(host, options), host, rank);
+                return new Meeting(new TCPStore(host, options), rank);
             } catch (RuntimeException e) {
                 throw new PipeException(
                         "no store at %s:%d within %d ms: %s".formatted(host, port, wait.timeout.toMillis(), reason(e)),
@@ -292,7 +290,7 @@ public final class GlooTransport implements WireTransport {
             say(prefix + " rank 1", new byte[] {1});
             await(prefix + " rank 0", wait);
             try (ByteVector where = store.get(prefix + " tether")) {
-                return Tether.to(host, where.get(), wait.left());
+                return Tether.to(where.get(), wait.left());
             }
         }
 

@@ -8,6 +8,9 @@ import java.lang.foreign.ValueLayout;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import org.bytedeco.javacpp.Pointer;
 import org.bytedeco.javacpp.PointerScope;
 import org.bytedeco.pytorch.ProcessGroupGloo;
@@ -29,6 +32,12 @@ final class GlooWire implements Wire {
     private static final int SIZE = 1;
     private static final int BYTES = 2;
 
+    /** For what was sent before the other side's end to arrive. */
+    private static final Duration GRACE = Duration.ofSeconds(1);
+
+    /** For who receives it when the other side ends. */
+    private static final Duration RECEIVE_GRACE = Duration.ofSeconds(10);
+
     private final ProcessGroupGloo group;
     private final TCPStore store;
     private final int peer;
@@ -38,6 +47,8 @@ final class GlooWire implements Wire {
     /** What is waited for, by who is inside. */
     private final List<Work> waited = new ArrayList<>();
 
+    /** How many receive. */
+    private final AtomicInteger receiving = new AtomicInteger();
     private int inside;
     private boolean closed;
 
@@ -46,7 +57,20 @@ final class GlooWire implements Wire {
         this.store = store;
         this.peer = peer;
         this.tether = tether;
-        tether.watch(this::close);
+        tether.watch(() -> after(GRACE, this::otherEnded));
+    }
+
+    private void otherEnded() {
+        if (receiving.get() > 0) {
+            after(RECEIVE_GRACE.minus(GRACE), this::close);
+        } else {
+            close();
+        }
+    }
+
+    private static void after(Duration time, Runnable then) {
+        CompletableFuture.delayedExecutor(time.toMillis(), TimeUnit.MILLISECONDS, Thread::startVirtualThread)
+                .execute(then);
     }
 
     Tether tether() {
@@ -64,14 +88,19 @@ final class GlooWire implements Wire {
 
     @Override
     public void receive(MemorySegment into, Duration timeout) throws PipeException {
-        move("receive", into, timeout, (size, data, wait) -> {
-            wait.until(() -> group.recv(over(size), peer, SIZE));
-            long comes = size.get(ValueLayout.JAVA_LONG, 0);
-            if (comes != data.byteSize()) {
-                throw new PipeException("the peer sends %d bytes".formatted(comes));
-            }
-            wait.until(() -> group.recv(over(data), peer, BYTES));
-        });
+        int unusedMore = receiving.incrementAndGet();
+        try {
+            move("receive", into, timeout, (size, data, wait) -> {
+                wait.until(() -> group.recv(over(size), peer, SIZE));
+                long comes = size.get(ValueLayout.JAVA_LONG, 0);
+                if (comes != data.byteSize()) {
+                    throw new PipeException("the peer sends %d bytes".formatted(comes));
+                }
+                wait.until(() -> group.recv(over(data), peer, BYTES));
+            });
+        } finally {
+            int unusedFewer = receiving.decrementAndGet();
+        }
     }
 
     private interface Move {

@@ -4,6 +4,7 @@ import baton.pipe.PipeException;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
 import java.util.concurrent.RejectedExecutionException;
+import java.util.concurrent.Semaphore;
 import java.util.concurrent.SynchronousQueue;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
@@ -16,14 +17,21 @@ final class NativeCalls implements AutoCloseable {
     private static final long IDLE_SECONDS = 5;
 
     private final String name;
+    private final int most;
+
+    /** As a call's thread is free a moment after the call has ended, their number says nothing about that of the calls. */
+    private final Semaphore more;
+
     private final ThreadPoolExecutor threads;
 
     /** @param most calls at a time; more are refused, as waiting for their turn could be waiting for each other */
     NativeCalls(String name, int most) {
         this.name = name;
+        this.most = most;
+        this.more = new Semaphore(most);
         this.threads = new ThreadPoolExecutor(
                 0,
-                most,
+                Integer.MAX_VALUE,
                 IDLE_SECONDS,
                 TimeUnit.SECONDS,
                 new SynchronousQueue<>(),
@@ -44,15 +52,24 @@ final class NativeCalls implements AutoCloseable {
         if (!Thread.currentThread().isVirtual()) {
             return call.call();
         }
+        if (!more.tryAcquire()) {
+            throw new PipeException(name + ": " + most + " calls are under way, no more at a time");
+        }
         Future<T> made;
         try {
-            made = threads.submit(call::call);
+            made = threads.submit(() -> {
+                try {
+                    return call.call();
+                } finally {
+                    more.release();
+                }
+            });
         } catch (RejectedExecutionException e) {
-            throw new PipeException(
-                    threads.isShutdown()
-                            ? name + " is closed"
-                            : name + ": " + threads.getMaximumPoolSize() + " calls are under way, no more at a time",
-                    e);
+            more.release();
+            throw new PipeException(name + " is closed", e);
+        } catch (RuntimeException | Error e) {
+            more.release();
+            throw e;
         }
         boolean interrupted = false;
         try {

@@ -2,10 +2,12 @@ package baton.pipe.c10d;
 
 import baton.pipe.PipeException;
 import java.io.IOException;
+import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.nio.ByteBuffer;
 import java.nio.channels.ServerSocketChannel;
 import java.nio.channels.SocketChannel;
+import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 import java.security.SecureRandom;
 import java.time.Duration;
@@ -14,19 +16,21 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.concurrent.locks.LockSupport;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /**
  * A connection beside Gloo's that carries nothing: its end is the end of the other rank's process, or of its wire, which Gloo does not
  * always notice. Rank 0 listens, and says in the store where and what to show.
  */
 final class Tether implements AutoCloseable {
+    private static final Logger log = LoggerFactory.getLogger(Tether.class);
     private static final int TOKEN_BYTES = 16;
+    private static final long PAUSE = Duration.ofMillis(50).toNanos();
 
     /** For who has connected to show the token. */
     private static final Duration GREETING = Duration.ofSeconds(5);
-
-    /** For what was sent before the end to arrive. */
-    private static final Duration GRACE = Duration.ofSeconds(1);
 
     private final SocketChannel channel;
     private volatile boolean closed;
@@ -52,13 +56,15 @@ final class Tether implements AutoCloseable {
             Thread.ofVirtual().name("gloo-tether-post").start(this::acceptAll);
         }
 
-        /** What rank 1 needs to know: port and token. */
+        /** What rank 1 needs to know: port, token and address, which need not be that of the store. */
         byte[] where() throws PipeException {
             try {
-                int port = ((InetSocketAddress) server.getLocalAddress()).getPort();
-                return ByteBuffer.allocate(Short.BYTES + TOKEN_BYTES)
-                        .putShort((short) port)
+                InetSocketAddress local = (InetSocketAddress) server.getLocalAddress();
+                byte[] address = local.getAddress().getHostAddress().getBytes(StandardCharsets.US_ASCII);
+                return ByteBuffer.allocate(Short.BYTES + TOKEN_BYTES + address.length)
+                        .putShort((short) local.getPort())
                         .put(token)
+                        .put(address)
                         .array();
             } catch (IOException e) {
                 throw new PipeException("not listening", e);
@@ -66,13 +72,17 @@ final class Tether implements AutoCloseable {
         }
 
         private void acceptAll() {
-            try {
-                while (true) {
+            while (server.isOpen()) {
+                try {
                     SocketChannel stranger = server.accept();
                     Thread.ofVirtual().name("gloo-tether-greeting").start(() -> greet(stranger));
+                } catch (IOException e) {
+                    if (server.isOpen()) {
+                        // Most likely out of file descriptors, which others may give back.
+                        log.warn("waiting for rank 1: cannot accept: {}", e.getMessage());
+                        LockSupport.parkNanos(PAUSE);
+                    }
                 }
-            } catch (IOException e) {
-                came.completeExceptionally(e);
             }
         }
 
@@ -125,24 +135,26 @@ final class Tether implements AutoCloseable {
     }
 
     /** Comes to rank 0. */
-    static Tether to(String host, byte[] where, Duration timeout) throws PipeException {
-        if (where.length != Short.BYTES + TOKEN_BYTES) {
+    static Tether to(byte[] where, Duration timeout) throws PipeException {
+        int head = Short.BYTES + TOKEN_BYTES;
+        if (where.length <= head) {
             throw new PipeException("rank 0 says in " + where.length + " bytes where it is");
         }
         int port = Short.toUnsignedInt(ByteBuffer.wrap(where).getShort());
+        String host = new String(where, head, where.length - head, StandardCharsets.US_ASCII);
         SocketChannel channel = null;
         try {
             channel = SocketChannel.open();
             channel.socket()
                     .connect(
-                            new InetSocketAddress(host, port),
+                            new InetSocketAddress(InetAddress.ofLiteral(host), port),
                             Math.toIntExact(Math.clamp(timeout.toMillis(), 1, Integer.MAX_VALUE)));
-            ByteBuffer token = ByteBuffer.wrap(Arrays.copyOfRange(where, Short.BYTES, where.length));
+            ByteBuffer token = ByteBuffer.wrap(Arrays.copyOfRange(where, Short.BYTES, head));
             while (token.hasRemaining()) {
                 channel.write(token);
             }
             return new Tether(channel);
-        } catch (IOException e) {
+        } catch (IOException | IllegalArgumentException e) {
             if (channel != null) {
                 quietly(channel);
             }
@@ -163,8 +175,7 @@ final class Tether implements AutoCloseable {
             }
             quietly(channel);
             if (!closed) {
-                CompletableFuture.delayedExecutor(GRACE.toMillis(), TimeUnit.MILLISECONDS, Thread::startVirtualThread)
-                        .execute(whenEnded);
+                whenEnded.run();
             }
         });
     }

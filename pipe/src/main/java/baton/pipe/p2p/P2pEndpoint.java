@@ -279,6 +279,10 @@ public final class P2pEndpoint implements TensorExchange {
             }
             String group = ReceiveStore.Key.group(waiting.getLast().tensorId());
             int dropped = drop(group);
+            if (dropped == 0) {
+                // It has left the queue meanwhile, to be sent.
+                return Optional.empty();
+            }
             stats.add(Count.PUSHED_OUT, dropped);
             log.warn(
                     "{} is slow: {} tensors of {} are not sent there, as others need the room",

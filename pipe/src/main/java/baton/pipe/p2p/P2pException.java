@@ -34,6 +34,8 @@ public final class P2pException extends Exception {
         REFUSED,
         /** The connection broke in the middle, or the peer does not keep to the protocol. */
         BROKEN,
+        /** Others of what it belongs to did not get there. */
+        GIVEN_UP,
         /** Nobody wants it any more. */
         CANCELLED;
 

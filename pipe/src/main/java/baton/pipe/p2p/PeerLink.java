@@ -124,6 +124,10 @@ final class PeerLink implements AutoCloseable {
             return call.orElseThrow();
         }
 
+        private synchronized boolean isOpen() {
+            return call.isPresent() && !over;
+        }
+
         private synchronized boolean isOver() {
             return over;
         }
@@ -275,7 +279,8 @@ final class PeerLink implements AutoCloseable {
 
     /** Connects, so that {@link #isGone} tells whether the peer is there. */
     void watch(Until until) throws P2pException {
-        if (current.isPresent() && !current.get().isOver()) {
+        // One that is being opened may fail for reasons of who opens it, such as its deadline.
+        if (current.isPresent() && current.get().isOpen()) {
             return;
         }
         takeTurn(until);

@@ -21,7 +21,8 @@ import java.util.concurrent.locks.ReentrantLock;
  * <p>Who finds no room waits for the peer that has most of it, its own or another, as long as every peer has something to take; so what is
  * queued keeps all of them busy, and a single slow one slows the sender down. While another has nothing, waiting harms it. The slow one's
  * patience pays for that: a tenth of the time for a tensor at once, and then a quarter of the time in which it takes something. When it is
- * used up, what was queued for that peer last goes without being sent, with all that belongs to it, or what is for it is refused.
+ * used up, what was queued for that peer last goes without being sent, with all that belongs to it. What is for that peer itself is refused
+ * once it has taken nothing for as long as all of the patience.
  */
 final class SendStore implements AutoCloseable {
     private static final int PATIENCE_SHARE = 4;
@@ -86,13 +87,14 @@ final class SendStore implements AutoCloseable {
         long left = timeout.toNanos();
         lock.lock();
         try {
-            Account own = accounts.computeIfAbsent(to, _ -> new Account());
-            own.lastUse = System.nanoTime();
-            if (own.givenUp.contains(ReceiveStore.Key.group(tensorId))) {
-                throw new P2pException(
-                        Fault.OUT_OF_MEMORY, "others of what %s belongs to did not get to %s".formatted(tensorId, to));
-            }
             while (true) {
+                // Anew after each wait, which lets go of the lock.
+                Account own = accounts.computeIfAbsent(to, _ -> new Account());
+                own.lastUse = System.nanoTime();
+                if (own.givenUp.contains(ReceiveStore.Key.group(tensorId))) {
+                    throw new P2pException(
+                            Fault.GIVEN_UP, "others of what %s belongs to did not get to %s".formatted(tensorId, to));
+                }
                 Optional<BuddyPool.Piece> piece = memory.allocate(bytes);
                 if (piece.isPresent()) {
                     own.held += bytes;
@@ -107,22 +109,30 @@ final class SendStore implements AutoCloseable {
                 Account account = accounts.getOrDefault(slowest, own);
                 boolean harms = accounts.values().stream().anyMatch(each -> each != account && each.held == 0);
                 boolean impatient = harms && account.patience <= 0;
-                if (left <= 0 || bytes > memory.capacity() || (impatient && account == own)) {
+                long untilStalled = mostPatience - (own.lastUse - own.lastTaken);
+                boolean stalled = impatient && account == own && untilStalled <= 0;
+                if (left <= 0 || bytes > memory.capacity() || stalled) {
                     throw new P2pException(
                             Fault.OUT_OF_MEMORY,
                             "no room to send %s of %d bytes: %d of kv_buffer_size=%d are in use, %d of them for %s"
                                     .formatted(
                                             tensorId, bytes, memory.used(), memory.capacity(), account.held, slowest));
                 }
-                if (impatient) {
+                if (impatient && account != own) {
                     Optional<String> dropped = pushOut.lastOf(slowest);
                     if (dropped.isPresent()) {
                         giveUp(account, dropped.get());
                         continue;
                     }
                 }
+                long most = left;
+                if (harms && !impatient) {
+                    most = Math.min(left, account.patience);
+                } else if (impatient && account == own) {
+                    most = Math.min(left, untilStalled);
+                }
                 long before = System.nanoTime();
-                long unusedLeft = room.awaitNanos(harms && !impatient ? Math.min(left, account.patience) : left);
+                long unusedLeft = room.awaitNanos(most);
                 long waited = System.nanoTime() - before;
                 left -= waited;
                 if (harms) {

@@ -51,6 +51,17 @@ class GlooWireTest extends WireContract {
         }
     }
 
+    /** The store is there for both addresses, rank 0's own connections for one. */
+    @Test
+    void rankZeroIsFoundWhereItSaysWhateverItsStoreIsCalled() throws Exception {
+        int port = freePort();
+        try (GlooTransport transport = GlooTransport.load()) {
+            FutureTask<Wire> zero = background(() -> transport.meet(HOST, port, 0, LONG));
+            Wire one = keep(transport.meet("127.0.0.2", port, 1, LONG));
+            assertConnected(one, keep(result(zero)));
+        }
+    }
+
     /** As when the other side's process has ended and Gloo has not seen it. */
     @Test
     void theEndOfTheConnectionBesideIsTheEndOfTheWire() throws Exception {

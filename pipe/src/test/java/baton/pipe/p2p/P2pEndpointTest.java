@@ -33,6 +33,8 @@ import java.util.List;
 import java.util.Optional;
 import java.util.Random;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.FutureTask;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.BooleanSupplier;
@@ -240,7 +242,7 @@ class P2pEndpointTest {
             for (int i = 0; i < 20; i++) {
                 send(sender, taker, "t" + i + "#layer", bytes, i);
                 send(sender, other, "o" + i + "#layer", bytes, i);
-                assertFault(() -> sender.send(nowhere, "stalled-7#more", head(bytes), data -> {}), Fault.OUT_OF_MEMORY);
+                assertFault(() -> sender.send(nowhere, "stalled-7#more", head(bytes), data -> {}), Fault.GIVEN_UP);
             }
             for (int i = 0; i < 20; i++) {
                 taker.receive(sender.address(), "t" + i + "#layer", SOON).close();
@@ -259,6 +261,58 @@ class P2pEndpointTest {
             P2pEndpoint taker = endpoint(type, "tcp", BUFFER);
             PeerAddress peer = new PeerAddress(HOST, silent.getLocalPort());
             assertFault(() -> taker.receive(peer, "x", Duration.ofMillis(200)), Fault.DEADLINE);
+        }
+    }
+
+    /** Who waits while another connects in vain then connects itself. */
+    @Test
+    void aConnectionThatAnotherDoesNotGetInItsTimeIsMade() throws Exception {
+        InVainOnce channel = new InVainOnce(
+                new ZeroMqPeerChannel(), new AtomicBoolean(), new CountDownLatch(1), new CountDownLatch(1));
+        P2pEndpoint taker =
+                P2pEndpoint.open(settings(SendType.PUT, BUFFER, BUFFER, SOON, SOON), channel, new TcpTransport());
+        endpoints.add(taker);
+        P2pEndpoint sender = endpoint(SendType.PUT, "tcp", BUFFER);
+        CompletableFuture<Void> inVain = taken(taker, sender.address(), "first", 10, 1);
+        assertThat(channel.connecting.await(60, TimeUnit.SECONDS)).isTrue();
+        FutureTask<Integer> second = new FutureTask<>(() -> {
+            try (Received tensor = taker.receive(sender.address(), "second", SOON)) {
+                return (int) tensor.data().byteSize();
+            }
+        });
+        Thread waiting = Thread.ofPlatform().daemon().start(second);
+        until(() -> waiting.getState() == Thread.State.TIMED_WAITING);
+        channel.over.countDown();
+        assertThatThrownBy(() -> inVain.get(60, TimeUnit.SECONDS)).hasRootCauseInstanceOf(MessageException.class);
+        send(sender, taker, "second", 10, 2);
+        assertThat(second.get(60, TimeUnit.SECONDS)).isEqualTo(10);
+    }
+
+    /** The first call does not get there, once it is over. */
+    private record InVainOnce(PeerChannel channel, AtomicBoolean called, CountDownLatch connecting, CountDownLatch over)
+            implements PeerChannel {
+        @Override
+        public SideChannel.Listener listen(String host, int port, Reception reception) throws MessageException {
+            return channel.listen(host, port, reception);
+        }
+
+        @Override
+        public Call call(String host, int port, String identity, Duration timeout, Runnable whenEnded)
+                throws MessageException {
+            if (called.compareAndSet(false, true)) {
+                connecting.countDown();
+                try {
+                    throw new MessageException("not in time: " + over.await(60, TimeUnit.SECONDS));
+                } catch (InterruptedException e) {
+                    throw new MessageException("interrupted", e);
+                }
+            }
+            return channel.call(host, port, identity, timeout, whenEnded);
+        }
+
+        @Override
+        public void close() {
+            channel.close();
         }
     }
 
