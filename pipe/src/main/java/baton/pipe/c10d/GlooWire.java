@@ -49,6 +49,7 @@ final class GlooWire implements Wire {
 
     /** How many receive. */
     private final AtomicInteger receiving = new AtomicInteger();
+
     private int inside;
     private boolean closed;
 
