@@ -4,7 +4,9 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.engine.model.Quantization;
+import baton.kv.ConfigException;
 import baton.kv.DType;
+import baton.kv.JsonFields;
 import baton.kv.KvCache;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
@@ -17,16 +19,21 @@ import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerConnector;
 import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Consumer;
 import java.util.function.UnaryOperator;
 import java.util.stream.IntStream;
 import java.util.stream.Stream;
@@ -194,7 +201,10 @@ class OfflineHandOverTest {
         return outputs.stream().map(RequestOutput::tokens).toList();
     }
 
-    /** A connector of a user's own that breaks when it is told to build a step for a prompt of 13 tokens. */
+    /**
+     * A connector of a user's own that breaks when it is told to build a step for a prompt of 13 tokens, and when it hears of a refused
+     * request, of which it first takes note in the file {@code refusals}.
+     */
     public static final class Fragile implements KvConnector {
         @Override
         public Set<String> names() {
@@ -204,6 +214,18 @@ class OfflineHandOverTest {
         @Override
         public SchedulerConnector scheduler(ConnectorContext context) {
             return new SchedulerConnector() {
+                @Override
+                public void onRefused(String requestId, JsonFields kvTransferParams) {
+                    try {
+                        Path refusals = Path.of(
+                                context.config().extra().string("refusals").orElseThrow());
+                        Files.writeString(refusals, requestId + "\n", StandardOpenOption.APPEND);
+                    } catch (IOException e) {
+                        throw new UncheckedIOException(e);
+                    }
+                    throw new IllegalStateException("refused");
+                }
+
                 @Override
                 public KvMatch match(KvRequest request, int computedTokens) {
                     return new KvMatch.None();
@@ -246,6 +268,54 @@ class OfflineHandOverTest {
                 public void close() {}
             };
         }
+    }
+
+    /** What waits may be tried with another instance, which then wants what the request refers to. */
+    @Test
+    void aConnectorHearsOfRefusedRequestsButNotOfThoseThatMayGoElsewhere(@TempDir Path directory) throws IOException {
+        Path refusals = Files.createFile(directory.resolve("refusals"));
+        EngineConfig config = LLMTest.config()
+                .maxNumSeqs(1)
+                .maxWaiting(1)
+                .kvTransfer(KvTransferConfig.builder("OfflineHandOverTest$Fragile", KvRole.BOTH)
+                        .modulePath("baton.engine")
+                        .extra("refusals", refusals.toString())
+                        .build())
+                .build();
+        try (LocalEngine engine = LocalEngine.start(config, EngineListener.NONE)) {
+            SamplingParams endless = SamplingParams.builder()
+                    .temperature(0)
+                    .maxTokens(1500)
+                    .ignoreEos(true)
+                    .build();
+            assertThatThrownBy(() -> engine.submit(handedOver("empty", new int[0], endless), _ -> {}))
+                    .isInstanceOf(ConfigException.class);
+            List<GenerationEvent.Finished> ended = new CopyOnWriteArrayList<>();
+            Consumer<GenerationEvent> sink = event -> {
+                if (event instanceof GenerationEvent.Finished finished) {
+                    ended.add(finished);
+                }
+            };
+            engine.submit(handedOver("runs", LLMTest.prompt(1, 20), endless), sink);
+            engine.submit(handedOver("waits", LLMTest.prompt(1, 20), endless), sink);
+            assertThatThrownBy(() -> engine.submit(handedOver("late", LLMTest.prompt(2, 20), endless), _ -> {}))
+                    .isInstanceOf(EngineUnavailableException.class);
+            assertThatThrownBy(() -> engine.submit(handedOver("foreign", new int[] {1 << 20}, endless), _ -> {}))
+                    .isInstanceOf(ConfigException.class);
+            engine.abort("waits");
+            engine.abort("runs");
+            LLMTest.await(() -> ended.size() == 2);
+            // It lives on, and has heard of them in order.
+            engine.submit(handedOver("next", LLMTest.prompt(3, 12), SamplingParams.greedy(2)), sink);
+            LLMTest.await(() -> ended.size() == 3);
+            assertThat(ended.getLast().usage().outputTokens()).isEqualTo(2);
+            assertThat(Files.readAllLines(refusals)).containsExactly("empty", "foreign");
+        }
+    }
+
+    private static GenerationRequest handedOver(String id, int[] prompt, SamplingParams sampling) {
+        JsonFields params = JsonFields.parse("kv_transfer_params", "{\"do_remote_prefill\": true}");
+        return new GenerationRequest(id, prompt, sampling, Optional.of(params), Optional.empty(), 0);
     }
 
     @Test

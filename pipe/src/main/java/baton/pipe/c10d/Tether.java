@@ -44,6 +44,7 @@ final class Tether implements AutoCloseable {
         private final ServerSocketChannel server;
         private final byte[] token = new byte[TOKEN_BYTES];
         private final CompletableFuture<SocketChannel> came = new CompletableFuture<>();
+        private boolean given;
 
         Post(String host) throws PipeException {
             new SecureRandom().nextBytes(token);
@@ -115,7 +116,9 @@ final class Tether implements AutoCloseable {
 
         Tether accept(Duration timeout) throws PipeException {
             try {
-                return new Tether(came.get(timeout.toNanos(), TimeUnit.NANOSECONDS));
+                Tether tether = new Tether(came.get(timeout.toNanos(), TimeUnit.NANOSECONDS));
+                given = true;
+                return tether;
             } catch (TimeoutException | ExecutionException e) {
                 throw new PipeException("rank 1 has not come within " + timeout.toMillis() + " ms", e);
             } catch (InterruptedException e) {
@@ -130,6 +133,11 @@ final class Tether implements AutoCloseable {
                 server.close();
             } catch (IOException e) {
                 // It is given up.
+            }
+            // Who greets too late is turned away, or has just been let in for nobody.
+            boolean nobodyCame = came.completeExceptionally(new IOException("nobody waits any more"));
+            if (!nobodyCame && !given && !came.isCompletedExceptionally()) {
+                quietly(came.join());
             }
         }
     }
