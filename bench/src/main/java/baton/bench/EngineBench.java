@@ -36,6 +36,8 @@ import tools.jackson.databind.node.ObjectNode;
  *
  * <p>Other programs may take the machine's time at any moment. So it measures in rounds, each of them the limits first and then
  * every case of the model, and compares the best run of a case with the best run of a limit. Medians tell how disturbed it was.
+ * A prefill takes so long that no run of it is undisturbed: it is also compared with matrix products done for as long, right before
+ * and after it.
  *
  * @param threads to compute with; empty: one for each processor
  * @param quantization of the models
@@ -186,12 +188,12 @@ public record EngineBench(
                         .mapToObj(sequence -> slice(sequence, DECODE_CONTEXT - 1, 1))
                         .toList()))
                 .toList();
-        List<Case> cases = Stream.concat(prefills.stream(), decodes.stream()).toList();
         Duration once = each.dividedBy(rounds);
         for (int round = 1; round <= rounds; round++) {
             progress.accept("%s: round %d of %d".formatted(config.name(), round, rounds));
             limits.add(probe.measure(once));
-            cases.forEach(measured -> measured.run(runner, once));
+            prefills.forEach(measured -> measured.runBeside(runner, probe, once));
+            decodes.forEach(measured -> measured.run(runner, once));
         }
         int elementBytes = config.dtype().bytes();
         int weightBytes = quantization == Quantization.INT8 ? 1 : elementBytes;
@@ -201,10 +203,11 @@ public record EngineBench(
                 config.dtype(),
                 quantization,
                 IntStream.range(0, prefills.size())
-                        .mapToObj(i -> new Prefill(
+                        .mapToObj(i -> Prefill.of(
                                 PREFILL_TOKENS[i],
-                                Timing.of(prefills.get(i).seconds),
-                                Work.prefillFlops(config, PREFILL_TOKENS[i])))
+                                Work.prefillFlops(config, PREFILL_TOKENS[i]),
+                                prefills.get(i).seconds,
+                                prefills.get(i).gemmFlops))
                         .toList(),
                 IntStream.range(0, decodes.size())
                         .mapToObj(i -> new Decode(
@@ -229,21 +232,45 @@ public record EngineBench(
     private static final class Case {
         private final List<SequenceSlice> slices;
         private final List<Double> seconds = new ArrayList<>();
+        private final List<Double> gemmFlops = new ArrayList<>();
 
         Case(List<SequenceSlice> slices) {
             this.slices = slices;
         }
 
         void run(ModelRunner runner, Duration once) {
-            for (int i = 0; i < WARM_UPS; i++) {
-                runner.forward(slices, LayerHooks.NONE).close();
-            }
+            warmUp(runner);
             long end = System.nanoTime() + once.toNanos();
             do {
-                long start = System.nanoTime();
-                runner.forward(slices, LayerHooks.NONE).close();
-                seconds.add((System.nanoTime() - start) * 1e-9);
+                forward(runner);
             } while (System.nanoTime() < end);
+        }
+
+        /** Before and after each pass, products for as long as a pass takes. */
+        void runBeside(ModelRunner runner, MachineLimits.Probe probe, Duration once) {
+            Duration pass = warmUp(runner);
+            double before = probe.sustainedGemmFlops(pass);
+            for (double spent = 0; spent < once.toNanos() * 1e-9; spent += seconds.getLast()) {
+                forward(runner);
+                double after = probe.sustainedGemmFlops(pass);
+                gemmFlops.add((before + after) / 2);
+                before = after;
+            }
+        }
+
+        private Duration warmUp(ModelRunner runner) {
+            long start = 0;
+            for (int i = 0; i < WARM_UPS; i++) {
+                start = System.nanoTime();
+                runner.forward(slices, LayerHooks.NONE).close();
+            }
+            return Duration.ofNanos(System.nanoTime() - start);
+        }
+
+        private void forward(ModelRunner runner) {
+            long start = System.nanoTime();
+            runner.forward(slices, LayerHooks.NONE).close();
+            seconds.add((System.nanoTime() - start) * 1e-9);
         }
     }
 }

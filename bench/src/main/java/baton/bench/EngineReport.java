@@ -8,6 +8,7 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Optional;
 import java.util.function.ToDoubleFunction;
+import java.util.stream.IntStream;
 import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
@@ -42,8 +43,16 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
      * A first chunk of one sequence.
      *
      * @param flops operations that it takes
+     * @param shareBeside of the rate of matrix products that were done for as long right before and after it, at the median
      */
-    public record Prefill(int tokens, Timing timing, double flops) {
+    public record Prefill(int tokens, Timing timing, double flops, double shareBeside) {
+        static Prefill of(int tokens, double flops, List<Double> seconds, List<Double> gemmFlopsBeside) {
+            List<Double> shares = IntStream.range(0, seconds.size())
+                    .mapToObj(i -> flops / seconds.get(i) / gemmFlopsBeside.get(i))
+                    .toList();
+            return new Prefill(tokens, Timing.of(seconds), flops, Timing.median(shares));
+        }
+
         public double tokensPerSecond() {
             return tokens / timing.best();
         }
@@ -79,7 +88,7 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
         return Math.max(best(MachineLimits::linearBytesPerSecond), best(MachineLimits::readBytesPerSecond));
     }
 
-    /** The share of the GEMM rate that a prefill reaches. */
+    /** The share of the GEMM rate, both at their best, that a prefill reaches. */
     public double share(Prefill prefill) {
         return prefill.flopsPerSecond() / gemmFlops();
     }
@@ -109,18 +118,19 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
                     model.parameters() / 1e6,
                     model.dtype().torchName(),
                     model.quantization().label());
-            out.printf(Locale.ROOT, HEADING, "", "tokens/s", "median", "times", "ms", "TFLOP/s", "of GEMM", "");
+            out.printf(Locale.ROOT, HEADING, "", "tokens/s", "median", "times", "ms", "TFLOP/s", "of GEMM", "beside");
             for (Prefill prefill : model.prefills()) {
                 out.printf(
                         Locale.ROOT,
-                        "  %-24s %10.0f %10.0f %8d %10.2f %10.3f %7.1f%%%n",
+                        "  %-24s %10.0f %10.0f %8d %10.2f %10.3f %7.1f%% %9.1f%%%n",
                         "prefill " + prefill.tokens(),
                         prefill.tokensPerSecond(),
                         prefill.tokens() / prefill.timing().median(),
                         prefill.timing().repetitions(),
                         prefill.timing().best() * 1e3,
                         prefill.flopsPerSecond() * 1e-12,
-                        share(prefill) * 100);
+                        share(prefill) * 100,
+                        prefill.shareBeside() * 100);
             }
             out.printf(
                     Locale.ROOT, HEADING, "", "tokens/s", "median", "times", "ms/step", "GB/s", "of read", "speed-up");
@@ -179,7 +189,8 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
                 timing(prefills.addObject().put("tokens", prefill.tokens()), prefill.timing())
                         .put("tokens_per_second", prefill.tokensPerSecond())
                         .put("flops_per_second", prefill.flopsPerSecond())
-                        .put("share_of_gemm", share(prefill));
+                        .put("share_of_gemm", share(prefill))
+                        .put("share_of_gemm_beside", prefill.shareBeside());
             }
             ArrayNode decodes = node.putArray("decode");
             for (Decode decode : model.decodes()) {

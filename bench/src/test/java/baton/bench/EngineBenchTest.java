@@ -6,6 +6,7 @@ import static org.assertj.core.api.Assertions.tuple;
 import static org.assertj.core.api.Assertions.within;
 
 import baton.bench.EngineReport.ModelReport;
+import baton.bench.EngineReport.Prefill;
 import baton.engine.model.ModelConfig;
 import baton.engine.model.Quantization;
 import baton.engine.model.RandomCheckpoint;
@@ -41,9 +42,10 @@ class EngineBenchTest {
             assertThat(limits.readBytesPerSecond()).isFinite().isPositive();
         });
         ModelReport model = report.models().getFirst();
-        assertThat(model.prefills()).extracting(EngineReport.Prefill::tokens).containsExactly(512, 2048);
+        assertThat(model.prefills()).extracting(Prefill::tokens).containsExactly(512, 2048);
         assertThat(model.prefills()).allSatisfy(prefill -> {
             assertThat(report.share(prefill)).isPositive().isLessThan(1);
+            assertThat(prefill.shareBeside()).isPositive().isLessThan(1);
             assertThat(prefill.timing().repetitions()).isGreaterThanOrEqualTo(2);
             assertThat(prefill.timing().best())
                     .isLessThanOrEqualTo(prefill.timing().median());
@@ -116,6 +118,15 @@ class EngineBenchTest {
         double pairs = 15 * (2048 * 2049 / 2.0) + 2048;
         assertThat(Work.prefillFlops(config, 2048))
                 .isCloseTo(2 * (before + layer - lastKeysAndValues + output) + 4.0 * 32 * 64 * pairs, within(1.0));
+    }
+
+    @Test
+    void aPrefillIsComparedWithTheProductsBesideIt() {
+        Prefill prefill = Prefill.of(7, 60, List.of(1.0, 2.0, 4.0), List.of(100.0, 60.0, 20.0));
+
+        assertThat(prefill.shareBeside()).isEqualTo(0.6);
+        assertThat(prefill.flopsPerSecond()).isEqualTo(60);
+        assertThat(prefill.timing().repetitions()).isEqualTo(3);
     }
 
     @Test
