@@ -22,9 +22,10 @@ final class LibTorch {
      * @throws IllegalStateException if it cannot be loaded here, saying what it needs
      */
     static int load(OptionalInt threads) {
+        Pages.adviseHugePagesToLibTorch();
+        Pages.keepFreedMemory();
         // Without the properties JavaCPP reads /proc and may collect garbage in an allocation. Memory is freed by
         // scope.
-        Pages.adviseHugePagesToLibTorch();
         setUnlessSet("org.bytedeco.javacpp.nopointergc", "true");
         setUnlessSet("org.bytedeco.javacpp.maxbytes", "0");
         setUnlessSet("org.bytedeco.javacpp.maxphysicalbytes", "0");
