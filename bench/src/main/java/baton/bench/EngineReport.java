@@ -20,7 +20,7 @@ import tools.jackson.databind.node.ObjectNode;
  * @param limits of each round
  */
 public record EngineReport(int threads, List<MachineLimits> limits, List<ModelReport> models) {
-    private static final String HEADING = "  %-24s %10s %10s %8s %10s %10s %8s %10s%n";
+    private static final String HEADING = "  %-24s %10s %10s %8s %10s %10s %8s %10s %10s%n";
 
     /**
      * @param parameters weights of the model, a shared embedding counted once
@@ -93,6 +93,11 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
         return prefill.flopsPerSecond() / gemmFlops();
     }
 
+    /** The share of the rate of LibTorch's own products, both at their best. */
+    public double shareOfLinear(Prefill prefill) {
+        return prefill.flopsPerSecond() / best(MachineLimits::linearFlops);
+    }
+
     /** The share of the memory read rate that a decode step reaches. */
     public double share(Decode decode) {
         return decode.bytesPerSecond() / readBytesPerSecond();
@@ -107,6 +112,7 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
         out.printf(Locale.ROOT, "This machine with %d threads, %d rounds%n", threads, limits.size());
         limit(out, "bf16 GEMM [512, 2048] x [2048, 8192]", "TFLOP/s", 1e-12, MachineLimits::gemmFlops);
         limit(out, "  the fastest single product", "TFLOP/s", 1e-12, MachineLimits::gemmBurstFlops);
+        limit(out, "  the same by LibTorch's linear", "TFLOP/s", 1e-12, MachineLimits::linearFlops);
         limit(out, "weights read by linear layers, 1 row", "GB/s", 1e-9, MachineLimits::linearBytesPerSecond);
         limit(out, "memory read by summing it up", "GB/s", 1e-9, MachineLimits::readBytesPerSecond);
         for (ModelReport model : models) {
@@ -118,11 +124,22 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
                     model.parameters() / 1e6,
                     model.dtype().torchName(),
                     model.quantization().label());
-            out.printf(Locale.ROOT, HEADING, "", "tokens/s", "median", "times", "ms", "TFLOP/s", "of GEMM", "beside");
+            out.printf(
+                    Locale.ROOT,
+                    HEADING,
+                    "",
+                    "tokens/s",
+                    "median",
+                    "times",
+                    "ms",
+                    "TFLOP/s",
+                    "of GEMM",
+                    "of linear",
+                    "beside");
             for (Prefill prefill : model.prefills()) {
                 out.printf(
                         Locale.ROOT,
-                        "  %-24s %10.0f %10.0f %8d %10.2f %10.3f %7.1f%% %9.1f%%%n",
+                        "  %-24s %10.0f %10.0f %8d %10.2f %10.3f %7.1f%% %9.1f%% %9.1f%%%n",
                         "prefill " + prefill.tokens(),
                         prefill.tokensPerSecond(),
                         prefill.tokens() / prefill.timing().median(),
@@ -130,10 +147,21 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
                         prefill.timing().best() * 1e3,
                         prefill.flopsPerSecond() * 1e-12,
                         share(prefill) * 100,
+                        shareOfLinear(prefill) * 100,
                         prefill.shareBeside() * 100);
             }
             out.printf(
-                    Locale.ROOT, HEADING, "", "tokens/s", "median", "times", "ms/step", "GB/s", "of read", "speed-up");
+                    Locale.ROOT,
+                    HEADING,
+                    "",
+                    "tokens/s",
+                    "median",
+                    "times",
+                    "ms/step",
+                    "GB/s",
+                    "of read",
+                    "speed-up",
+                    "");
             for (Decode decode : model.decodes()) {
                 out.printf(
                         Locale.ROOT,
@@ -173,6 +201,7 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
             rounds.addObject()
                     .put("gemm_flops_per_second", limit.gemmFlops())
                     .put("gemm_burst_flops_per_second", limit.gemmBurstFlops())
+                    .put("linear_flops_per_second", limit.linearFlops())
                     .put("linear_bytes_per_second", limit.linearBytesPerSecond())
                     .put("read_bytes_per_second", limit.readBytesPerSecond());
         }
@@ -190,6 +219,7 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
                         .put("tokens_per_second", prefill.tokensPerSecond())
                         .put("flops_per_second", prefill.flopsPerSecond())
                         .put("share_of_gemm", share(prefill))
+                        .put("share_of_linear", shareOfLinear(prefill))
                         .put("share_of_gemm_beside", prefill.shareBeside());
             }
             ArrayNode decodes = node.putArray("decode");

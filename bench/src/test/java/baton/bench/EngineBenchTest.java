@@ -46,6 +46,7 @@ class EngineBenchTest {
         assertThat(model.prefills()).allSatisfy(prefill -> {
             assertThat(report.share(prefill)).isPositive().isLessThan(1);
             assertThat(prefill.shareBeside()).isPositive().isLessThan(1);
+            assertThat(report.shareOfLinear(prefill)).isGreaterThanOrEqualTo(report.share(prefill));
             assertThat(prefill.timing().repetitions()).isGreaterThanOrEqualTo(2);
             assertThat(prefill.timing().best())
                     .isLessThanOrEqualTo(prefill.timing().median());

@@ -116,7 +116,7 @@ final class DecoderRunner implements ModelRunner {
         this.dtype = dtype;
         this.type = LibTorch.scalarType(dtype);
         this.cacheType = LibTorch.scalarType(layout.dtype());
-        this.rowMath = new RowMath(dtype);
+        this.rowMath = new RowMath(dtype, threads);
         this.arena = arena;
         this.owned = owned;
         this.weights = weights;
@@ -243,7 +243,7 @@ final class DecoderRunner implements ModelRunner {
             }
             Step step = new Step(batch, lastRows(batch, hooks), scratch);
             hooks.begin();
-            Rotation rotation = rotation(batch, scratch);
+            Tensor rotation = rotation(batch, scratch);
             Tensor x = shard.isFirstStage()
                     ? torch.embedding(weights.embedding, longs(scratch, batch.ids()))
                     : ranks.handedOn(type, batch.rows());
@@ -291,36 +291,18 @@ final class DecoderRunner implements ModelRunner {
         owned.close();
         logitsArena.close();
         arena.close();
+        rowMath.close();
         ranks.close();
         Pages.giveBack();
     }
 
-    /** The cosines and sines of rows' positions, [T, 1, 2D]. */
-    private record Rotation(Tensor table, int headDim) {
-        Rotation rows(long first, long count) {
-            return new Rotation(table.narrow(0, first, count), headDim);
-        }
-
-        Tensor cos() {
-            return table.narrow(2, 0, headDim);
-        }
-
-        Tensor sin() {
-            return table.narrow(2, headDim, headDim / 2);
-        }
-
-        Tensor minusSin() {
-            return table.narrow(2, headDim + headDim / 2, headDim / 2);
-        }
-    }
-
-    private Rotation rotation(Batch batch, Arena scratch) {
+    /** The cosines and sines of rows' positions, [T, D]. */
+    private Tensor rotation(Batch batch, Arena scratch) {
         long[] positions = new long[batch.rows()];
         for (int row = 0; row < positions.length; row++) {
             positions[row] = batch.position(row);
         }
-        Tensor table = weights.rope.index_select(0, longs(scratch, positions)).unsqueeze(1);
-        return new Rotation(table, config.headDim());
+        return weights.rope.index_select(0, longs(scratch, positions));
     }
 
     /** What the attention of all layers of one forward pass shares. */
@@ -515,12 +497,12 @@ final class DecoderRunner implements ModelRunner {
             int first, int rows, int from, long positions, boolean stacked, TensorOptional mask, Tensor own) {}
 
     /** Adds a layer to {@code x}. Behind the last one only the rows that are wanted are right, the others are of no use to anybody. */
-    private void layer(int layer, Tensor x, Step step, Rotation rotation) {
+    private void layer(int layer, Tensor x, Step step, Tensor rotation) {
         LayerWeights layerWeights = weights.layers.get(layer);
         forPieces(x, (first, piece) -> {
             Tensor projected = layerWeights.projection().apply(norm(piece, layerWeights.attentionNorm()));
             Tensor queries = step.queries.narrow(0, first, piece.size(0));
-            rotate(projected, layerWeights.headNorms(), rotation.rows(first, piece.size(0)), queries);
+            rotate(projected, layerWeights.headNorms(), rotation.narrow(0, first, piece.size(0)), queries);
             save(layer, projected, step.batch, (int) first);
         });
         if (layer == config.layers() - 1 && step.tail.isPresent()) {
@@ -579,7 +561,7 @@ final class DecoderRunner implements ModelRunner {
     }
 
     /** Turns queries and keys by their positions: the keys in place, the queries into {@code queries}. */
-    private void rotate(Tensor projected, Optional<HeadNorms> norms, Rotation rotation, Tensor queries) {
+    private void rotate(Tensor projected, Optional<HeadNorms> norms, Tensor rotation, Tensor queries) {
         int rows = (int) projected.size(0);
         int head = config.headDim();
         MemorySegment memory = LibTorch.memory(projected, (long) rows * rowElements * dtype.bytes());
@@ -589,19 +571,10 @@ final class DecoderRunner implements ModelRunner {
             rowMath.norm(ownHeads, ownHeads, norm.queries(), config.rmsNormEps());
             rowMath.norm(keyHeads, keyHeads, norm.keys(), config.rmsNormEps());
         });
-        if (rows > RowMath.FEW) {
-            Tensor own = view(projected, 0, rows, rowElements, config.heads(), head, head);
-            Tensor keys = view(projected, queryElements, rows, rowElements, config.kvHeads(), 2L * head, head);
-            Tensor turnedKeys = torch.empty_like(keys);
-            rotate(keys, rotation, turnedKeys);
-            keys.copy_(turnedKeys);
-            rotate(own, rotation, queries.view(rows, config.heads(), head));
-            return;
-        }
-        MemorySegment table = LibTorch.memory(rotation.table, 2L * rows * head * dtype.bytes());
+        MemorySegment table = LibTorch.memory(rotation, (long) rows * head * dtype.bytes());
         MemorySegment turned = LibTorch.memory(queries, (long) rows * queryElements * dtype.bytes());
-        rowMath.rotate(ownHeads, new Heads(turned, rows, 0, queryElements, config.heads(), head), head, table);
-        rowMath.rotate(keyHeads, keyHeads, head, table);
+        Heads turnedHeads = new Heads(turned, rows, 0, queryElements, config.heads(), head);
+        rowMath.rotate(ownHeads, turnedHeads, keyHeads, head, table);
     }
 
     /** The rows of a dense matrix, each as one head. */
@@ -609,14 +582,6 @@ final class DecoderRunner implements ModelRunner {
         long width = x.size(1);
         MemorySegment memory = LibTorch.memory(x, x.numel() * dtype.bytes());
         return new Heads(memory, (int) x.size(0), 0, width, 1, width);
-    }
-
-    /** Heads [T, heads, D] turned by their position, the halves of a head being the pairs. */
-    private static void rotate(Tensor heads, Rotation rotation, Tensor turned) {
-        long half = rotation.headDim / 2;
-        torch.mul_out(turned, heads, rotation.cos());
-        turned.narrow(2, 0, half).addcmul_(heads.narrow(2, half, half), rotation.minusSin());
-        turned.narrow(2, half, half).addcmul_(heads.narrow(2, 0, half), rotation.sin());
     }
 
     /**
@@ -772,12 +737,6 @@ final class DecoderRunner implements ModelRunner {
 
     private static int padded(int positions) {
         return Math.ceilDiv(positions, CONTEXT_STEP) * CONTEXT_STEP;
-    }
-
-    private static Tensor view(
-            Tensor tensor, long offset, long rows, long rowStride, long heads, long headStride, long elements) {
-        return tensor.as_strided(
-                new long[] {rows, heads, elements}, new long[] {rowStride, headStride, 1}, new LongOptional(offset));
     }
 
     private static Tensor longs(Arena scratch, long[] values) {

@@ -21,11 +21,16 @@ import org.bytedeco.pytorch.global.torch.ScalarType;
  * @param gemmFlops bf16 operations a second, a multiplication and an addition counted as two, of [512, 2048] by [2048, 8192] with eight
  *     matrices one after the other, as a model has them, in the faster of LibTorch's and oneDNN's layout
  * @param gemmBurstFlops the same of the fastest single product among them
+ * @param linearFlops the same eight products in a row by LibTorch's {@code linear}, whose matrices are not laid out beforehand
  * @param linearBytesPerSecond weight bytes read by the same projection of a single row, over more weights than caches hold
  * @param readBytesPerSecond bytes of memory read by summing it up
  */
 public record MachineLimits(
-        double gemmFlops, double gemmBurstFlops, double linearBytesPerSecond, double readBytesPerSecond) {
+        double gemmFlops,
+        double gemmBurstFlops,
+        double linearFlops,
+        double linearBytesPerSecond,
+        double readBytesPerSecond) {
     private static final int ROWS = 512;
     private static final int IN = 2048;
     private static final int OUT = 8192;
@@ -47,7 +52,8 @@ public record MachineLimits(
         private final Tensor all;
         private final Tensor rows;
         private final Tensor row;
-        private List<Runnable> fasterProducts;
+        private Seconds plain = Seconds.NONE;
+        private Seconds packed = Seconds.NONE;
 
         /**
          * @param threads as in {@link TorchModels#load}
@@ -71,7 +77,6 @@ public record MachineLimits(
             rows = owned.add(LibTorch.empty(ScalarType.BFloat16, ROWS, IN));
             owned.add(rows.normal_());
             row = owned.add(rows.narrow(0, 0, 1));
-            fasterProducts = products;
             Optional<OneDnn> packing = OneDnn.find(ScalarType.BFloat16, owned);
             for (Tensor matrix : matrices.subList(0, ROW)) {
                 products.add(() -> torch.linear(rows, matrix));
@@ -93,32 +98,35 @@ public record MachineLimits(
         public MachineLimits measure(Duration each) {
             torch.set_num_threads(threads);
             try (InferenceMode _ = new InferenceMode(true)) {
-                Seconds plain = Seconds.of(each.dividedBy(2), products);
-                Seconds packed = packedProducts.isEmpty() ? plain : Seconds.of(each.dividedBy(2), packedProducts);
-                fasterProducts = packed.inARow < plain.inARow ? packedProducts : products;
+                Seconds plainNow = Seconds.of(each.dividedBy(2), products);
+                Seconds packedNow = packedProducts.isEmpty() ? plainNow : Seconds.of(each.dividedBy(2), packedProducts);
+                plain = plain.best(plainNow);
+                packed = packed.best(packedNow);
                 double linear = Seconds.of(each, List.of(() -> matrices.forEach(matrix -> torch.linear(row, matrix))))
                         .inARow();
                 double read = Seconds.of(each, List.of(all::sum)).inARow();
                 return new MachineLimits(
-                        ROW * PRODUCT_FLOPS / Math.min(plain.inARow, packed.inARow),
-                        PRODUCT_FLOPS / Math.min(plain.single, packed.single),
+                        ROW * PRODUCT_FLOPS / Math.min(plainNow.inARow, packedNow.inARow),
+                        PRODUCT_FLOPS / Math.min(plainNow.single, packedNow.single),
+                        ROW * PRODUCT_FLOPS / plainNow.inARow,
                         memory.byteSize() / linear,
                         memory.byteSize() / read);
             }
         }
 
         /**
-         * Operations a second of the same products one after the other for at least that long, in the layout that was the faster one when
-         * measured last. A machine that others use is never at its best for long: this is the limit of work that takes as long.
+         * Operations a second of the same products one after the other for at least that long, in the layout that was the faster one
+         * whenever it was measured. A machine that others use is never at its best for long: this is the limit of work that takes as long.
          */
         public double sustainedGemmFlops(Duration atLeast) {
             torch.set_num_threads(threads);
+            List<Runnable> faster = packed.inARow < plain.inARow ? packedProducts : products;
             try (InferenceMode _ = new InferenceMode(true)) {
                 long start = System.nanoTime();
                 long nanos;
                 int rounds = 0;
                 do {
-                    fasterProducts.forEach(Seconds::run);
+                    faster.forEach(Seconds::run);
                     rounds++;
                     nanos = System.nanoTime() - start;
                 } while (nanos < atLeast.toNanos());
@@ -139,6 +147,12 @@ public record MachineLimits(
          * @param single of one part of it
          */
         private record Seconds(double inARow, double single) {
+            static final Seconds NONE = new Seconds(Double.MAX_VALUE, Double.MAX_VALUE);
+
+            Seconds best(Seconds other) {
+                return new Seconds(Math.min(inARow, other.inARow), Math.min(single, other.single));
+            }
+
             static Seconds of(Duration duration, List<Runnable> work) {
                 double inARow = Double.MAX_VALUE;
                 double single = Double.MAX_VALUE;

@@ -34,7 +34,7 @@ final class Weights {
     /** The output projection to this rank's part of the vocabulary, [tokens, hidden]; only the last stage has it. */
     final Optional<Linear> head;
 
-    /** By position: cosines for all D elements of a head, sines for the first half, the negated sines. [positions, 2D]. */
+    /** By position: the cosines of a head's D/2 pairs, then their sines, [positions, D]. */
     final Tensor rope;
 
     final DoubleOptional defaultScale;
@@ -267,23 +267,20 @@ final class Weights {
             double[] frequencies = Rope.frequencies(config);
             double amplitude = Rope.amplitude(config);
             try (Arena scratch = Arena.ofConfined()) {
-                MemorySegment values = scratch.allocate(2L * positions * head * Float.BYTES, Float.BYTES);
+                MemorySegment values = scratch.allocate((long) positions * head * Float.BYTES, Float.BYTES);
                 for (int position = 0; position < positions; position++) {
-                    long row = 2L * position * head;
+                    long row = (long) position * head;
                     for (int i = 0; i < half; i++) {
                         // The angle is rounded to fp32 as the model's makers' code does it.
                         float angle = position * (float) frequencies[i];
-                        float cos = (float) (amplitude * Math.cos(angle));
-                        float sin = (float) (amplitude * Math.sin(angle));
-                        values.setAtIndex(ValueLayout.JAVA_FLOAT, row + i, cos);
-                        values.setAtIndex(ValueLayout.JAVA_FLOAT, row + half + i, cos);
-                        values.setAtIndex(ValueLayout.JAVA_FLOAT, row + head + i, sin);
-                        values.setAtIndex(ValueLayout.JAVA_FLOAT, row + head + half + i, -sin);
+                        values.setAtIndex(ValueLayout.JAVA_FLOAT, row + i, (float) (amplitude * Math.cos(angle)));
+                        values.setAtIndex(
+                                ValueLayout.JAVA_FLOAT, row + half + i, (float) (amplitude * Math.sin(angle)));
                     }
                 }
-                Tensor table = allocate(positions, 2L * head);
+                Tensor table = allocate(positions, head);
                 try (PointerScope _ = new PointerScope()) {
-                    table.copy_(LibTorch.over(values, ScalarType.Float, positions, 2L * head));
+                    table.copy_(LibTorch.over(values, ScalarType.Float, positions, head));
                 }
                 return table;
             }
