@@ -114,9 +114,9 @@ public record HandoverBench(
 
     /**
      * Measures with the checkpoints in these directories, and, if asked to, with a random one of Llama-3.2-1B's shape, which it
-     * writes into a temporary directory.
+     * writes into a temporary directory. A model that has too few positions for all of the prompts is left out.
      *
-     * @throws ConfigException if a checkpoint does not fit
+     * @throws ConfigException if a checkpoint does not fit, or all are left out
      * @throws IOException if a checkpoint cannot be read, or the other process fails
      */
     public HandoverReport run(List<Path> models, boolean random1b) throws IOException {
@@ -126,6 +126,11 @@ public record HandoverBench(
         }
         if (random1b) {
             reports.addAll(EngineBench.withRandomCheckpoint(RandomCheckpoint.llama1b(), progress, this::measure));
+        }
+        if (reports.isEmpty()) {
+            throw new ConfigException(
+                    "tokens",
+                    "is %s, but no model has as many positions and one more for the output".formatted(tokens));
         }
         return new HandoverReport(List.copyOf(reports));
     }
@@ -152,14 +157,18 @@ public record HandoverBench(
 
     private List<ModelReport> measure(Path model) throws IOException {
         List<ModelReport> reports = new ArrayList<>();
+        List<Integer> fitting = fitting(model);
+        if (fitting.isEmpty()) {
+            progress.accept(model.getFileName() + " is left out: it has too few positions for these prompts");
+            return reports;
+        }
         for (String connector : connectors) {
-            reports.add(measure(model, connector));
+            reports.add(measure(model, connector, fitting));
         }
         return reports;
     }
 
-    private ModelReport measure(Path model, String connector) throws IOException {
-        List<Integer> fitting = fitting(model);
+    private ModelReport measure(Path model, String connector, List<Integer> fitting) throws IOException {
         int longest = Collections.max(fitting);
         progress.accept("%s, %s: a prefill engine in another process, a decode engine here"
                 .formatted(model.getFileName(), connector));
@@ -211,13 +220,7 @@ public record HandoverBench(
     private List<Integer> fitting(Path model) throws IOException {
         try (Checkpoint checkpoint = Checkpoint.open(model)) {
             int positions = checkpoint.config().maxPositions();
-            List<Integer> fitting =
-                    tokens.stream().filter(count -> count + OUTPUT <= positions).toList();
-            if (fitting.isEmpty()) {
-                throw new ConfigException(
-                        "tokens", "is %s, but %s has max_position_embeddings=%d".formatted(tokens, model, positions));
-            }
-            return fitting;
+            return tokens.stream().filter(count -> count + OUTPUT <= positions).toList();
         }
     }
 

@@ -1,25 +1,40 @@
 package baton.cli;
 
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.bench.HandoverBench;
 import baton.bench.HandoverReport;
+import baton.kv.ConfigException;
 import java.io.IOException;
 import java.io.PrintWriter;
 import java.io.StringWriter;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.OptionalInt;
 import org.junit.jupiter.api.Test;
 
 class HandoverBenchTest {
+    private static final Path MODEL =
+            Path.of(System.getProperty("user.dir")).resolveSibling("models").resolve("tiny-ledger");
+
+    @Test
+    void modelsWithTooFewPositionsAreLeftOut() {
+        List<String> progress = new ArrayList<>();
+        HandoverBench bench =
+                new HandoverBench(HandoverBench.CONNECTORS, OptionalInt.of(1), List.of(1 << 20), 1, progress::add);
+        assertThatThrownBy(() -> bench.run(List.of(MODEL), false))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageContainingAll("tokens", "1048576");
+        assertThat(progress).containsExactly("tiny-ledger is left out: it has too few positions for these prompts");
+    }
+
     @Test
     void measuresEveryPhaseOfAHandOverBetweenTwoProcesses() throws IOException {
-        Path model =
-                Path.of(System.getProperty("user.dir")).resolveSibling("models").resolve("tiny-ledger");
         HandoverReport report = new HandoverBench(
                         HandoverBench.CONNECTORS, OptionalInt.of(1), List.of(16, 160), 2, _ -> {})
-                .run(List.of(model), false);
+                .run(List.of(MODEL), false);
 
         assertThat(report.models())
                 .extracting(HandoverReport.ModelReport::connector)
