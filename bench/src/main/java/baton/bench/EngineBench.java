@@ -1,5 +1,6 @@
 package baton.bench;
 
+import baton.bench.EngineReport.Beside;
 import baton.bench.EngineReport.Decode;
 import baton.bench.EngineReport.ModelReport;
 import baton.bench.EngineReport.Prefill;
@@ -41,7 +42,7 @@ import tools.jackson.databind.node.ObjectNode;
  *
  * @param threads to compute with; empty: one for each processor
  * @param quantization of the models
- * @param each how long each limit and each case is measured, all rounds together
+ * @param each how long each limit and each case is measured, all rounds together, and as long again a prefill beside products
  * @param rounds rounds for each model
  * @param progress told what is being done, line by line
  */
@@ -192,7 +193,10 @@ public record EngineBench(
         for (int round = 1; round <= rounds; round++) {
             progress.accept("%s: round %d of %d".formatted(config.name(), round, rounds));
             limits.add(probe.measure(once));
-            prefills.forEach(measured -> measured.runBeside(runner, probe, once));
+            prefills.forEach(measured -> {
+                measured.run(runner, once);
+                measured.runBeside(runner, probe, once);
+            });
             decodes.forEach(measured -> measured.run(runner, once));
         }
         int elementBytes = config.dtype().bytes();
@@ -207,7 +211,7 @@ public record EngineBench(
                                 PREFILL_TOKENS[i],
                                 Work.prefillFlops(config, PREFILL_TOKENS[i]),
                                 prefills.get(i).seconds,
-                                prefills.get(i).gemmFlops))
+                                prefills.get(i).beside))
                         .toList(),
                 IntStream.range(0, decodes.size())
                         .mapToObj(i -> new Decode(
@@ -232,45 +236,42 @@ public record EngineBench(
     private static final class Case {
         private final List<SequenceSlice> slices;
         private final List<Double> seconds = new ArrayList<>();
-        private final List<Double> gemmFlops = new ArrayList<>();
+        private final List<Beside> beside = new ArrayList<>();
 
         Case(List<SequenceSlice> slices) {
             this.slices = slices;
         }
 
         void run(ModelRunner runner, Duration once) {
-            warmUp(runner);
+            for (int i = 0; i < WARM_UPS; i++) {
+                forward(runner);
+            }
             long end = System.nanoTime() + once.toNanos();
             do {
-                forward(runner);
+                seconds.add(forward(runner));
             } while (System.nanoTime() < end);
         }
 
-        /** Before and after each pass, products for as long as a pass takes. */
+        /** Before and after each pass, products for as long as the last pass took. */
         void runBeside(ModelRunner runner, MachineLimits.Probe probe, Duration once) {
-            Duration pass = warmUp(runner);
-            double before = probe.sustainedGemmFlops(pass);
-            for (double spent = 0; spent < once.toNanos() * 1e-9; spent += seconds.getLast()) {
-                forward(runner);
-                double after = probe.sustainedGemmFlops(pass);
-                gemmFlops.add((before + after) / 2);
+            long end = System.nanoTime() + once.toNanos();
+            double before = probe.sustainedGemmFlops(lasting(seconds.getLast()));
+            do {
+                double pass = forward(runner);
+                double after = probe.sustainedGemmFlops(lasting(pass));
+                beside.add(new Beside(pass, (before + after) / 2));
                 before = after;
-            }
+            } while (System.nanoTime() < end);
         }
 
-        private Duration warmUp(ModelRunner runner) {
-            long start = 0;
-            for (int i = 0; i < WARM_UPS; i++) {
-                start = System.nanoTime();
-                runner.forward(slices, LayerHooks.NONE).close();
-            }
-            return Duration.ofNanos(System.nanoTime() - start);
-        }
-
-        private void forward(ModelRunner runner) {
+        private double forward(ModelRunner runner) {
             long start = System.nanoTime();
             runner.forward(slices, LayerHooks.NONE).close();
-            seconds.add((System.nanoTime() - start) * 1e-9);
+            return (System.nanoTime() - start) * 1e-9;
+        }
+
+        private static Duration lasting(double seconds) {
+            return Duration.ofNanos((long) (seconds * 1e9));
         }
     }
 }

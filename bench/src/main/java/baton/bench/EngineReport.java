@@ -8,7 +8,6 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Optional;
 import java.util.function.ToDoubleFunction;
-import java.util.stream.IntStream;
 import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
@@ -46,9 +45,9 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
      * @param shareBeside of the rate of matrix products that were done for as long right before and after it, at the median
      */
     public record Prefill(int tokens, Timing timing, double flops, double shareBeside) {
-        static Prefill of(int tokens, double flops, List<Double> seconds, List<Double> gemmFlopsBeside) {
-            List<Double> shares = IntStream.range(0, seconds.size())
-                    .mapToObj(i -> flops / seconds.get(i) / gemmFlopsBeside.get(i))
+        static Prefill of(int tokens, double flops, List<Double> seconds, List<Beside> beside) {
+            List<Double> shares = beside.stream()
+                    .map(pass -> flops / pass.seconds() / pass.gemmFlops())
                     .toList();
             return new Prefill(tokens, Timing.of(seconds), flops, Timing.median(shares));
         }
@@ -61,6 +60,13 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
             return flops / timing.best();
         }
     }
+
+    /**
+     * A pass between matrix products.
+     *
+     * @param gemmFlops operations a second of the products before and after it
+     */
+    record Beside(double seconds, double gemmFlops) {}
 
     /**
      * One token of each of {@code batch} sequences.
@@ -112,7 +118,7 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
         out.printf(Locale.ROOT, "This machine with %d threads, %d rounds%n", threads, limits.size());
         limit(out, "bf16 GEMM [512, 2048] x [2048, 8192]", "TFLOP/s", 1e-12, MachineLimits::gemmFlops);
         limit(out, "  the fastest single product", "TFLOP/s", 1e-12, MachineLimits::gemmBurstFlops);
-        limit(out, "  the same by LibTorch's linear", "TFLOP/s", 1e-12, MachineLimits::linearFlops);
+        limit(out, "  eight in a row by LibTorch's linear", "TFLOP/s", 1e-12, MachineLimits::linearFlops);
         limit(out, "weights read by linear layers, 1 row", "GB/s", 1e-9, MachineLimits::linearBytesPerSecond);
         limit(out, "memory read by summing it up", "GB/s", 1e-9, MachineLimits::readBytesPerSecond);
         for (ModelReport model : models) {

@@ -11,6 +11,7 @@ import baton.engine.GenerationRequest;
 import baton.engine.LocalEngine;
 import baton.engine.SamplingParams;
 import baton.engine.model.Checkpoint;
+import baton.engine.model.ModelConfig;
 import baton.engine.model.RandomCheckpoint;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
@@ -95,6 +96,9 @@ public record HandoverBench(
             throw new ConfigException("repetitions", "is " + repetitions + ", must be positive");
         }
         connectors = List.copyOf(connectors);
+        if (connectors.isEmpty()) {
+            throw new ConfigException("connector", "is empty, must have at least one name");
+        }
         for (String connector : connectors) {
             if (!CONNECTORS.contains(connector)) {
                 throw ConfigException.unsupported("connector", connector, String.join(" or ", CONNECTORS));
@@ -121,18 +125,24 @@ public record HandoverBench(
      */
     public HandoverReport run(List<Path> models, boolean random1b) throws IOException {
         List<ModelReport> reports = new ArrayList<>();
+        List<String> leftOut = new ArrayList<>();
         for (Path model : models) {
-            reports.addAll(measure(model));
+            reports.addAll(measure(model, leftOut));
         }
-        if (random1b) {
-            reports.addAll(EngineBench.withRandomCheckpoint(RandomCheckpoint.llama1b(), progress, this::measure));
+        ModelConfig random = RandomCheckpoint.llama1b();
+        if (random1b && fitting(random).isEmpty()) {
+            leftOut.add(tooShort(random));
+        } else if (random1b) {
+            reports.addAll(
+                    EngineBench.withRandomCheckpoint(random, progress, directory -> measure(directory, leftOut)));
         }
         if (reports.isEmpty()) {
             throw new ConfigException(
                     "tokens",
-                    "is %s, but no model has as many positions and one more for the output".formatted(tokens));
+                    "is %s, with one more for the output too many for all models: %s"
+                            .formatted(tokens, String.join(", ", leftOut)));
         }
-        return new HandoverReport(List.copyOf(reports));
+        return new HandoverReport(List.copyOf(reports), List.copyOf(leftOut));
     }
 
     /** @param longest prompt */
@@ -155,11 +165,15 @@ public record HandoverBench(
         return config.build();
     }
 
-    private List<ModelReport> measure(Path model) throws IOException {
+    private List<ModelReport> measure(Path model, List<String> leftOut) throws IOException {
         List<ModelReport> reports = new ArrayList<>();
-        List<Integer> fitting = fitting(model);
+        ModelConfig config;
+        try (Checkpoint checkpoint = Checkpoint.open(model)) {
+            config = checkpoint.config();
+        }
+        List<Integer> fitting = fitting(config);
         if (fitting.isEmpty()) {
-            progress.accept(model.getFileName() + " is left out: it has too few positions for these prompts");
+            leftOut.add(tooShort(config));
             return reports;
         }
         for (String connector : connectors) {
@@ -217,11 +231,14 @@ public record HandoverBench(
     }
 
     /** The prompts that leave room for a token of output. */
-    private List<Integer> fitting(Path model) throws IOException {
-        try (Checkpoint checkpoint = Checkpoint.open(model)) {
-            int positions = checkpoint.config().maxPositions();
-            return tokens.stream().filter(count -> count + OUTPUT <= positions).toList();
-        }
+    private List<Integer> fitting(ModelConfig config) {
+        return tokens.stream()
+                .filter(count -> count + OUTPUT <= config.maxPositions())
+                .toList();
+    }
+
+    private static String tooShort(ModelConfig config) {
+        return "%s has max_position_embeddings=%d".formatted(config.name(), config.maxPositions());
     }
 
     /** @param which of the prompts of that length */

@@ -9,8 +9,12 @@ import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
-/** What {@link HandoverBench} measured. */
-public record HandoverReport(List<ModelReport> models) {
+/**
+ * What {@link HandoverBench} measured.
+ *
+ * @param leftOut models that have too few positions for all of the prompts, and how many
+ */
+public record HandoverReport(List<ModelReport> models, List<String> leftOut) {
     /** The connector that pushes: the two legs of its requests come at once. */
     static final String PUSH = "NixlPushConnector";
 
@@ -109,6 +113,9 @@ public record HandoverReport(List<ModelReport> models) {
                 }
             }
         }
+        if (!leftOut.isEmpty()) {
+            out.printf("%nleft out: %s%n", String.join(", ", leftOut));
+        }
         out.flush();
     }
 
@@ -118,6 +125,7 @@ public record HandoverReport(List<ModelReport> models) {
 
     public ObjectNode toJson() {
         ObjectNode root = JsonMapper.builder().build().createObjectNode();
+        leftOut.forEach(root.putArray("left_out")::add);
         ArrayNode all = root.putArray("models");
         for (ModelReport model : models) {
             ObjectNode node = all.addObject()

@@ -10,7 +10,6 @@ import java.io.IOException;
 import java.io.PrintWriter;
 import java.io.StringWriter;
 import java.nio.file.Path;
-import java.util.ArrayList;
 import java.util.List;
 import java.util.OptionalInt;
 import org.junit.jupiter.api.Test;
@@ -20,14 +19,16 @@ class HandoverBenchTest {
             Path.of(System.getProperty("user.dir")).resolveSibling("models").resolve("tiny-ledger");
 
     @Test
-    void modelsWithTooFewPositionsAreLeftOut() {
-        List<String> progress = new ArrayList<>();
+    void modelsWithTooFewPositionsAreNamed() {
         HandoverBench bench =
-                new HandoverBench(HandoverBench.CONNECTORS, OptionalInt.of(1), List.of(1 << 20), 1, progress::add);
-        assertThatThrownBy(() -> bench.run(List.of(MODEL), false))
+                new HandoverBench(HandoverBench.CONNECTORS, OptionalInt.of(1), List.of(1 << 20), 1, _ -> {});
+        assertThatThrownBy(() -> bench.run(List.of(MODEL), true))
                 .isInstanceOf(ConfigException.class)
-                .hasMessageContainingAll("tokens", "1048576");
-        assertThat(progress).containsExactly("tiny-ledger is left out: it has too few positions for these prompts");
+                .hasMessageContainingAll(
+                        "tokens", "1048576", "tiny-ledger has max_position_embeddings=2048", "llama-1b");
+        StringWriter text = new StringWriter();
+        new HandoverReport(List.of(), List.of("short has max_position_embeddings=8")).print(new PrintWriter(text));
+        assertThat(text.toString()).contains("left out: short has max_position_embeddings=8");
     }
 
     @Test

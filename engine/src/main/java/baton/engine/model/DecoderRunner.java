@@ -288,10 +288,10 @@ final class DecoderRunner implements ModelRunner {
             return;
         }
         closed = true;
+        rowMath.close();
         owned.close();
         logitsArena.close();
         arena.close();
-        rowMath.close();
         ranks.close();
         Pages.giveBack();
     }

@@ -6,6 +6,7 @@ import java.lang.foreign.Linker;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.lang.invoke.MethodHandle;
+import java.util.Map;
 
 /**
  * Large memory straight from the kernel (mmap): zero without being touched, and in huge pages where the kernel grants them on
@@ -101,10 +102,16 @@ final class Pages {
 
     /**
      * Makes the C library keep what LibTorch frees, as each layer allocates again what the one before has freed. By itself it returns it
-     * to the kernel, who clears it page by page, again and again: a sixth of the time of a prefill of 2,048 tokens.
+     * to the kernel, who clears it page by page, again and again: a sixth of the time of a prefill of 2,048 tokens. Settings of the user's own stay.
      */
     static void keepFreedMemory() {
+        Map<String, String> environment = System.getenv();
+        if (environment.keySet().stream().anyMatch(name -> name.startsWith("MALLOC_"))
+                || environment.getOrDefault("GLIBC_TUNABLES", "").contains("glibc.malloc.")) {
+            return;
+        }
         try {
+            // Refusal costs speed only.
             int _ = (int) MALLOPT.invokeExact(M_MMAP_THRESHOLD, REUSED);
             int _ = (int) MALLOPT.invokeExact(M_TRIM_THRESHOLD, KEPT);
         } catch (Throwable e) {

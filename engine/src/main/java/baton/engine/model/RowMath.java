@@ -3,11 +3,13 @@ package baton.engine.model;
 import baton.kv.DType;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
-import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
+import java.util.Queue;
+import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.ForkJoinPool;
-import java.util.concurrent.ForkJoinTask;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.locks.LockSupport;
 import java.util.stream.Stream;
 
 /**
@@ -22,6 +24,12 @@ import java.util.stream.Stream;
 final class RowMath implements AutoCloseable {
     /** Fewer rows are not worth waking another thread. */
     private static final int ROWS_PER_THREAD = 64;
+
+    /** Rows that a thread takes at once. */
+    private static final int PIECE = 32;
+
+    private static final int SPINS = 10_000;
+    private static final long MOMENT = 20_000;
 
     private final List<Part> parts;
 
@@ -114,10 +122,15 @@ final class RowMath implements AutoCloseable {
     /**
      * Turns the pairs of each head, element i with element i + D/2, by the angles of its row's position.
      *
-     * @param turned where the queries are written to, as many heads side by side as they are; the keys are turned in place
+     * @param turned where the queries are written to, as many heads with the same stride; the keys are turned in place
      * @param table by row: D/2 cosines, D/2 sines
+     * @throws IllegalArgumentException if the queries are to lie further apart or closer than they do
      */
     void rotate(Heads queries, Heads turned, Heads keys, int headDim, MemorySegment table) {
+        if (turned.headStride != queries.headStride) {
+            throw new IllegalArgumentException(
+                    "head stride %d becomes %d".formatted(queries.headStride, turned.headStride));
+        }
         forRows(queries.rows, (part, row) -> {
             part.angles(table, (long) row * headDim, headDim, Math.max(queries.heads, keys.heads));
             part.rotate(queries, turned, headDim, row);
@@ -132,16 +145,67 @@ final class RowMath implements AutoCloseable {
     }
 
     private void forRows(int rows, RowWork work) {
-        int count = others.isEmpty() ? 1 : Math.clamp(rows / ROWS_PER_THREAD, 1, parts.size());
-        List<ForkJoinTask<?>> elsewhere = new ArrayList<>(count - 1);
-        for (int i = 1; i < count; i++) {
-            Part part = parts.get(i);
-            int first = rows * i / count;
-            int end = rows * (i + 1) / count;
-            others.ifPresent(pool -> elsewhere.add(pool.submit(() -> forRows(part, first, end, work))));
+        int threads = Math.clamp(rows / ROWS_PER_THREAD, 1, parts.size());
+        if (threads == 1 || others.isEmpty()) {
+            forRows(parts.getFirst(), 0, rows, work);
+            return;
         }
-        forRows(parts.getFirst(), 0, rows / count, work);
-        elsewhere.forEach(ForkJoinTask::join);
+        Spread spread = new Spread(rows, work);
+        try {
+            for (Part part : parts.subList(1, threads)) {
+                others.get().execute(() -> spread.take(part));
+            }
+        } finally {
+            spread.take(parts.getFirst());
+            spread.await();
+        }
+    }
+
+    /**
+     * Rows that threads take piece by piece. One that comes late finds nothing left, so nobody waits for a thread to wake, and nobody
+     * touches the rows' memory afterwards.
+     */
+    private static final class Spread {
+        private final int rows;
+        private final RowWork work;
+        private final AtomicInteger taken = new AtomicInteger();
+        private final AtomicInteger done = new AtomicInteger();
+        private final Queue<Throwable> failures = new ConcurrentLinkedQueue<>();
+
+        Spread(int rows, RowWork work) {
+            this.rows = rows;
+            this.work = work;
+        }
+
+        private int pieces() {
+            return Math.ceilDiv(rows, PIECE);
+        }
+
+        void take(Part part) {
+            for (int piece = taken.getAndIncrement(); piece < pieces(); piece = taken.getAndIncrement()) {
+                try {
+                    forRows(part, piece * PIECE, Math.min(rows, (piece + 1) * PIECE), work);
+                } catch (RuntimeException | Error e) {
+                    failures.add(e);
+                } finally {
+                    done.incrementAndGet();
+                }
+            }
+        }
+
+        /** Until all that was taken is done; whoever calls it has found nothing left to take. */
+        void await() {
+            for (int i = 0; done.get() < pieces(); i++) {
+                if (i < SPINS) {
+                    Thread.onSpinWait();
+                } else {
+                    LockSupport.parkNanos(MOMENT);
+                }
+            }
+            if (!failures.isEmpty()) {
+                throw new IllegalStateException("rows were not computed: " + failures.peek(), failures.peek());
+            }
+        }
     }
 
     private static void forRows(Part part, int first, int end, RowWork work) {

@@ -1,6 +1,7 @@
 package baton.engine.model;
 
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import static org.assertj.core.api.Assertions.within;
 
 import baton.engine.model.RowMath.Heads;
@@ -13,6 +14,7 @@ import java.util.Random;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.EnumSource;
 
 /** Against the formulas in fp64, with as many rows as one thread takes, and with more. */
 class RowMathTest {
@@ -22,9 +24,14 @@ class RowMathTest {
     @ParameterizedTest
     @CsvSource({"BF16,8,1", "BF16,64,1", "BF16,64,200", "BF16,6,200", "F32,8,200", "F32,64,3"})
     void turnsQueriesIntoTheirPlaceAndKeysInTheirs(DType dtype, int head, int rows) {
+        try (RowMath math = new RowMath(dtype, 2)) {
+            assertRotated(math, dtype, head, rows);
+        }
+    }
+
+    private static void assertRotated(RowMath math, DType dtype, int head, int rows) {
         int width = HEADS * head + KEY_HEADS * 2 * head;
-        try (Arena arena = Arena.ofShared();
-                RowMath math = new RowMath(dtype, 2)) {
+        try (Arena arena = Arena.ofShared()) {
             MemorySegment projected = random(arena, dtype, rows * width, 1);
             MemorySegment before = arena.allocate(projected.byteSize(), 8).copyFrom(projected);
             MemorySegment table = random(arena, dtype, rows * head, 2);
@@ -55,8 +62,41 @@ class RowMathTest {
     @ParameterizedTest
     @CsvSource({"BF16,64,1", "BF16,2048,150", "F32,6,200"})
     void dividesByTheRootMeanSquare(DType dtype, int width, int rows) {
+        try (RowMath math = new RowMath(dtype, 3)) {
+            assertNormed(math, dtype, width, rows);
+        }
+    }
+
+    /** What one kind of work leaves in the arrays that they share is of no matter to another. */
+    @ParameterizedTest
+    @EnumSource(names = {"BF16", "F32"})
+    void normsOfAnyWidthAndRotationsTakeTurns(DType dtype) {
+        try (RowMath math = new RowMath(dtype, 2)) {
+            assertNormed(math, dtype, 64, 200);
+            assertRotated(math, dtype, 64, 200);
+            assertNormed(math, dtype, 2048, 200);
+            assertRotated(math, dtype, 8, 200);
+            assertNormed(math, dtype, 64, 1);
+        }
+    }
+
+    @Test
+    void whatFailsInOneThreadFailsTheWhole() {
         try (Arena arena = Arena.ofShared();
-                RowMath math = new RowMath(dtype, 3)) {
+                RowMath math = new RowMath(DType.BF16, 2)) {
+            // Memory for all rows but the last piece.
+            MemorySegment x = random(arena, DType.BF16, 180 * 64, 4);
+            Heads heads = new Heads(x, 200, 0, 64, 1, 64);
+            NormWeights weights = NormWeights.of(new float[64]);
+            assertThatThrownBy(() -> math.norm(heads, heads, weights, 1e-5))
+                    .isInstanceOf(IllegalStateException.class)
+                    .hasCauseInstanceOf(IndexOutOfBoundsException.class);
+            assertNormed(math, DType.BF16, 64, 200);
+        }
+    }
+
+    private static void assertNormed(RowMath math, DType dtype, int width, int rows) {
+        try (Arena arena = Arena.ofShared()) {
             MemorySegment x = random(arena, dtype, rows * width, 3);
             MemorySegment normed = arena.allocate(x.byteSize(), 8);
             float[] weights = new float[width];
@@ -80,25 +120,24 @@ class RowMathTest {
         }
     }
 
-    /** Half the last place of 1 is a tie, which goes to the even neighbour; NaN and infinity stay what they are. */
+    /** A tie goes to the even neighbour; NaN and infinity stay what they are. */
     @Test
     void roundsToNearestEven() {
         try (Arena arena = Arena.ofShared();
                 RowMath math = new RowMath(DType.BF16, 1)) {
             MemorySegment x = arena.allocate(8L * Short.BYTES, 8);
-            // Turned by nothing but a cosine of 1 + 2^-7 each: products with 1, 1 + 2^-7, NaN and infinity.
-            short[] values = {0x3f80, 0x3f81, 0x7fc0, 0x7f80, 0, 0, 0, 0};
+            // Of 1 + 2^-7 and 1 + 3 * 2^-7, times 1.5, each is in the middle between two numbers of bf16.
+            short[] values = {0x3f81, 0x3f83, 0x7fc0, 0x7f80, 0, 0, 0, 0};
             MemorySegment.copy(values, 0, x, ValueLayout.JAVA_SHORT, 0, 8);
             MemorySegment table = arena.allocate(8L * Short.BYTES, 8);
-            short[] angles = {0x3f81, 0x3f81, 0x3f81, 0x3f81, 0, 0, 0, 0};
+            short[] angles = {0x3fc0, 0x3fc0, 0x3fc0, 0x3fc0, 0, 0, 0, 0};
             MemorySegment.copy(angles, 0, table, ValueLayout.JAVA_SHORT, 0, 8);
             MemorySegment turned = arena.allocate(8L * Short.BYTES, 8);
             Heads from = new Heads(x, 1, 0, 8, 1, 8);
             math.rotate(from, new Heads(turned, 1, 0, 8, 1, 8), new Heads(x, 1, 0, 8, 0, 8), 8, table);
 
-            // (1 + 2^-7)^2 = 1 + 2^-6 + 2^-14, which is 1 + 2^-6 rounded.
             assertThat(turned.asSlice(0, 8).toArray(ValueLayout.JAVA_SHORT))
-                    .containsExactly((short) 0x3f81, (short) 0x3f82, (short) 0x7fc0, (short) 0x7f80);
+                    .containsExactly((short) 0x3fc2, (short) 0x3fc4, (short) 0x7fc0, (short) 0x7f80);
         }
     }
 
