@@ -35,6 +35,9 @@ public record MachineLimits(
     private static final int IN = 2048;
     private static final int OUT = 8192;
     private static final int MATRICES = 32;
+    /** The first runs prepare kernels and caches. */
+    private static final int LEAST_RUNS = 3;
+
     private static final double PRODUCT_FLOPS = 2.0 * ROWS * IN * OUT;
 
     /** Matrices that are multiplied by in a row: more than caches of a core hold, and a stretch as long as some layers. */
@@ -53,8 +56,8 @@ public record MachineLimits(
         private final Tensor rows;
         private final Tensor row;
         private int next;
-        private Seconds plain = Seconds.NONE;
-        private Seconds packed = Seconds.NONE;
+        private final List<Double> plainRows = new ArrayList<>();
+        private final List<Double> packedRows = new ArrayList<>();
 
         /**
          * @param threads as in {@link TorchModels#load}
@@ -99,29 +102,45 @@ public record MachineLimits(
         public MachineLimits measure(Duration each) {
             torch.set_num_threads(threads);
             try (InferenceMode _ = new InferenceMode(true)) {
-                Seconds plainNow = Seconds.of(each.dividedBy(2), products);
-                Seconds packedNow = packedProducts.isEmpty() ? plainNow : Seconds.of(each.dividedBy(2), packedProducts);
-                plain = plain.best(plainNow);
-                packed = packed.best(packedNow);
+                Seconds plain = Seconds.NONE;
+                Seconds packed = Seconds.NONE;
+                long end = System.nanoTime() + each.toNanos();
+                // In turns, so that what disturbs one disturbs the other.
+                for (int runs = 0; runs < LEAST_RUNS || System.nanoTime() < end; runs++) {
+                    plain = plain.best(once(products, plainRows));
+                    packed = packedProducts.isEmpty() ? plain : packed.best(once(packedProducts, packedRows));
+                }
                 double linear = Seconds.of(each, List.of(() -> matrices.forEach(matrix -> torch.linear(row, matrix))))
                         .inARow();
                 double read = Seconds.of(each, List.of(all::sum)).inARow();
                 return new MachineLimits(
-                        ROW * PRODUCT_FLOPS / Math.min(plainNow.inARow, packedNow.inARow),
-                        PRODUCT_FLOPS / Math.min(plainNow.single, packedNow.single),
-                        ROW * PRODUCT_FLOPS / plainNow.inARow,
+                        ROW * PRODUCT_FLOPS / Math.min(plain.inARow, packed.inARow),
+                        PRODUCT_FLOPS / Math.min(plain.single, packed.single),
+                        ROW * PRODUCT_FLOPS / plain.inARow,
                         memory.byteSize() / linear,
                         memory.byteSize() / read);
             }
         }
 
+        private static Seconds once(List<Runnable> work, List<Double> rows) {
+            Seconds seconds = Seconds.once(work);
+            rows.add(seconds.inARow);
+            return seconds;
+        }
+
+        private static double median(List<Double> seconds) {
+            return seconds.isEmpty()
+                    ? Double.MAX_VALUE
+                    : seconds.stream().sorted().toList().get(seconds.size() / 2);
+        }
+
         /**
          * Operations a second of the same products one after the other for at least that long, in the layout that was the faster one
-         * whenever it was measured. A machine that others use is never at its best for long: this is the limit of work that takes as long.
+         * at the median when it was measured. A machine that others use is never at its best for long: this is the limit of work that takes as long.
          */
         public double sustainedGemmFlops(Duration atLeast) {
             torch.set_num_threads(threads);
-            List<Runnable> faster = packed.inARow < plain.inARow ? packedProducts : products;
+            List<Runnable> faster = median(packedRows) < median(plainRows) ? packedProducts : products;
             try (InferenceMode _ = new InferenceMode(true)) {
                 long start = System.nanoTime();
                 long nanos;
@@ -155,22 +174,25 @@ public record MachineLimits(
             }
 
             static Seconds of(Duration duration, List<Runnable> work) {
-                double inARow = Double.MAX_VALUE;
-                double single = Double.MAX_VALUE;
+                Seconds best = NONE;
                 long end = System.nanoTime() + duration.toNanos();
-                // The first runs prepare kernels and caches.
-                for (int runs = 0; runs < 3 || System.nanoTime() < end; runs++) {
-                    long start = System.nanoTime();
-                    long before = start;
-                    for (Runnable part : work) {
-                        run(part);
-                        long now = System.nanoTime();
-                        single = Math.min(single, (now - before) * 1e-9);
-                        before = now;
-                    }
-                    inARow = Math.min(inARow, (before - start) * 1e-9);
+                for (int runs = 0; runs < LEAST_RUNS || System.nanoTime() < end; runs++) {
+                    best = best.best(once(work));
                 }
-                return new Seconds(inARow, single);
+                return best;
+            }
+
+            static Seconds once(List<Runnable> work) {
+                double single = Double.MAX_VALUE;
+                long start = System.nanoTime();
+                long before = start;
+                for (Runnable part : work) {
+                    run(part);
+                    long now = System.nanoTime();
+                    single = Math.min(single, (now - before) * 1e-9);
+                    before = now;
+                }
+                return new Seconds((before - start) * 1e-9, single);
             }
 
             static void run(Runnable part) {
