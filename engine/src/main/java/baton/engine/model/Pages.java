@@ -47,6 +47,7 @@ final class Pages {
     /** Smaller allocations are reused. Matrices of large models are not, and return to the kernel at once. */
     private static final int REUSED = 32 << 20;
 
+    /** As many bytes of freed memory stay before any are returned: more than the layers of a forward pass free. */
     private static final int KEPT = 1 << 30;
 
     private static final MethodHandle MALLOPT =
@@ -101,8 +102,9 @@ final class Pages {
     }
 
     /**
-     * Makes the C library keep what LibTorch frees, as each layer allocates again what the one before has freed. By itself it returns it
-     * to the kernel, who clears it page by page, again and again: a sixth of the time of a prefill of 2,048 tokens. Settings of the user's own stay.
+     * Makes the C library keep what LibTorch frees, as each layer allocates again what the one before has freed. By itself it returns
+     * it to the kernel, which clears it page by page, again and again: a sixth of the time of a prefill of 2,048 tokens. Settings of
+     * the user's own stay.
      */
     static void keepFreedMemory() {
         Map<String, String> environment = System.getenv();
