@@ -41,18 +41,24 @@ import org.bytedeco.pytorch.global.torch.ScalarType;
  * The fused projection gives [T, H*D + G*2D]: all queries, then for each key/value head its key and its value side by side. So
  * the right part of a row is the entries of the KV cache, and a token's entry of one head is one run of bytes to copy.
  *
- * Attention never repeats keys for the R queries that share them. A chunk attends to its gathered blocks with batch = G, heads = R and
- * the head stride of the keys being 0, a later one with a mask. Single tokens are taken together: batch = G, heads = sequences, and the R queries stand where query positions
- * would, so a sequence's keys are read once for all of them. These are the shapes that PyTorch's flash kernel for CPUs takes.
- * In a short chunk the R queries of each row stand as rows too. Fewer queries than the matrix unit takes attend in fp32, for which
- * the kernel is much faster than for bf16 without that unit.
+ * Attention never repeats keys for the R queries that share them. A sequence's first chunk attends, if it is long, with batch = G, heads = R
+ * and the head stride of the keys being 0. Any other is cut into runs of rows, each with a mask, and the R queries of a row stand as rows of one
+ * head: only with many rows does PyTorch's flash kernel for CPUs take large tiles, which are faster. Single tokens are taken together: batch = G,
+ * heads = sequences, and the R queries stand where query positions would, so a sequence's keys are read once for all of them.
+ * Fewer queries than the matrix unit takes attend in fp32, for which the kernel is much faster than for bf16 without that unit.
  *
  * Native memory. Every tensor made in a forward pass belongs to a PointerScope that ends within it; what lives longer is made at
  * load, listed in `owned`, and freed by close. Nothing waits for the garbage collector.
  */
 final class DecoderRunner implements ModelRunner {
-    /** Queries of a later chunk that share one mask, so that masks stay small whatever the context. */
+    /** Rows of a chunk that share one mask, so that masks stay small whatever the context. */
     private static final int MASKED_ROWS = 512;
+
+    /** Queries of a head that are taken together, R of each row: enough for the kernel's large tiles, and small masks. */
+    private static final int STACKED_ROWS = 1024;
+
+    /** Rows from which on the kernel takes large tiles by itself, and leaves out what is later than all queries of a tile. */
+    private static final int LARGE_TILE_ROWS = 768;
 
     /**
      * Rows that go through everything but attention together: enough for full speed, and few enough that activations are memory
@@ -65,6 +71,12 @@ final class DecoderRunner implements ModelRunner {
 
     /** Attention is computed over multiples of this many positions: it has kernels by length, which are kept, and a mask is cheaper. */
     private static final int CONTEXT_STEP = 64;
+
+    /** Rows that a thread copies at once. */
+    private static final int COPIED_ROWS = 32;
+
+    /** Bytes that a thread copies at once: fewer are copied sooner than another thread has begun. */
+    private static final int COPIED_BYTES = 64 << 10;
 
     private final Shard shard;
     /** The model as far as this rank has it. */
@@ -79,6 +91,7 @@ final class DecoderRunner implements ModelRunner {
     private final DType dtype;
     private final ScalarType type;
     private final ScalarType cacheType;
+    private final Team team;
     private final RowMath rowMath;
     private final Arena arena;
     private final Owned owned;
@@ -116,7 +129,8 @@ final class DecoderRunner implements ModelRunner {
         this.dtype = dtype;
         this.type = LibTorch.scalarType(dtype);
         this.cacheType = LibTorch.scalarType(layout.dtype());
-        this.rowMath = new RowMath(dtype, threads);
+        this.team = new Team(threads);
+        this.rowMath = new RowMath(dtype, team);
         this.arena = arena;
         this.owned = owned;
         this.weights = weights;
@@ -288,7 +302,7 @@ final class DecoderRunner implements ModelRunner {
             return;
         }
         closed = true;
-        rowMath.close();
+        team.close();
         owned.close();
         logitsArena.close();
         arena.close();
@@ -422,18 +436,20 @@ final class DecoderRunner implements ModelRunner {
         }
 
         private List<Run> runs(Chunk chunk, int begin, int window) {
-            if (begin == 0 && chunk.start() == 0 && chunk.length() <= window && chunk.length() >= FLASH_ROWS) {
+            int shared = config.heads() / config.kvHeads();
+            boolean whole = begin == 0 && chunk.start() == 0 && chunk.length() <= window;
+            if (whole && chunk.length() >= (shared == 1 ? FLASH_ROWS : LARGE_TILE_ROWS)) {
                 return List.of(run(0, chunk.length(), 0, chunk.length(), false, type, weights.none));
             }
-            long shared = config.heads() / config.kvHeads();
+            int most = Math.clamp(STACKED_ROWS / shared, FLASH_ROWS, MASKED_ROWS);
             List<Run> runs = new ArrayList<>();
-            for (int first = begin; first < chunk.length(); first += MASKED_ROWS) {
-                int rows = Math.min(MASKED_ROWS, chunk.length() - first);
+            for (int first = begin; first < chunk.length(); first += most) {
+                int rows = Math.min(most, chunk.length() - first);
                 int start = chunk.start() + first;
                 int from = Math.max(0, start + 1 - window);
                 int positions = start + rows - from;
-                boolean stacked = rows < FLASH_ROWS && shared * Batch.padded(rows) >= FLASH_ROWS;
-                ScalarType as = rows < FLASH_ROWS && !stacked ? ScalarType.Float : type;
+                boolean stacked = shared * Batch.padded(rows) >= FLASH_ROWS;
+                ScalarType as = stacked ? type : ScalarType.Float;
                 Tensor mask =
                         minusInfinity(as, Batch.padded(rows), padded(positions)).triu_(start - from + 1);
                 if (start + rows > window) {
@@ -537,7 +553,8 @@ final class DecoderRunner implements ModelRunner {
     private static void forPieces(Tensor x, PieceWork work) {
         for (long first = 0; first < x.size(0); first += PIECE_ROWS) {
             try (PointerScope _ = new PointerScope()) {
-                work.accept(first, x.narrow(0, first, Math.min(PIECE_ROWS, x.size(0) - first)));
+                boolean whole = x.size(0) <= PIECE_ROWS;
+                work.accept(first, whole ? x : x.narrow(0, first, Math.min(PIECE_ROWS, x.size(0) - first)));
             }
         }
     }
@@ -600,13 +617,16 @@ final class DecoderRunner implements ModelRunner {
         long entry = layout.entryBytes();
         long rowBytes = stored.stride(0) * layout.dtype().bytes();
         MemorySegment rows = LibTorch.memory(stored, (count - 1) * rowBytes + config.kvHeads() * entry);
-        for (int i = 0; i < count; i++) {
-            long from = i * rowBytes;
-            long to = cache.layerStart(batch.block(first + i), layer) + batch.slot(first + i) * entry;
-            for (int head = 0; head < config.kvHeads(); head++) {
-                MemorySegment.copy(rows, from + head * entry, cache.memory(), to + head * layout.headBytes(), entry);
+        team.share(count, COPIED_ROWS, (_, begin, end) -> {
+            for (int i = begin; i < end; i++) {
+                long from = i * rowBytes;
+                long to = cache.layerStart(batch.block(first + i), layer) + batch.slot(first + i) * entry;
+                for (int head = 0; head < config.kvHeads(); head++) {
+                    MemorySegment.copy(
+                            rows, from + head * entry, cache.memory(), to + head * layout.headBytes(), entry);
+                }
             }
-        }
+        });
     }
 
     private void attend(int layer, GroupStep groupStep, Step step) {
@@ -637,18 +657,21 @@ final class DecoderRunner implements ModelRunner {
         int sequences = contexts.length;
         long entry = layout.entryBytes();
         MemorySegment memory = LibTorch.memory(gathered, (long) config.kvHeads() * sequences * padded * entry);
-        for (int i = 0; i < sequences; i++) {
-            long used = contexts[i] * entry;
-            for (int head = 0; head < config.kvHeads(); head++) {
-                long to = ((long) head * sequences + i) * padded * entry;
+        int together = (int) Math.max(1, COPIED_BYTES / (padded * entry));
+        team.share(sequences * config.kvHeads(), together, (_, first, end) -> {
+            for (int each = first; each < end; each++) {
+                int sequence = each % sequences;
+                int head = each / sequences;
+                long used = contexts[sequence] * entry;
+                long to = each * padded * entry;
                 int block = 0;
                 for (long at = 0; at < used; at += layout.headBytes()) {
-                    long from = cache.layerStart(blockTables.get(i)[block++], layer) + head * layout.headBytes();
+                    long from = cache.layerStart(blockTables.get(sequence)[block++], layer) + head * layout.headBytes();
                     MemorySegment.copy(cache.memory(), from, memory, to + at, Math.min(layout.headBytes(), used - at));
                 }
                 memory.asSlice(to + used, padded * entry - used).fill((byte) 0);
             }
-        }
+        });
     }
 
     private void attend(int layer, ChunkStep chunkStep, Step step) {

@@ -22,7 +22,10 @@ sealed interface Linear permits Linear.Dense, Linear.Packed, Linear.Biased, Int8
         return factors.mul_(apply(rows));
     }
 
-    /** Adds the product to {@code x} [m, out]. */
+    /**
+     * Adds the product to {@code x} [m, out]. If that is no view of a part of a tensor, its memory may be another afterwards, which
+     * views of it have no part in.
+     */
     void addTo(Tensor x, Tensor rows);
 
     /** Row by row, as a checkpoint has it. */
@@ -58,7 +61,12 @@ sealed interface Linear permits Linear.Dense, Linear.Packed, Linear.Biased, Int8
 
         @Override
         public void addTo(Tensor x, Tensor rows) {
-            x.copy_(oneDnn.linearPlus(rows, x, matrix));
+            Tensor sum = oneDnn.linearPlus(rows, x, matrix);
+            if (x.numel() * x.element_size() == x.storage().nbytes()) {
+                x.set_(sum);
+            } else {
+                x.copy_(sum);
+            }
         }
     }
 

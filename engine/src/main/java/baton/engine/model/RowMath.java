@@ -4,12 +4,6 @@ import baton.kv.DType;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.List;
-import java.util.Optional;
-import java.util.Queue;
-import java.util.concurrent.ConcurrentLinkedQueue;
-import java.util.concurrent.ForkJoinPool;
-import java.util.concurrent.atomic.AtomicInteger;
-import java.util.concurrent.locks.LockSupport;
 import java.util.stream.Stream;
 
 /**
@@ -21,33 +15,25 @@ import java.util.stream.Stream;
  * become fp32 by a shift and by a mask, and even and odd elements are computed apart. That is faster than LibTorch's operators, the
  * more so since code of theirs comes cold from memory after each product with weights.
  */
-final class RowMath implements AutoCloseable {
-    /** Fewer rows are not worth waking another thread. */
-    private static final int ROWS_PER_THREAD = 64;
-
+final class RowMath {
     /** Rows that a thread takes at once. */
     private static final int PIECE = 32;
 
-    private static final int SPINS = 10_000;
-    private static final long MOMENT = 20_000;
+    /** Of both numbers of a pair. */
+    private static final int SIGNS = 0x8000_8000;
 
+    private final Team team;
+
+    /** One for each thread of the team. */
     private final List<Part> parts;
-
-    /** The other threads, if there are any. They begin where the first use is, and so on the processors that it is bound to. */
-    private final Optional<ForkJoinPool> others;
 
     /**
      * @param dtype bf16 or fp32, the type of all rows
-     * @param threads to compute with
+     * @param team who computes
      */
-    RowMath(DType dtype, int threads) {
-        parts = Stream.generate(() -> new Part(dtype)).limit(threads).toList();
-        others = threads == 1 ? Optional.empty() : Optional.of(new ForkJoinPool(threads - 1));
-    }
-
-    @Override
-    public void close() {
-        others.ifPresent(ForkJoinPool::close);
+    RowMath(DType dtype, Team team) {
+        this.team = team;
+        this.parts = Stream.generate(() -> new Part(dtype)).limit(team.size()).toList();
     }
 
     /** Numbers to compute with, also to be seen as bits. */
@@ -65,10 +51,6 @@ final class RowMath implements AutoCloseable {
     private record Both(Lanes even, Lanes odd) {
         Both(int count) {
             this(new Lanes(count), new Lanes(count));
-        }
-
-        int count() {
-            return even.values.length;
         }
     }
 
@@ -145,107 +127,51 @@ final class RowMath implements AutoCloseable {
     }
 
     private void forRows(int rows, RowWork work) {
-        int threads = Math.clamp(rows / ROWS_PER_THREAD, 1, parts.size());
-        if (threads == 1 || others.isEmpty()) {
-            forRows(parts.getFirst(), 0, rows, work);
-            return;
-        }
-        Spread spread = new Spread(rows, work);
-        try {
-            for (Part part : parts.subList(1, threads)) {
-                others.get().execute(() -> spread.take(part));
+        team.share(rows, PIECE, (member, first, end) -> {
+            Part part = parts.get(member);
+            for (int row = first; row < end; row++) {
+                work.accept(part, row);
             }
-        } finally {
-            spread.take(parts.getFirst());
-            spread.await();
-        }
-    }
-
-    /**
-     * Rows that threads take piece by piece. One that comes late finds nothing left, so nobody waits for a thread to wake, and nobody
-     * touches the rows' memory afterwards.
-     */
-    private static final class Spread {
-        private final int rows;
-        private final RowWork work;
-        private final AtomicInteger taken = new AtomicInteger();
-        private final AtomicInteger done = new AtomicInteger();
-        private final Queue<Throwable> failures = new ConcurrentLinkedQueue<>();
-
-        Spread(int rows, RowWork work) {
-            this.rows = rows;
-            this.work = work;
-        }
-
-        private int pieces() {
-            return Math.ceilDiv(rows, PIECE);
-        }
-
-        void take(Part part) {
-            for (int piece = taken.getAndIncrement(); piece < pieces(); piece = taken.getAndIncrement()) {
-                try {
-                    forRows(part, piece * PIECE, Math.min(rows, (piece + 1) * PIECE), work);
-                } catch (RuntimeException | Error e) {
-                    failures.add(e);
-                } finally {
-                    done.incrementAndGet();
-                }
-            }
-        }
-
-        /** Until all that was taken is done; whoever calls it has found nothing left to take. */
-        void await() {
-            for (int i = 0; done.get() < pieces(); i++) {
-                if (i < SPINS) {
-                    Thread.onSpinWait();
-                } else {
-                    LockSupport.parkNanos(MOMENT);
-                }
-            }
-            if (!failures.isEmpty()) {
-                throw new IllegalStateException("rows were not computed: " + failures.peek(), failures.peek());
-            }
-        }
-    }
-
-    private static void forRows(Part part, int first, int end, RowWork work) {
-        for (int row = first; row < end; row++) {
-            work.accept(part, row);
-        }
+        });
     }
 
     /** What one thread computes with. */
     private static final class Part {
         private final DType dtype;
-        private Both own = new Both(0);
-        private float[] squares = {};
         private int[] pairs = {};
+        private int[] swapped = {};
+        private Both own = new Both(0);
         private Both other = new Both(0);
-        private Both turned = new Both(0);
-        private int[] firstHalves = {};
-        private int[] secondHalves = {};
         private Both cosines = new Both(0);
         private Both sines = new Both(0);
+        private float[] squares = {};
 
         Part(DType dtype) {
             this.dtype = dtype;
         }
 
+        /** Makes room for that many pairs. */
+        private void need(int count) {
+            if (pairs.length < count) {
+                pairs = new int[count];
+                swapped = new int[count];
+                own = new Both(count);
+                other = new Both(count);
+                cosines = new Both(count);
+                sines = new Both(count);
+                squares = new float[count];
+            }
+        }
+
         void norm(Heads from, Heads to, NormWeights weights, double eps, int row) {
             int half = weights.width() / 2;
-            if (squares.length < half) {
-                own = new Both(half);
-                squares = new float[half];
-            }
-            float[] even = own.even.values;
-            float[] odd = own.odd.values;
+            need(half);
             for (int head = 0; head < from.heads; head++) {
                 load(from.memory, from.start(row, head), half);
-                multiply(even, even, squares, half);
-                addProducts(odd, odd, squares, half);
-                float scale = (float) (1 / Math.sqrt(sum(squares, half) / weights.width() + eps));
-                scale(even, weights.even, scale, half);
-                scale(odd, weights.odd, scale, half);
+                float squared = sumOfSquares(own.even.values, own.odd.values, squares, half);
+                float scale = (float) (1 / Math.sqrt(squared / weights.width() + eps));
+                scale(own.even.values, weights.even, scale, half);
+                scale(own.odd.values, weights.odd, scale, half);
                 store(to.memory, to.start(row, head), half);
             }
         }
@@ -258,7 +184,7 @@ final class RowMath implements AutoCloseable {
                 }
                 return;
             }
-            pairs = loadPairs(memory, start, half);
+            loadPairs(memory, start, 0, half);
             widen(pairs, own, half);
         }
 
@@ -271,54 +197,48 @@ final class RowMath implements AutoCloseable {
                 return;
             }
             round(own, pairs, half);
-            storePairs(memory, start, half);
+            storePairs(memory, start, 0, half);
         }
 
-        private int[] loadPairs(MemorySegment memory, long start, int count) {
-            int[] into = pairs.length < count ? new int[count] : pairs;
-            MemorySegment.copy(memory, ValueLayout.JAVA_INT_UNALIGNED, start * Short.BYTES, into, 0, count);
-            return into;
+        private void loadPairs(MemorySegment memory, long start, int into, int count) {
+            MemorySegment.copy(memory, ValueLayout.JAVA_INT_UNALIGNED, start * Short.BYTES, pairs, into, count);
         }
 
-        private void storePairs(MemorySegment memory, long start, int count) {
-            MemorySegment.copy(pairs, 0, memory, ValueLayout.JAVA_INT_UNALIGNED, start * Short.BYTES, count);
+        private void storePairs(MemorySegment memory, long start, int from, int count) {
+            MemorySegment.copy(pairs, from, memory, ValueLayout.JAVA_INT_UNALIGNED, start * Short.BYTES, count);
         }
 
-        /** Takes the cosines and sines of a row, once for each head. */
+        /**
+         * Takes the cosines and sines of a row, as they are multiplied by: the cosines of a head twice, and its sines twice, of which the
+         * first are negative; and so for each head.
+         */
         void angles(MemorySegment table, long start, int headDim, int heads) {
+            int half = headDim / 2;
+            need(heads * half);
             if (!inPairs(headDim)) {
-                if (cosines.count() < headDim / 2) {
-                    cosines = new Both(headDim / 2);
-                    sines = new Both(headDim / 2);
-                }
-                for (int i = 0; i < headDim / 2; i++) {
+                for (int i = 0; i < half; i++) {
                     cosines.even.values[i] = get(table, start + i);
-                    sines.even.values[i] = get(table, start + headDim / 2 + i);
+                    sines.even.values[i] = get(table, start + half + i);
                 }
                 return;
             }
-            int each = headDim / 4;
-            int all = heads * each;
-            if (turned.count() < all) {
-                own = new Both(Math.max(all, own.count()));
-                squares = new float[own.count()];
-                other = new Both(all);
-                turned = new Both(all);
-                firstHalves = new int[all];
-                secondHalves = new int[all];
-                cosines = new Both(all);
-                sines = new Both(all);
+            int each = half / 2;
+            loadPairs(table, start, 0, half);
+            System.arraycopy(pairs, each, swapped, each, each);
+            for (int i = 0; i < each; i++) {
+                swapped[i] = pairs[each + i] ^ SIGNS;
             }
-            pairs = loadPairs(table, start, 2 * each);
-            System.arraycopy(pairs, 0, firstHalves, 0, each);
-            System.arraycopy(pairs, each, secondHalves, 0, each);
-            for (int filled = each; filled < all; filled *= 2) {
-                int more = Math.min(filled, all - filled);
-                System.arraycopy(firstHalves, 0, firstHalves, filled, more);
-                System.arraycopy(secondHalves, 0, secondHalves, filled, more);
+            System.arraycopy(pairs, 0, pairs, each, each);
+            repeat(pairs, half, heads * half);
+            repeat(swapped, half, heads * half);
+            widen(pairs, cosines, heads * half);
+            widen(swapped, sines, heads * half);
+        }
+
+        private static void repeat(int[] values, int filled, int count) {
+            for (int done = filled; done < count; done *= 2) {
+                System.arraycopy(values, 0, values, done, Math.min(done, count - done));
             }
-            widen(firstHalves, cosines, all);
-            widen(secondHalves, sines, all);
         }
 
         void rotate(Heads from, Heads to, int headDim, int row) {
@@ -328,29 +248,25 @@ final class RowMath implements AutoCloseable {
                 }
                 return;
             }
-            int each = headDim / 4;
-            int all = from.heads * each;
-            int stride = (int) from.headStride / 2;
-            pairs = loadPairs(from.memory, from.start(row, 0), (from.heads - 1) * stride + 2 * each);
-            for (int head = 0; head < from.heads; head++) {
-                System.arraycopy(pairs, head * stride, firstHalves, head * each, each);
-                System.arraycopy(pairs, head * stride + each, secondHalves, head * each, each);
+            int half = headDim / 2;
+            int all = from.heads * half;
+            int runs = from.headStride == headDim ? 1 : from.heads;
+            for (int i = 0; i < runs; i++) {
+                loadPairs(from.memory, from.start(row, i), i * half, all / runs);
             }
-            widen(firstHalves, own, all);
-            widen(secondHalves, other, all);
-            subtractProducts(own.even, cosines.even, other.even, sines.even, turned.even, all);
-            subtractProducts(own.odd, cosines.odd, other.odd, sines.odd, turned.odd, all);
-            round(turned, firstHalves, all);
-            addProducts(other.even, cosines.even, own.even, sines.even, turned.even, all);
-            addProducts(other.odd, cosines.odd, own.odd, sines.odd, turned.odd, all);
-            round(turned, secondHalves, all);
-            int toStride = (int) to.headStride / 2;
-            for (int head = 0; head < from.heads; head++) {
-                System.arraycopy(firstHalves, head * each, pairs, head * toStride, each);
-                System.arraycopy(secondHalves, head * each, pairs, head * toStride + each, each);
+            for (int first = 0; first < all; first += half) {
+                System.arraycopy(pairs, first, swapped, first + half / 2, half / 2);
+                System.arraycopy(pairs, first + half / 2, swapped, first, half / 2);
             }
-            // What lies between heads in one and the same place is written back as it was.
-            storePairs(to.memory, to.start(row, 0), (from.heads - 1) * toStride + 2 * each);
+            widen(pairs, own, all);
+            widen(swapped, other, all);
+            turn(own.even.values, cosines.even.values, other.even.values, sines.even.values, all);
+            turn(own.odd.values, cosines.odd.values, other.odd.values, sines.odd.values, all);
+            round(own, pairs, all);
+            int stores = to.headStride == headDim ? 1 : to.heads;
+            for (int i = 0; i < stores; i++) {
+                storePairs(to.memory, to.start(row, i), i * half, all / stores);
+            }
         }
 
         private void rotate(MemorySegment from, long source, MemorySegment to, long target, int half) {
@@ -391,8 +307,7 @@ final class RowMath implements AutoCloseable {
     }
 
     private static void round(Both both, int[] pairs, int count) {
-        roundToHigh(both.odd.bits, pairs, count);
-        roundToLow(both.even.bits, pairs, count);
+        round(both.even.bits, both.odd.bits, pairs, count);
     }
 
     private static void widenLow(int[] pairs, MemorySegment bits, int count) {
@@ -407,15 +322,10 @@ final class RowMath implements AutoCloseable {
         }
     }
 
-    private static void roundToHigh(MemorySegment bits, int[] pairs, int count) {
+    private static void round(MemorySegment even, MemorySegment odd, int[] pairs, int count) {
         for (int i = 0; i < count; i++) {
-            pairs[i] = rounded(bits.get(ValueLayout.JAVA_INT, 4L * i)) & 0xffff_0000;
-        }
-    }
-
-    private static void roundToLow(MemorySegment bits, int[] pairs, int count) {
-        for (int i = 0; i < count; i++) {
-            pairs[i] |= rounded(bits.get(ValueLayout.JAVA_INT, 4L * i)) >>> 16;
+            pairs[i] = (rounded(even.get(ValueLayout.JAVA_INT, 4L * i)) >>> 16)
+                    | (rounded(odd.get(ValueLayout.JAVA_INT, 4L * i)) & 0xffff_0000);
         }
     }
 
@@ -427,33 +337,10 @@ final class RowMath implements AutoCloseable {
         return bits + 0x7fff + ((bits >>> 16) & 1);
     }
 
-    private static void multiply(float[] x, float[] y, float[] product, int count) {
+    /** x * cosine + y * sine. */
+    private static void turn(float[] x, float[] cosines, float[] y, float[] sines, int count) {
         for (int i = 0; i < count; i++) {
-            product[i] = x[i] * y[i];
-        }
-    }
-
-    private static void addProducts(float[] x, float[] y, float[] sum, int count) {
-        for (int i = 0; i < count; i++) {
-            sum[i] += x[i] * y[i];
-        }
-    }
-
-    /** a * b + c * d. */
-    private static void addProducts(Lanes a, Lanes b, Lanes c, Lanes d, Lanes sum, int count) {
-        multiply(a.values, b.values, sum.values, count);
-        addProducts(c.values, d.values, sum.values, count);
-    }
-
-    /** a * b - c * d. */
-    private static void subtractProducts(Lanes a, Lanes b, Lanes c, Lanes d, Lanes difference, int count) {
-        multiply(a.values, b.values, difference.values, count);
-        subtractProducts(c.values, d.values, difference.values, count);
-    }
-
-    private static void subtractProducts(float[] x, float[] y, float[] difference, int count) {
-        for (int i = 0; i < count; i++) {
-            difference[i] -= x[i] * y[i];
+            x[i] = x[i] * cosines[i] + y[i] * sines[i];
         }
     }
 
@@ -463,7 +350,23 @@ final class RowMath implements AutoCloseable {
         }
     }
 
-    /** Eight sums side by side, because the order of additions is not the compiler's to change. */
+    /** In many sums side by side, as the order of additions is not the compiler's to change. */
+    private static float sumOfSquares(float[] x, float[] y, float[] sums, int count) {
+        int quarter = count / 4;
+        for (int i = 0; i < quarter; i++) {
+            sums[i] = x[i] * x[i]
+                    + y[i] * y[i]
+                    + (x[i + quarter] * x[i + quarter] + y[i + quarter] * y[i + quarter])
+                    + (x[i + 2 * quarter] * x[i + 2 * quarter] + y[i + 2 * quarter] * y[i + 2 * quarter])
+                    + (x[i + 3 * quarter] * x[i + 3 * quarter] + y[i + 3 * quarter] * y[i + 3 * quarter]);
+        }
+        float sum = sum(sums, quarter);
+        for (int i = 4 * quarter; i < count; i++) {
+            sum += x[i] * x[i] + y[i] * y[i];
+        }
+        return sum;
+    }
+
     private static float sum(float[] x, int count) {
         float a = 0;
         float b = 0;

@@ -24,7 +24,8 @@ class RowMathTest {
     @ParameterizedTest
     @CsvSource({"BF16,8,1", "BF16,64,1", "BF16,64,200", "BF16,6,200", "F32,8,200", "F32,64,3"})
     void turnsQueriesIntoTheirPlaceAndKeysInTheirs(DType dtype, int head, int rows) {
-        try (RowMath math = new RowMath(dtype, 2)) {
+        try (Team team = new Team(2)) {
+            RowMath math = new RowMath(dtype, team);
             assertRotated(math, dtype, head, rows);
         }
     }
@@ -62,7 +63,8 @@ class RowMathTest {
     @ParameterizedTest
     @CsvSource({"BF16,64,1", "BF16,2048,150", "F32,6,200"})
     void dividesByTheRootMeanSquare(DType dtype, int width, int rows) {
-        try (RowMath math = new RowMath(dtype, 3)) {
+        try (Team team = new Team(3)) {
+            RowMath math = new RowMath(dtype, team);
             assertNormed(math, dtype, width, rows);
         }
     }
@@ -71,7 +73,8 @@ class RowMathTest {
     @ParameterizedTest
     @EnumSource(names = {"BF16", "F32"})
     void normsOfAnyWidthAndRotationsTakeTurns(DType dtype) {
-        try (RowMath math = new RowMath(dtype, 2)) {
+        try (Team team = new Team(2)) {
+            RowMath math = new RowMath(dtype, team);
             assertNormed(math, dtype, 64, 200);
             assertRotated(math, dtype, 64, 200);
             assertNormed(math, dtype, 2048, 200);
@@ -83,7 +86,8 @@ class RowMathTest {
     @Test
     void whatFailsInOneThreadFailsTheWhole() {
         try (Arena arena = Arena.ofShared();
-                RowMath math = new RowMath(DType.BF16, 2)) {
+                Team team = new Team(2)) {
+            RowMath math = new RowMath(DType.BF16, team);
             // Memory for all rows but the last piece.
             MemorySegment x = random(arena, DType.BF16, 180 * 64, 4);
             Heads heads = new Heads(x, 200, 0, 64, 1, 64);
@@ -124,7 +128,8 @@ class RowMathTest {
     @Test
     void roundsToNearestEven() {
         try (Arena arena = Arena.ofShared();
-                RowMath math = new RowMath(DType.BF16, 1)) {
+                Team team = new Team(1)) {
+            RowMath math = new RowMath(DType.BF16, team);
             MemorySegment x = arena.allocate(8L * Short.BYTES, 8);
             // Of 1 + 2^-7 and 1 + 3 * 2^-7, times 1.5, each is in the middle between two numbers of bf16.
             short[] values = {0x3f81, 0x3f83, 0x7fc0, 0x7f80, 0, 0, 0, 0};

@@ -1,0 +1,143 @@
+package baton.engine.model;
+
+import java.lang.foreign.Arena;
+import java.lang.foreign.FunctionDescriptor;
+import java.lang.foreign.Linker;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.SymbolLookup;
+import java.lang.foreign.ValueLayout;
+import java.lang.invoke.MethodHandle;
+import java.lang.invoke.MethodHandles;
+import java.lang.invoke.MethodType;
+import java.util.NoSuchElementException;
+import java.util.Optional;
+import java.util.Queue;
+import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * The threads that LibTorch computes with, for loops of ours between its operators. They are OpenMP's, which look out for work for
+ * a while after each operator, so they begin within a microsecond: a thread that sleeps takes a hundred to wake, and then has to share a
+ * processor with them. Used by the one thread that calls LibTorch, whose team they are.
+ *
+ * @see <a href="https://gcc.gnu.org/onlinedocs/libgomp/Implementing-PARALLEL-construct.html">what a compiler makes of
+ *     {@code #pragma omp parallel}</a>
+ */
+final class Team implements AutoCloseable {
+    private static final Logger LOG = LoggerFactory.getLogger(Team.class);
+
+    private static final Linker LINKER = Linker.nativeLinker();
+    private static final FunctionDescriptor MEMBER = FunctionDescriptor.ofVoid(ValueLayout.ADDRESS);
+
+    private final int size;
+    private final Arena arena = Arena.ofShared();
+    private final Optional<MethodHandle> parallel;
+    private final MemorySegment member;
+    private volatile Loop loop = new Loop(0, 1, (_, _, _) -> {});
+
+    /** @param size how many threads, the calling one among them: as many as LibTorch has */
+    Team(int size) {
+        this.parallel = size == 1 ? Optional.empty() : find();
+        this.size = parallel.isPresent() ? size : 1;
+        try {
+            Runnable take = () -> loop.take();
+            MethodHandle run = MethodHandles.publicLookup()
+                    .findVirtual(Runnable.class, "run", MethodType.methodType(void.class))
+                    .bindTo(take);
+            member = LINKER.upcallStub(MethodHandles.dropArguments(run, 0, MemorySegment.class), MEMBER, arena);
+        } catch (ReflectiveOperationException e) {
+            throw new LinkageError("a method that every Runnable has", e);
+        }
+    }
+
+    private static Optional<MethodHandle> find() {
+        try {
+            return Optional.of(LINKER.downcallHandle(
+                    SymbolLookup.libraryLookup("libgomp.so.1", Arena.global()).findOrThrow("GOMP_parallel"),
+                    FunctionDescriptor.ofVoid(
+                            ValueLayout.ADDRESS, ValueLayout.ADDRESS, ValueLayout.JAVA_INT, ValueLayout.JAVA_INT)));
+        } catch (IllegalArgumentException | NoSuchElementException e) {
+            LOG.info("Norms and rotations are computed by one thread: {}", e.getMessage());
+            return Optional.empty();
+        }
+    }
+
+    /** How many threads there are. */
+    int size() {
+        return size;
+    }
+
+    /** A part of a loop. */
+    @FunctionalInterface
+    interface Work {
+        /**
+         * Does what is to be done for {@code first} and on, up to {@code end}, which is not among them.
+         *
+         * @param member who does it, from 0; one thread at a time
+         */
+        void accept(int member, int first, int end);
+    }
+
+    /**
+     * Does the work for 0 to {@code count}, by all threads if it is more than one piece.
+     *
+     * @param piece how many are taken at once
+     * @throws IllegalStateException if a piece failed, with the first failure as its cause; others were perhaps not done
+     */
+    void share(int count, int piece, Work work) {
+        if (size == 1 || count <= piece) {
+            work.accept(0, 0, count);
+            return;
+        }
+        Loop shared = new Loop(count, piece, work);
+        loop = shared;
+        try {
+            parallel.orElseThrow().invokeExact(member, MemorySegment.NULL, size, 0);
+        } catch (RuntimeException | Error e) {
+            throw e;
+        } catch (Throwable e) {
+            throw new AssertionError("C throws nothing", e);
+        }
+        shared.complain();
+    }
+
+    @Override
+    public void close() {
+        arena.close();
+    }
+
+    private static final class Loop {
+        private final int count;
+        private final int piece;
+        private final Work work;
+        private final AtomicInteger members = new AtomicInteger();
+        private final AtomicInteger taken = new AtomicInteger();
+        private final Queue<Throwable> failures = new ConcurrentLinkedQueue<>();
+
+        Loop(int count, int piece, Work work) {
+            this.count = count;
+            this.piece = piece;
+            this.work = work;
+        }
+
+        /** By each thread of the team. Nothing may be thrown into C. */
+        void take() {
+            try {
+                int member = members.getAndIncrement();
+                for (int first = taken.getAndAdd(piece); first < count; first = taken.getAndAdd(piece)) {
+                    work.accept(member, first, Math.min(count, first + piece));
+                }
+            } catch (Throwable e) {
+                failures.add(e);
+            }
+        }
+
+        void complain() {
+            if (!failures.isEmpty()) {
+                throw new IllegalStateException("a piece was not computed: " + failures.peek(), failures.peek());
+            }
+        }
+    }
+}
