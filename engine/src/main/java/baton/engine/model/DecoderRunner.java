@@ -28,7 +28,6 @@ import java.util.stream.IntStream;
 import org.bytedeco.javacpp.PointerScope;
 import org.bytedeco.pytorch.InferenceMode;
 import org.bytedeco.pytorch.LongOptional;
-import org.bytedeco.pytorch.Scalar;
 import org.bytedeco.pytorch.Tensor;
 import org.bytedeco.pytorch.TensorOptional;
 import org.bytedeco.pytorch.global.torch;
@@ -66,8 +65,13 @@ final class DecoderRunner implements ModelRunner {
      */
     private static final int PIECE_ROWS = 1024;
 
-    /** Queries from which on the bf16 kernel of attention uses the processor's matrix unit; with fewer fp32 is far faster. */
+    /**
+     * Queries from which on the bf16 kernel of attention uses the processor's matrix unit. With fewer fp32 is far faster; with half as
+     * many it pays to fill up with zeros.
+     */
     private static final int FLASH_ROWS = 64;
+
+    private static final short BF16_MINUS_INFINITY = (short) 0xff80;
 
     /** Attention is computed over multiples of this many positions: it has kernels by length, which are kept, and a mask is cheaper. */
     private static final int CONTEXT_STEP = 64;
@@ -439,7 +443,8 @@ final class DecoderRunner implements ModelRunner {
             int shared = config.heads() / config.kvHeads();
             boolean whole = begin == 0 && chunk.start() == 0 && chunk.length() <= window;
             if (whole && chunk.length() >= (shared == 1 ? FLASH_ROWS : LARGE_TILE_ROWS)) {
-                return List.of(run(0, chunk.length(), 0, chunk.length(), false, type, weights.none));
+                int height = Batch.padded(chunk.length());
+                return List.of(run(0, chunk.length(), height, 0, chunk.length(), false, type, weights.none));
             }
             int most = Math.clamp(STACKED_ROWS / shared, FLASH_ROWS, MASKED_ROWS);
             List<Run> runs = new ArrayList<>();
@@ -448,33 +453,64 @@ final class DecoderRunner implements ModelRunner {
                 int start = chunk.start() + first;
                 int from = Math.max(0, start + 1 - window);
                 int positions = start + rows - from;
-                boolean stacked = shared * Batch.padded(rows) >= FLASH_ROWS;
+                int height = Batch.padded(rows);
+                boolean stacked = 2 * shared * height >= FLASH_ROWS;
+                height = stacked ? Math.max(height, Math.ceilDiv(FLASH_ROWS, shared)) : height;
                 ScalarType as = stacked ? type : ScalarType.Float;
-                Tensor mask =
-                        minusInfinity(as, Batch.padded(rows), padded(positions)).triu_(start - from + 1);
-                if (start + rows > window) {
-                    mask.add_(minusInfinity(as, Batch.padded(rows), padded(positions))
-                            .tril_(start - from - window));
-                }
-                if (stacked) {
-                    mask = mask.repeat(shared, 1);
-                }
-                runs.add(run(first, rows, from, positions, stacked, as, new TensorOptional(mask)));
+                Tensor mask = mask(as, stacked ? shared : 1, rows, height, start - from, padded(positions), window);
+                runs.add(run(first, rows, height, from, positions, stacked, as, new TensorOptional(mask)));
             }
             return runs;
         }
 
         private Run run(
-                int first, int rows, int from, int positions, boolean stacked, ScalarType type, TensorOptional mask) {
+                int first,
+                int rows,
+                int height,
+                int from,
+                int positions,
+                boolean stacked,
+                ScalarType type,
+                TensorOptional mask) {
             long shared = config.heads() / config.kvHeads();
-            Tensor own = LibTorch.empty(type, config.kvHeads(), shared, Batch.padded(rows), config.headDim());
+            Tensor own = LibTorch.empty(type, config.kvHeads(), shared, height, config.headDim());
             // What stands behind the rows is computed too, and must not be slow to compute with.
             own.narrow(2, rows, own.size(2) - rows).zero_();
             return new Run(first, rows, from, padded(positions), stacked, mask, own);
         }
 
-        private Tensor minusInfinity(ScalarType as, long rows, long columns) {
-            return LibTorch.empty(as, rows, columns).fill_(new Scalar(Double.NEGATIVE_INFINITY));
+        /**
+         * Minus infinity where a position is later than a row's or not within its window, zero elsewhere and for what stands behind the
+         * rows: [copies * height, positions].
+         *
+         * @param copies of all rows, one after the other
+         * @param own the first row's position
+         */
+        private Tensor mask(ScalarType as, int copies, int rows, int height, int own, int positions, int window) {
+            Tensor mask = LibTorch.empty(as, (long) copies * height, positions).zero_();
+            long width = (long) positions * mask.element_size();
+            MemorySegment memory = LibTorch.memory(mask, width * copies * height);
+            for (int row = 0; row < rows; row++) {
+                MemorySegment of = memory.asSlice(row * width, width);
+                minusInfinity(of, as, 0, own + row + 1 - window);
+                minusInfinity(of, as, own + row + 1, positions);
+                for (int copy = 1; copy < copies; copy++) {
+                    MemorySegment.copy(of, 0, memory, ((long) copy * height + row) * width, width);
+                }
+            }
+            return mask;
+        }
+
+        private static void minusInfinity(MemorySegment row, ScalarType as, int first, int end) {
+            if (as == ScalarType.Float) {
+                for (int i = first; i < end; i++) {
+                    row.setAtIndex(ValueLayout.JAVA_FLOAT, i, Float.NEGATIVE_INFINITY);
+                }
+            } else {
+                for (int i = first; i < end; i++) {
+                    row.setAtIndex(ValueLayout.JAVA_SHORT, i, BF16_MINUS_INFINITY);
+                }
+            }
         }
     }
 
