@@ -726,12 +726,49 @@ final class DecoderRunner implements ModelRunner {
             Tensor values = source.as_strided(shape, strides, new LongOptional(start + head));
             long[] rowsShape = {config.kvHeads(), shared, run.rows, head};
             LongOptional rows = new LongOptional((long) (chunk.offset() + run.first) * queryElements);
-            run.own.narrow(2, 0, run.rows).copy_(step.queries.as_strided(rowsShape, rowsStrides, rows));
+            copyRows(step.queries.as_strided(rowsShape, rowsStrides, rows), run.own);
             boolean causal = !run.mask.has_value();
             Tensor own = run.stacked ? run.own.view(config.kvHeads(), 1, -1, head) : run.own;
             Tensor result = attention(own, keys, values, run.mask, causal).reshape(run.own.sizes());
-            step.attended.as_strided(rowsShape, rowsStrides, rows).copy_(result.narrow(2, 0, run.rows));
+            copyRows(result.narrow(2, 0, run.rows), step.attended.as_strided(rowsShape, rowsStrides, rows));
         }
+    }
+
+    /** Copies rows by head, [G, R, rows, D]; {@code to} may have more. */
+    private void copyRows(Tensor from, Tensor to) {
+        long rows = from.size(2);
+        if (from.scalar_type() != to.scalar_type() || from.stride(3) != 1 || to.stride(3) != 1) {
+            to.narrow(2, 0, rows).copy_(from);
+            return;
+        }
+        long element = from.element_size();
+        long bytes = from.size(3) * element;
+        long groups = from.size(0);
+        long shared = from.size(1);
+        MemorySegment source = memory(from);
+        MemorySegment target = memory(to);
+        long[] there = {from.stride(0) * element, from.stride(1) * element, from.stride(2) * element};
+        long[] here = {to.stride(0) * element, to.stride(1) * element, to.stride(2) * element};
+        team.share((int) rows, COPIED_ROWS, (_, first, end) -> {
+            for (long row = first; row < end; row++) {
+                for (long group = 0; group < groups; group++) {
+                    for (long each = 0; each < shared; each++) {
+                        long at = group * there[0] + each * there[1] + row * there[2];
+                        long into = group * here[0] + each * here[1] + row * here[2];
+                        MemorySegment.copy(source, at, target, into, bytes);
+                    }
+                }
+            }
+        });
+    }
+
+    /** From the first to the last element of a tensor with gaps. */
+    private static MemorySegment memory(Tensor tensor) {
+        long elements = 1;
+        for (int i = 0; i < tensor.dim(); i++) {
+            elements += (tensor.size(i) - 1) * tensor.stride(i);
+        }
+        return LibTorch.memory(tensor, elements * tensor.element_size());
     }
 
     private Tensor attention(Tensor queries, Tensor keys, Tensor values, TensorOptional mask, boolean causal) {
