@@ -187,7 +187,7 @@ final class NixlScheduler implements SchedulerConnector {
                     wrong.get().label());
             unused.add(source);
         } else if (source.mode() == TransferMode.PUSH && isAwaited(source)) {
-            log.warn(
+            log.info(
                     "request {}: another one has the blocks of request {} of engine {} written; the prompt is computed here",
                     request.id(),
                     source.requestId(),

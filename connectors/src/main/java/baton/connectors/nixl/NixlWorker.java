@@ -416,7 +416,7 @@ final class NixlWorker implements WorkerConnector {
             }
         }
         Set<String> sent = new LinkedHashSet<>();
-        for (Held lease : held.values()) {
+        for (Held lease : List.copyOf(held.values())) {
             boolean orphaned =
                     !lease.wantedBy.isEmpty() && lease.wantedBy.stream().allMatch(pool().agent()::isGone);
             if (lease.done.size() >= lease.readers) {

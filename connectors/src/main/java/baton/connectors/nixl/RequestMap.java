@@ -1,10 +1,10 @@
 package baton.connectors.nixl;
 
-import java.util.ArrayList;
+import java.util.Collection;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
-import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
@@ -68,8 +68,7 @@ final class RequestMap<T> {
         return byId.isEmpty();
     }
 
-    /** All values, of which some may be removed meanwhile. */
-    List<T> values() {
-        return new ArrayList<>(byId.values());
+    Collection<T> values() {
+        return Collections.unmodifiableCollection(byId.values());
     }
 }
