@@ -35,10 +35,10 @@ import org.slf4j.LoggerFactory;
 /*
  * Reading (decode)
  *
- *   A request's reference is read when it comes, once. One that names no blocks is of a prefill request that came at the same time:
- *   then the worker registers with the prefill instance where the blocks go, as soon as there are any. While the request waits and while it loads, the owner of the blocks hears
- *   that they are wanted. A reference is used up by one load, or given back unused: when the whole prompt is here anyway, or when
- *   the request ends before it had blocks, or was refused. A request whose load failed never loads again.
+ *   A request's reference is read when it comes, once. If it names no blocks, the prefill request came at the same time, and the
+ *   load registers with the prefill instance where they go. While the request waits and while it loads, the owner of the blocks
+ *   hears that they are wanted. A reference is used up by one load, or given back unused: when the whole prompt is here anyway, or
+ *   when the request ends before it had blocks, or was refused. A request whose load failed never loads again.
  *
  * Being read (prefill)
  *

@@ -49,13 +49,13 @@ import org.slf4j.LoggerFactory;
  * Being read: the blocks of a finished request are held until all ranks that read them have said that they did, until the lease is
  * over, or until those who wanted them are gone. Who cannot be heard of any more cannot read.
  *
- * Being written: a load registers with the owner of the blocks and waits to hear that they are here, then goes on as if it had read them.
- * If it is given up before, nothing is reported until the owner has said that it does not write any more, or is cut off, by which
- * its writes end. It stays cut off: it may still hold our registration, and not know that it was given up.
+ * Being written: a load registers with the owner of the blocks and waits to hear that they are here, then goes on as if it had read
+ * them. If it is given up before, nothing is reported until the owner has said that it does not write any more, or is cut off, by
+ * which its writes end. It stays cut off: it may still hold our registration, and not know that it was given up.
  *
  * Messages: those of Notice, and between ours, about what is written, PushedDigests.Part, "PUSH_DONE:<request>:<digest of the
- * prompt>:<block>=<generation>,...", "PUSH_FAILED:<request>", "PUSH_CANCEL:<request>" and "PUSH_OVER:" with a Completion. Their reader may know a
- * request only by what both legs' ids have in common, and say so before it has come; what is read is known by its exact id.
+ * prompt>:<block>=<generation>,...", "PUSH_FAILED:<request>", "PUSH_CANCEL:<request>" and "PUSH_OVER:" with a Completion. In these a
+ * request may be known only by what both legs' ids have in common, and may be yet to come; what is read is known by its exact id.
  */
 
 /** One rank's transfers. */

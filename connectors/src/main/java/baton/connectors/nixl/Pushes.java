@@ -28,7 +28,7 @@ import org.slf4j.LoggerFactory;
 /*
  * A source is a request whose prompt is being computed, or was, here. A target is where one rank of a decode instance wants its
  * blocks. Either may come first; they find each other by the request's id or what both legs' ids have in common. Whether a source
- * will be pushed is not known: it costs nothing until somebody asks for it.
+ * will be pushed is not known: until somebody asks for it, each layer costs a look at the messages.
  *
  * What is complete is written: while a step computes, each layer of the blocks that the step fills, when the layer is done; what
  * was complete before the target came, at once, be it in the middle of a step. When all of a target's writes are done it hears so, with the generations of the
