@@ -406,6 +406,22 @@ class WrittenBlocksTest {
         allBlocksAreBack();
     }
 
+    /** Both are about the same instance, and so over the same connection. */
+    @Test
+    void aHandshakeThatFailsHalfwayEndsNoOtherLoad() {
+        Running running = decode.admit(atDecode("r-1", 9).withKvTransferParams(whereToLook(1)), 0);
+        steps(2);
+        ticker.advance(Duration.ofMillis(1));
+        Running misled = decode.admit(atDecode("r-2", 9).withKvTransferParams(whereToLook(2)), 0);
+        completes(misled, 0);
+        assertThat(running.isLoading()).isTrue();
+        Running first = prefill.admit(atPrefill("r-1", 9), 0);
+        prefill.step(new Share(first, 9));
+        prefill.end(first, RequestEnd.LENGTH);
+        completes(running, 8);
+        allBlocksAreBack();
+    }
+
     @Test
     void anAbortEndsThePushBeforeTheBlocksAreFreed() {
         Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
