@@ -57,9 +57,9 @@ import tools.jackson.databind.node.ObjectNode;
 
 /**
  * Measures the hand-over of prompts from a prefill engine in another process to a decode engine here: from the end of prefill's last
- * forward pass to the step that computes decode's first token, by what the engines themselves record. A connector that pulls gets the
- * request's legs one after the other, one that pushes gets both at once, as the router sends them. Each prompt that is measured is
- * computed anew.
+ * forward pass to the step that computes decode's first token, by what the engines themselves record. Both legs of a request are
+ * sent at once, as the router does, and, where that is something else, one after the other too, in turns. Each prompt that is
+ * measured is computed anew.
  *
  * <p>Beside it, in the same run, the transfer alone: after each hand-over, when both engines have nothing to do, as many bytes in
  * blocks of the same size from the same process to this one by another transfer agent of the same kind. Both engines and all
@@ -78,7 +78,7 @@ public record HandoverBench(
         int repetitions,
         Consumer<String> progress) {
     public static final List<Integer> TOKENS = List.of(128, 512, 2048);
-    public static final List<String> CONNECTORS = List.of("NixlConnector", HandoverReport.PUSH);
+    public static final List<String> CONNECTORS = List.of("NixlConnector", "NixlPushConnector");
 
     private static final int BLOCK_SIZE = 16;
     private static final int OUTPUT = 1;
@@ -177,12 +177,32 @@ public record HandoverBench(
             return reports;
         }
         for (String connector : connectors) {
-            reports.add(measure(model, connector, fitting));
+            reports.addAll(measure(model, connector, fitting));
         }
         return reports;
     }
 
-    private ModelReport measure(Path model, String connector, List<Integer> fitting) throws IOException {
+    /** What was measured of one way to send the legs. */
+    private record Way(boolean atOnce, Map<Integer, List<Handover>> handovers, Map<Integer, List<Double>> transfers) {
+        Way(boolean atOnce) {
+            this(atOnce, new HashMap<>(), new HashMap<>());
+        }
+
+        void add(int tokens, Handover handover, double transfer) {
+            handovers.computeIfAbsent(tokens, _ -> new ArrayList<>()).add(handover);
+            transfers.computeIfAbsent(tokens, _ -> new ArrayList<>()).add(transfer);
+        }
+
+        Size size(int tokens, long blockBytes) {
+            return new Size(
+                    tokens,
+                    tokens / BLOCK_SIZE * blockBytes,
+                    List.copyOf(handovers.getOrDefault(tokens, List.of())),
+                    Timing.of(transfers.getOrDefault(tokens, List.of())));
+        }
+    }
+
+    private List<ModelReport> measure(Path model, String connector, List<Integer> fitting) throws IOException {
         int longest = Collections.max(fitting);
         progress.accept("%s, %s: a prefill engine in another process, a decode engine here"
                 .formatted(model.getFileName(), connector));
@@ -194,36 +214,37 @@ public record HandoverBench(
                     decode.model().kvLayout(BLOCK_SIZE, decode.model().dtype()).blockBytes();
             JsonFields ready = prefill.said();
             try (TransferAlone alone = TransferAlone.of(ready, longest / BLOCK_SIZE, blockBytes)) {
-                Pair pair = new Pair(prefill, decode, recorder, connector.equals(HandoverReport.PUSH));
-                double firstHandshake = pair.handOver(longest, WARM, progress).span("handshake");
-                Map<Integer, List<Handover>> handovers = new HashMap<>();
-                Map<Integer, List<Double>> transfers = new HashMap<>();
+                Pair pair = new Pair(prefill, decode, recorder);
+                double firstHandshake =
+                        pair.handOver(longest, WARM, false, progress).span("handshake");
+                // NixlConnector reads after prefill's answer; NixlPushConnector is for both legs at once.
+                List<Way> ways = connector.equals("NixlConnector")
+                        ? List.of(new Way(true), new Way(false))
+                        : List.of(new Way(true));
                 // The first rounds touch all of both pools, and the JVM compiles what moves and checks.
                 for (int round = 1 - WARM_UPS; round <= repetitions; round++) {
                     for (int count : fitting) {
-                        Handover handover = pair.handOver(count, Math.max(WARM, round), progress);
-                        double transfer = alone.seconds(count / BLOCK_SIZE);
-                        if (round > 0) {
-                            handovers
-                                    .computeIfAbsent(count, _ -> new ArrayList<>())
-                                    .add(handover);
-                            transfers
-                                    .computeIfAbsent(count, _ -> new ArrayList<>())
-                                    .add(transfer);
+                        for (int i = 0; i < ways.size(); i++) {
+                            int which = round > 0 ? round * ways.size() + i : WARM;
+                            Handover handover =
+                                    pair.handOver(count, which, ways.get(i).atOnce(), progress);
+                            double transfer = alone.seconds(count / BLOCK_SIZE);
+                            if (round > 0) {
+                                ways.get(i).add(count, handover, transfer);
+                            }
                         }
                     }
                 }
-                return new ModelReport(
-                        decode.model().name(),
-                        connector,
-                        firstHandshake,
-                        fitting.stream()
-                                .map(count -> new Size(
-                                        count,
-                                        count / BLOCK_SIZE * blockBytes,
-                                        List.copyOf(handovers.getOrDefault(count, List.of())),
-                                        Timing.of(transfers.getOrDefault(count, List.of()))))
-                                .toList());
+                return ways.stream()
+                        .map(way -> new ModelReport(
+                                decode.model().name(),
+                                connector,
+                                way.atOnce(),
+                                firstHandshake,
+                                fitting.stream()
+                                        .map(count -> way.size(count, blockBytes))
+                                        .toList()))
+                        .toList();
             }
         } catch (TransferException e) {
             throw new IOException(e.getMessage(), e);
@@ -267,33 +288,31 @@ public record HandoverBench(
         private final Prefill prefill;
         private final LocalEngine decode;
         private final Recorder recorder;
-        private final boolean pushes;
         /** What leads a decode leg to the prefill engine: learnt from its first answer, as the router does. */
         private Optional<JsonFields> target = Optional.empty();
 
         private int requests;
 
-        Pair(Prefill prefill, LocalEngine decode, Recorder recorder, boolean pushes) {
+        Pair(Prefill prefill, LocalEngine decode, Recorder recorder) {
             this.prefill = prefill;
             this.decode = decode;
             this.recorder = recorder;
-            this.pushes = pushes;
         }
 
-        Handover handOver(int length, int which, Consumer<String> progress) throws IOException {
+        /** @param atOnce whether decode is asked when prefill is; not for the first */
+        Handover handOver(int length, int which, boolean atOnce, Consumer<String> progress) throws IOException {
             String id = "handover-" + ++requests + ".";
             int[] prompt = prompt(length, which, decode.model().vocabularySize());
             recorder.clear();
             prefill.begin(id, length, which);
             BlockingQueue<GenerationEvent.Finished> ends = new LinkedBlockingQueue<>();
-            boolean atOnce = target.isPresent();
             long submitted = atOnce ? submit(id, prompt, target, ends) : 0;
             JsonFields answer = prefill.said();
             long answered = answer.integer("answered").orElseThrow();
             Optional<JsonFields> params = answer.object("params");
             if (!atOnce) {
                 submitted = submit(id, prompt, params, ends);
-                target = pushes ? params.map(Pair::target) : Optional.empty();
+                target = params.map(Pair::target);
             }
             int transferred = await(ends).usage().transferredTokens();
             if (transferred < length) {
@@ -304,8 +323,13 @@ public record HandoverBench(
             spans.put("seal", sealed.number("seal").orElseThrow());
             spans.put("answer", (answered - sealed.integer("sealed").orElseThrow()) / 1e9);
             spans.put("pass on", (submitted - answered) / 1e9);
-            Handover handover = new Handover(spans, atOnce);
-            progress.accept(String.format(Locale.ROOT, "%d tokens: %.3f ms", length, handover.seconds() * 1e3));
+            Handover handover = new Handover(spans);
+            progress.accept(String.format(
+                    Locale.ROOT,
+                    "%d tokens, %s: %.3f ms",
+                    length,
+                    atOnce ? "at once" : "one after the other",
+                    handover.seconds() * 1e3));
             return handover;
         }
 

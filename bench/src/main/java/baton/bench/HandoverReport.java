@@ -15,20 +15,27 @@ import tools.jackson.databind.node.ObjectNode;
  * @param leftOut models that have too few positions for all of the prompts, and how many
  */
 public record HandoverReport(List<ModelReport> models, List<String> leftOut) {
-    /** The connector that pushes: the two legs of its requests come at once. */
-    static final String PUSH = "NixlPushConnector";
-
-    /** The parts of a hand-over in their order. */
+    /** The parts of a hand-over in their order, where decode was asked with prefill's answer. */
     static final List<String> PHASES =
             List.of("seal", "answer", "pass on", "queue", "handshake", "blocks", "seals", "check", "start");
 
-    /** The same where both legs came at once: {@code push} is what the last layer took, and the word that it is there. */
-    static final List<String> PUSH_PHASES = List.of("seal", "push", "seals", "check", "start");
+    /** The same where both were asked at once: {@code push} is what the last layer took, and the word that it is there. */
+    static final List<String> AT_ONCE_PHASES = List.of("seal", "push", "seals", "check", "start");
 
-    /** @param firstHandshake seconds of the first contact */
-    public record ModelReport(String name, String connector, double firstHandshake, List<Size> sizes) {
+    /**
+     * One way to hand over.
+     *
+     * @param atOnce whether decode was asked when prefill was, and not with prefill's answer
+     * @param firstHandshake seconds of the first contact
+     */
+    public record ModelReport(String name, String connector, boolean atOnce, double firstHandshake, List<Size> sizes) {
         List<String> phases() {
-            return connector.equals(PUSH) ? PUSH_PHASES : PHASES;
+            return atOnce ? AT_ONCE_PHASES : PHASES;
+        }
+
+        /** What was sent when. */
+        public String legs() {
+            return atOnce ? "both legs at once" : "one leg after the other";
         }
     }
 
@@ -54,11 +61,8 @@ public record HandoverReport(List<ModelReport> models, List<String> leftOut) {
         }
     }
 
-    /**
-     * @param spans seconds by what was done
-     * @param atOnce whether decode was asked when prefill was, and not by prefill's answer
-     */
-    public record Handover(Map<String, Double> spans, boolean atOnce) {
+    /** @param spans seconds by what was done */
+    public record Handover(Map<String, Double> spans) {
         /** Seconds of a span. */
         public double span(String name) {
             if (name.equals("push")) {
@@ -87,9 +91,10 @@ public record HandoverReport(List<ModelReport> models, List<String> leftOut) {
         for (ModelReport model : models) {
             out.printf(
                     Locale.ROOT,
-                    "%n%s, %s; first contact %.1f ms%n",
+                    "%n%s, %s, %s; first contact %.1f ms%n",
                     model.name(),
                     model.connector(),
+                    model.legs(),
                     model.firstHandshake() * 1e3);
             for (Size size : model.sizes()) {
                 out.printf(
@@ -104,7 +109,7 @@ public record HandoverReport(List<ModelReport> models, List<String> leftOut) {
                 for (String phase : model.phases()) {
                     line(out, "  " + phase, size.median(each -> each.span(phase)), size.best(each -> each.span(phase)));
                 }
-                if (!model.connector().equals(PUSH)) {
+                if (!model.atOnce()) {
                     line(
                             out,
                             "(transfer within)",
@@ -131,6 +136,7 @@ public record HandoverReport(List<ModelReport> models, List<String> leftOut) {
             ObjectNode node = all.addObject()
                     .put("model", model.name())
                     .put("connector", model.connector())
+                    .put("legs", model.legs())
                     .put("first_handshake_seconds", model.firstHandshake());
             ArrayNode sizes = node.putArray("sizes");
             for (Size size : model.sizes()) {

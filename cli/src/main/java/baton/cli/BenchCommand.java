@@ -184,7 +184,9 @@ final class BenchCommand {
                 names = "--connector",
                 split = ",",
                 paramLabel = "NAME",
-                description = "NixlConnector, NixlPushConnector (default: both).")
+                description =
+                        "NixlConnector (both legs of a request at once, and one after the other), NixlPushConnector"
+                                + " (default: both).")
         private List<String> connectors = HandoverBench.CONNECTORS;
 
         @Option(

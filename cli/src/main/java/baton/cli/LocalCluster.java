@@ -48,7 +48,7 @@ final class LocalCluster implements AutoCloseable {
                 return List.of(EXTRA + "shared_storage_path", place.shared.toString());
             }
         },
-        NixlConnector("kv_transfer_params") {
+        NixlConnector("kv_transfer_params_push") {
             @Override
             List<String> settings(Place place) {
                 return SIDE_CHANNEL;

@@ -38,8 +38,11 @@ class HandoverBenchTest {
                 .run(List.of(MODEL), false);
 
         assertThat(report.models())
-                .extracting(HandoverReport.ModelReport::connector)
-                .containsExactlyElementsOf(HandoverBench.CONNECTORS);
+                .extracting(each -> each.connector() + ", " + each.legs())
+                .containsExactly(
+                        "NixlConnector, both legs at once",
+                        "NixlConnector, one leg after the other",
+                        "NixlPushConnector, both legs at once");
         assertThat(report.models()).allSatisfy(each -> {
             assertThat(each.firstHandshake()).isPositive();
             assertThat(each.sizes()).extracting(HandoverReport.Size::tokens).containsExactly(16, 160);
@@ -50,7 +53,7 @@ class HandoverBenchTest {
                                     phase -> assertThat(handover.span(phase)).isPositive());
                     double load = handover.span("blocks") + handover.span("seals") + handover.span("check");
                     assertThat(load).isPositive().isLessThanOrEqualTo(handover.span("to first step"));
-                    if (!handover.atOnce()) {
+                    if (!each.atOnce()) {
                         assertThat(handover.span("pass on")).isPositive();
                         assertThat(handover.seconds()).isGreaterThan(handover.span("to first step"));
                     }
@@ -61,8 +64,9 @@ class HandoverBenchTest {
         });
         StringWriter text = new StringWriter();
         report.print(new PrintWriter(text));
-        assertThat(text.toString()).contains("160 tokens", "hand-over", "ratio", "check", "pass on", "push");
-        assertThat(report.toJson().at("/models/0/sizes/1/phases/blocks").asDouble())
+        assertThat(text.toString()).contains("160 tokens", "hand-over", "ratio", "check", "pass on", "push", "at once");
+        assertThat(report.toJson().at("/models/1/legs").asString()).isEqualTo("one leg after the other");
+        assertThat(report.toJson().at("/models/1/sizes/1/phases/blocks").asDouble())
                 .isPositive();
     }
 }

@@ -68,6 +68,9 @@ class HandoverFaultsTest {
     @SuppressWarnings("NullAway.Init")
     private static Instance decode;
 
+    private static int prefillPort;
+    private static final AtomicInteger NUMBERS = new AtomicInteger();
+
     private record Asked(int[] prompt, int[] answer) {}
 
     private enum Fault {
@@ -85,8 +88,9 @@ class HandoverFaultsTest {
     @BeforeAll
     static void start() throws Exception {
         Instance alone = INSTANCES.serve("alone", "--dtype", "float32", "--no-enable-prefix-caching");
-        prefill = serve("prefill", "kv_producer");
-        decode = serve("decode", "kv_consumer");
+        prefillPort = freePort();
+        prefill = serve("prefill", "kv_producer", prefillPort);
+        decode = serve("decode", "kv_consumer", freePort());
         int[] lengths = {1, 16, 17, 100, 160, 250, 251, 400, 511, 700, 900, 1009};
         for (int i = 0; i < lengths.length; i++) {
             int[] prompt = Ledgers.prompt(lengths[i], 50 + i);
@@ -95,12 +99,14 @@ class HandoverFaultsTest {
         alone.kill();
     }
 
-    /** On ports and with an engine id that it has again after a restart. */
-    private static Instance serve(String name, String role) throws IOException {
-        int port;
+    private static int freePort() throws IOException {
         try (ServerSocket free = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
-            port = free.getLocalPort();
+            return free.getLocalPort();
         }
+    }
+
+    /** On a port and with an engine id that it has again after a restart. */
+    private static Instance serve(String name, String role, int port) throws IOException {
         return INSTANCES.serve(
                 name,
                 "--dtype",
@@ -119,6 +125,8 @@ class HandoverFaultsTest {
                 EXTRA + "side_channel_port",
                 Integer.toString(port),
                 EXTRA + "kv_lease_duration",
+                "4",
+                EXTRA + "push_registration_timeout",
                 "4",
                 EXTRA + "handshake_timeout",
                 "2");
@@ -181,7 +189,7 @@ class HandoverFaultsTest {
                     Random own = new Random(random.nextLong());
                     asking.add(clients.submit(() -> {
                         for (int turn = 0; turn < 2; turn++) {
-                            handOver(PROMPTS.get(own.nextInt(PROMPTS.size())));
+                            handOver(PROMPTS.get(own.nextInt(PROMPTS.size())), own.nextBoolean());
                         }
                         return null;
                     }));
@@ -222,7 +230,7 @@ class HandoverFaultsTest {
             }
             double before = decode.prompts().transferred();
             Await.until(LATEST, () -> "nothing is handed over after " + fault, () -> {
-                handOver(PROMPTS.get(5));
+                handOver(PROMPTS.get(5), random.nextBoolean());
                 return decode.prompts().transferred() > before;
             });
             // Whoever sent garbage and is silent since may stay as long as it likes.
@@ -236,26 +244,46 @@ class HandoverFaultsTest {
         }
 
         /** Both legs, as a router sends them. */
-        private void handOver(Asked asked) throws Exception {
+        private void handOver(Asked asked, boolean atOnce) throws Exception {
             ObjectNode first = Instances.greedy(asked.prompt, 1);
             first.putObject("kv_transfer_params").put("do_remote_decode", true);
+            ObjectNode second = Instances.greedy(asked.prompt, MAX_TOKENS);
+            String id = "legs-" + NUMBERS.incrementAndGet();
+            Optional<CompletableFuture<HttpResponse<String>>> waiting = Optional.empty();
+            if (atOnce) {
+                second.putObject("kv_transfer_params")
+                        .put("do_remote_prefill", true)
+                        .put("remote_engine_id", "prefill")
+                        .put("remote_host", "127.0.0.1")
+                        .put("remote_port", prefillPort);
+                waiting = Optional.of(begin(decode, decoding, second, id));
+            }
             begun.incrementAndGet();
             Optional<Reply> prefilled =
-                    send(prefill, prefilling, first, Fault.PREFILL_DIES, Fault.CLIENTS_LEAVE_PREFILL);
-            ObjectNode second = Instances.greedy(asked.prompt, MAX_TOKENS);
+                    reply(begin(prefill, prefilling, first, id), Fault.PREFILL_DIES, Fault.CLIENTS_LEAVE_PREFILL);
             if (prefilled.isPresent()) {
                 assertThat(prefilled.get().tokenIds()).containsExactly(asked.answer[0]);
                 ObjectNode params = (ObjectNode) prefilled.get().json().path("kv_transfer_params");
                 references.add(params.deepCopy());
                 second.set("kv_transfer_params", params);
             }
-            send(decode, decoding, second, Fault.DECODE_DIES, Fault.CLIENTS_LEAVE_DECODE)
-                    .ifPresent(reply -> answered(asked, reply));
+            CompletableFuture<HttpResponse<String>> decoded =
+                    waiting.isPresent() ? waiting.get() : begin(decode, decoding, second, id);
+            reply(decoded, Fault.DECODE_DIES, Fault.CLIENTS_LEAVE_DECODE).ifPresent(reply -> answered(asked, reply));
         }
 
         private void answered(Asked asked, Reply reply) {
             assertThat(reply.tokenIds()).as("%d tokens", asked.prompt.length).isEqualTo(asked.answer);
             tally.right.incrementAndGet();
+        }
+
+        private static CompletableFuture<HttpResponse<String>> begin(
+                Instance instance, Queue<CompletableFuture<?>> legs, ObjectNode body, String id)
+                throws InterruptedException {
+            CompletableFuture<HttpResponse<String>> sent =
+                    instance.postAndGoOn("/v1/completions", body, "X-Request-Id", id);
+            legs.add(sent);
+            return sent;
         }
 
         /**
@@ -264,11 +292,8 @@ class HandoverFaultsTest {
          * @param dies the fault that ends the instance
          * @param leaves the fault that ends the request
          */
-        private Optional<Reply> send(
-                Instance instance, Queue<CompletableFuture<?>> legs, ObjectNode body, Fault dies, Fault leaves)
+        private Optional<Reply> reply(CompletableFuture<HttpResponse<String>> sent, Fault dies, Fault leaves)
                 throws Exception {
-            CompletableFuture<HttpResponse<String>> sent = instance.postAndGoOn("/v1/completions", body);
-            legs.add(sent);
             try {
                 Reply reply = Reply.of(sent.get(LATEST.toSeconds(), TimeUnit.SECONDS));
                 assertThat(reply.status()).as(reply.body()).isEqualTo(200);

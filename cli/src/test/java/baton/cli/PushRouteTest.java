@@ -40,8 +40,8 @@ class PushRouteTest {
     @BeforeAll
     static void start() throws Exception {
         alone = INSTANCES.serve("alone", "--dtype", "float32", "--no-enable-prefix-caching");
-        prefill = INSTANCES.serveBlocks("prefill", "NixlPushConnector", "kv_producer");
-        decode = INSTANCES.serveBlocks("decode", "NixlPushConnector", "kv_consumer");
+        prefill = INSTANCES.serveBlocks("prefill", "NixlConnector", "kv_producer");
+        decode = INSTANCES.serveBlocks("decode", "NixlConnector", "kv_consumer");
         router = INSTANCES.route(
                 "router",
                 List.of(prefill),
@@ -62,11 +62,19 @@ class PushRouteTest {
     }
 
     @Test
-    void tokensAreThoseOfOneInstanceAlone() throws Exception {
+    void tokensAreThoseOfOneInstanceAloneAndPrefillHasWrittenTheBlocks() throws Exception {
+        // The first answer tells the router where the prefill instance takes registrations.
+        int[] known = Ledgers.prompt(33, 4999);
+        assertThat(router.complete(known, MAX_TOKENS).tokenIds())
+                .isEqualTo(alone.complete(known, MAX_TOKENS).tokenIds());
+        double written = prefill.metric("vllm:nixl_bytes_transferred_sum", "");
+        double read = decode.metric("vllm:nixl_bytes_transferred_sum", "");
         for (int length : new int[] {17, 2, 16, 300}) {
             int[] prompt = Ledgers.prompt(length, 5000 + length);
             assertTransferred(prompt, alone.complete(prompt, MAX_TOKENS).tokenIds());
         }
+        assertThat(prefill.metric("vllm:nixl_bytes_transferred_sum", "")).isGreaterThan(written);
+        assertThat(decode.metric("vllm:nixl_bytes_transferred_sum", "")).isEqualTo(read);
     }
 
     @Test
@@ -111,6 +119,25 @@ class PushRouteTest {
                     .isNotEmpty();
         }
         assertThat(decode.prompts().since(before).transferred()).isGreaterThanOrEqualTo(89 + 39);
+    }
+
+    /** One of them has its prompt's blocks written, the other computes it: neither waits for what does not come. */
+    @Test
+    void severalSamplesOfOnePrompt() throws Exception {
+        ObjectNode body = Instances.greedy(Ledgers.prompt(90, 73), MAX_TOKENS).put("n", 2);
+        JsonNode expected =
+                alone.post("/v1/completions", body.toString()).json().path("choices");
+        for (int i = 0; i < 2; i++) {
+            Reply reply = router.post("/v1/completions", body.toString());
+            assertThat(reply.status()).as(reply.body()).isEqualTo(200);
+            assertThat(reply.json().path("choices").size()).isEqualTo(2);
+            for (int choice = 0; choice < 2; choice++) {
+                assertThat(Instances.ints(
+                                reply.json().path("choices").path(choice).path("token_ids")))
+                        .isEqualTo(Instances.ints(expected.path(choice).path("token_ids")))
+                        .isNotEmpty();
+            }
+        }
     }
 
     /** Blocks that are wanted and never come, and a client that does not wait for them, leave nothing behind. */

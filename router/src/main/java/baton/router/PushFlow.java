@@ -12,7 +12,7 @@ import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * For connectors whose prefill instance writes into the decode instance's memory ({@code NixlPushConnector}): both legs are sent at
+ * For connectors whose prefill instance writes into the decode instance's memory ({@code NixlConnector}, {@code NixlPushConnector}): both legs are sent at
  * once and find each other by their request id. The decode leg is told where the prefill instance's connector is; that is
  * learnt from the instance's own answers, so the first request to each instance has one leg after the other.
  */

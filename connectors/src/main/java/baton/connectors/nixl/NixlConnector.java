@@ -8,9 +8,10 @@ import baton.kv.connector.WorkerConnector;
 import java.util.Set;
 
 /**
- * The decode instance reads the prefill instance's blocks by one-sided transfer: vLLM's {@code NixlConnector}, which is its
- * {@code NixlPullConnector}. A reference ({@link Reference}) comes from the prefill instance's answer with the decode request;
- * what it leads to is checked against seals ({@link Seals}) after it was copied.
+ * Blocks come from the prefill instance by one-sided transfer: vLLM's {@code NixlConnector}, which is its {@code NixlPullConnector}.
+ * Each decode request says by its reference ({@link Reference}) who moves them. One that names blocks, as the prefill
+ * instance's answer does, is read. One that only names the prefill instance came at the same time as the prefill request: there
+ * the prefill instance writes each layer as soon as it is computed. Either is checked against seals ({@link Seals}).
  */
 public final class NixlConnector implements KvConnector {
     private final Fabric fabric;
@@ -37,7 +38,7 @@ public final class NixlConnector implements KvConnector {
 
     @Override
     public WorkerConnector worker(ConnectorContext context, Rank rank) {
-        return new NixlWorker(context, settings(context), fabric, rank, TransferMode.PULL);
+        return new NixlWorker(context, settings(context), fabric, rank);
     }
 
     static NixlSettings settings(ConnectorContext context) {

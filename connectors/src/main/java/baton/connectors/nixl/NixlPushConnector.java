@@ -8,9 +8,8 @@ import baton.kv.connector.WorkerConnector;
 import java.util.Set;
 
 /**
- * The prefill instance writes its blocks into the decode instance's pool, each layer as soon as it is computed: vLLM's
- * {@code NixlPushConnector}. The decode instance registers where they go. If both legs of a request come at the same time, little
- * is left to move after the prompt's last token.
+ * {@link NixlConnector} in which blocks that are named are written too: vLLM's {@code NixlPushConnector}, which only writes. The decode
+ * instance registers where they go.
  */
 public final class NixlPushConnector implements KvConnector {
     private final Fabric fabric;
@@ -37,6 +36,6 @@ public final class NixlPushConnector implements KvConnector {
 
     @Override
     public WorkerConnector worker(ConnectorContext context, Rank rank) {
-        return new NixlWorker(context, NixlConnector.settings(context), fabric, rank, TransferMode.PUSH);
+        return new NixlWorker(context, NixlConnector.settings(context), fabric, rank);
     }
 }

@@ -35,9 +35,10 @@ import org.slf4j.LoggerFactory;
 /*
  * Reading (decode)
  *
- *   A request's reference is read when it comes, once. While the request waits and while it loads, the owner of the blocks hears
- *   that they are wanted. A reference is used up by one load, or given back unused: when the whole prompt is here anyway, or when
- *   the request ends before it had blocks, or was refused. A request whose load failed never loads again.
+ *   A request's reference is read when it comes, once. If it names no blocks, the prefill request came at the same time, and the
+ *   load registers with the prefill instance where they go. While the request waits and while it loads, the owner of the blocks
+ *   hears that they are wanted. A reference is used up by one load, or given back unused: when the whole prompt is here anyway, or
+ *   when the request ends before it had blocks, or was refused. A request whose load failed never loads again.
  *
  * Being read (prefill)
  *
@@ -85,7 +86,7 @@ final class NixlScheduler implements SchedulerConnector {
 
     private record Given(Tracked request, int[] blocks) {}
 
-    /** @param mode who moves the bytes */
+    /** @param mode who moves blocks that a reference names */
     NixlScheduler(ConnectorContext context, NixlSettings settings, Fabric fabric, TransferMode mode) {
         this.context = context;
         this.mode = mode;
@@ -143,7 +144,11 @@ final class NixlScheduler implements SchedulerConnector {
                 tracked.nextTurn = settings.bidirectional() && prefilledElsewhere;
                 if (prefilledElsewhere || earlierTurn) {
                     tracked.leastTokens = prefilledElsewhere ? 1 : settings.recomputeThreshold() + 1;
-                    accept(request, tracked, Reference.read(params, idOfBothLegs(request.id())));
+                    // What an earlier turn left is there, and nobody waits to write it.
+                    accept(
+                            request,
+                            tracked,
+                            Reference.read(params, prefilledElsewhere ? mode : TransferMode.PULL, request.id()));
                 }
             } catch (ConfigException e) {
                 log.warn(
@@ -159,7 +164,7 @@ final class NixlScheduler implements SchedulerConnector {
     public void onRefused(String requestId, JsonFields params) {
         try {
             if (params.bool("do_remote_prefill").orElse(false)) {
-                unused.add(Reference.read(params, idOfBothLegs(requestId)));
+                unused.add(Reference.read(params, mode, requestId));
             }
         } catch (ConfigException e) {
             log.warn(
@@ -167,11 +172,6 @@ final class NixlScheduler implements SchedulerConnector {
                     requestId,
                     e.getMessage());
         }
-    }
-
-    /** What the prefill instance knows a request by if its reference does not say it. */
-    private Optional<String> idOfBothLegs(String requestId) {
-        return mode == TransferMode.PUSH ? Optional.of(TransferMode.commonId(requestId)) : Optional.empty();
     }
 
     /** A reference that cannot be right is refused here; what only its owner can tell is found out by the worker. */
@@ -186,12 +186,27 @@ final class NixlScheduler implements SchedulerConnector {
                     source.engineId(),
                     wrong.get().label());
             unused.add(source);
+        } else if (source.mode() == TransferMode.PUSH && isAwaited(source)) {
+            log.info(
+                    "request {}: another one has the blocks of request {} of engine {} written; the prompt is computed here",
+                    request.id(),
+                    source.requestId(),
+                    source.engineId());
         } else {
-            if (source.proof().isEmpty() && mode == TransferMode.PULL) {
+            if (source.proof().isEmpty() && source.mode() == TransferMode.PULL) {
                 unverified++;
             }
             tracked.source = Optional.of(source);
         }
+    }
+
+    /** The owner writes a request's blocks once for each instance: not for each of several samples. */
+    private boolean isAwaited(Reference pushed) {
+        return requests.values().stream()
+                .flatMap(other -> other.source.stream())
+                .anyMatch(other -> other.mode() == TransferMode.PUSH
+                        && other.requestId().equals(pushed.requestId())
+                        && other.engineId().equals(pushed.engineId()));
     }
 
     private Optional<Rejection> wrong(KvRequest request, Reference source) {
@@ -249,7 +264,7 @@ final class NixlScheduler implements SchedulerConnector {
                 computedTokens,
                 externalTokens,
                 Arrays.copyOfRange(blockTable, computedTokens / blockSize, Math.ceilDiv(end, blockSize)),
-                source.proof().isEmpty() && mode == TransferMode.PUSH
+                source.proof().isEmpty() && source.mode() == TransferMode.PUSH
                         ? Optional.of(tracked.promptDigest(request))
                         : Optional.empty()));
     }
@@ -286,7 +301,7 @@ final class NixlScheduler implements SchedulerConnector {
             }
             seal(scheduled, tracked, complete);
             int prompt = scheduled.request().promptLength();
-            if (mode == TransferMode.PUSH && tracked.toBeRead && scheduled.computedTokens() < prompt) {
+            if (tracked.toBeRead && scheduled.computedTokens() < prompt) {
                 int after = Math.min(end, prompt);
                 written.add(new NixlStep.Written(
                         scheduled.request().id(),
@@ -403,16 +418,26 @@ final class NixlScheduler implements SchedulerConnector {
                     request,
                     blockTable,
                     request.promptLength(),
+                    tracked.promptDigest(request),
+                    mode,
                     settings.lease().toNanos());
         }
         // The last token was sampled, not computed; and of a turn only full blocks are sealed.
         int tokens = (request.length() - 1) / blockSize * blockSize;
         return tracked.nextTurn && tokens > 0
-                ? lease(request, blockTable, tokens, settings.decoderBlocksTtl().toNanos())
+                ? lease(
+                        request,
+                        blockTable,
+                        tokens,
+                        Reference.promptDigest(request, tokens, context.model()),
+                        TransferMode.PULL,
+                        settings.decoderBlocksTtl().toNanos())
                 : Release.NOW;
     }
 
-    private Release lease(KvRequest request, int[] blockTable, int tokens, long nanos) {
+    /** @param prompt digest of the tokens */
+    private Release lease(
+            KvRequest request, int[] blockTable, int tokens, String prompt, TransferMode taken, long nanos) {
         int[] blocks = Arrays.copyOf(blockTable, Math.ceilDiv(tokens, blockSize));
         leases.add(new Lease(request.id(), blocks, nanos));
         Reference reference = new Reference(
@@ -423,6 +448,7 @@ final class NixlScheduler implements SchedulerConnector {
                         context.tensorParallelSize(),
                         blocks,
                         tokens,
+                        taken,
                         Optional.empty())
                 .proven(
                         life.epoch(),
@@ -430,10 +456,10 @@ final class NixlScheduler implements SchedulerConnector {
                         Arrays.stream(blocks)
                                 .mapToLong(block -> generations[block])
                                 .toArray(),
-                        Reference.promptDigest(request, tokens, context.model()),
+                        prompt,
                         life.key());
         long now = context.ticker().nanos();
-        JsonFields params = reference.toParams((now + nanos) / 1e9, mode.label(), context.pipelineParallelSize());
+        JsonFields params = reference.toParams((now + nanos) / 1e9, context.pipelineParallelSize());
         phases.add(TransferStats.handoverPhase("answer", context.ticker().nanos() - lastStepDone));
         return new Release(true, Optional.of(params));
     }

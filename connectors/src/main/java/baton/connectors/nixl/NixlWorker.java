@@ -44,15 +44,18 @@ import org.slf4j.LoggerFactory;
  * Each of these has a deadline. However it ends, the load is reported as received, what is not as it must be as invalid, and the
  * owner hears that its blocks are free. Nothing is reported while a transfer may still write here.
  *
+ * Who moves the bytes is said by each load's reference.
+ *
  * Being read: the blocks of a finished request are held until all ranks that read them have said that they did, until the lease is
  * over, or until those who wanted them are gone. Who cannot be heard of any more cannot read.
  *
- * Pushed: a load registers with the owner of the blocks and waits to hear that they are here, then goes on as if it had read them.
- * If it is given up before, nothing is reported until the owner has said that it does not write any more, or is cut off, by which
- * its writes end. It stays cut off: it may still hold our registration, and not know that it was given up.
+ * Being written: a load registers with the owner of the blocks and waits to hear that they are here, then goes on as if it had read
+ * them. If it is given up before, nothing is reported until the owner has said that it does not write any more, or is cut off, by
+ * which its writes end. It stays cut off: it may still hold our registration, and not know that it was given up.
  *
- * Messages: those of Notice, and between ours PushedDigests.Part, "PUSH_DONE:<request>:<digest of the prompt>:<block>=<generation>,...", "PUSH_FAILED:<request>" and
- * "PUSH_CANCEL:<request>".
+ * Messages: those of Notice, and between ours, about what is written, PushedDigests.Part, "PUSH_DONE:<request>:<digest of the
+ * prompt>:<block>=<generation>,...", "PUSH_FAILED:<request>", "PUSH_CANCEL:<request>" and "PUSH_OVER:" with a Completion. In these a
+ * request may be known only by what both legs' ids have in common, and may be yet to come; what is read is known by its exact id.
  */
 
 /** One rank's transfers. */
@@ -60,6 +63,7 @@ final class NixlWorker implements WorkerConnector {
     private static final Logger log = LoggerFactory.getLogger(NixlWorker.class);
 
     private static final String PUSH_CANCEL = "PUSH_CANCEL:";
+    private static final String PUSH_OVER = "PUSH_OVER:";
 
     /** In which a load comes, if not more than {@link #MANY_LOADS} are under way: agents bound the transfers of a peer. */
     private static final int PARTS = 8;
@@ -73,7 +77,6 @@ final class NixlWorker implements WorkerConnector {
     private final NixlSettings settings;
     private final Fabric fabric;
     private final Rank rank;
-    private final TransferMode mode;
     private final TransferStats stats;
 
     private @Nullable Pool pool;
@@ -84,10 +87,10 @@ final class NixlWorker implements WorkerConnector {
 
     private final Map<String, Pull> pulls = new LinkedHashMap<>();
     private final List<Message> messages = new ArrayList<>();
-    private final Map<String, Held> held = new LinkedHashMap<>();
+    private final RequestMap<Held> held = new RequestMap<>();
     /**
-     * What readers have said of requests that are still running, or are yet to come: they need nothing, or all that they need was
-     * pushed. Both legs of a pushed request may come at once, and the reader's be done first.
+     * What those that are written to have said of requests that are still running, or are yet to come: they need nothing, or all that
+     * they need was written. By the id that they know.
      */
     private final Map<String, Held> early = new HashMap<>();
 
@@ -130,9 +133,8 @@ final class NixlWorker implements WorkerConnector {
         }
     }
 
-    NixlWorker(ConnectorContext context, NixlSettings settings, Fabric fabric, Rank rank, TransferMode mode) {
+    NixlWorker(ConnectorContext context, NixlSettings settings, Fabric fabric, Rank rank) {
         this.context = context;
-        this.mode = mode;
         this.settings = settings;
         this.fabric = fabric;
         this.rank = rank;
@@ -203,12 +205,11 @@ final class NixlWorker implements WorkerConnector {
                 : Optional.of(pool().seals().begin(step.sealed()));
         for (NixlStep.Lease lease : step.leases()) {
             Held kept = new Held(lease.requestId(), now + lease.nanos());
-            Held said = early.remove(key(lease.requestId()));
-            if (said != null) {
+            takeEarly(lease.requestId()).ifPresent(said -> {
                 kept.done.addAll(said.done);
                 kept.readers = said.readers;
-            }
-            held.put(key(lease.requestId()), kept);
+            });
+            held.put(lease.requestId(), kept);
         }
         sideChannelPort = step.port();
         pool().pushes().begin(step.written(), step.preempted());
@@ -231,8 +232,11 @@ final class NixlWorker implements WorkerConnector {
         Pushes pushes = pool().pushes();
         if (pushes.isFed()) {
             // Whoever asks for the blocks after the step has begun need not wait for its end.
-            work();
-            pushes.layerIsDone(layer);
+            takeNotifications(now());
+            if (pushes.isBusy()) {
+                work();
+                pushes.layerIsDone(layer);
+            }
         }
         sealing.ifPresent(blocks -> blocks.complete(layer));
     }
@@ -262,9 +266,9 @@ final class NixlWorker implements WorkerConnector {
         }
         for (String id : finished) {
             // Those that are read by others came with their lease.
-            if (!held.containsKey(key(id))) {
+            if (held.get(id) == null) {
                 pool().pushes().forget(id);
-                early.remove(key(id));
+                takeEarly(id);
             }
         }
         Set<String> sent = release(now);
@@ -289,9 +293,7 @@ final class NixlWorker implements WorkerConnector {
 
     private void work() {
         long now = now();
-        for (Notification notification : pool().agent().takeNotifications()) {
-            take(notification, now);
-        }
+        takeNotifications(now);
         engines.values().forEach(engine -> engine.poll(now));
         boolean moved = true;
         while (moved) {
@@ -314,12 +316,18 @@ final class NixlWorker implements WorkerConnector {
         forgetEngines(now);
     }
 
-    /** By what the two legs of a request know it. */
-    private String key(String requestId) {
-        return mode == TransferMode.PUSH ? TransferMode.commonId(requestId) : requestId;
+    // ---- being read
+
+    private void takeNotifications(long now) {
+        for (Notification notification : pool().agent().takeNotifications()) {
+            take(notification, now);
+        }
     }
 
-    // ---- being read
+    private Optional<Held> takeEarly(String requestId) {
+        Held said = early.remove(requestId);
+        return Optional.ofNullable(said != null ? said : early.remove(RequestMap.commonId(requestId)));
+    }
 
     private void take(Notification notification, long now) {
         String from = notification.from();
@@ -334,8 +342,16 @@ final class NixlWorker implements WorkerConnector {
         } else if (text.startsWith(PUSH_CANCEL)) {
             pool().pushes().cancel(text.substring(PUSH_CANCEL.length()), from);
         } else {
+            boolean over = text.startsWith(PUSH_OVER);
+            byte[] message = notification.message();
             try {
-                take(Notice.read(notification.message()), from, text, now);
+                Notice notice =
+                        Notice.read(over ? Arrays.copyOfRange(message, PUSH_OVER.length(), message.length) : message);
+                if (over && notice instanceof Notice.Completion completion) {
+                    writtenIsOver(completion, from, now);
+                } else {
+                    take(notice, from, text, now);
+                }
             } catch (ConfigException e) {
                 log.warn("A notification of {} is dropped: {}", from, e.getMessage());
                 stats.count("baton:kv_unknown_notifications");
@@ -347,32 +363,39 @@ final class NixlWorker implements WorkerConnector {
         switch (notice) {
             case Notice.Heartbeat(List<String> ids) -> {
                 for (String id : ids) {
-                    Held lease = held.get(key(id));
-                    if (lease != null) {
+                    held.find(id).ifPresent(lease -> {
                         long extended = now + settings.leaseExtension().toNanos();
                         lease.until = extended - lease.until > 0 ? extended : lease.until;
                         lease.wantedBy.add(from);
-                    }
+                    });
                 }
             }
             case Notice.PushRegistration registration -> pool().pushes().register(registration, from);
             case Notice.Completion(String id, int readers) -> {
-                Held lease = held.get(key(id));
-                if (lease == null && pulls.values().stream().anyMatch(pull -> pull.hear(from, text))) {
-                    return;
-                }
-                if (lease == null && mode == TransferMode.PUSH && early.size() < MOST_MESSAGES) {
-                    long until = now + settings.pushRegistrationTimeout().toNanos();
-                    lease = early.computeIfAbsent(key(id), _ -> new Held(id, until));
-                }
+                Held lease = held.get(id);
                 if (lease != null) {
-                    lease.done.add(from);
-                    lease.readers = Math.max(1, readers / context.tensorParallelSize());
-                } else {
+                    isDone(lease, from, readers);
+                } else if (pulls.values().stream().noneMatch(pull -> pull.hear(from, text))) {
                     unknown(from, text);
                 }
             }
         }
+    }
+
+    /** One who is written to needs nothing any more. */
+    private void writtenIsOver(Notice.Completion completion, String from, long now) {
+        String id = completion.requestId();
+        Optional<Held> lease = held.find(id);
+        if (lease.isEmpty() && (early.containsKey(id) || early.size() < MOST_MESSAGES)) {
+            long until = now + settings.pushRegistrationTimeout().toNanos();
+            lease = Optional.of(early.computeIfAbsent(id, _ -> new Held(id, until)));
+        }
+        lease.ifPresentOrElse(found -> isDone(found, from, completion.tensorParallelSize()), () -> unknown(from, id));
+    }
+
+    private void isDone(Held lease, String reader, int readers) {
+        lease.done.add(reader);
+        lease.readers = Math.max(1, readers / context.tensorParallelSize());
     }
 
     private void unknown(String from, String text) {
@@ -393,17 +416,12 @@ final class NixlWorker implements WorkerConnector {
             }
         }
         Set<String> sent = new LinkedHashSet<>();
-        for (Iterator<Held> all = held.values().iterator(); all.hasNext(); ) {
-            Held lease = all.next();
-            if (lease.done.size() >= lease.readers) {
-                sent.add(lease.requestId);
-                pool().pushes().forget(lease.requestId);
-                all.remove();
-                continue;
-            }
+        for (Held lease : List.copyOf(held.values())) {
             boolean orphaned =
                     !lease.wantedBy.isEmpty() && lease.wantedBy.stream().allMatch(pool().agent()::isGone);
-            if (orphaned) {
+            if (lease.done.size() >= lease.readers) {
+                log.debug("request {}: all have its blocks", lease.requestId);
+            } else if (orphaned) {
                 log.warn(
                         "Releasing KV blocks for request {}: {}, which wanted them, is gone.",
                         lease.requestId,
@@ -420,7 +438,7 @@ final class NixlWorker implements WorkerConnector {
             }
             sent.add(lease.requestId);
             pool().pushes().forget(lease.requestId);
-            all.remove();
+            held.remove(lease.requestId);
         }
         return sent;
     }
@@ -464,9 +482,9 @@ final class NixlWorker implements WorkerConnector {
         return met;
     }
 
-    /** What is pushed without having been promised before is proven when it has come. */
-    private boolean isTrue(Reference reference, RemoteEngine owner) {
-        return (mode == TransferMode.PUSH && reference.proof().isEmpty()) || owner.hasSigned(reference);
+    /** What is written without having been promised before is proven when it has come. */
+    private static boolean isTrue(Reference reference, RemoteEngine owner) {
+        return (reference.mode() == TransferMode.PUSH && reference.proof().isEmpty()) || owner.hasSigned(reference);
     }
 
     private void forgetEngines(long now) {
@@ -531,7 +549,11 @@ final class NixlWorker implements WorkerConnector {
     }
 
     private byte[] completion(Reference read) {
-        return new Notice.Completion(read.requestId(), context.tensorParallelSize()).encode();
+        byte[] said = new Notice.Completion(read.requestId(), context.tensorParallelSize()).encode();
+        return switch (read.mode()) {
+            case PULL -> said;
+            case PUSH -> (PUSH_OVER + new String(said, StandardCharsets.UTF_8)).getBytes(StandardCharsets.UTF_8);
+        };
     }
 
     private void tell(RemoteEngine engine, byte[] message) {
@@ -576,9 +598,11 @@ final class NixlWorker implements WorkerConnector {
         private Pull(NixlStep.Load load, long now) {
             this.load = load;
             this.since = now;
-            this.deadline = now
-                    + (mode == TransferMode.PUSH ? settings.pushRegistrationTimeout() : settings.transferTimeout())
-                            .toNanos();
+            Duration longest = switch (load.source().mode()) {
+                case PULL -> settings.transferTimeout();
+                case PUSH -> settings.pushRegistrationTimeout();
+            };
+            this.deadline = now + longest.toNanos();
         }
 
         private boolean isOver() {
@@ -653,10 +677,11 @@ final class NixlWorker implements WorkerConnector {
                     .findFirst();
             if (misfit.isPresent()) {
                 fail("transfer_setup_failed", misfit.get(), now);
-            } else if (mode == TransferMode.PUSH) {
-                register(owner, now);
             } else {
-                take(load, owner, Optional.empty(), now);
+                switch (load.source().mode()) {
+                    case PULL -> take(load, owner, Optional.empty(), now);
+                    case PUSH -> register(owner, now);
+                }
             }
         }
 
@@ -686,7 +711,7 @@ final class NixlWorker implements WorkerConnector {
             }
         }
 
-        // ---- pushed
+        // ---- written by the owner
 
         private void register(RemoteEngine owner, long now) {
             Reference source = load.source();

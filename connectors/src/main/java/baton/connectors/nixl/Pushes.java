@@ -15,10 +15,8 @@ import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.HashMap;
 import java.util.Iterator;
 import java.util.List;
-import java.util.Map;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.Set;
@@ -29,7 +27,8 @@ import org.slf4j.LoggerFactory;
 
 /*
  * A source is a request whose prompt is being computed, or was, here. A target is where one rank of a decode instance wants its
- * blocks. Either may come first; they find each other by what their request ids have in common.
+ * blocks. Either may come first; they find each other by the request's id or what both legs' ids have in common. Whether a source
+ * will be pushed is not known: until somebody asks for it, each layer costs a look at the messages.
  *
  * What is complete is written: while a step computes, each layer of the blocks that the step fills, when the layer is done; what
  * was complete before the target came, at once, be it in the middle of a step. When all of a target's writes are done it hears so, with the generations of the
@@ -53,7 +52,7 @@ final class Pushes {
     private final TransferStats stats;
     private final Ticker ticker;
 
-    private final Map<String, Source> sources = new HashMap<>();
+    private final RequestMap<Source> sources = new RequestMap<>();
     private final List<Target> targets = new ArrayList<>();
 
     private static final class Source {
@@ -88,6 +87,9 @@ final class Pushes {
         private final int[] begun = new int[self.layout().layers()];
 
         private final List<Write> writes = new ArrayList<>();
+        /** Id of the source, once it has come. */
+        private Optional<String> sourceId = Optional.empty();
+
         private Optional<String> failure = Optional.empty();
         private boolean over;
 
@@ -98,8 +100,9 @@ final class Pushes {
             this.deadline = now + settings.pushRegistrationTimeout().toNanos();
         }
 
-        private String key() {
-            return TransferMode.commonId(registration.requestId());
+        private @Nullable Source source() {
+            sourceId = sourceId.or(() -> sources.find(registration.requestId()).map(source -> source.requestId));
+            return sourceId.map(sources::get).orElse(null);
         }
 
         private void fail(String why) {
@@ -170,9 +173,10 @@ final class Pushes {
     /** A step begins. */
     void begin(List<NixlStep.Written> written, Set<String> preempted) {
         for (String id : preempted) {
-            Source lost = sources.remove(TransferMode.commonId(id));
+            Source lost = sources.get(id);
             if (lost != null) {
-                targetsOf(lost.requestId).forEach(Target::restart);
+                targetsOf(lost).forEach(Target::restart);
+                sources.remove(id);
             }
         }
         for (Source source : sources.values()) {
@@ -180,7 +184,11 @@ final class Pushes {
             source.afterStep = source.complete;
         }
         for (NixlStep.Written each : written) {
-            Source source = sources.computeIfAbsent(TransferMode.commonId(each.requestId()), _ -> new Source(each));
+            Source source = sources.get(each.requestId());
+            if (source == null) {
+                source = new Source(each);
+                sources.put(each.requestId(), source);
+            }
             source.blocks = each.blocks();
             source.complete = each.before();
             source.afterStep = each.after();
@@ -190,7 +198,7 @@ final class Pushes {
     /** The layers up to this one of what this step computes are in place. */
     void layerIsDone(int layer) {
         for (Target target : targets) {
-            Source source = sources.get(target.key());
+            Source source = target.source();
             if (source != null && source.afterStep > source.complete) {
                 write(target, source, source.afterStep, 0, layer + 1);
             }
@@ -204,20 +212,20 @@ final class Pushes {
 
     /** The request's blocks are given to others. */
     void forget(String requestId) {
-        Source source = sources.remove(TransferMode.commonId(requestId));
+        Source source = sources.get(requestId);
         if (source != null) {
-            targetsOf(requestId).forEach(target -> target.fail("the prefill instance has given up the blocks"));
+            targetsOf(source).forEach(target -> target.fail("the prefill instance has given up the blocks"));
+            sources.remove(requestId);
         }
     }
 
-    /** Whether the request is known here, by what its two legs have in common. */
-    boolean isRunning(String requestId) {
-        return sources.containsKey(TransferMode.commonId(requestId));
+    /** @param id of a request, or what its two legs' ids have in common */
+    boolean isRunning(String id) {
+        return sources.find(id).isPresent();
     }
 
-    private List<Target> targetsOf(String requestId) {
-        String key = TransferMode.commonId(requestId);
-        return targets.stream().filter(target -> target.key().equals(key)).toList();
+    private List<Target> targetsOf(Source source) {
+        return targets.stream().filter(target -> target.source() == source).toList();
     }
 
     // ---- writing
@@ -250,7 +258,7 @@ final class Pushes {
         } else if (now - target.deadline >= 0) {
             target.fail("no such request has come in time");
         }
-        Source source = sources.get(target.key());
+        Source source = target.source();
         if (target.failure.isEmpty() && source != null) {
             write(target, source, source.complete, 0, self.layout().layers());
         }
@@ -361,6 +369,7 @@ final class Pushes {
                 self.tensorParallelSize(),
                 new int[self.layout().blocksFor(source.promptLength)],
                 source.promptLength,
+                TransferMode.PUSH,
                 Optional.empty());
         NixlStep.Load load = new NixlStep.Load(
                 target.registration.requestId(),

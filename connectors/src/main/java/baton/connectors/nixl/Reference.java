@@ -25,16 +25,17 @@ import tools.jackson.databind.node.JsonNodeFactory;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * Names blocks of a peer: vLLM's {@code kv_transfer_params} of a finished prefill leg, with a {@link Proof} if the peer is one of
- * ours.
+ * Leads to blocks of a peer: vLLM's {@code kv_transfer_params} of a finished prefill leg, with a {@link Proof} if the peer is one of
+ * ours; or of one that was begun at the same time, and whose blocks are not known yet.
  *
  * @param engineId {@code remote_engine_id}
  * @param requestId {@code remote_request_id}, by which the owner knows the blocks
  * @param host {@code remote_host} of the owner's side channel
  * @param port {@code remote_port}
  * @param tensorParallelSize {@code tp_size} of the owner
- * @param blocks {@code remote_block_ids}
+ * @param blocks {@code remote_block_ids}; none if they are not known yet
  * @param tokens whose keys and values the blocks have, from the prompt's first on; the most an int can be if it is not said
+ * @param mode who moves them
  */
 record Reference(
         String engineId,
@@ -44,8 +45,12 @@ record Reference(
         int tensorParallelSize,
         int[] blocks,
         int tokens,
+        TransferMode mode,
         Optional<Proof> proof) {
     private static final JsonNodeFactory JSON = JsonNodeFactory.instance;
+
+    private static final String BLOCKS = "remote_block_ids";
+    private static final String PROOF = "baton";
 
     /** More tensor ranks than anybody has: each costs a connection. */
     private static final int MOST_RANKS = 1024;
@@ -63,12 +68,19 @@ record Reference(
     record Proof(String epoch, String model, long[] generations, String prompt, String mac) {}
 
     /**
-     * @param requestId what {@code remote_request_id} is if it is not said; it must be, if this is empty
+     * Where no blocks are named they are not there yet, as both legs were asked at once: then the owner writes them, whatever the mode
+     * is otherwise, and {@code remote_request_id} may be missing.
+     *
+     * @param named who moves blocks that are named
+     * @param requestId of the request that has the reference
      * @throws ConfigException if a field that is needed is missing or is not what it must be
      */
-    static Reference read(JsonFields params, Optional<String> requestId) {
+    static Reference read(JsonFields params, TransferMode named, String requestId) {
         int[] blocks = blocks(params);
-        Optional<Proof> proof = params.object("baton")
+        boolean areNamed =
+                params.value(BLOCKS).isPresent() || params.value(PROOF).isPresent();
+        TransferMode mode = areNamed ? named : TransferMode.PUSH;
+        Optional<Proof> proof = params.object(PROOF)
                 .map(fields -> new Proof(
                         need(fields, "epoch"),
                         need(fields, "model"),
@@ -82,13 +94,16 @@ record Reference(
         return new Reference(
                 need(params, "remote_engine_id"),
                 params.string("remote_request_id")
-                        .or(() -> requestId)
+                        .or(() -> mode == TransferMode.PUSH
+                                ? Optional.of(RequestMap.commonId(requestId))
+                                : Optional.empty())
                         .orElseThrow(() -> missing(params, "remote_request_id")),
                 need(params, "remote_host"),
                 port,
                 tensorParallelSize(params),
                 blocks,
                 params.integerAtLeast("remote_num_tokens", 0).orElse(Integer.MAX_VALUE),
+                mode,
                 proof);
     }
 
@@ -96,9 +111,8 @@ record Reference(
      * The {@code kv_transfer_params} that lead to the blocks.
      *
      * @param expiry {@code remote_blocks_expiry_time}: seconds by the owner's monotonic clock
-     * @param mode {@code transfer_mode}: {@code pull} or {@code push}
      */
-    JsonFields toParams(double expiry, String mode, int pipelineParallelSize) {
+    JsonFields toParams(double expiry, int pipelineParallelSize) {
         ObjectNode params = JSON.objectNode();
         params.put("do_remote_prefill", true);
         params.put("do_remote_decode", false);
@@ -106,7 +120,7 @@ record Reference(
         for (int block : blocks) {
             group.add(block);
         }
-        params.set("remote_block_ids", JSON.arrayNode().add(group));
+        params.set(BLOCKS, JSON.arrayNode().add(group));
         params.put("remote_engine_id", engineId);
         params.put("remote_request_id", requestId);
         params.put("remote_host", host);
@@ -115,7 +129,7 @@ record Reference(
         params.put("pp_size", pipelineParallelSize);
         params.put("remote_num_tokens", tokens);
         params.put("remote_blocks_expiry_time", expiry);
-        params.put("transfer_mode", mode);
+        params.put("transfer_mode", mode.label());
         proof.ifPresent(own -> {
             ObjectNode baton = JSON.objectNode();
             baton.put("epoch", own.epoch());
@@ -127,7 +141,7 @@ record Reference(
             baton.set("generations", generations);
             baton.put("prompt", own.prompt());
             baton.put("mac", own.mac());
-            params.set("baton", baton);
+            params.set(PROOF, baton);
         });
         return JsonFields.of("kv_transfer_params", params);
     }
@@ -163,11 +177,13 @@ record Reference(
 
     /** This reference without a proof, to other blocks. */
     Reference at(int[] others) {
-        return new Reference(engineId, requestId, host, port, tensorParallelSize, others, tokens, Optional.empty());
+        return new Reference(
+                engineId, requestId, host, port, tensorParallelSize, others, tokens, mode, Optional.empty());
     }
 
     Reference with(Proof own) {
-        return new Reference(engineId, requestId, host, port, tensorParallelSize, blocks, tokens, Optional.of(own));
+        return new Reference(
+                engineId, requestId, host, port, tensorParallelSize, blocks, tokens, mode, Optional.of(own));
     }
 
     private String mac(byte[] key) {
@@ -215,8 +231,7 @@ record Reference(
 
     /** One list of ids, or, as vLLM sends it, one such list for each group of layers; we have one group. */
     private static int[] blocks(JsonFields params) {
-        String name = "remote_block_ids";
-        Optional<JsonNode> found = params.value(name);
+        Optional<JsonNode> found = params.value(BLOCKS);
         if (found.isEmpty()) {
             return new int[0];
         }
@@ -224,7 +239,7 @@ record Reference(
         if (value.isArray() && value.size() == 1 && value.get(0).isArray()) {
             value = value.get(0);
         }
-        return checked(params, name, value)
+        return checked(params, BLOCKS, value)
                 .mapToInt(id -> Math.toIntExact(Math.min(id, Integer.MAX_VALUE)))
                 .toArray();
     }

@@ -60,6 +60,9 @@ final class RemoteEngine {
     private final long started;
     private final long deadline;
     private final CompletableFuture<List<RemoteRank>> handshake = new CompletableFuture<>();
+    /** Of a handshake that failed: who was met before it did. Written before it is over. */
+    private volatile List<RemoteRank> metBeforeFailure = List.of();
+
     private List<RemoteRank> ranks = List.of();
     private Optional<String> failure = Optional.empty();
     private int users;
@@ -103,7 +106,8 @@ final class RemoteEngine {
                 }
                 engine.handshake.complete(List.copyOf(met));
             } catch (TransferException | RuntimeException | Error e) {
-                met.forEach(rank -> rank.peer().close());
+                // Not closed here: others may use the same connections.
+                engine.metBeforeFailure = List.copyOf(met);
                 engine.handshake.completeExceptionally(e);
             }
             over.run();
@@ -247,8 +251,8 @@ final class RemoteEngine {
     /** @param keep peers that others use too */
     void close(List<Peer> keep) {
         List<RemoteRank> met = ranks;
-        if (failure.isPresent() && handshake.isDone() && !handshake.isCompletedExceptionally()) {
-            met = handshake.join();
+        if (failure.isPresent() && handshake.isDone()) {
+            met = handshake.isCompletedExceptionally() ? metBeforeFailure : handshake.join();
         }
         for (RemoteRank rank : met) {
             if (!keep.contains(rank.peer())) {

@@ -94,7 +94,7 @@ final class SystemFabric implements Fabric {
         try {
             RankInfo info = ask(self, Rank.FIRST, REHEARSAL);
             byte[] key = info.life().orElseThrow().key();
-            Reference reference = new Reference("", "", "", 0, 1, new int[0], 0, Optional.empty());
+            Reference reference = new Reference("", "", "", 0, 1, new int[0], 0, TransferMode.PULL, Optional.empty());
             if (!reference.proven("", "", new long[0], "", key).isSignedWith(key)) {
                 throw new IllegalStateException("a reference is not as it was signed");
             }

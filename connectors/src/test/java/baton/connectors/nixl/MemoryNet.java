@@ -178,6 +178,10 @@ final class MemoryNet {
         private final String name;
         private final List<MemorySegment> regions = new ArrayList<>();
         private final List<Notification> inbox = new ArrayList<>();
+        /** By name; as long as one lives, whoever connects is given the same. */
+        private final Map<String, Peer> peers = new HashMap<>();
+
+        private final Set<String> cutOff = new HashSet<>();
 
         private Agent(String name) {
             this.name = name;
@@ -202,10 +206,14 @@ final class MemoryNet {
         @Override
         public Peer connect(byte[] metadata, Duration timeout) throws TransferException {
             String peer = new String(metadata, StandardCharsets.UTF_8);
-            if (!agents.containsKey(peer)) {
+            if (!agents.containsKey(peer) || cutOff.contains(peer)) {
                 throw new TransferException(peer + " does not answer");
             }
-            return new Peer() {
+            Peer known = peers.get(peer);
+            if (known != null && known.alive()) {
+                return known;
+            }
+            Peer made = new Peer() {
                 private boolean closed;
 
                 @Override
@@ -223,6 +231,8 @@ final class MemoryNet {
                     closed = true;
                 }
             };
+            peers.put(peer, made);
+            return made;
         }
 
         @Override
@@ -251,6 +261,7 @@ final class MemoryNet {
 
         @Override
         public boolean cutOff(String other) {
+            cutOff.add(other);
             return true;
         }
 

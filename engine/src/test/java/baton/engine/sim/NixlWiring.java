@@ -29,14 +29,14 @@ import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * The NIXL connectors over simulated agents. Beside the network's faults: handshakes fail, are late or are never answered, work
+ * The NIXL connectors over simulated agents; half of the requests have both legs at once. Beside the network's faults: handshakes fail, are late or are never answered, work
  * beside the steps takes its time, and references are changed, swapped and used again on their way.
  */
 final class NixlWiring implements Place.Wiring {
     private static final int PORT = 5600;
 
     private final World.Site site;
-    private final boolean push;
+    private final boolean both;
     private final RandomGenerator random;
     private final SimTransferAgent.Fabric agents;
     private final Map<String, Map<Rank, RankInfo>> sideChannels = new HashMap<>();
@@ -45,9 +45,10 @@ final class NixlWiring implements Place.Wiring {
     private final List<JsonFields> seen = new ArrayList<>();
     private final Map<String, Long> injected = new TreeMap<>();
 
-    NixlWiring(World.Site site, boolean push) {
+    /** @param both whether some instances only write; else all do what each request says */
+    NixlWiring(World.Site site, boolean both) {
         this.site = site;
-        this.push = push;
+        this.both = both;
         this.random = site.random();
         this.agents = new SimTransferAgent.Fabric(site.network(), site.ticker());
         this.handshakeFaults = random.nextInt(3) == 0 ? random.nextDouble() * 0.3 : 0;
@@ -57,7 +58,7 @@ final class NixlWiring implements Place.Wiring {
     @Override
     public KvConnector connect(Place place) {
         Fabric fabric = new SimFabric(place.name(), place.ticker());
-        return push ? new NixlPushConnector(fabric) : new NixlConnector(fabric);
+        return both && random.nextInt(3) > 0 ? new NixlPushConnector(fabric) : new NixlConnector(fabric);
     }
 
     @Override
@@ -81,6 +82,20 @@ final class NixlWiring implements Place.Wiring {
     public Optional<JsonFields> passOn(Optional<JsonFields> params) {
         params.ifPresent(seen::add);
         return params.isPresent() && happens("reference changed", tampering) ? params.map(this::tampered) : params;
+    }
+
+    @Override
+    public Optional<JsonFields> atOnce(String prefill) {
+        if (random.nextBoolean()) {
+            return Optional.empty();
+        }
+        boolean changed = happens("reference changed", tampering);
+        ObjectNode json = JsonFields.empty("kv_transfer_params").toJson();
+        json.put("do_remote_prefill", true)
+                .put("remote_engine_id", changed && random.nextBoolean() ? "p9" : prefill)
+                .put("remote_host", prefill)
+                .put("remote_port", changed && random.nextBoolean() ? 1 : PORT);
+        return Optional.of(JsonFields.of("kv_transfer_params", json));
     }
 
     @Override
@@ -245,9 +260,10 @@ final class NixlWiring implements Place.Wiring {
 
         @Override
         public void close() {
-            // What runs beside the steps ends by itself, soon.
-            fabric.tasks.forEach(task -> task.action().run());
-            fabric.tasks.clear();
+            // What runs beside the steps ends by itself, soon, with what it begins.
+            while (!fabric.tasks.isEmpty()) {
+                fabric.tasks.removeFirst().action().run();
+            }
             agent.close();
         }
     }

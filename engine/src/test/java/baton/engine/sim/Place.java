@@ -39,6 +39,11 @@ record Place(Endpoint endpoint, Ticker ticker) {
             return Optional.empty();
         }
 
+        /** What a decode request may be told of the prefill instance before that has answered, to be sent at the same time. */
+        default Optional<JsonFields> atOnce(String prefill) {
+            return Optional.empty();
+        }
+
         /** Runs before each step of an instance. */
         default void poll(Place place) {}
 

@@ -83,6 +83,7 @@ class SimulationTest {
                             "answers",
                             "baton:kv_load_failed_requests",
                             "baton:kv_recomputed_tokens",
+                            "both legs at once",
                             "errors",
                             "external hits",
                             "failed",

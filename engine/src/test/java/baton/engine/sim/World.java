@@ -373,11 +373,25 @@ final class World implements AutoCloseable {
         private final int[] prompt;
         private final int maxTokens;
         private final Optional<JsonFields> params;
+        /** False if the client does nothing when it is over. */
+        private final boolean awaited;
+
         private final List<Integer> output = new ArrayList<>();
         private boolean over;
 
         private Leg(Client client, Instance instance, int maxTokens, Optional<JsonFields> params) {
-            this.id = client.pair.orElse("r" + legs++);
+            this(client.pair.orElse("r" + legs++), client, instance, maxTokens, params, true);
+        }
+
+        private Leg(
+                String id,
+                Client client,
+                Instance instance,
+                int maxTokens,
+                Optional<JsonFields> params,
+                boolean awaited) {
+            this.id = id;
+            this.awaited = awaited;
             this.client = client;
             this.instance = instance;
             this.prompt = client.prompt;
@@ -428,6 +442,8 @@ final class World implements AutoCloseable {
         private int attempts;
         private boolean left;
         private @Nullable Leg leg;
+        /** The prefill leg, where the decode leg does not wait for it. */
+        private @Nullable Leg companion;
         /** Both legs' id and the second's instance, where they are chosen at once. */
         private Optional<String> pair = Optional.empty();
 
@@ -455,7 +471,11 @@ final class World implements AutoCloseable {
             Optional<Instance> first = direct || maxTokens == 1 ? Optional.empty() : alive(prefill);
             pair = Optional.empty();
             chosen = Optional.empty();
-            if (first.isPresent()) {
+            companion = null;
+            Optional<JsonFields> told = first.flatMap(instance -> wiring.atOnce(instance.name));
+            if (told.isPresent()) {
+                askBoth(first.get(), told);
+            } else if (first.isPresent()) {
                 Optional<Instance> second = alive(decode);
                 pair = second.flatMap(other -> wiring.pairId(first.get().name, other.name, pairs++));
                 chosen = pair.flatMap(_ -> second);
@@ -463,6 +483,31 @@ final class World implements AutoCloseable {
             } else {
                 decode(Optional.empty());
             }
+        }
+
+        /** Both legs at once: either may come first, and the prefill leg not at all. Each has an end of its own to the common id. */
+        private void askBoth(Instance first, Optional<JsonFields> told) {
+            String id = "b" + legs++;
+            Leg prefilling = new Leg(id + "-000000aa", this, first, 1, Optional.of(PullConnector.keep()), false);
+            companion = prefilling;
+            count("both legs at once", 1);
+            Runnable prefill = () -> {
+                if (!left && first.life != null) {
+                    first.submit(prefilling);
+                }
+            };
+            Runnable decode = () -> {
+                Optional<Instance> second = alive(World.this.decode);
+                if (left) {
+                    end("left");
+                } else if (second.isPresent()) {
+                    send(new Leg(id + "-000000bb", this, second.get(), maxTokens, told, true));
+                } else {
+                    at(5 * MILLI, this::ask);
+                }
+            };
+            at(random.nextInt(3) * random.nextLong(4 * MILLI), prefill);
+            at(random.nextInt(3) * random.nextLong(4 * MILLI), decode);
         }
 
         private void decode(Optional<JsonFields> params) {
@@ -495,11 +540,18 @@ final class World implements AutoCloseable {
             if (current != null && !current.over) {
                 current.instance.abort(current);
             }
+            Leg other = companion;
+            if (other != null && !other.over) {
+                other.instance.abort(other);
+            }
         }
 
         /** The leg's instance has died. */
         private void lost(Leg lost) {
             lost.over = true;
+            if (!lost.awaited) {
+                return;
+            }
             if (left) {
                 end("left");
             } else if (random.nextBoolean()) {
@@ -511,6 +563,9 @@ final class World implements AutoCloseable {
         }
 
         private void ended(Leg ended, FinishReason reason, Optional<JsonFields> params, Optional<String> error) {
+            if (!ended.awaited) {
+                return;
+            }
             if (left) {
                 end("left");
                 return;

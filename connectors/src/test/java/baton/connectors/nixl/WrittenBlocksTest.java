@@ -24,12 +24,21 @@ import java.util.Set;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedClass;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.ValueSource;
+import tools.jackson.databind.node.ObjectNode;
 
-/** Two engines in one thread, one of which writes into the other's pool. */
-class NixlPushConnectorTest {
+/** Two engines in one thread, one of which writes into the other's pool, whichever of both connectors each of them has. */
+@ParameterizedClass(name = "{0} to {1}")
+@CsvSource({
+    "NixlConnector, NixlConnector",
+    "NixlConnector, NixlPushConnector",
+    "NixlPushConnector, NixlConnector",
+    "NixlPushConnector, NixlPushConnector"
+})
+class WrittenBlocksTest {
     private static final int HEADS = 2;
     private static final JsonFields KEEP = JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\": true}");
     private static final int PORT = 7100;
@@ -37,12 +46,31 @@ class NixlPushConnectorTest {
     private final VirtualTicker ticker = new VirtualTicker();
     private final MemoryNet net = new MemoryNet();
     private final List<Measurement> measured = new ArrayList<>();
+    private final List<Measurement> measuredAtPrefill = new ArrayList<>();
     private final MemoryFabric prefillFabric = net.fabric();
     private final MemoryFabric decodeFabric = net.fabric();
-    private FakeEngine prefill = engine(prefillFabric, "p", PORT, 1, 4);
-    private FakeEngine decode = engine(decodeFabric, "d", 0, 1, 4);
+    private final String prefillConnector;
+    private final String decodeConnector;
+    private FakeEngine prefill;
+    private FakeEngine decode;
     private int decodeBlockSize = 4;
     private int prefillBlockSize = 4;
+    private boolean bidirectional;
+
+    WrittenBlocksTest(String prefillConnector, String decodeConnector) {
+        this.prefillConnector = prefillConnector;
+        this.decodeConnector = decodeConnector;
+        prefill = prefill(1, 4);
+        decode = decode(1, 4);
+    }
+
+    private FakeEngine prefill(int tensorParallelSize, int blockSize) {
+        return engine(prefillConnector, prefillFabric, "p", PORT, tensorParallelSize, blockSize);
+    }
+
+    private FakeEngine decode(int tensorParallelSize, int blockSize) {
+        return engine(decodeConnector, decodeFabric, "d", 0, tensorParallelSize, blockSize);
+    }
 
     @BeforeEach
     void start() {
@@ -57,13 +85,16 @@ class NixlPushConnectorTest {
         assertThat(decodeFabric.allocated()).isZero();
     }
 
-    private FakeEngine engine(MemoryFabric fabric, String id, int port, int tensorParallelSize, int blockSize) {
-        KvTransferConfig config = KvTransferConfig.builder("NixlPushConnector", KvRole.BOTH)
+    private FakeEngine engine(
+            String connector, MemoryFabric fabric, String id, int port, int tensorParallelSize, int blockSize) {
+        KvTransferConfig config = KvTransferConfig.builder(connector, KvRole.BOTH)
                 .engineId(id)
                 .extra("side_channel_port", port)
+                .extra("bidirectional_kv_xfer", bidirectional)
+                .extra("kv_recompute_threshold", 0)
                 .build();
         return new FakeEngine(
-                new NixlPushConnector(fabric),
+                connector.equals("NixlConnector") ? new NixlConnector(fabric) : new NixlPushConnector(fabric),
                 new ConnectorContext(
                         config,
                         new ModelFingerprint("fake", "00"),
@@ -92,8 +123,12 @@ class NixlPushConnectorTest {
     }
 
     private void step(FakeEngine engine) {
-        measured.addAll(engine.idleStep().measurements());
-        measured.addAll(engine.scheduler().takeMeasurements());
+        List<Measurement> taken = new ArrayList<>(engine.idleStep().measurements());
+        taken.addAll(engine.scheduler().takeMeasurements());
+        measured.addAll(taken);
+        if (engine == prefill) {
+            measuredAtPrefill.addAll(taken);
+        }
     }
 
     private void steps(int count) {
@@ -104,7 +139,11 @@ class NixlPushConnectorTest {
     }
 
     private double counted(String name) {
-        return measured.stream()
+        return counted(name, measured);
+    }
+
+    private static double counted(String name, List<Measurement> by) {
+        return by.stream()
                 .filter(each -> each.name().equals(name))
                 .mapToDouble(Measurement::value)
                 .sum();
@@ -117,11 +156,15 @@ class NixlPushConnectorTest {
                 .toList();
     }
 
-    private void completes(Running running, int loaded) {
+    private void loads(Running running) {
         for (int i = 0; running.isLoading(); i++) {
             assertThat(i).as("steps until the load is over").isLessThan(100);
             steps(1);
         }
+    }
+
+    private void completes(Running running, int loaded) {
+        loads(running);
         assertThat(running.computedTokens()).isEqualTo(loaded);
         assertThat(decode.holds(running, 0, loaded)).isTrue();
         decode.resume(running);
@@ -138,15 +181,23 @@ class NixlPushConnectorTest {
 
     @ParameterizedTest
     @ValueSource(ints = {1, 4, 5, 9, 32})
-    void afterThePrefillTheBlocksArePushed(int length) {
+    void blocksThatAreNamedAreMovedAsTheDecodeInstanceDoes(int length) {
         Running first = prefill.admit(atPrefill("p-1", length), 0);
         prefill.step(new Share(first, length));
         JsonFields params = prefill.end(first, RequestEnd.LENGTH).orElseThrow();
-        assertThat(params.string("transfer_mode")).contains("push");
+        assertThat(params.string("transfer_mode"))
+                .contains(prefillConnector.equals("NixlPushConnector") ? "push" : "pull");
         step(prefill);
         Running running = decode.admit(atDecode("d-1", length).withKvTransferParams(params), 0);
         completes(running, length - 1);
         allBlocksAreBack();
+        // Who moves bytes counts them.
+        double bytes = length == 1
+                ? 0
+                : Math.ceilDiv(length, 4) * prefill.cache().layout().blockBytes();
+        assertThat(counted("vllm:nixl_bytes_transferred")).isEqualTo(bytes);
+        assertThat(counted("vllm:nixl_bytes_transferred", measuredAtPrefill))
+                .isEqualTo(decodeConnector.equals("NixlPushConnector") ? bytes : 0);
         assertThat(counted("vllm:nixl_num_kv_expired_reqs")).isZero();
         assertThat(rejections()).isEmpty();
     }
@@ -168,8 +219,8 @@ class NixlPushConnectorTest {
         prefill.close();
         prefillBlockSize = prefillBlocks;
         decodeBlockSize = decodeBlocks;
-        prefill = engine(prefillFabric, "p", PORT, prefillSize, prefillBlocks);
-        decode = engine(decodeFabric, "d", 0, decodeSize, decodeBlocks);
+        prefill = prefill(prefillSize, prefillBlocks);
+        decode = decode(decodeSize, decodeBlocks);
         int length = 37;
         Running running =
                 decode.admit(atDecode("cmpl-7-0-0badcafe", length).withKvTransferParams(whereToLook(prefillSize)), 0);
@@ -181,10 +232,7 @@ class NixlPushConnectorTest {
             steps(1);
         }
         // Before the prefill instance has answered.
-        for (int i = 0; running.isLoading(); i++) {
-            assertThat(i).isLessThan(100);
-            steps(1);
-        }
+        loads(running);
         assertThat(prefill.end(first, RequestEnd.LENGTH)).isPresent();
         completes(running, length - 1);
         allBlocksAreBack();
@@ -209,6 +257,85 @@ class NixlPushConnectorTest {
                 .hasSize(2);
         prefill.end(first, RequestEnd.LENGTH);
         completes(asked.getFirst(), 8);
+        allBlocksAreBack();
+        assertThat(rejections()).isEmpty();
+    }
+
+    /** The ids of all requests have in common what is not random. */
+    @Test
+    void whoNamesBlocksIsNeverGivenThoseOfAnotherRequest() {
+        Running pulled = prefill.admit(atPrefill("cmpl-r-0-deadbeef", 9), 0);
+        prefill.step(new Share(pulled, 9));
+        JsonFields named = prefill.end(pulled, RequestEnd.LENGTH).orElseThrow();
+        Running other = prefill.admit(
+                new FakeKvRequest("cmpl-r-0-fadedcab", FakeKvRequest.counting(500, 9), 4).withKvTransferParams(KEEP),
+                0);
+        prefill.step(new Share(other, 9));
+        JsonFields othersNamed = prefill.end(other, RequestEnd.LENGTH).orElseThrow();
+        step(prefill);
+
+        Running running = decode.admit(
+                new FakeKvRequest("cmpl-r-0-0badcafe", FakeKvRequest.counting(500, 9), 4)
+                        .withKvTransferParams(othersNamed),
+                0);
+        completes(running, 8);
+        steps(4);
+        assertThat(prefill.usedBlocks()).isEqualTo(3);
+        assertThat(pulled.isFreed()).isFalse();
+        assertThat(other.isFreed()).isTrue();
+        completes(decode.admit(atDecode("cmpl-r-0-0badcafe", 9).withKvTransferParams(named), 0), 8);
+        allBlocksAreBack();
+        assertThat(rejections()).isEmpty();
+        assertThat(counted("vllm:nixl_num_kv_expired_reqs")).isZero();
+    }
+
+    @Test
+    void ofSeveralSamplesOneIsWrittenTo() {
+        Running one = decode.admit(atDecode("cmpl-r-0-0badcafe-0", 9).withKvTransferParams(whereToLook(1)), 0);
+        Running two = decode.admit(atDecode("cmpl-r-0-0badcafe-1", 9).withKvTransferParams(whereToLook(1)), 0);
+        assertThat(one.isLoading()).isTrue();
+        assertThat(two.isLoading()).isFalse();
+        steps(2);
+        Running first = prefill.admit(atPrefill("cmpl-r-0-deadbeef", 9), 0);
+        prefill.step(new Share(first, 9));
+        prefill.end(first, RequestEnd.LENGTH);
+        completes(one, 8);
+        completes(two, 0);
+        allBlocksAreBack();
+        assertThat(counted("vllm:nixl_num_kv_expired_reqs")).isZero();
+    }
+
+    @Test
+    void anEarlierTurnIsReadThoughTheNextOneIsWritten() {
+        decode.close();
+        prefill.close();
+        bidirectional = true;
+        prefill = prefill(1, 4);
+        decode = decode(1, 4);
+        Running turn = decode.admit(atDecode("r-1", 17).withKvTransferParams(whereToLook(1)), 0);
+        Running first = prefill.admit(atPrefill("r-1", 17), 0);
+        prefill.step(new Share(first, 17));
+        prefill.end(first, RequestEnd.LENGTH);
+        loads(turn);
+        decode.resume(turn);
+        decode.step(new Share(turn, turn.remainingTokens()));
+        ObjectNode earlier = decode.end(turn, RequestEnd.STOPPED).orElseThrow().toJson();
+        steps(1);
+        earlier.put("do_remote_decode", true).put("do_remote_prefill", false);
+        Running second = prefill.admit(
+                atPrefill("r-2", 25).withKvTransferParams(JsonFields.of("kv_transfer_params", earlier)), 0);
+        assertThat(second.isLoading()).isTrue();
+        Running next = decode.admit(atDecode("r-2", 25).withKvTransferParams(whereToLook(1)), 0);
+        loads(second);
+        prefill.resume(second);
+        assertThat(second.computedTokens()).isEqualTo(16);
+        prefill.step(new Share(second, second.remainingTokens()));
+        prefill.end(second, RequestEnd.LENGTH);
+        loads(next);
+        decode.resume(next);
+        assertThat(next.computedTokens()).isEqualTo(24);
+        assertThat(decode.holds(next, 0, 24)).isTrue();
+        decode.end(next, RequestEnd.ABORTED);
         allBlocksAreBack();
         assertThat(rejections()).isEmpty();
     }
@@ -276,6 +403,22 @@ class NixlPushConnectorTest {
         prefill.end(first, RequestEnd.LENGTH);
         completes(running, 0);
         assertThat(rejections()).containsExactly("mismatch");
+        allBlocksAreBack();
+    }
+
+    /** Both are about the same instance, and so over the same connection. */
+    @Test
+    void aHandshakeThatFailsHalfwayEndsNoOtherLoad() {
+        Running running = decode.admit(atDecode("r-1", 9).withKvTransferParams(whereToLook(1)), 0);
+        steps(2);
+        ticker.advance(Duration.ofMillis(1));
+        Running misled = decode.admit(atDecode("r-2", 9).withKvTransferParams(whereToLook(2)), 0);
+        completes(misled, 0);
+        assertThat(running.isLoading()).isTrue();
+        Running first = prefill.admit(atPrefill("r-1", 9), 0);
+        prefill.step(new Share(first, 9));
+        prefill.end(first, RequestEnd.LENGTH);
+        completes(running, 8);
         allBlocksAreBack();
     }
 
