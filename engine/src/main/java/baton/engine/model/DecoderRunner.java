@@ -50,10 +50,13 @@ import org.bytedeco.pytorch.global.torch.ScalarType;
  * load, listed in `owned`, and freed by close. Nothing waits for the garbage collector.
  */
 final class DecoderRunner implements ModelRunner {
-    /** Rows of a chunk that share one mask, so that masks stay small whatever the context. */
+    /** Rows of a later chunk that share one mask. */
     private static final int MASKED_ROWS = 512;
 
-    /** Queries of a head that are taken together, R of each row: enough for the kernel's large tiles, and small masks. */
+    /**
+     * Queries of a head that are taken together where rows are fewer, R of each: enough for the kernel's large tiles. Their mask is R
+     * times as large, so more rows stay unstacked: with 512 it gains little.
+     */
     private static final int STACKED_ROWS = 1024;
 
     /** Rows from which on the kernel takes large tiles by itself, and leaves out what is later than all queries of a tile. */
@@ -133,7 +136,7 @@ final class DecoderRunner implements ModelRunner {
         this.dtype = dtype;
         this.type = LibTorch.scalarType(dtype);
         this.cacheType = LibTorch.scalarType(layout.dtype());
-        this.team = new Team(threads);
+        this.team = new Team(threads, arena);
         this.rowMath = new RowMath(dtype, team);
         this.arena = arena;
         this.owned = owned;
@@ -306,7 +309,6 @@ final class DecoderRunner implements ModelRunner {
             return;
         }
         closed = true;
-        team.close();
         owned.close();
         logitsArena.close();
         arena.close();
@@ -448,15 +450,18 @@ final class DecoderRunner implements ModelRunner {
             }
             int most = Math.clamp(STACKED_ROWS / shared, FLASH_ROWS, MASKED_ROWS);
             List<Run> runs = new ArrayList<>();
-            for (int first = begin; first < chunk.length(); first += most) {
-                int rows = Math.min(most, chunk.length() - first);
+            int rows;
+            for (int first = begin; first < chunk.length(); first += rows) {
+                int left = chunk.length() - first;
+                boolean many = !whole && left >= MASKED_ROWS;
+                rows = Math.min(many ? MASKED_ROWS : most, left);
                 int start = chunk.start() + first;
                 int from = Math.max(0, start + 1 - window);
                 int positions = start + rows - from;
                 int height = Batch.padded(rows);
-                boolean stacked = 2 * shared * height >= FLASH_ROWS;
+                boolean stacked = !many && 2 * shared * height >= FLASH_ROWS;
                 height = stacked ? Math.max(height, Math.ceilDiv(FLASH_ROWS, shared)) : height;
-                ScalarType as = stacked ? type : ScalarType.Float;
+                ScalarType as = stacked || many ? type : ScalarType.Float;
                 Tensor mask = mask(as, stacked ? shared : 1, rows, height, start - from, padded(positions), window);
                 runs.add(run(first, rows, height, from, positions, stacked, as, new TensorOptional(mask)));
             }

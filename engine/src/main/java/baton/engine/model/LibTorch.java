@@ -78,7 +78,7 @@ final class LibTorch {
         }
     }
 
-    /** The memory of a dense tensor of that many bytes. Valid as long as the tensor. */
+    /** That many bytes of a tensor's memory, from its first element. Valid as long as the tensor. */
     static MemorySegment memory(Tensor tensor, long bytes) {
         try (Pointer data = tensor.data_ptr()) {
             return MemorySegment.ofAddress(data.address()).reinterpret(bytes);

@@ -11,9 +11,9 @@ import java.lang.invoke.MethodHandles;
 import java.lang.invoke.MethodType;
 import java.util.NoSuchElementException;
 import java.util.Optional;
-import java.util.Queue;
-import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicReference;
+import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -25,20 +25,22 @@ import org.slf4j.LoggerFactory;
  * @see <a href="https://gcc.gnu.org/onlinedocs/libgomp/Implementing-PARALLEL-construct.html">what a compiler makes of
  *     {@code #pragma omp parallel}</a>
  */
-final class Team implements AutoCloseable {
+final class Team {
     private static final Logger LOG = LoggerFactory.getLogger(Team.class);
 
     private static final Linker LINKER = Linker.nativeLinker();
     private static final FunctionDescriptor MEMBER = FunctionDescriptor.ofVoid(ValueLayout.ADDRESS);
 
     private final int size;
-    private final Arena arena = Arena.ofShared();
     private final Optional<MethodHandle> parallel;
     private final MemorySegment member;
     private volatile Loop loop = new Loop(0, 1, (_, _, _) -> {});
 
-    /** @param size how many threads, the calling one among them: as many as LibTorch has */
-    Team(int size) {
+    /**
+     * @param size how many threads, the calling one among them: as many as LibTorch has, which has been loaded
+     * @param arena shared; when it is closed, the team is of no use any more
+     */
+    Team(int size, Arena arena) {
         this.parallel = size == 1 ? Optional.empty() : find();
         this.size = parallel.isPresent() ? size : 1;
         try {
@@ -59,7 +61,7 @@ final class Team implements AutoCloseable {
                     FunctionDescriptor.ofVoid(
                             ValueLayout.ADDRESS, ValueLayout.ADDRESS, ValueLayout.JAVA_INT, ValueLayout.JAVA_INT)));
         } catch (IllegalArgumentException | NoSuchElementException e) {
-            LOG.info("Norms and rotations are computed by one thread: {}", e.getMessage());
+            LOG.info("Norms, rotations and copies of the KV cache are done by one thread: {}", e.getMessage());
             return Optional.empty();
         }
     }
@@ -84,28 +86,23 @@ final class Team implements AutoCloseable {
      * Does the work for 0 to {@code count}, by all threads if it is more than one piece.
      *
      * @param piece how many are taken at once
-     * @throws IllegalStateException if a piece failed, with the first failure as its cause; others were perhaps not done
+     * @throws IllegalStateException if a piece failed, with a failure as its cause; others were perhaps not done
      */
     void share(int count, int piece, Work work) {
-        if (size == 1 || count <= piece) {
-            work.accept(0, 0, count);
-            return;
-        }
         Loop shared = new Loop(count, piece, work);
-        loop = shared;
-        try {
-            parallel.orElseThrow().invokeExact(member, MemorySegment.NULL, size, 0);
-        } catch (RuntimeException | Error e) {
-            throw e;
-        } catch (Throwable e) {
-            throw new AssertionError("C throws nothing", e);
+        if (size == 1 || count <= piece) {
+            shared.take();
+        } else {
+            loop = shared;
+            try {
+                parallel.orElseThrow().invokeExact(member, MemorySegment.NULL, size, 0);
+            } catch (RuntimeException | Error e) {
+                throw e;
+            } catch (Throwable e) {
+                throw new AssertionError("C throws nothing", e);
+            }
         }
         shared.complain();
-    }
-
-    @Override
-    public void close() {
-        arena.close();
     }
 
     private static final class Loop {
@@ -114,7 +111,7 @@ final class Team implements AutoCloseable {
         private final Work work;
         private final AtomicInteger members = new AtomicInteger();
         private final AtomicInteger taken = new AtomicInteger();
-        private final Queue<Throwable> failures = new ConcurrentLinkedQueue<>();
+        private final AtomicReference<@Nullable Throwable> failure = new AtomicReference<>();
 
         Loop(int count, int piece, Work work) {
             this.count = count;
@@ -130,13 +127,15 @@ final class Team implements AutoCloseable {
                     work.accept(member, first, Math.min(count, first + piece));
                 }
             } catch (Throwable e) {
-                failures.add(e);
+                // Nothing is allocated here: memory may be what there is none of.
+                failure.compareAndSet(null, e);
             }
         }
 
         void complain() {
-            if (!failures.isEmpty()) {
-                throw new IllegalStateException("a piece was not computed: " + failures.peek(), failures.peek());
+            Throwable cause = failure.get();
+            if (cause != null) {
+                throw new IllegalStateException("a piece was not computed: " + cause, cause);
             }
         }
     }

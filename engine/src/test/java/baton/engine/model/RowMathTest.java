@@ -10,7 +10,9 @@ import baton.kv.DType;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import java.util.OptionalInt;
 import java.util.Random;
+import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
@@ -21,10 +23,16 @@ class RowMathTest {
     private static final int HEADS = 3;
     private static final int KEY_HEADS = 2;
 
+    @BeforeAll
+    static void load() {
+        LibTorch.load(OptionalInt.empty());
+    }
+
     @ParameterizedTest
     @CsvSource({"BF16,8,1", "BF16,64,1", "BF16,64,200", "BF16,6,200", "F32,8,200", "F32,64,3"})
     void turnsQueriesIntoTheirPlaceAndKeysInTheirs(DType dtype, int head, int rows) {
-        try (Team team = new Team(2)) {
+        try (Arena threads = Arena.ofShared()) {
+            Team team = new Team(2, threads);
             RowMath math = new RowMath(dtype, team);
             assertRotated(math, dtype, head, rows);
         }
@@ -63,7 +71,8 @@ class RowMathTest {
     @ParameterizedTest
     @CsvSource({"BF16,64,1", "BF16,2048,150", "F32,6,200"})
     void dividesByTheRootMeanSquare(DType dtype, int width, int rows) {
-        try (Team team = new Team(3)) {
+        try (Arena threads = Arena.ofShared()) {
+            Team team = new Team(3, threads);
             RowMath math = new RowMath(dtype, team);
             assertNormed(math, dtype, width, rows);
         }
@@ -73,7 +82,8 @@ class RowMathTest {
     @ParameterizedTest
     @EnumSource(names = {"BF16", "F32"})
     void normsOfAnyWidthAndRotationsTakeTurns(DType dtype) {
-        try (Team team = new Team(2)) {
+        try (Arena threads = Arena.ofShared()) {
+            Team team = new Team(2, threads);
             RowMath math = new RowMath(dtype, team);
             assertNormed(math, dtype, 64, 200);
             assertRotated(math, dtype, 64, 200);
@@ -86,7 +96,8 @@ class RowMathTest {
     @Test
     void whatFailsInOneThreadFailsTheWhole() {
         try (Arena arena = Arena.ofShared();
-                Team team = new Team(2)) {
+                Arena threads = Arena.ofShared()) {
+            Team team = new Team(2, threads);
             RowMath math = new RowMath(DType.BF16, team);
             // Memory for all rows but the last piece.
             MemorySegment x = random(arena, DType.BF16, 180 * 64, 4);
@@ -128,7 +139,8 @@ class RowMathTest {
     @Test
     void roundsToNearestEven() {
         try (Arena arena = Arena.ofShared();
-                Team team = new Team(1)) {
+                Arena threads = Arena.ofShared()) {
+            Team team = new Team(1, threads);
             RowMath math = new RowMath(DType.BF16, team);
             MemorySegment x = arena.allocate(8L * Short.BYTES, 8);
             // Of 1 + 2^-7 and 1 + 3 * 2^-7, times 1.5, each is in the middle between two numbers of bf16.

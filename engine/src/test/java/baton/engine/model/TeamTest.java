@@ -3,6 +3,7 @@ package baton.engine.model;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import java.lang.foreign.Arena;
 import java.util.OptionalInt;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
@@ -21,7 +22,8 @@ class TeamTest {
 
     @Test
     void doesEachPieceOnce() {
-        try (Team team = new Team(3)) {
+        try (Arena arena = Arena.ofShared()) {
+            Team team = new Team(3, arena);
             for (int count : new int[] {0, 1, 7, 8, 1000}) {
                 AtomicIntegerArray done = new AtomicIntegerArray(count);
                 team.share(count, 8, (_, first, end) -> {
@@ -39,7 +41,8 @@ class TeamTest {
     /** Each waits for all others, which only threads of their own can end. */
     @Test
     void allMembersWorkAtTheSameTime() {
-        try (Team team = new Team(3)) {
+        try (Arena arena = Arena.ofShared()) {
+            Team team = new Team(3, arena);
             CyclicBarrier all = new CyclicBarrier(3);
             Set<Integer> members = ConcurrentHashMap.newKeySet();
             Set<Thread> threads = ConcurrentHashMap.newKeySet();
@@ -59,7 +62,8 @@ class TeamTest {
 
     @Test
     void aFailureOfAnyThreadIsThrownAndTheTeamGoesOn() {
-        try (Team team = new Team(2)) {
+        try (Arena arena = Arena.ofShared()) {
+            Team team = new Team(2, arena);
             for (int failing = 0; failing < 100; failing++) {
                 int piece = failing;
                 assertThatThrownBy(() -> team.share(100, 1, (_, first, _) -> {
@@ -70,8 +74,6 @@ class TeamTest {
                         .isInstanceOf(IllegalStateException.class)
                         .hasRootCauseMessage("made by the test");
             }
-        }
-        try (Team team = new Team(2)) {
             AtomicIntegerArray done = new AtomicIntegerArray(1);
             team.share(100, 1, (_, _, _) -> done.incrementAndGet(0));
             assertThat(done.get(0)).isEqualTo(100);
