@@ -760,7 +760,7 @@ final class NixlWorker implements WorkerConnector {
                         waiting.failure.or(() -> Optional.of("the prefill instance does not push the blocks"));
                 return true;
             }
-            if (text.startsWith(Pushes.DONE + id + ":")) {
+            if (PushedBlocks.areOf(id, text)) {
                 waiting.awaited.remove(from);
                 waiting.blocks = PushedBlocks.parse(text.substring((Pushes.DONE + id).length() + 1));
                 if (waiting.blocks.isEmpty()) {
@@ -962,6 +962,12 @@ final class NixlWorker implements WorkerConnector {
 
     /** What the owner says of the blocks that it has pushed. */
     private record PushedBlocks(String prompt, int[] blocks, long[] generations) {
+        /** True if the message is about the blocks of exactly that request: its id may have colons, what follows it has one. */
+        private static boolean areOf(String requestId, String text) {
+            int end = text.lastIndexOf(':', text.lastIndexOf(':') - 1);
+            return end >= 0 && text.substring(0, end).equals(Pushes.DONE + requestId);
+        }
+
         private static Optional<PushedBlocks> parse(String text) {
             int colon = text.indexOf(':');
             String[] pairs = text.substring(colon + 1).split(",");

@@ -146,8 +146,10 @@ final class Pushes {
     // ---- what is asked for
 
     void register(Notice.PushRegistration registration, String from) {
+        // Where one has failed, this is the next attempt; it is answered after that one.
         boolean known = targets.stream()
-                .anyMatch(target -> target.agentName.equals(from)
+                .anyMatch(target -> target.failure.isEmpty()
+                        && target.agentName.equals(from)
                         && target.registration.requestId().equals(registration.requestId()));
         if (known) {
             return;

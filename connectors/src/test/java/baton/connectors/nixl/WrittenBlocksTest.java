@@ -439,6 +439,42 @@ class WrittenBlocksTest {
         allBlocksAreBack();
     }
 
+    /** The end of the first attempt and the beginning of the second come together. */
+    @Test
+    void anAttemptAfterOneThatWasAbortedIsWrittenTo() {
+        Running aborted = decode.admit(atDecode("cmpl-r-0-0badcafe", 9).withKvTransferParams(whereToLook(1)), 0);
+        steps(2);
+        decode.end(aborted, RequestEnd.ABORTED);
+        Running again = decode.admit(atDecode("cmpl-r-0-fadedcab", 9).withKvTransferParams(whereToLook(1)), 0);
+        steps(2);
+        assertThat(aborted.isFreed()).isTrue();
+        assertThat(again.isLoading()).isTrue();
+        Running first = prefill.admit(atPrefill("cmpl-r-0-deadbeef", 9), 0);
+        prefill.step(new Share(first, 9));
+        prefill.end(first, RequestEnd.LENGTH);
+        completes(again, 8);
+        allBlocksAreBack();
+        assertThat(rejections()).isEmpty();
+    }
+
+    @Test
+    void anIdMayBeginWithAnotherOne() {
+        Running one = decode.admit(atDecode("a", 9).withKvTransferParams(whereToLook(1)), 0);
+        Running two = decode.admit(atDecode("a:b", 9).withKvTransferParams(whereToLook(1)), 0);
+        steps(2);
+        Running second = prefill.admit(atPrefill("a:b", 9), 0);
+        prefill.step(new Share(second, 9));
+        prefill.end(second, RequestEnd.LENGTH);
+        completes(two, 8);
+        assertThat(one.isLoading()).isTrue();
+        Running first = prefill.admit(atPrefill("a", 9), 0);
+        prefill.step(new Share(first, 9));
+        prefill.end(first, RequestEnd.LENGTH);
+        completes(one, 8);
+        allBlocksAreBack();
+        assertThat(rejections()).isEmpty();
+    }
+
     @Test
     void aPrefillThatIsAbortedEndsTheLoad() {
         Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
