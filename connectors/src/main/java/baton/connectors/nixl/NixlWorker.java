@@ -55,8 +55,8 @@ import org.slf4j.LoggerFactory;
  *
  * Messages: those of Notice, and between ours, about what is written, PushedDigests.Part, "PUSH_DONE:<request>:<digest of the
  * prompt>:<block>=<generation>,...", "PUSH_FAILED:<request>", "PUSH_CANCEL:<request>" and "PUSH_OVER:" with a Completion, of which
- * others, vLLM's, are told only the Completion. In these a request may be known only by what both legs' ids have in common, and may be yet to come;
- * what is read is known by its exact id.
+ * those that are not ours are told the Completion only. In these a request may be known only by what both legs' ids have in common,
+ * and may be yet to come; what is read is known by its exact id.
  */
 
 /** One rank's transfers. */
@@ -421,9 +421,9 @@ final class NixlWorker implements WorkerConnector {
         for (Held lease : List.copyOf(held.values())) {
             boolean orphaned =
                     !lease.wantedBy.isEmpty() && lease.wantedBy.stream().allMatch(pool().agent()::isGone);
-            if (lease.done.size() >= lease.readers) {
+            boolean served = lease.done.size() >= lease.readers;
+            if (served) {
                 log.debug("request {}: all have its blocks", lease.requestId);
-                pool().pushes().forget(lease.requestId);
             } else if (orphaned) {
                 log.warn(
                         "Releasing KV blocks for request {}: {}, which wanted them, is gone.",
@@ -440,7 +440,11 @@ final class NixlWorker implements WorkerConnector {
                 continue;
             }
             sent.add(lease.requestId);
-            pool().pushes().giveUp(lease.requestId, now);
+            if (served) {
+                pool().pushes().forget(lease.requestId);
+            } else {
+                pool().pushes().giveUp(lease.requestId, now);
+            }
             held.remove(lease.requestId);
         }
         return sent;

@@ -61,7 +61,7 @@ final class Pushes {
     /** Whose blocks were given up, so that who asks for them now does not wait in vain. */
     private final RequestMap<Gone> gone = new RequestMap<>();
 
-    /** @param answered agents that asked for its blocks and know */
+    /** @param answered agents that asked for its blocks, and so were told */
     private record Gone(String requestId, Set<String> answered, long until) {}
 
     private static final class Source {
@@ -172,15 +172,7 @@ final class Pushes {
             log.warn("A push of request {} to {} is refused: too many wait", registration.requestId(), from);
             return;
         }
-        Target target = new Target(registration, from, ticker.nanos());
-        targets.add(target);
-        // Once for each agent: what it asks for then is the next attempt.
-        if (!isRunning(registration.requestId())
-                && gone.find(registration.requestId())
-                        .filter(lost -> lost.answered().add(from))
-                        .isPresent()) {
-            target.fail(GIVEN_UP);
-        }
+        targets.add(new Target(registration, from, ticker.nanos()));
     }
 
     /** The target does not want the blocks any more. It is told when nothing is written any more. */
@@ -337,6 +329,14 @@ final class Pushes {
         engine.use(now);
         target.engine = Optional.of(engine);
         target.remote = remote;
+        // Once for each agent: what it asks for then is the next attempt. Others cannot be told.
+        if (engine.isOneOfOurs()
+                && target.source() == null
+                && gone.find(registration.requestId())
+                        .filter(lost -> lost.answered().add(target.agentName))
+                        .isPresent()) {
+            target.fail(GIVEN_UP);
+        }
         return true;
     }
 
