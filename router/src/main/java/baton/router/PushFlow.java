@@ -14,7 +14,8 @@ import tools.jackson.databind.node.ObjectNode;
 /**
  * For connectors whose prefill instance writes into the decode instance's memory ({@code NixlConnector}, {@code NixlPushConnector}): both legs are sent at
  * once and find each other by their request id. The decode leg is told where the prefill instance's connector is; that is
- * learnt from the instance's own answers, so the first request to each instance has one leg after the other.
+ * learnt from the instance's own answers, so the first request to each instance has one leg after the other, and its decode leg is
+ * told of the blocks too.
  */
 record PushFlow() implements HandoffFlow {
     static final String NAME = "kv_transfer_params_push";
@@ -38,7 +39,13 @@ record PushFlow() implements HandoffFlow {
             Future<Optional<String>> learnt =
                     prefilled.map(answer -> answer.value(FIELD).flatMap(PushFlow::target));
             learnt.onSuccess(target -> target.ifPresent(prefill::learnPushTarget));
-            return known.isPresent() ? Future.succeededFuture(tell(body, known)) : learnt.map(told -> tell(body, told));
+            if (known.isPresent()) {
+                return Future.succeededFuture(tell(body, known));
+            }
+            // The blocks are there, but the answer names those of one prompt only.
+            return KvTransferParamsFlow.prompts(body) > 1
+                    ? learnt.map(told -> tell(body, told))
+                    : prefilled.map(answer -> KvTransferParamsFlow.carry(answer, body));
         });
     }
 

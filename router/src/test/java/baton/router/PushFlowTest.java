@@ -72,7 +72,9 @@ class PushFlowTest {
         assertThat(prefill.only().nanos()).isLessThan(decode.only().nanos());
         assertThat(prefill.only().body())
                 .contains("\"max_tokens\":1", "\"kv_transfer_params\":{\"do_remote_decode\":true,");
-        assertThat(decode.only().body()).isEqualTo("{\"prompt\":\"hello\",\"max_tokens\":9," + TOLD + "}");
+        // The answer that was waited for names the blocks.
+        assertThat(decode.only().body())
+                .isEqualTo("{\"prompt\":\"hello\",\"max_tokens\":9," + PREFILLED.substring("{\"id\":\"p\",".length()));
         assertThat(id(prefill, 0)).isEqualTo(id(decode, 0)).matches("mine\\.[0-9a-f]{16}");
 
         BlockingQueue<HttpServerResponse> prefillHeld = hold(prefill);
@@ -80,14 +82,22 @@ class PushFlowTest {
         CompletableFuture<HttpResponse<String>> second = fixture.postAndGoOn(router, BODY, "X-Request-Id", "mine");
         HttpServerResponse prefilling = take(prefillHeld);
         HttpServerResponse decoding = take(decodeHeld);
-        assertThat(decode.received.get(1).body())
-                .isEqualTo(decode.received.get(0).body());
+        assertThat(decode.received.get(1).body()).isEqualTo("{\"prompt\":\"hello\",\"max_tokens\":9," + TOLD + "}");
         assertThat(id(prefill, 1)).isEqualTo(id(decode, 1)).isNotEqualTo(id(prefill, 0));
         prefilling.end(PREFILLED);
         decoding.end(RouterFixture.ANSWER);
         assertThat(second.get(10, TimeUnit.SECONDS).body()).isEqualTo(RouterFixture.ANSWER);
         assertThat(fixture.metric(router, "baton:router_handoffs_total{params=\"carried\"}"))
                 .isEqualTo(2);
+    }
+
+    /** An answer names the blocks of the first prompt. */
+    @Test
+    void blocksOfSeveralPromptsAreNotNamed() throws Exception {
+        Router router = router(List.of(prefill), List.of(decode));
+        assertThat(fixture.post(router, "{\"prompt\":[\"a\",\"b\"]}").statusCode())
+                .isEqualTo(200);
+        assertThat(decode.only().body()).isEqualTo("{\"prompt\":[\"a\",\"b\"]," + TOLD + "}");
     }
 
     @Test

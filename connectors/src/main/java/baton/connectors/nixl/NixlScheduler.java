@@ -164,7 +164,11 @@ final class NixlScheduler implements SchedulerConnector {
     public void onRefused(String requestId, JsonFields params) {
         try {
             if (params.bool("do_remote_prefill").orElse(false)) {
-                unused.add(Reference.read(params, mode, requestId));
+                Reference source = Reference.read(params, mode, requestId);
+                // Where another sample has the blocks written they are not unused.
+                if (source.mode() == TransferMode.PULL || !isAwaited(source)) {
+                    unused.add(source);
+                }
             }
         } catch (ConfigException e) {
             log.warn(

@@ -54,8 +54,9 @@ import org.slf4j.LoggerFactory;
  * which its writes end. It stays cut off: it may still hold our registration, and not know that it was given up.
  *
  * Messages: those of Notice, and between ours, about what is written, PushedDigests.Part, "PUSH_DONE:<request>:<digest of the
- * prompt>:<block>=<generation>,...", "PUSH_FAILED:<request>", "PUSH_CANCEL:<request>" and "PUSH_OVER:" with a Completion. In these a
- * request may be known only by what both legs' ids have in common, and may be yet to come; what is read is known by its exact id.
+ * prompt>:<block>=<generation>,...", "PUSH_FAILED:<request>", "PUSH_CANCEL:<request>" and "PUSH_OVER:" with a Completion, of which
+ * those that are not ours are told the Completion only. In these a request may be known only by what both legs' ids have in common,
+ * and may be yet to come; what is read is known by its exact id.
  */
 
 /** One rank's transfers. */
@@ -267,7 +268,7 @@ final class NixlWorker implements WorkerConnector {
         for (String id : finished) {
             // Those that are read by others came with their lease.
             if (held.get(id) == null) {
-                pool().pushes().forget(id);
+                pool().pushes().giveUp(id, now);
                 takeEarly(id);
             }
         }
@@ -376,7 +377,8 @@ final class NixlWorker implements WorkerConnector {
                 if (lease != null) {
                     isDone(lease, from, readers);
                 } else if (pulls.values().stream().noneMatch(pull -> pull.hear(from, text))) {
-                    unknown(from, text);
+                    // Others say no more than this of what is written to them either.
+                    held.find(id).ifPresentOrElse(found -> isDone(found, from, readers), () -> unknown(from, text));
                 }
             }
         }
@@ -419,7 +421,8 @@ final class NixlWorker implements WorkerConnector {
         for (Held lease : List.copyOf(held.values())) {
             boolean orphaned =
                     !lease.wantedBy.isEmpty() && lease.wantedBy.stream().allMatch(pool().agent()::isGone);
-            if (lease.done.size() >= lease.readers) {
+            boolean served = lease.done.size() >= lease.readers;
+            if (served) {
                 log.debug("request {}: all have its blocks", lease.requestId);
             } else if (orphaned) {
                 log.warn(
@@ -437,7 +440,11 @@ final class NixlWorker implements WorkerConnector {
                 continue;
             }
             sent.add(lease.requestId);
-            pool().pushes().forget(lease.requestId);
+            if (served) {
+                pool().pushes().forget(lease.requestId);
+            } else {
+                pool().pushes().giveUp(lease.requestId, now);
+            }
             held.remove(lease.requestId);
         }
         return sent;
@@ -502,12 +509,17 @@ final class NixlWorker implements WorkerConnector {
                 return false;
             }
             engine.poll(now);
-            if (engine.isPending()) {
+            if (engine.isPending() || (engine.hasMet() && isMeeting())) {
                 return false;
             }
             engine.close(peersInUse());
             return true;
         });
+    }
+
+    /** Whom pending handshakes have connected to is not known before they are over; it may be anybody. */
+    private boolean isMeeting() {
+        return Stream.concat(engines.values().stream(), retired.stream()).anyMatch(RemoteEngine::isPending);
     }
 
     private List<Peer> peersInUse() {
@@ -541,19 +553,18 @@ final class NixlWorker implements WorkerConnector {
                     beats.computeIfAbsent(engine, _ -> new ArrayList<>())
                             .add(message.about().requestId());
                 } else {
-                    tell(engine, completion(message.about()));
+                    tell(engine, completion(message.about(), engine));
                 }
             }
         }
         beats.forEach((engine, ids) -> tell(engine, new Notice.Heartbeat(ids).encode()));
     }
 
-    private byte[] completion(Reference read) {
+    private byte[] completion(Reference read, RemoteEngine owner) {
         byte[] said = new Notice.Completion(read.requestId(), context.tensorParallelSize()).encode();
-        return switch (read.mode()) {
-            case PULL -> said;
-            case PUSH -> (PUSH_OVER + new String(said, StandardCharsets.UTF_8)).getBytes(StandardCharsets.UTF_8);
-        };
+        return read.mode() == TransferMode.PUSH && owner.isOneOfOurs()
+                ? (PUSH_OVER + new String(said, StandardCharsets.UTF_8)).getBytes(StandardCharsets.UTF_8)
+                : said;
     }
 
     private void tell(RemoteEngine engine, byte[] message) {
@@ -760,7 +771,7 @@ final class NixlWorker implements WorkerConnector {
                         waiting.failure.or(() -> Optional.of("the prefill instance does not push the blocks"));
                 return true;
             }
-            if (text.startsWith(Pushes.DONE + id + ":")) {
+            if (PushedBlocks.areOf(id, text)) {
                 waiting.awaited.remove(from);
                 waiting.blocks = PushedBlocks.parse(text.substring((Pushes.DONE + id).length() + 1));
                 if (waiting.blocks.isEmpty()) {
@@ -827,7 +838,9 @@ final class NixlWorker implements WorkerConnector {
         private void giveUp(RemoteEngine owner, Push waiting, long now) {
             if (waiting.gaveUp.isEmpty()) {
                 waiting.gaveUp = OptionalLong.of(now);
-                tell(owner, (PUSH_CANCEL + load.source().requestId()).getBytes(StandardCharsets.UTF_8));
+                if (owner.isOneOfOurs()) {
+                    tell(owner, (PUSH_CANCEL + load.source().requestId()).getBytes(StandardCharsets.UTF_8));
+                }
             } else if (now - waiting.gaveUp.getAsLong() >= settings.lease().toNanos()) {
                 waiting.awaited.removeIf(pool().agent()::cutOff);
             }
@@ -922,7 +935,7 @@ final class NixlWorker implements WorkerConnector {
             engine.ifPresent(owner -> {
                 owner.release(now);
                 if (!ownerKnows && owner.isConnected()) {
-                    tell(owner, completion(load.source()));
+                    tell(owner, completion(load.source(), owner));
                 }
             });
         }
@@ -962,6 +975,12 @@ final class NixlWorker implements WorkerConnector {
 
     /** What the owner says of the blocks that it has pushed. */
     private record PushedBlocks(String prompt, int[] blocks, long[] generations) {
+        /** True if the message is about the blocks of exactly that request: its id may have colons, what follows it has one. */
+        private static boolean areOf(String requestId, String text) {
+            int end = text.lastIndexOf(':', text.lastIndexOf(':') - 1);
+            return end >= 0 && text.substring(0, end).equals(Pushes.DONE + requestId);
+        }
+
         private static Optional<PushedBlocks> parse(String text) {
             int colon = text.indexOf(':');
             String[] pairs = text.substring(colon + 1).split(",");

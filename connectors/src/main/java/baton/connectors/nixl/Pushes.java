@@ -15,6 +15,7 @@ import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashSet;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Objects;
@@ -42,8 +43,11 @@ final class Pushes {
 
     static final String DONE = "PUSH_DONE:";
     static final String FAILED = "PUSH_FAILED:";
+    private static final String GIVEN_UP = "the prefill instance has given up the blocks";
     /** Targets that are waiting; more are refused. */
     private static final int MOST_TARGETS = 10_000;
+    /** Requests that are remembered because nobody has had their blocks. */
+    private static final int MOST_GONE = 10_000;
 
     private final RankInfo self;
     private final Seals seals;
@@ -54,11 +58,19 @@ final class Pushes {
 
     private final RequestMap<Source> sources = new RequestMap<>();
     private final List<Target> targets = new ArrayList<>();
+    /** Whose blocks were given up, so that who asks for them now does not wait in vain. */
+    private final RequestMap<Gone> gone = new RequestMap<>();
+
+    /** @param answered agents that asked for its blocks, and so were told */
+    private record Gone(String requestId, Set<String> answered, long until) {}
 
     private static final class Source {
         private final String requestId;
         private final int promptLength;
         private final String prompt;
+        /** Agents that asked for its blocks. */
+        private final Set<String> askedBy = new HashSet<>();
+
         private int[] blocks = {};
         /** Tokens that all layers have. */
         private int complete;
@@ -102,7 +114,9 @@ final class Pushes {
 
         private @Nullable Source source() {
             sourceId = sourceId.or(() -> sources.find(registration.requestId()).map(source -> source.requestId));
-            return sourceId.map(sources::get).orElse(null);
+            Optional<Source> source = sourceId.map(sources::get);
+            source.ifPresent(found -> found.askedBy.add(agentName));
+            return source.orElse(null);
         }
 
         private void fail(String why) {
@@ -146,8 +160,10 @@ final class Pushes {
     // ---- what is asked for
 
     void register(Notice.PushRegistration registration, String from) {
+        // Where one has failed, this is the next attempt; it is answered after that one.
         boolean known = targets.stream()
-                .anyMatch(target -> target.agentName.equals(from)
+                .anyMatch(target -> target.failure.isEmpty()
+                        && target.agentName.equals(from)
                         && target.registration.requestId().equals(registration.requestId()));
         if (known) {
             return;
@@ -210,12 +226,27 @@ final class Pushes {
         sources.values().forEach(source -> source.complete = source.afterStep);
     }
 
-    /** The request's blocks are given to others. */
+    /** All have the request's blocks, which are given to others. */
     void forget(String requestId) {
         Source source = sources.get(requestId);
         if (source != null) {
-            targetsOf(source).forEach(target -> target.fail("the prefill instance has given up the blocks"));
+            targetsOf(source).forEach(target -> target.fail(GIVEN_UP));
             sources.remove(requestId);
+        }
+    }
+
+    /** The request's blocks are given to others, though somebody may still come for them. */
+    void giveUp(String requestId, long now) {
+        Source source = sources.get(requestId);
+        if (source != null) {
+            forget(requestId);
+            gone.remove(requestId);
+            gone.put(
+                    requestId,
+                    new Gone(
+                            requestId,
+                            source.askedBy,
+                            now + settings.pushRegistrationTimeout().toNanos()));
         }
     }
 
@@ -231,6 +262,13 @@ final class Pushes {
     // ---- writing
 
     void work(Meeting meeting, long now) {
+        while (!gone.isEmpty()) {
+            Gone oldest = gone.values().iterator().next();
+            if (gone.values().size() <= MOST_GONE && now - oldest.until() < 0) {
+                break;
+            }
+            gone.remove(oldest.requestId());
+        }
         for (Iterator<Target> all = targets.iterator(); all.hasNext(); ) {
             Target target = all.next();
             advance(target, meeting, now);
@@ -291,6 +329,14 @@ final class Pushes {
         engine.use(now);
         target.engine = Optional.of(engine);
         target.remote = remote;
+        // Once for each agent: what it asks for then is the next attempt. Others cannot be told.
+        if (engine.isOneOfOurs()
+                && target.source() == null
+                && gone.find(registration.requestId())
+                        .filter(lost -> lost.answered().add(target.agentName))
+                        .isPresent()) {
+            target.fail(GIVEN_UP);
+        }
         return true;
     }
 
@@ -431,7 +477,9 @@ final class Pushes {
             return;
         }
         if (target.failure.isPresent()) {
-            tell(target, FAILED + target.registration.requestId());
+            if (isOneOfOurs(target)) {
+                tell(target, FAILED + target.registration.requestId());
+            }
             target.over = true;
         } else if (source != null && source.complete >= source.promptLength && target.map.isPresent()) {
             int pieces = target.map.get().pieces().size();
@@ -442,10 +490,14 @@ final class Pushes {
         }
     }
 
+    private static boolean isOneOfOurs(Target target) {
+        return target.engine.filter(RemoteEngine::isOneOfOurs).isPresent();
+    }
+
     /** To one of ours with what it needs to check that these are its blocks: the prompt, and the generations of the blocks. */
     private String done(Target target, Source source) {
         String id = target.registration.requestId();
-        if (target.remote.orElseThrow().info().life().isEmpty()) {
+        if (!isOneOfOurs(target)) {
             return id + ":" + self.tensorParallelSize();
         }
         return DONE

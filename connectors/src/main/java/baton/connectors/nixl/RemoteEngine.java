@@ -226,6 +226,11 @@ final class RemoteEngine {
                         .orElse(reference.proof().isEmpty()));
     }
 
+    /** True if it knows what we say beyond vLLM's messages. */
+    boolean isOneOfOurs() {
+        return ranks.stream().allMatch(rank -> rank.info().life().isPresent());
+    }
+
     Optional<RemoteRank> rankOf(String agent) {
         return ranks.stream().filter(rank -> rank.peer().name().equals(agent)).findFirst();
     }
@@ -248,13 +253,21 @@ final class RemoteEngine {
         return lastUsed;
     }
 
+    private List<RemoteRank> met() {
+        if (failure.isPresent() && handshake.isDone()) {
+            return handshake.isCompletedExceptionally() ? metBeforeFailure : handshake.join();
+        }
+        return ranks;
+    }
+
+    /** True if {@link #close} closes peers. */
+    boolean hasMet() {
+        return !met().isEmpty();
+    }
+
     /** @param keep peers that others use too */
     void close(List<Peer> keep) {
-        List<RemoteRank> met = ranks;
-        if (failure.isPresent() && handshake.isDone()) {
-            met = handshake.isCompletedExceptionally() ? metBeforeFailure : handshake.join();
-        }
-        for (RemoteRank rank : met) {
+        for (RemoteRank rank : met()) {
             if (!keep.contains(rank.peer())) {
                 rank.peer().close();
             }

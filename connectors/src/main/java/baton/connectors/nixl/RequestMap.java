@@ -16,8 +16,11 @@ import org.jspecify.annotations.Nullable;
  * prefill instance's does not know the latter's id, but what both have in common; {@link #find} knows that too.
  */
 final class RequestMap<T> {
-    /** Eight random digits, and the number of a sample where there are several. */
-    private static final Pattern RANDOM_END = Pattern.compile("-[0-9a-f]{8}(-[0-9]{1,9})?$");
+    /**
+     * Eight random digits, and the number of a sample where there are several: shorter, so that random digits are not taken for one
+     * and eight digits before them for theirs.
+     */
+    private static final Pattern RANDOM_END = Pattern.compile("-[0-9a-f]{8}(-[0-9]{1,7})?$");
 
     private final Map<String, T> byId = new LinkedHashMap<>();
     private final Map<String, Set<String>> idsByCommonId = new HashMap<>();

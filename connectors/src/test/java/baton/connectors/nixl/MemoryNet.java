@@ -22,6 +22,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.Executor;
+import java.util.function.Consumer;
 
 /**
  * Agents, side channels and threads in memory, for one thread. Transfers and background work happen at once, or, while
@@ -40,6 +41,11 @@ final class MemoryNet {
 
     private Runnable afterCopy = () -> {};
     private boolean sideChannelsDown;
+    private boolean othersAnswer;
+    /** Called when somebody is asked for one of its ranks. */
+    private Consumer<Rank> beforeAnswer = _ -> {};
+
+    private final List<String> notified = new ArrayList<>();
 
     void hold(boolean on) {
         held = on;
@@ -73,6 +79,20 @@ final class MemoryNet {
 
     void sideChannelsDown(boolean down) {
         sideChannelsDown = down;
+    }
+
+    /** Whoever is asked answers as vLLM does: it has no {@link RankInfo#life}. */
+    void othersAnswer(boolean on) {
+        othersAnswer = on;
+    }
+
+    void beforeAnswer(Consumer<Rank> action) {
+        beforeAnswer = action;
+    }
+
+    /** What agents were notified of, but for what came with a transfer. */
+    List<String> notified() {
+        return List.copyOf(notified);
     }
 
     /** The process is dead: its agent and side channel are gone. */
@@ -165,7 +185,24 @@ final class MemoryNet {
             if (ranks == null || sideChannelsDown || ranks.get(rank) == null) {
                 throw new TransferException("nobody answers at " + peer);
             }
-            return ranks.get(rank);
+            beforeAnswer.accept(rank);
+            RankInfo info = ranks.get(rank);
+            return othersAnswer
+                    ? new RankInfo(
+                            info.engineId(),
+                            info.compatibility(),
+                            info.model(),
+                            info.rank(),
+                            info.tensorParallelSize(),
+                            info.pipelineParallelSize(),
+                            info.agent(),
+                            info.layout(),
+                            info.modelKvHeads(),
+                            info.pool(),
+                            info.blocks(),
+                            info.seals(),
+                            Optional.empty())
+                    : info;
         }
 
         @Override
@@ -249,6 +286,7 @@ final class MemoryNet {
             if (to == null || !peer.alive()) {
                 throw new TransferException(peer.name() + " is gone");
             }
+            notified.add(new String(message, StandardCharsets.UTF_8));
             to.inbox.add(new Notification(name, message));
         }
 

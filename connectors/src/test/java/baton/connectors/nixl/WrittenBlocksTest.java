@@ -351,6 +351,80 @@ class WrittenBlocksTest {
         assertThat(counted("vllm:nixl_num_kv_expired_reqs")).isZero();
     }
 
+    /** In vLLM's words, which are all that others know. */
+    @Test
+    void othersAreToldThatTheirBlocksAreNotNeeded() {
+        net.othersAnswer(true);
+        Running first = prefill.admit(atPrefill("cmpl-r-0-deadbeef", 9), 0);
+        prefill.step(new Share(first, 9));
+        prefill.end(first, RequestEnd.LENGTH);
+        step(prefill);
+        decode.scheduler().onRefused("cmpl-r-0-0badcafe", whereToLook(1));
+        allBlocksAreBack();
+        assertThat(net.notified()).containsExactly("cmpl-r-0:1");
+        assertThat(counted("vllm:nixl_num_kv_expired_reqs")).isZero();
+    }
+
+    @Test
+    void othersAreAskedForNothingThatTheyDoNotKnow() {
+        net.othersAnswer(true);
+        Running running = decode.admit(atDecode("cmpl-r-0-0badcafe", 9).withKvTransferParams(whereToLook(1)), 0);
+        steps(2);
+        decode.end(running, RequestEnd.ABORTED);
+        steps(2);
+        ticker.advance(Duration.ofSeconds(31));
+        allBlocksAreBack();
+        assertThat(net.notified())
+                .isNotEmpty()
+                .allMatch(text ->
+                        text.startsWith("PUSH_REG:") || text.equals("HB:cmpl-r-0") || text.equals("cmpl-r-0:1"));
+    }
+
+    /** It stays where it was written to, though the other one's reader has no need. */
+    @Test
+    void aSampleThatIsRefusedLeavesTheOtherItsBlocks() {
+        Running one = decode.admit(atDecode("cmpl-r-0-0badcafe-0", 9).withKvTransferParams(whereToLook(1)), 0);
+        decode.scheduler().onRefused("cmpl-r-0-0badcafe-1", whereToLook(1));
+        steps(2);
+        Running first = prefill.admit(atPrefill("cmpl-r-0-deadbeef", 9), 0);
+        net.hold(true);
+        prefill.step(new Share(first, 9));
+        prefill.end(first, RequestEnd.LENGTH);
+        steps(2);
+        assertThat(first.isFreed()).isFalse();
+        net.hold(false);
+        completes(one, 8);
+        allBlocksAreBack();
+        assertThat(counted("vllm:nixl_num_kv_expired_reqs")).isZero();
+    }
+
+    @ParameterizedTest
+    @ValueSource(booleans = {true, false})
+    void whoComesTooLateIsToldSo(boolean aborted) {
+        Running first = prefill.admit(atPrefill("cmpl-r-0-deadbeef", 9), 0);
+        prefill.step(new Share(first, 9));
+        prefill.end(first, aborted ? RequestEnd.ABORTED : RequestEnd.LENGTH);
+        step(prefill);
+        ticker.advance(Duration.ofSeconds(31));
+        step(prefill);
+        assertThat(first.isFreed()).isTrue();
+        completes(decode.admit(atDecode("cmpl-r-0-0badcafe", 9).withKvTransferParams(whereToLook(1)), 0), 0);
+        // The next attempt is another matter, and so are others.
+        Running again = decode.admit(atDecode("cmpl-r-0-fadedcab", 9).withKvTransferParams(whereToLook(1)), 0);
+        Running other = decode.admit(atDecode("cmpl-s-0-fadedcab", 9).withKvTransferParams(whereToLook(1)), 0);
+        steps(4);
+        assertThat(again.isLoading()).isTrue();
+        assertThat(other.isLoading()).isTrue();
+        for (String id : List.of("cmpl-s-0-deadbeef", "cmpl-r-0-fadedace")) {
+            Running second = prefill.admit(atPrefill(id, 9), 0);
+            prefill.step(new Share(second, 9));
+            prefill.end(second, RequestEnd.LENGTH);
+        }
+        completes(again, 8);
+        completes(other, 8);
+        allBlocksAreBack();
+    }
+
     @Test
     void onlyWhatIsNotThereIsPushed() {
         Running running = decode.admit(atDecode("r", 14).withKvTransferParams(whereToLook(1)), 8);
@@ -437,6 +511,78 @@ class WrittenBlocksTest {
         assertThat(running.isFreed()).isFalse();
         net.hold(false);
         allBlocksAreBack();
+    }
+
+    @Test
+    void aHandshakeThatFailsHalfwayEndsNoOtherThatIsUnderWay() {
+        decode.close();
+        prefill.close();
+        prefill = prefill(2, 4);
+        decode = decode(1, 4);
+        net.hold(true);
+        // The same instance by another name, and with a rank that it does not have.
+        ObjectNode wrong = whereToLook(3).toJson();
+        wrong.put("remote_host", "127.0.0.1");
+        Running misled =
+                decode.admit(atDecode("r-1", 9).withKvTransferParams(JsonFields.of("kv_transfer_params", wrong)), 0);
+        step(decode);
+        Running running = decode.admit(atDecode("r-2", 9).withKvTransferParams(whereToLook(2)), 0);
+        step(decode);
+        assertThat(net.waiting()).isEqualTo(2);
+        net.runOne();
+        net.beforeAnswer(rank -> {
+            if (rank.tensor() == 1) {
+                ticker.advance(Duration.ofMillis(1));
+                step(decode);
+                step(decode);
+                assertThat(misled.isLoading()).isFalse();
+            }
+        });
+        net.runOne();
+        net.beforeAnswer(_ -> {});
+        net.hold(false);
+        completes(misled, 0);
+        Running first = prefill.admit(atPrefill("r-2", 9), 0);
+        prefill.step(new Share(first, 9));
+        prefill.end(first, RequestEnd.LENGTH);
+        completes(running, 8);
+        allBlocksAreBack();
+    }
+
+    /** The end of the first attempt and the beginning of the second come together. */
+    @Test
+    void anAttemptAfterOneThatWasAbortedIsWrittenTo() {
+        Running aborted = decode.admit(atDecode("cmpl-r-0-0badcafe", 9).withKvTransferParams(whereToLook(1)), 0);
+        steps(2);
+        decode.end(aborted, RequestEnd.ABORTED);
+        Running again = decode.admit(atDecode("cmpl-r-0-fadedcab", 9).withKvTransferParams(whereToLook(1)), 0);
+        steps(2);
+        assertThat(aborted.isFreed()).isTrue();
+        assertThat(again.isLoading()).isTrue();
+        Running first = prefill.admit(atPrefill("cmpl-r-0-deadbeef", 9), 0);
+        prefill.step(new Share(first, 9));
+        prefill.end(first, RequestEnd.LENGTH);
+        completes(again, 8);
+        allBlocksAreBack();
+        assertThat(rejections()).isEmpty();
+    }
+
+    @Test
+    void anIdMayBeginWithAnotherOne() {
+        Running one = decode.admit(atDecode("a", 9).withKvTransferParams(whereToLook(1)), 0);
+        Running two = decode.admit(atDecode("a:b", 9).withKvTransferParams(whereToLook(1)), 0);
+        steps(2);
+        Running second = prefill.admit(atPrefill("a:b", 9), 0);
+        prefill.step(new Share(second, 9));
+        prefill.end(second, RequestEnd.LENGTH);
+        completes(two, 8);
+        assertThat(one.isLoading()).isTrue();
+        Running first = prefill.admit(atPrefill("a", 9), 0);
+        prefill.step(new Share(first, 9));
+        prefill.end(first, RequestEnd.LENGTH);
+        completes(one, 8);
+        allBlocksAreBack();
+        assertThat(rejections()).isEmpty();
     }
 
     @Test
