@@ -290,6 +290,8 @@ class OfflineHandOverTest {
                     .build();
             assertThatThrownBy(() -> engine.submit(handedOver("empty", new int[0], endless), _ -> {}))
                     .isInstanceOf(ConfigException.class);
+            // As many refusals as requests may wait for the engine's thread, more are dropped.
+            LLMTest.await(() -> refusals.toFile().length() > 0);
             List<GenerationEvent.Finished> ended = new CopyOnWriteArrayList<>();
             Consumer<GenerationEvent> sink = event -> {
                 if (event instanceof GenerationEvent.Finished finished) {
