@@ -296,9 +296,7 @@ class WrittenBlocksTest {
         assertThat(one.isLoading()).isTrue();
         assertThat(two.isLoading()).isFalse();
         steps(2);
-        Running first = prefill.admit(atPrefill("cmpl-r-0-deadbeef", 9), 0);
-        prefill.step(new Share(first, 9));
-        prefill.end(first, RequestEnd.LENGTH);
+        prefills("cmpl-r-0-deadbeef");
         completes(one, 8);
         completes(two, 0);
         allBlocksAreBack();
@@ -342,9 +340,7 @@ class WrittenBlocksTest {
 
     @Test
     void aRequestThatIsRefusedGivesTheBlocksBack() {
-        Running first = prefill.admit(atPrefill("cmpl-r-0-deadbeef", 9), 0);
-        prefill.step(new Share(first, 9));
-        prefill.end(first, RequestEnd.LENGTH);
+        prefills("cmpl-r-0-deadbeef");
         step(prefill);
         decode.scheduler().onRefused("cmpl-r-0-0badcafe", whereToLook(1));
         allBlocksAreBack();
@@ -355,9 +351,7 @@ class WrittenBlocksTest {
     @Test
     void othersAreToldThatTheirBlocksAreNotNeeded() {
         net.othersAnswer(true);
-        Running first = prefill.admit(atPrefill("cmpl-r-0-deadbeef", 9), 0);
-        prefill.step(new Share(first, 9));
-        prefill.end(first, RequestEnd.LENGTH);
+        prefills("cmpl-r-0-deadbeef");
         step(prefill);
         decode.scheduler().onRefused("cmpl-r-0-0badcafe", whereToLook(1));
         allBlocksAreBack();
@@ -446,9 +440,7 @@ class WrittenBlocksTest {
         decode.step(new Share(running, 1));
         decode.end(running, RequestEnd.LENGTH);
         steps(3);
-        Running first = prefill.admit(atPrefill("cmpl-r-deadbeef", 9), 0);
-        prefill.step(new Share(first, 9));
-        prefill.end(first, RequestEnd.LENGTH);
+        prefills("cmpl-r-deadbeef");
         allBlocksAreBack();
         assertThat(counted("vllm:nixl_num_kv_expired_reqs")).isZero();
         assertThat(counted("baton:kv_unknown_notifications")).isZero();
@@ -472,9 +464,7 @@ class WrittenBlocksTest {
         FakeKvRequest other = new FakeKvRequest("r", FakeKvRequest.counting(500, 9), 4);
         Running running = decode.admit(other.withKvTransferParams(whereToLook(1)), 0);
         steps(2);
-        Running first = prefill.admit(atPrefill("r", 9), 0);
-        prefill.step(new Share(first, 9));
-        prefill.end(first, RequestEnd.LENGTH);
+        prefills("r");
         completes(running, 0);
         assertThat(rejections()).containsExactly("mismatch");
         allBlocksAreBack();
@@ -489,9 +479,7 @@ class WrittenBlocksTest {
         Running misled = decode.admit(atDecode("r-2", 9).withKvTransferParams(whereToLook(2)), 0);
         completes(misled, 0);
         assertThat(running.isLoading()).isTrue();
-        Running first = prefill.admit(atPrefill("r-1", 9), 0);
-        prefill.step(new Share(first, 9));
-        prefill.end(first, RequestEnd.LENGTH);
+        prefills("r-1");
         completes(running, 8);
         allBlocksAreBack();
     }
@@ -542,9 +530,7 @@ class WrittenBlocksTest {
         net.beforeAnswer(_ -> {});
         net.hold(false);
         completes(misled, 0);
-        Running first = prefill.admit(atPrefill("r-2", 9), 0);
-        prefill.step(new Share(first, 9));
-        prefill.end(first, RequestEnd.LENGTH);
+        prefills("r-2");
         completes(running, 8);
         allBlocksAreBack();
     }
@@ -559,9 +545,7 @@ class WrittenBlocksTest {
         steps(2);
         assertThat(aborted.isFreed()).isTrue();
         assertThat(again.isLoading()).isTrue();
-        Running first = prefill.admit(atPrefill("cmpl-r-0-deadbeef", 9), 0);
-        prefill.step(new Share(first, 9));
-        prefill.end(first, RequestEnd.LENGTH);
+        prefills("cmpl-r-0-deadbeef");
         completes(again, 8);
         allBlocksAreBack();
         assertThat(rejections()).isEmpty();
@@ -572,14 +556,10 @@ class WrittenBlocksTest {
         Running one = decode.admit(atDecode("a", 9).withKvTransferParams(whereToLook(1)), 0);
         Running two = decode.admit(atDecode("a:b", 9).withKvTransferParams(whereToLook(1)), 0);
         steps(2);
-        Running second = prefill.admit(atPrefill("a:b", 9), 0);
-        prefill.step(new Share(second, 9));
-        prefill.end(second, RequestEnd.LENGTH);
+        prefills("a:b");
         completes(two, 8);
         assertThat(one.isLoading()).isTrue();
-        Running first = prefill.admit(atPrefill("a", 9), 0);
-        prefill.step(new Share(first, 9));
-        prefill.end(first, RequestEnd.LENGTH);
+        prefills("a");
         completes(one, 8);
         allBlocksAreBack();
         assertThat(rejections()).isEmpty();
@@ -636,5 +616,12 @@ class WrittenBlocksTest {
         assertThat(running.isLoading()).isFalse();
         decode.end(running, RequestEnd.ABORTED);
         assertThat(decode.usedBlocks()).isZero();
+    }
+
+    /** A prompt of 9 tokens in one step. */
+    private void prefills(String id) {
+        Running running = prefill.admit(atPrefill(id, 9), 0);
+        prefill.step(new Share(running, 9));
+        prefill.end(running, RequestEnd.LENGTH);
     }
 }
