@@ -118,17 +118,11 @@ class NixlConnectorTest {
     }
 
     private double counted(String name) {
-        return measured.stream()
-                .filter(each -> each.name().equals(name))
-                .mapToDouble(Measurement::value)
-                .sum();
+        return Measured.count(name, measured);
     }
 
     private List<String> rejections() {
-        return measured.stream()
-                .filter(each -> each.name().equals("baton:kv_handoff_rejected"))
-                .map(each -> String.valueOf(each.labels().get("cause")))
-                .toList();
+        return Measured.rejections(measured);
     }
 
     /** The request runs on from what it has, and what it then has is right. */

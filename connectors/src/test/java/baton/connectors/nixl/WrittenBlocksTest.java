@@ -139,21 +139,11 @@ class WrittenBlocksTest {
     }
 
     private double counted(String name) {
-        return counted(name, measured);
-    }
-
-    private static double counted(String name, List<Measurement> by) {
-        return by.stream()
-                .filter(each -> each.name().equals(name))
-                .mapToDouble(Measurement::value)
-                .sum();
+        return Measured.count(name, measured);
     }
 
     private List<String> rejections() {
-        return measured.stream()
-                .filter(each -> each.name().equals("baton:kv_handoff_rejected"))
-                .map(each -> String.valueOf(each.labels().get("cause")))
-                .toList();
+        return Measured.rejections(measured);
     }
 
     private void loads(Running running) {
@@ -196,7 +186,7 @@ class WrittenBlocksTest {
                 ? 0
                 : Math.ceilDiv(length, 4) * prefill.cache().layout().blockBytes();
         assertThat(counted("vllm:nixl_bytes_transferred")).isEqualTo(bytes);
-        assertThat(counted("vllm:nixl_bytes_transferred", measuredAtPrefill))
+        assertThat(Measured.count("vllm:nixl_bytes_transferred", measuredAtPrefill))
                 .isEqualTo(decodeConnector.equals("NixlPushConnector") ? bytes : 0);
         assertThat(counted("vllm:nixl_num_kv_expired_reqs")).isZero();
         assertThat(rejections()).isEmpty();
