@@ -14,12 +14,11 @@ import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.HashSet;
+import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import java.util.Set;
 import java.util.TreeMap;
 
 /**
@@ -35,7 +34,7 @@ public final class SimTransferAgent implements TransferAgent {
     private final SimNetwork.Endpoint endpoint;
     private final TreeMap<Long, Region> regions = new TreeMap<>();
     private final Map<String, SimPeer> peers = new LinkedHashMap<>();
-    private final Set<String> cutOff = new HashSet<>();
+    private final Map<Long, SimPermit> permits = new HashMap<>();
     private final List<SimTransfer> underWay = new ArrayList<>();
     private boolean open = true;
 
@@ -45,6 +44,7 @@ public final class SimTransferAgent implements TransferAgent {
         private final Ticker ticker;
         private final Map<String, SimTransferAgent> agents = new LinkedHashMap<>();
         private int opened;
+        private long permits;
 
         /** @param ticker the network's */
         public Fabric(SimNetwork network, Ticker ticker) {
@@ -65,10 +65,11 @@ public final class SimTransferAgent implements TransferAgent {
             agents.values().forEach(SimTransferAgent::settle);
         }
 
-        private void end(Region region, String why) {
+        /** Ends what needs a region or a permit. */
+        private void end(Object part, String why) {
             for (SimTransferAgent agent : agents.values()) {
                 for (SimTransfer transfer : List.copyOf(agent.underWay)) {
-                    if (transfer.touches(region)) {
+                    if (transfer.touches(part)) {
                         transfer.fail(Cause.REFUSED, why);
                     }
                 }
@@ -132,9 +133,6 @@ public final class SimTransferAgent implements TransferAgent {
         if (agent == null || agent == this) {
             throw new TransferException("no other agent is named " + wanted);
         }
-        if (cutOff.contains(wanted) || agent.cutOff.contains(name)) {
-            throw new TransferException("agents %s and %s were cut off from each other".formatted(name, wanted));
-        }
         SimPeer peer = new SimPeer(agent);
         peers.put(wanted, peer);
         return peer;
@@ -143,9 +141,24 @@ public final class SimTransferAgent implements TransferAgent {
     @Override
     public Transfer start(
             Operation operation, Peer peer, List<Range> ranges, Optional<byte[]> notification, Duration timeout) {
-        SimTransfer transfer = new SimTransfer(operation, peer, ranges, notification, timeout);
+        SimTransfer transfer = new SimTransfer(operation, peer, 0, ranges, notification, timeout);
         transfer.begin();
         return transfer;
+    }
+
+    @Override
+    public Transfer write(Peer peer, long permit, List<Range> ranges, Optional<byte[]> notification, Duration timeout) {
+        SimTransfer transfer = new SimTransfer(Operation.WRITE, peer, permit, ranges, notification, timeout);
+        transfer.begin();
+        return transfer;
+    }
+
+    @Override
+    public Optional<Permit> permit(List<MemorySegment> memory) {
+        // So that worlds of the same seed are the same, these are not random.
+        SimPermit permit = new SimPermit(++fabric.permits * 0x9E3779B97F4A7C15L, List.copyOf(memory));
+        permits.put(permit.token, permit);
+        return Optional.of(permit);
     }
 
     @Override
@@ -186,16 +199,6 @@ public final class SimTransferAgent implements TransferAgent {
     }
 
     @Override
-    public boolean cutOff(String other) {
-        cutOff.add(other);
-        Optional.ofNullable(peers.get(other)).ifPresent(SimPeer::close);
-        Optional.ofNullable(fabric.agents.get(other))
-                .flatMap(agent -> Optional.ofNullable(agent.peers.get(name)))
-                .ifPresent(SimPeer::close);
-        return true;
-    }
-
-    @Override
     public void close() {
         if (!open) {
             return;
@@ -218,6 +221,54 @@ public final class SimTransferAgent implements TransferAgent {
                 .map(Map.Entry::getValue)
                 .filter(region ->
                         address - region.memory().address() <= region.memory().byteSize() - bytes);
+    }
+
+    /** Why a write to memory of this agent is refused. */
+    private Optional<String> refusal(Region region, long token, long address, long bytes) {
+        if (token == 0) {
+            return region.needsPermit() ? Optional.of("the memory needs a permit") : Optional.empty();
+        }
+        SimPermit permit = permits.get(token);
+        if (permit == null) {
+            return Optional.of("permit %016x is closed, or is none of agent %s".formatted(token, name));
+        }
+        return permit.holds(address, bytes) ? Optional.empty() : Optional.of("the permit is for other memory");
+    }
+
+    private final class SimPermit implements Permit {
+        private final long token;
+        private final List<MemorySegment> memory;
+
+        private SimPermit(long token, List<MemorySegment> memory) {
+            this.token = token;
+            this.memory = memory;
+        }
+
+        private boolean holds(long address, long bytes) {
+            long held = address;
+            for (boolean more = true; more && held < address + bytes; ) {
+                more = false;
+                for (MemorySegment each : memory) {
+                    long end = each.address() + each.byteSize();
+                    if (each.address() <= held && held < end) {
+                        held = end;
+                        more = true;
+                    }
+                }
+            }
+            return held >= address + bytes;
+        }
+
+        @Override
+        public long token() {
+            return token;
+        }
+
+        @Override
+        public void close() {
+            permits.remove(token);
+            fabric.end(this, "the permit was closed");
+        }
     }
 
     private void requireOpen() throws TransferException {
@@ -263,10 +314,11 @@ public final class SimTransferAgent implements TransferAgent {
     private final class SimTransfer implements Transfer {
         private final Operation operation;
         private final Peer peer;
+        private final long permit;
         private final List<Range> ranges;
         private final Optional<byte[]> notification;
         private final Duration timeout;
-        private final List<Region> touched = new ArrayList<>();
+        private final List<Object> touched = new ArrayList<>();
         private final long begun = fabric.ticker.nanos();
         private Optional<Moved> moved = Optional.empty();
         private State state = new State.UnderWay();
@@ -274,9 +326,15 @@ public final class SimTransferAgent implements TransferAgent {
         private record Moved(SimNetwork.Endpoint reader, SimNetwork.Read read) {}
 
         private SimTransfer(
-                Operation operation, Peer peer, List<Range> ranges, Optional<byte[]> notification, Duration timeout) {
+                Operation operation,
+                Peer peer,
+                long permit,
+                List<Range> ranges,
+                Optional<byte[]> notification,
+                Duration timeout) {
             this.operation = operation;
             this.peer = peer;
+            this.permit = permit;
             this.ranges = List.copyOf(ranges);
             this.notification = notification.map(byte[]::clone);
             this.timeout = timeout;
@@ -299,6 +357,13 @@ public final class SimTransferAgent implements TransferAgent {
                     fail(Cause.REFUSED, range + " is not registered memory of both sides");
                     return;
                 }
+                Optional<String> refusal = operation == Operation.READ
+                        ? Optional.empty()
+                        : ours.agent.refusal(remote.get(), permit, range.remote(), range.bytes());
+                if (refusal.isPresent()) {
+                    fail(Cause.REFUSED, range + ": " + refusal.get());
+                    return;
+                }
                 touched.add(local.get());
                 touched.add(remote.get());
                 pieces.add(
@@ -307,6 +372,7 @@ public final class SimTransferAgent implements TransferAgent {
                             case WRITE -> new SimNetwork.Range(range.remote(), range.local(), range.bytes());
                         });
             }
+            Optional.ofNullable(ours.agent.permits.get(permit)).ifPresent(touched::add);
             SimNetwork.Endpoint reader = operation == Operation.READ ? endpoint : ours.agent.endpoint;
             SimNetwork.Endpoint read = operation == Operation.READ ? ours.agent.endpoint : endpoint;
             moved = Optional.of(new Moved(
@@ -314,8 +380,8 @@ public final class SimTransferAgent implements TransferAgent {
             underWay.add(this);
         }
 
-        private boolean touches(Region region) {
-            return touched.contains(region);
+        private boolean touches(Object part) {
+            return touched.contains(part);
         }
 
         private void settle() {

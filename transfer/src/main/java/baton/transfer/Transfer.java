@@ -29,7 +29,7 @@ public interface Transfer {
 
     /** Why a transfer failed. */
     enum Cause {
-        /** A range is not registered memory, or the request makes no sense otherwise. */
+        /** A range is not registered memory, or no permit is for it, or the request makes no sense otherwise. */
         REFUSED,
         /** The peer is gone. */
         PEER_GONE,

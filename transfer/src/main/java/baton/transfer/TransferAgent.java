@@ -1,5 +1,6 @@
 package baton.transfer;
 
+import java.lang.foreign.MemorySegment;
 import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
@@ -24,7 +25,7 @@ public interface TransferAgent extends AutoCloseable {
     String name();
 
     /**
-     * Lets peers read and write a region, from now until the registration is closed.
+     * Lets peers read a region, and write to it, with a {@link Permit} if it needs one, from now until the registration is closed.
      *
      * @throws TransferException if the implementation cannot register it
      */
@@ -66,6 +67,27 @@ public interface TransferAgent extends AutoCloseable {
     }
 
     /**
+     * Lets who names the permit's token write to some memory, until the permit is closed.
+     *
+     * @param memory in regions that are registered, or will be: elsewhere nobody writes all the same
+     * @return empty where writes cannot be held back once a peer knows of the memory; then regions need no permits either
+     */
+    default Optional<Permit> permit(List<MemorySegment> memory) {
+        return Optional.empty();
+    }
+
+    /**
+     * As {@link #start(Operation, Peer, List, Optional, Duration)} with {@link Operation#WRITE}, by a permit of the peer's. It is refused
+     * if the permit is not, or not any more, one of that peer's, or a range is not within the memory that it is for.
+     *
+     * @param permit {@link Permit#token}; no matter to agents that give none
+     */
+    default Transfer write(
+            Peer peer, long permit, List<Range> ranges, Optional<byte[]> notification, Duration timeout) {
+        return start(Operation.WRITE, peer, ranges, notification, timeout);
+    }
+
+    /**
      * Sends a message, in order with other messages to that peer; lost only with the peer.
      *
      * @throws TransferException if the peer is gone or too much waits to be sent to it
@@ -93,17 +115,6 @@ public interface TransferAgent extends AutoCloseable {
         return false;
     }
 
-    /**
-     * Ends every connection with the agent of that name, whichever side opened it, and the transfers over them, and takes no new one:
-     * who was not heard of may still believe that it is to write here. A name is that of one life, so an instance that comes back
-     * is another.
-     *
-     * @return true if it reads and writes nothing here any more; false where it cannot be held back
-     */
-    default boolean cutOff(String name) {
-        return false;
-    }
-
     /** Ends all transfers and connections. When it returns none of the registered memory is touched any more. */
     @Override
     void close();
@@ -123,6 +134,19 @@ public interface TransferAgent extends AutoCloseable {
     /** Memory that peers may reach. */
     interface Registration extends AutoCloseable {
         /** When it returns no peer can reach the region through this agent any more, as far as the implementation can hold it back. */
+        @Override
+        void close();
+    }
+
+    /** Memory that may be written to by who knows of it. Other permits may be for the same memory. */
+    interface Permit extends AutoCloseable {
+        /** To be told to who shall write: random, so that nobody else names it, and not 0. */
+        long token();
+
+        /**
+         * When it returns, no write that names it is under way, those that were having failed as {@link Transfer.Cause#REFUSED}, and none
+         * starts any more. What else goes over the writers' connections does not notice.
+         */
         @Override
         void close();
     }

@@ -10,6 +10,7 @@ import baton.transfer.Transfer.State;
 import baton.transfer.TransferAgent.Notification;
 import baton.transfer.TransferAgent.Operation;
 import baton.transfer.TransferAgent.Peer;
+import baton.transfer.TransferAgent.Permit;
 import baton.transfer.TransferAgent.Registration;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -367,23 +368,121 @@ public abstract class TransferAgentContract {
     }
 
     @Test
-    void whoIsCutOffWritesNothingAnyMoreAndDoesNotComeBack() throws TransferException {
-        Pools large = large();
-        Peer back = there.connect(here.metadata(), LONG);
-        Transfer write = here.start(Operation.WRITE, peer, large.scattered(), Optional.empty(), LONG);
-        assumeTrue(there.cutOff(here.name()), "this agent cannot hold back its peers");
-        large.theirs.fill((byte) 77);
-        assertThat(finish(write)).isNotInstanceOf(State.UnderWay.class);
-        assertThat(isFilledWith(large.theirs, 77)).isTrue();
-        await("the end of the connection is noticed", () -> !peer.alive() && !back.alive());
-        assertThatThrownBy(() -> here.connect(there.metadata(), LONG))
-                .isInstanceOf(TransferException.class)
-                .hasMessageContaining("cut off");
-        assertThatThrownBy(() -> there.connect(here.metadata(), LONG))
-                .isInstanceOf(TransferException.class)
-                .hasMessageContaining("cut off");
-        TransferAgent reborn = agent("here");
-        assertThat(reborn.connect(there.metadata(), LONG).alive()).isTrue();
+    void aPermitIsForItsMemoryAndNoOther() throws TransferException {
+        MemorySegment guarded = guarded(POOL);
+        // Two that touch, in the wrong order and overlapping, and one apart.
+        Permit permit = permit(guarded, 3000, 2000, 1000, 2500, 9000, 1000);
+        fill(mine, 31);
+        assertThat(finish(write(permit.token(), guarded, 1000, 4000))).isInstanceOf(State.Done.class);
+        assertThat(finish(write(permit.token(), guarded, 9000, 1000))).isInstanceOf(State.Done.class);
+        assertThat(finish(write(permit.token(), guarded, 3499, 2))).isInstanceOf(State.Done.class);
+        byte[] before = bytes(guarded);
+        assertThat(Arrays.copyOfRange(before, 1000, 3499)).isEqualTo(slice(mine, 1000, 2499));
+        assertThat(Arrays.copyOfRange(before, 9000, 10_000)).isEqualTo(slice(mine, 9000, 1000));
+        fill(mine, 32);
+        for (int[] outside : new int[][] {{999, 2}, {4999, 2}, {1000, 8500}, {8999, 1001}, {0, 10}, {10_000, 1}}) {
+            assertFails(write(permit.token(), guarded, outside[0], outside[1]), Cause.REFUSED);
+        }
+        // All of the ranges, or nothing.
+        assertFails(
+                here.write(
+                        peer,
+                        permit.token(),
+                        List.of(
+                                new Range(mine.address(), guarded.address() + 1000, 100),
+                                new Range(mine.address(), guarded.address(), 100)),
+                        Optional.of(text("must not come")),
+                        LONG),
+                Cause.REFUSED);
+        assertThat(bytes(guarded)).isEqualTo(before);
+        // The connection is as it was, and so is what the permit allows.
+        assertThat(peer.alive()).isTrue();
+        assertThat(finish(write(permit.token(), guarded, 1000, 10))).isInstanceOf(State.Done.class);
+        assertThat(there.takeNotifications()).isEmpty();
+    }
+
+    @Test
+    void memoryThatNeedsAPermitIsReadWithoutAndWrittenToWithOneOnly() throws TransferException {
+        MemorySegment guarded = guarded(POOL);
+        Permit permit = permit(guarded, 0, POOL);
+        TransferAgent third = agent("third");
+        Permit ofAnother = third.permit(List.of(guarded)).orElseThrow();
+        fill(guarded, 33);
+        byte[] before = bytes(guarded);
+        assertFails(start(Operation.WRITE, new Range(mine.address(), guarded.address(), 100)), Cause.REFUSED);
+        for (long wrong : new long[] {0, 1, permit.token() + 1, -permit.token(), ofAnother.token()}) {
+            assertFails(write(wrong, guarded, 0, 100), Cause.REFUSED);
+        }
+        assertThat(bytes(guarded)).isEqualTo(before);
+        assertThat(finish(start(Operation.READ, new Range(mine.address(), guarded.address(), POOL))))
+                .isInstanceOf(State.Done.class);
+        assertThat(mine.mismatch(guarded)).isEqualTo(-1);
+        assertThat(permit.token()).isNotZero().isNotEqualTo(ofAnother.token());
+        // Other regions are as they were.
+        assertThat(finish(start(Operation.WRITE, range(0, 0, POOL)))).isInstanceOf(State.Done.class);
+    }
+
+    @Test
+    void ofTwoPermitsOneMayBeClosed() throws TransferException {
+        MemorySegment guarded = guarded(POOL);
+        Permit one = permit(guarded, 0, 1000);
+        Permit two = permit(guarded, 500, 1000);
+        assertThat(one.token()).isNotEqualTo(two.token());
+        fill(mine, 34);
+        assertFails(write(one.token(), guarded, 1000, 10), Cause.REFUSED);
+        assertFails(write(two.token(), guarded, 400, 10), Cause.REFUSED);
+        one.close();
+        assertFails(write(one.token(), guarded, 500, 10), Cause.REFUSED);
+        assertThat(isFilledWith(guarded, 0)).isTrue();
+        assertThat(finish(write(two.token(), guarded, 500, 1000))).isInstanceOf(State.Done.class);
+        one.close();
+        assertThat(finish(write(two.token(), guarded, 500, 1000))).isInstanceOf(State.Done.class);
+        two.close();
+        assertFails(write(two.token(), guarded, 500, 10), Cause.REFUSED);
+    }
+
+    @Test
+    void onceAPermitIsClosedNothingChangesAndAllElseGoesOn() throws TransferException {
+        assumeTrue(there.permit(List.of()).isPresent(), "this agent cannot hold back its peers");
+        MemorySegment source = registered(here, LARGE);
+        Region region = allocate(arena, LARGE).withPermitsOnly();
+        there.register(region);
+        Pools large = new Pools(source, region.memory());
+        assertThat(here.connect(there.metadata(), LONG)).isSameAs(peer);
+        for (int i = 0; i < 8; i++) {
+            Permit permit = there.permit(List.of(large.theirs)).orElseThrow();
+            Permit other = there.permit(List.of(large.theirs)).orElseThrow();
+            Transfer write =
+                    here.write(peer, permit.token(), large.scattered(), Optional.of(text("must not come")), LONG);
+            Transfer read = start(Operation.READ, range(0, 0, POOL / 2));
+            for (int steps = i; steps > 0; steps--) {
+                progress();
+            }
+            permit.close();
+            large.theirs.fill((byte) 77);
+            State state = finish(write);
+            if (state instanceof State.Failed failed) {
+                assertThat(failed.cause()).isEqualTo(Cause.REFUSED);
+                assertThat(failed.message()).contains("permit");
+            }
+            assertFails(here.write(peer, permit.token(), large.scattered(), Optional.empty(), LONG), Cause.REFUSED);
+            assertThat(finish(read)).isInstanceOf(State.Done.class);
+            assertThat(isFilledWith(large.theirs, 77)).isTrue();
+            assertThat(finish(write(other.token(), large.theirs, 0, 100))).isInstanceOf(State.Done.class);
+            awaitNotifications(state instanceof State.Done ? 1 : 0);
+            assertThat(peer.alive()).isTrue();
+        }
+    }
+
+    @Test
+    void aPermitOutlivesConnections() throws TransferException {
+        MemorySegment guarded = guarded(POOL);
+        Permit permit = permit(guarded, 0, POOL);
+        peer.close();
+        peer = here.connect(there.metadata(), LONG);
+        fill(mine, 35);
+        assertThat(finish(write(permit.token(), guarded, 0, POOL))).isInstanceOf(State.Done.class);
+        assertThat(guarded.mismatch(mine)).isEqualTo(-1);
     }
 
     @Test
@@ -482,6 +581,35 @@ public abstract class TransferAgentContract {
         Region region = allocate(arena, bytes);
         agent.register(region);
         return region.memory();
+    }
+
+    /** Memory of the other agent that is written to with a permit only. */
+    private MemorySegment guarded(long bytes) throws TransferException {
+        Region region = allocate(arena, bytes).withPermitsOnly();
+        there.register(region);
+        assertThat(here.connect(there.metadata(), LONG)).isSameAs(peer);
+        return region.memory();
+    }
+
+    /** @param parts offset and length of each */
+    private Permit permit(MemorySegment memory, long... parts) {
+        List<MemorySegment> some = new ArrayList<>();
+        for (int i = 0; i < parts.length; i += 2) {
+            some.add(memory.asSlice(parts[i], parts[i + 1]));
+        }
+        Optional<Permit> permit = there.permit(some);
+        assumeTrue(permit.isPresent(), "this agent cannot hold back its peers");
+        return permit.get();
+    }
+
+    /** From and to the same offset. */
+    private Transfer write(long permit, MemorySegment to, long offset, long bytes) {
+        return here.write(
+                peer,
+                permit,
+                List.of(new Range(mine.address() + offset, to.address() + offset, bytes)),
+                Optional.empty(),
+                LONG);
     }
 
     protected final Range range(long local, long remote, long bytes) {

@@ -50,7 +50,8 @@ import org.slf4j.LoggerFactory;
  *   A READ is done by the reader: it copies from its mapping of the peer's memory, or asks for the bytes over TCP and receives them
  *   where they belong. A WRITE is a command to the peer, which copies from its mapping of our memory, or receives the bytes over TCP. So
  *   each process can end whatever changes its memory, at once and surely. Each transfer is a gate (Moving); everything that touches its
- *   memory does so piece by piece inside the gate and never waits there.
+ *   memory does so piece by piece inside the gate and never waits there. A write may name a permit of the agent that is written to: it is
+ *   then one of the things that the transfer touches, and its end is the transfer's, whatever the writer believes or still sends.
  *
  *   An agent asks over the connection that it opened and serves those that it accepted (Link). A connection's end is the peer's
  *   death, on one host as well, and ends every transfer over it. A silent peer is taken for dead too.
@@ -92,8 +93,7 @@ public final class EmbeddedAgent implements TransferAgent {
     private final NavigableMap<Long, Registered> regions = new TreeMap<>();
     private final Set<Moving> movings = new HashSet<>();
     private final Set<Link> links = new HashSet<>();
-    /** Names of agents that may not come back. */
-    private final Set<String> cutOff = new HashSet<>();
+    private final Permits permits = new Permits(this);
 
     private long revision;
     private boolean closed;
@@ -243,7 +243,7 @@ public final class EmbeddedAgent implements TransferAgent {
             throw new TransferException("memory at %d of %d bytes is confined to one thread, must be of a shared arena"
                     .formatted(memory.address(), memory.byteSize()));
         }
-        Registered registered = new Registered(memory, exposed(region));
+        Registered registered = new Registered(memory, exposed(region), region.needsPermit());
         synchronized (registry) {
             requireOpen();
             if (regions.size() == Metadata.MOST_REGIONS) {
@@ -401,18 +401,11 @@ public final class EmbeddedAgent implements TransferAgent {
         try {
             synchronized (registry) {
                 requireOpen();
-                requireNotCutOff(link.peerName());
                 links.add(link);
             }
         } catch (TransferException e) {
             link.abandon();
             throw e;
-        }
-    }
-
-    private void requireNotCutOff(String peer) throws TransferException {
-        if (cutOff.contains(peer)) {
-            throw new TransferException("agent %s was cut off by agent %s".formatted(peer, name));
         }
     }
 
@@ -455,22 +448,19 @@ public final class EmbeddedAgent implements TransferAgent {
     }
 
     /** @throws TransferException if who says so may not come in */
-    void admit(Frame.Hello hello, String asking) throws TransferException {
+    void admit(Frame.Hello hello) throws TransferException {
         if (!MessageDigest.isEqual(hello.secret(), secret)) {
             throw new TransferException("the secret is not that of the agent here");
         }
         if (!hello.name().equals(name)) {
             throw new TransferException("the agent here is %s, not %s".formatted(name, hello.name()));
         }
-        synchronized (registry) {
-            requireNotCutOff(asking);
-        }
     }
 
     @Override
     public Transfer start(
             Operation operation, Peer peer, List<Range> ranges, Optional<byte[]> notification, Duration timeout) {
-        return start(operation, peer, ranges, notification, timeout, Optional.empty());
+        return start(operation, peer, 0, ranges, notification, timeout, Optional.empty());
     }
 
     @Override
@@ -481,12 +471,18 @@ public final class EmbeddedAgent implements TransferAgent {
             Optional<byte[]> notification,
             Duration timeout,
             Arrivals arrivals) {
-        return start(operation, peer, ranges, notification, timeout, Optional.of(arrivals));
+        return start(operation, peer, 0, ranges, notification, timeout, Optional.of(arrivals));
+    }
+
+    @Override
+    public Transfer write(Peer peer, long permit, List<Range> ranges, Optional<byte[]> notification, Duration timeout) {
+        return start(Operation.WRITE, peer, permit, ranges, notification, timeout, Optional.empty());
     }
 
     private Transfer start(
             Operation operation,
             Peer peer,
+            long permit,
             List<Range> ranges,
             Optional<byte[]> notification,
             Duration timeout,
@@ -505,7 +501,7 @@ public final class EmbeddedAgent implements TransferAgent {
                     "a notification of %d bytes, at most %d are allowed"
                             .formatted(notification.get().length, settings.limits.messageBytes));
         }
-        return ours.link.ask(operation, ranges, notification.map(byte[]::clone), timeout, arrivals);
+        return ours.link.ask(operation, permit, ranges, notification.map(byte[]::clone), timeout, arrivals);
     }
 
     @Override
@@ -534,15 +530,8 @@ public final class EmbeddedAgent implements TransferAgent {
     }
 
     @Override
-    public boolean cutOff(String peer) {
-        List<Link> ending;
-        synchronized (registry) {
-            cutOff.add(peer);
-            ending = links.stream().filter(link -> link.peerName().equals(peer)).toList();
-        }
-        ending.forEach(Link::beginClosing);
-        ending.forEach(Link::close);
-        return true;
+    public Optional<Permit> permit(List<MemorySegment> memory) {
+        return Optional.of(permits.give(memory));
     }
 
     @Override
@@ -605,6 +594,17 @@ public final class EmbeddedAgent implements TransferAgent {
         }
         touched.add(entry.getValue());
         return Optional.of(entry.getValue().memory.asSlice(address - entry.getKey(), bytes));
+    }
+
+    /** Of memory of a region. The registry's monitor is held. */
+    boolean needsPermit(MemorySegment memory) {
+        Map.Entry<Long, Registered> entry = regions.floorEntry(memory.address());
+        return entry != null && entry.getValue().needsPermit;
+    }
+
+    /** The registry's monitor is held while they are asked. */
+    Permits permits() {
+        return permits;
     }
 
     /** Whether peers can map the memory at an address. */
@@ -680,10 +680,12 @@ public final class EmbeddedAgent implements TransferAgent {
     final class Registered implements Registration {
         private final MemorySegment memory;
         private final Metadata.Exposed exposed;
+        private final boolean needsPermit;
 
-        private Registered(MemorySegment memory, Metadata.Exposed exposed) {
+        private Registered(MemorySegment memory, Metadata.Exposed exposed, boolean needsPermit) {
             this.memory = memory;
             this.exposed = exposed;
+            this.needsPermit = needsPermit;
         }
 
         @Override

@@ -48,10 +48,11 @@ sealed interface Frame {
     /**
      * Asks to take data over.
      *
+     * @param permit token of the agent asked; 0 for none
      * @param mapped the agent asked copies from the memory of the one that asks, instead of being sent the data
      * @param ranges for each range its address in the memory of the agent that asks, in that of the agent asked, and its bytes
      */
-    record Write(long id, long timeoutMillis, boolean mapped, long[] ranges) implements Frame {}
+    record Write(long id, long timeoutMillis, long permit, boolean mapped, long[] ranges) implements Frame {}
 
     /**
      * The end of what was asked.
@@ -94,7 +95,7 @@ sealed interface Frame {
             case 3, 7 -> longestText() + 1;
             case 4 -> limits.messageBytes();
             case 5 -> Long.BYTES + limits.ranges() * 2 * Long.BYTES;
-            case 6 -> Long.BYTES + 1 + limits.ranges() * 3 * Long.BYTES;
+            case 6 -> 2 * Long.BYTES + 1 + limits.ranges() * 3 * Long.BYTES;
             case 11 -> Metadata.MOST_BYTES;
             case 2, 8, 9, 10 -> 0;
             default -> -1;
@@ -135,7 +136,7 @@ sealed interface Frame {
                 case 3 -> new Refuse(text(payload));
                 case 4 -> new Notify(take(payload, payload.remaining()));
                 case 5 -> new Read(header.id, payload.getLong(), ranges(payload, 2));
-                case 6 -> new Write(header.id, payload.getLong(), flag(payload), ranges(payload, 3));
+                case 6 -> new Write(header.id, payload.getLong(), payload.getLong(), flag(payload), ranges(payload, 3));
                 case 7 -> new Result(header.id, failure(payload));
                 case 8 -> new Cancel(header.id);
                 case 9 -> new Ping();
@@ -178,9 +179,10 @@ sealed interface Frame {
                 out.asLongBuffer().put(ranges);
                 yield out.rewind();
             }
-            case Write(long id, long timeoutMillis, boolean mapped, long[] ranges) -> {
-                ByteBuffer out = begin(6, Long.BYTES + 1 + ranges.length * Long.BYTES, id)
+            case Write(long id, long timeoutMillis, long permit, boolean mapped, long[] ranges) -> {
+                ByteBuffer out = begin(6, 2 * Long.BYTES + 1 + ranges.length * Long.BYTES, id)
                         .putLong(timeoutMillis)
+                        .putLong(permit)
                         .put((byte) (mapped ? 1 : 0));
                 out.asLongBuffer().put(ranges);
                 yield out.rewind();

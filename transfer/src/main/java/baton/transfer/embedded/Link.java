@@ -155,7 +155,7 @@ final class Link {
             }
             try {
                 Metadata asking = Metadata.parse(hello.metadata());
-                agent.admit(hello, asking.name());
+                agent.admit(hello);
                 meet(asking);
                 updateMemory(new Metadata.Update(asking.revision(), asking.regions()));
             } catch (TransferException e) {
@@ -493,9 +493,14 @@ final class Link {
 
     // Asking
 
-    /** Starts a transfer that we want. */
+    /**
+     * Starts a transfer that we want.
+     *
+     * @param permit of a write; 0 for none
+     */
     Transfer ask(
             Operation operation,
+            long permit,
             List<Range> ranges,
             Optional<byte[]> notification,
             Duration timeout,
@@ -521,6 +526,7 @@ final class Link {
             };
             ours = new Ours(
                     operation,
+                    permit,
                     ranges,
                     local,
                     touched,
@@ -665,11 +671,29 @@ final class Link {
         Served served;
         synchronized (agent.registry()) {
             Set<Object> touched = new HashSet<>();
+            Optional<Permits.Given> permit = agent.permits().of(write.permit());
+            if (write.permit() != 0 && permit.isEmpty()) {
+                refuse(write.id(), "permit %016x is closed, or is none of this agent".formatted(write.permit()));
+                return;
+            }
+            touched.addAll(permit.stream().toList());
             long[] ranges = write.ranges();
             for (int i = 0; i < ranges.length; i += 3) {
                 Optional<MemorySegment> found = agent.local(ranges[i + 1], ranges[i + 2], touched);
                 if (found.isEmpty()) {
                     refuse(write.id(), ranges[i + 1], ranges[i + 2]);
+                    return;
+                }
+                if (!permit.map(each -> each.holds(found.get())).orElse(!agent.needsPermit(found.get()))) {
+                    refuse(
+                            write.id(),
+                            "%d bytes at %d need a permit, %s"
+                                    .formatted(
+                                            ranges[i + 2],
+                                            ranges[i + 1],
+                                            permit.isPresent()
+                                                    ? "that of the write is for others"
+                                                    : "the write has none"));
                     return;
                 }
                 local.add(found.get());
@@ -707,11 +731,11 @@ final class Link {
     }
 
     private void refuse(long id, long address, long bytes) {
-        send(new Frame.Result(
-                id,
-                Optional.of(new Frame.Failure(
-                        Optional.of(Cause.REFUSED),
-                        "%d bytes at %d are not registered memory".formatted(bytes, address)))));
+        refuse(id, "%d bytes at %d are not registered memory".formatted(bytes, address));
+    }
+
+    private void refuse(long id, String why) {
+        send(new Frame.Result(id, Optional.of(new Frame.Failure(Optional.of(Cause.REFUSED), why))));
     }
 
     // Ending
@@ -842,6 +866,9 @@ final class Link {
                 fail(Cause.PEER_GONE, "peer %s is gone".formatted(peerName()));
             } else if (tooMany) {
                 fail(Cause.REFUSED, "%d transfers are under way, no more are allowed".formatted(limits.transfers()));
+            } else if (ended()) {
+                // Before it was known.
+                forget();
             }
         }
 
@@ -867,6 +894,7 @@ final class Link {
     /** A transfer of ours. */
     private final class Ours extends Exchange implements Transfer {
         private final Operation operation;
+        private final long permit;
         private final List<Range> ranges;
         private final Optional<byte[]> notification;
         private volatile boolean asked;
@@ -877,6 +905,7 @@ final class Link {
 
         private Ours(
                 Operation operation,
+                long permit,
                 List<Range> ranges,
                 List<MemorySegment> local,
                 Set<Object> touched,
@@ -886,6 +915,7 @@ final class Link {
                 Duration timeout) {
             super(0, local, touched, receives, begun, timeout);
             this.operation = operation;
+            this.permit = permit;
             this.ranges = ranges;
             this.notification = notification;
         }
@@ -916,7 +946,7 @@ final class Link {
             long millis = timeLeft().toMillis();
             Frame frame = operation == Operation.READ
                     ? new Frame.Read(id, millis, wanted)
-                    : new Frame.Write(id, millis, mapped, wanted);
+                    : new Frame.Write(id, millis, permit, mapped, wanted);
             asked = true;
             if (!enqueue(frame, limits.waitingBytes())) {
                 fail(Cause.TRANSPORT, "too much waits to be sent to " + peerName());

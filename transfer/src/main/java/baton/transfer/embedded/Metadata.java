@@ -38,7 +38,7 @@ record Metadata(
     static final int MOST_BYTES = 256 << 10;
 
     private static final int MAGIC = 0x42746e54;
-    private static final short VERSION = 1;
+    private static final short VERSION = 2;
     private static final int LONGEST_STRING = 512;
     private static final int NO_FILE = -1;
 

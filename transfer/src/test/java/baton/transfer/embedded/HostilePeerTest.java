@@ -180,7 +180,7 @@ class HostilePeerTest {
                 assertThat(refusal(socket, id)).isEqualTo(Cause.REFUSED);
                 for (boolean mapped : new boolean[] {false, true}) {
                     socket.getOutputStream()
-                            .write(new Frame.Write(++id, 1000, mapped, new long[] {start, range[0], range[1]})
+                            .write(new Frame.Write(++id, 1000, 0, mapped, new long[] {start, range[0], range[1]})
                                     .encode()
                                     .array());
                     assertThat(refusal(socket, id)).isEqualTo(Cause.REFUSED);
@@ -220,7 +220,7 @@ class HostilePeerTest {
         // Half a range.
         wrong.add(concat(frame(5, 16, 1), new byte[16]));
         // Twice the same id.
-        byte[] read = new Frame.Write(7, 10_000, false, new long[] {1, memory.address(), 10})
+        byte[] read = new Frame.Write(7, 10_000, 0, false, new long[] {1, memory.address(), 10})
                 .encode()
                 .array();
         wrong.add(concat(read, read));
@@ -278,7 +278,7 @@ class HostilePeerTest {
                 byte[] bytes = switch (random.nextInt(4)) {
                     case 0 -> noise(random.nextInt(400));
                     case 1 -> mangled(new Frame.Read(1, 1000, new long[] {memory.address() + BYTES, 10}));
-                    case 2 -> mangled(new Frame.Write(2, 1000, false, new long[] {1, memory.address() - 5, 10}));
+                    case 2 -> mangled(new Frame.Write(2, 1000, 3, false, new long[] {1, memory.address() - 5, 10}));
                     default ->
                         concat(
                                 frame(random.nextInt(13), random.nextInt(2000), random.nextInt(4)),
@@ -304,7 +304,7 @@ class HostilePeerTest {
                 new Frame.Refuse("no"),
                 new Frame.Notify(new byte[] {1, 2, 3}),
                 new Frame.Read(5, 1000, new long[] {1, 2, 3, 4}),
-                new Frame.Write(6, 1000, true, new long[] {1, 2, 3}),
+                new Frame.Write(6, 1000, -2, true, new long[] {1, 2, 3}),
                 new Frame.Result(7, Optional.empty()),
                 new Frame.Result(8, Optional.of(new Frame.Failure(Optional.of(Cause.TIMEOUT), "late"))),
                 new Frame.Result(9, Optional.of(new Frame.Failure(Optional.empty(), "not mapped"))),
