@@ -77,6 +77,7 @@ final class NixlScheduler implements SchedulerConnector {
     private final List<Reference> unused = new ArrayList<>();
     private final Set<String> cancelled = new LinkedHashSet<>();
     private final List<Lease> leases = new ArrayList<>();
+    private final Set<String> abandoned = new LinkedHashSet<>();
     private long lastHeartbeat;
     private boolean workersBusy = true;
     private final Map<Rejection, Integer> rejected = new HashMap<>();
@@ -325,6 +326,7 @@ final class NixlScheduler implements SchedulerConnector {
                 heartbeats(),
                 List.copyOf(leases),
                 Set.copyOf(step.preempted()),
+                Set.copyOf(abandoned),
                 port(),
                 written);
         given.clear();
@@ -332,6 +334,7 @@ final class NixlScheduler implements SchedulerConnector {
         unused.clear();
         cancelled.clear();
         leases.clear();
+        abandoned.clear();
         return plan;
     }
 
@@ -415,6 +418,9 @@ final class NixlScheduler implements SchedulerConnector {
         tracked.source.filter(_ -> !tracked.settled).ifPresent(unused::add);
         boolean complete = end == RequestEnd.LENGTH || end == RequestEnd.STOPPED;
         if (!complete || blockTable.length == 0) {
+            if (tracked.toBeRead) {
+                abandoned.add(request.id());
+            }
             return Release.NOW;
         }
         if (tracked.toBeRead) {
@@ -474,7 +480,12 @@ final class NixlScheduler implements SchedulerConnector {
 
     @Override
     public boolean hasPendingWork() {
-        return workersBusy || !unused.isEmpty() || !cancelled.isEmpty() || !leases.isEmpty() || !loads.isEmpty();
+        return workersBusy
+                || !unused.isEmpty()
+                || !cancelled.isEmpty()
+                || !leases.isEmpty()
+                || !abandoned.isEmpty()
+                || !loads.isEmpty();
     }
 
     @Override

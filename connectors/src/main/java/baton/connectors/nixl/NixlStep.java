@@ -16,6 +16,7 @@ import java.util.Set;
  * @param heartbeats references whose blocks are still wanted; their owner is told
  * @param leases finished requests whose blocks others will read
  * @param preempted requests that lost their blocks
+ * @param abandoned requests that others were to read, which ended before there was anything to be read
  * @param port of the side channel
  * @param written what this step computes of requests whose blocks are pushed
  */
@@ -28,6 +29,7 @@ record NixlStep(
         List<Reference> heartbeats,
         List<Lease> leases,
         Set<String> preempted,
+        Set<String> abandoned,
         int port,
         List<Written> written)
         implements ConnectorMetadata {

@@ -14,6 +14,7 @@ import baton.transfer.Region;
 import baton.transfer.TransferAgent;
 import baton.transfer.TransferAgent.Notification;
 import baton.transfer.TransferAgent.Peer;
+import baton.transfer.TransferAgent.Permit;
 import baton.transfer.TransferAgent.Registration;
 import baton.transfer.TransferException;
 import java.nio.charset.StandardCharsets;
@@ -49,13 +50,17 @@ import org.slf4j.LoggerFactory;
  * Being read: the blocks of a finished request are held until all ranks that read them have said that they did, until the lease is
  * over, or until those who wanted them are gone. Who cannot be heard of any more cannot read.
  *
- * Being written: a load registers with the owner of the blocks and waits to hear that they are here, then goes on as if it had read
- * them. If it is given up before, nothing is reported until the owner has said that it does not write any more, or is cut off, by
- * which its writes end. It stays cut off: it may still hold our registration, and not know that it was given up.
+ * Being written: peers write to the pool with a permit only. A load gives one for its blocks, registers it with the owner of what it
+ * wants and waits to hear that this is here. However it ends, the permit is closed then, by which writes end that the owner may still be
+ * doing, and later ones are refused; it goes on as if it had read what has come, or, if it was given up before, reports its blocks at
+ * once. The owner is told so, but need not hear it: what it does for this load ends with its first write that is refused.
+ *
+ * Where the agent has no permits (NIXL) nothing is reported, and so no block freed, until the owner has said that it does not write any
+ * more, or is gone.
  *
  * Messages: those of Notice, and between ours, about what is written, PushedDigests.Part, "PUSH_DONE:<request>:<digest of the
  * prompt>:<block>=<generation>,...", "PUSH_FAILED:<request>", "PUSH_CANCEL:<request>" and "PUSH_OVER:" with a Completion, of which
- * those that are not ours are told the Completion only. In these a request may be known only by what both legs' ids have in common,
+ * those that are not ours are told the Completion only; but for the Completion they are about one registration (its attempt()). In these a request may be known only by what both legs' ids have in common,
  * and may be yet to come; what is read is known by its exact id.
  */
 
@@ -148,8 +153,9 @@ final class NixlWorker implements WorkerConnector {
         agent.onProgress(context.wake());
         Fabric.Memory sealMemory = fabric.allocate(cache.blocks() * Seals.entryBytes(cache.layout()));
         try {
-            Registration registration = agent.register(new Region(cache.memory(), cache.file()));
-            Registration sealRegistration = agent.register(sealMemory.region());
+            Registration registration = agent.register(new Region(cache.memory(), cache.file()).withPermitsOnly());
+            // Nobody is ever given one.
+            Registration sealRegistration = agent.register(sealMemory.region().withPermitsOnly());
             RankInfo info = new RankInfo(
                     context.config().engineId(),
                     Compatibility.hash(context),
@@ -213,6 +219,7 @@ final class NixlWorker implements WorkerConnector {
             held.put(lease.requestId(), kept);
         }
         sideChannelPort = step.port();
+        step.abandoned().forEach(id -> pool().pushes().giveUp(id, now));
         pool().pushes().begin(step.written(), step.preempted());
         for (NixlStep.Load load : step.loads()) {
             pulls.put(load.requestId(), new Pull(load, now));
@@ -268,7 +275,6 @@ final class NixlWorker implements WorkerConnector {
         for (String id : finished) {
             // Those that are read by others came with their lease.
             if (held.get(id) == null) {
-                pool().pushes().giveUp(id, now);
                 takeEarly(id);
             }
         }
@@ -569,6 +575,9 @@ final class NixlWorker implements WorkerConnector {
 
     private void tell(RemoteEngine engine, byte[] message) {
         for (RemoteRank remote : engine.ranks()) {
+            if (!remote.peer().alive()) {
+                continue;
+            }
             try {
                 pool().agent().notify(remote.peer(), message);
             } catch (TransferException e) {
@@ -691,7 +700,7 @@ final class NixlWorker implements WorkerConnector {
             } else {
                 switch (load.source().mode()) {
                     case PULL -> take(load, owner, Optional.empty(), now);
-                    case PUSH -> register(owner, now);
+                    case PUSH -> register(owner);
                 }
             }
         }
@@ -724,8 +733,18 @@ final class NixlWorker implements WorkerConnector {
 
         // ---- written by the owner
 
-        private void register(RemoteEngine owner, long now) {
+        private void register(RemoteEngine owner) {
             Reference source = load.source();
+            KvLayout there = owner.ranks().getFirst().info().layout();
+            int tokens = load.firstToken() + load.tokens();
+            // Which blocks the owner has taken is not needed for this.
+            NixlStep.Load anyBlocks = load.from(source.at(new int[there.blocksFor(tokens)]));
+            PushedDigests digests =
+                    new PushedDigests(map(anyBlocks, owner), pool().cache(), fabric.background(), context.wake());
+            Optional<Permit> permit = pool().agent()
+                    .permit(Arrays.stream(load.blocks())
+                            .mapToObj(pool().cache()::block)
+                            .toList());
             Notice.PushRegistration registration = new Notice.PushRegistration(
                     source.requestId(),
                     new Notice.PushRegistration.Instance(
@@ -736,13 +755,9 @@ final class NixlWorker implements WorkerConnector {
                     load.blocks(),
                     new Notice.PushRegistration.Instance(
                             source.engineId(), source.host(), source.port(), source.tensorParallelSize()),
-                    context.pipelineParallelSize());
-            KvLayout there = owner.ranks().getFirst().info().layout();
-            int tokens = load.firstToken() + load.tokens();
-            // Which blocks the owner has taken is not needed for this.
-            NixlStep.Load anyBlocks = load.from(source.at(new int[there.blocksFor(tokens)]));
-            Push waiting = new Push(
-                    new PushedDigests(map(anyBlocks, owner), pool().cache(), fabric.background(), context.wake()));
+                    context.pipelineParallelSize(),
+                    permit.map(given -> OptionalLong.of(given.token())).orElseGet(OptionalLong::empty));
+            Push waiting = new Push(registration.attempt(), permit, digests);
             owner.ranks().forEach(remote -> waiting.awaited.add(remote.peer().name()));
             push = Optional.of(waiting);
             for (RemoteRank remote : owner.ranks()) {
@@ -754,7 +769,7 @@ final class NixlWorker implements WorkerConnector {
                 }
             }
             if (waiting.failure.isPresent()) {
-                giveUp(owner, waiting, now);
+                giveUp(owner, waiting);
             }
         }
 
@@ -764,23 +779,22 @@ final class NixlWorker implements WorkerConnector {
                 return false;
             }
             Push waiting = push.get();
-            String id = load.source().requestId();
-            if (text.equals(Pushes.FAILED + id)) {
+            if (text.equals(Pushes.FAILED + waiting.attempt)) {
                 waiting.awaited.remove(from);
                 waiting.failure =
                         waiting.failure.or(() -> Optional.of("the prefill instance does not push the blocks"));
                 return true;
             }
-            if (PushedBlocks.areOf(id, text)) {
+            if (PushedBlocks.areOf(waiting.attempt, text)) {
                 waiting.awaited.remove(from);
-                waiting.blocks = PushedBlocks.parse(text.substring((Pushes.DONE + id).length() + 1));
+                waiting.blocks = PushedBlocks.parse(text.substring((Pushes.DONE + waiting.attempt).length() + 1));
                 if (waiting.blocks.isEmpty()) {
                     waiting.failure =
                             waiting.failure.or(() -> Optional.of("what the push says of its blocks is no list"));
                 }
                 return true;
             }
-            if (text.equals(id + ":" + load.source().tensorParallelSize())) {
+            if (text.equals(load.source().requestId() + ":" + load.source().tensorParallelSize())) {
                 waiting.awaited.remove(from);
                 return true;
             }
@@ -795,7 +809,7 @@ final class NixlWorker implements WorkerConnector {
             for (int source = 0; source < ranks.size(); source++) {
                 if (ranks.get(source).peer().name().equals(from)) {
                     int rank = source;
-                    PushedDigests.Part.read(text, load.source().requestId())
+                    PushedDigests.Part.read(text, push.get().attempt)
                             .ifPresent(part -> push.get().digests.written(rank, part));
                 }
             }
@@ -806,20 +820,17 @@ final class NixlWorker implements WorkerConnector {
             if (!owner.isConnected() && waiting.failure.isEmpty()) {
                 waiting.failure = Optional.of("the peer is gone");
             }
-            // Our connection may be gone while it still has one to us, over which it writes.
-            for (RemoteRank remote : owner.ranks()) {
-                if (!remote.peer().alive()
-                        && waiting.awaited.remove(remote.peer().name())) {
-                    pool().agent().cutOff(remote.peer().name());
-                }
-            }
             if (waiting.failure.isEmpty() && (cancelled || now - deadline >= 0)) {
                 waiting.failure = Optional.of(cancelled ? "cancelled" : "the blocks were not pushed in time");
             }
             if (waiting.failure.isPresent() && !waiting.awaited.isEmpty()) {
-                giveUp(owner, waiting, now);
+                giveUp(owner, waiting);
             }
-            if (!waiting.awaited.isEmpty() || !waiting.digests.isIdle()) {
+            if (!waiting.awaited.isEmpty()) {
+                return false;
+            }
+            waiting.permit.ifPresent(Permit::close);
+            if (!waiting.digests.isIdle()) {
                 return false;
             }
             if (cancelled) {
@@ -834,15 +845,22 @@ final class NixlWorker implements WorkerConnector {
             return true;
         }
 
-        /** Asks the owner to stop, and after a while cuts it off, by which its writes end. */
-        private void giveUp(RemoteEngine owner, Push waiting, long now) {
-            if (waiting.gaveUp.isEmpty()) {
-                waiting.gaveUp = OptionalLong.of(now);
+        /** Asks the owner to stop; with a permit it has to. */
+        private void giveUp(RemoteEngine owner, Push waiting) {
+            if (!waiting.gaveUp) {
+                waiting.gaveUp = true;
+                waiting.permit.ifPresent(Permit::close);
                 if (owner.isOneOfOurs()) {
-                    tell(owner, (PUSH_CANCEL + load.source().requestId()).getBytes(StandardCharsets.UTF_8));
+                    tell(owner, (PUSH_CANCEL + waiting.attempt).getBytes(StandardCharsets.UTF_8));
                 }
-            } else if (now - waiting.gaveUp.getAsLong() >= settings.lease().toNanos()) {
-                waiting.awaited.removeIf(pool().agent()::cutOff);
+            }
+            if (waiting.permit.isPresent()) {
+                waiting.awaited.clear();
+            } else {
+                owner.ranks().stream()
+                        .map(RemoteRank::peer)
+                        .filter(peer -> !peer.alive())
+                        .forEach(peer -> waiting.awaited.remove(peer.name()));
             }
         }
 
@@ -943,15 +961,22 @@ final class NixlWorker implements WorkerConnector {
 
     /** Blocks that a peer is writing, or will. */
     private static final class Push {
+        /** {@link Notice.PushRegistration#attempt}. */
+        private final String attempt;
+        /** Open as long as anybody may write; empty where writes cannot be held back. */
+        private final Optional<Permit> permit;
+
         /** Names of the agents of which we have not heard that they are done. */
         private final Set<String> awaited = new HashSet<>();
 
         private Optional<PushedBlocks> blocks = Optional.empty();
         private Optional<String> failure = Optional.empty();
-        private OptionalLong gaveUp = OptionalLong.empty();
+        private boolean gaveUp;
         private final PushedDigests digests;
 
-        private Push(PushedDigests digests) {
+        private Push(String attempt, Optional<Permit> permit, PushedDigests digests) {
+            this.attempt = attempt;
+            this.permit = permit;
             this.digests = digests;
         }
 
@@ -975,10 +1000,10 @@ final class NixlWorker implements WorkerConnector {
 
     /** What the owner says of the blocks that it has pushed. */
     private record PushedBlocks(String prompt, int[] blocks, long[] generations) {
-        /** True if the message is about the blocks of exactly that request: its id may have colons, what follows it has one. */
-        private static boolean areOf(String requestId, String text) {
+        /** True if the message is about the blocks of exactly that attempt: its name may have colons, what follows it has one. */
+        private static boolean areOf(String attempt, String text) {
             int end = text.lastIndexOf(':', text.lastIndexOf(':') - 1);
-            return end >= 0 && text.substring(0, end).equals(Pushes.DONE + requestId);
+            return end >= 0 && text.substring(0, end).equals(Pushes.DONE + attempt);
         }
 
         private static Optional<PushedBlocks> parse(String text) {

@@ -3,11 +3,13 @@ package baton.connectors.nixl;
 import baton.kv.ConfigException;
 import baton.messages.MsgpackReader;
 import java.io.IOException;
+import java.math.BigInteger;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.OptionalLong;
 import org.jspecify.annotations.Nullable;
 import org.msgpack.core.MessageBufferPacker;
 import org.msgpack.core.MessagePack;
@@ -97,9 +99,15 @@ sealed interface Notice {
      * @param localBlockIds {@code local_block_ids}: blocks to write to, in the decode instance's only group of layers
      * @param prefill {@code remote_engine_id}, {@code remote_host}, {@code remote_port}, {@code remote_tp_size}
      * @param prefillPipelineSize {@code remote_pp_size}
+     * @param permit {@code baton_permit}, which vLLM skips: token of the permit to write to these blocks, where one is needed
      */
     record PushRegistration(
-            String requestId, Instance decode, int[] localBlockIds, Instance prefill, int prefillPipelineSize)
+            String requestId,
+            Instance decode,
+            int[] localBlockIds,
+            Instance prefill,
+            int prefillPipelineSize,
+            OptionalLong permit)
             implements Notice {
         private static final String WHAT = "PUSH_REG";
 
@@ -120,11 +128,18 @@ sealed interface Notice {
             }
         }
 
+        /** How ours name it to each other: those with a permit of a request are several, and one's end must not be taken for another's. */
+        String attempt() {
+            return permit.isPresent() ? requestId + "#%016x".formatted(permit.getAsLong()) : requestId;
+        }
+
         @Override
         public byte[] encode() {
             try (MessageBufferPacker packer = MessagePack.newDefaultBufferPacker()) {
                 packer.writePayload(PUSH_REGISTRATION.getBytes(StandardCharsets.US_ASCII));
-                packer.packMapHeader(11).packString("request_id").packString(requestId);
+                packer.packMapHeader(permit.isPresent() ? 12 : 11)
+                        .packString("request_id")
+                        .packString(requestId);
                 decode.pack(packer, "decode_");
                 packer.packString("decode_tp_size").packInt(decode.tensorParallelSize());
                 packer.packString("local_block_ids").packArrayHeader(1).packArrayHeader(localBlockIds.length);
@@ -134,6 +149,10 @@ sealed interface Notice {
                 prefill.pack(packer, "remote_");
                 packer.packString("remote_tp_size").packInt(prefill.tensorParallelSize());
                 packer.packString("remote_pp_size").packInt(prefillPipelineSize);
+                if (permit.isPresent()) {
+                    packer.packString("baton_permit")
+                            .packBigInteger(new BigInteger(Long.toUnsignedString(permit.getAsLong())));
+                }
                 return packer.toByteArray();
             } catch (IOException e) {
                 throw new AssertionError("memory takes what is written", e);
@@ -150,6 +169,7 @@ sealed interface Notice {
                     case "decode_port", "remote_port" -> fields.put(name, value.integer(field, 1, 65_535));
                     case "decode_tp_size", "remote_tp_size", "remote_pp_size" ->
                         fields.put(name, value.integer(field, 1, 65_535));
+                    case "baton_permit" -> fields.put(name, value.unsigned(field));
                     case "local_block_ids" -> {
                         int groups = value.array(field);
                         if (groups != 1) {
@@ -168,7 +188,8 @@ sealed interface Notice {
                     Instance.of("decode_", fields),
                     need(fields, "local_block_ids", int[].class),
                     Instance.of("remote_", fields),
-                    need(fields, "remote_pp_size", Integer.class));
+                    need(fields, "remote_pp_size", Integer.class),
+                    fields.get("baton_permit") instanceof Long permit ? OptionalLong.of(permit) : OptionalLong.empty());
         }
 
         private static <T> T need(Map<String, Object> fields, String name, Class<T> type) {

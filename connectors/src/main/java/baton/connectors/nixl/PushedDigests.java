@@ -45,9 +45,9 @@ final class PushedDigests {
 
     /** That the layers {@code [firstLayer, endLayer)} of some pieces of a load have been written. */
     record Part(int firstLayer, int endLayer, int firstPiece, int endPiece) {
-        /** @param requestId of the load, as its registration has it */
-        String encode(String requestId) {
-            return PART + requestId + ":" + firstLayer + ":" + endLayer + ":" + firstPiece + ":" + endPiece;
+        /** @param attempt of the load's registration */
+        String encode(String attempt) {
+            return PART + attempt + ":" + firstLayer + ":" + endLayer + ":" + firstPiece + ":" + endPiece;
         }
 
         static boolean is(String message) {
@@ -55,8 +55,8 @@ final class PushedDigests {
         }
 
         /** Empty if the message is not of that load, or makes no sense. */
-        static Optional<Part> read(String message, String requestId) {
-            String prefix = PART + requestId + ":";
+        static Optional<Part> read(String message, String attempt) {
+            String prefix = PART + attempt + ":";
             if (!message.startsWith(prefix)) {
                 return Optional.empty();
             }

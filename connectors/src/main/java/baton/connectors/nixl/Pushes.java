@@ -20,6 +20,7 @@ import java.util.Iterator;
 import java.util.List;
 import java.util.Objects;
 import java.util.Optional;
+import java.util.OptionalLong;
 import java.util.Set;
 import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
@@ -35,6 +36,9 @@ import org.slf4j.LoggerFactory;
  * was complete before the target came, at once, be it in the middle of a step. When all of a target's writes are done it hears so, with the generations of the
  * blocks, and checks them by their seals as after a read. It hears as well if it will never be so; then nothing is being written
  * any more.
+ *
+ * With a permit (NixlWorker) a target need not hear that nothing is written any more: where it has closed the permit, writes are refused,
+ * which ends this target and nothing else. So our connection may break as well: all is written again over the next one.
  */
 
 /** The blocks that one rank pushes. */
@@ -89,7 +93,9 @@ final class Pushes {
     private final class Target {
         private final Notice.PushRegistration registration;
         private final String agentName;
-        private final long since;
+        /** Whom it met before has gone. */
+        private long since;
+
         private final long deadline;
         private Optional<RemoteEngine> engine = Optional.empty();
         private Optional<RemoteRank> remote = Optional.empty();
@@ -103,6 +109,9 @@ final class Pushes {
         private Optional<String> sourceId = Optional.empty();
 
         private Optional<String> failure = Optional.empty();
+        /** It does not wait to hear of its end. */
+        private boolean leftAlone;
+
         private boolean over;
 
         private Target(Notice.PushRegistration registration, String agentName, long now) {
@@ -117,6 +126,29 @@ final class Pushes {
             Optional<Source> source = sourceId.map(sources::get);
             source.ifPresent(found -> found.askedBy.add(agentName));
             return source.orElse(null);
+        }
+
+        /** Our connection to it has ended, and another one will do as well. */
+        private boolean isToBeMetAgain(long now) {
+            return registration.permit().isPresent()
+                    && remote.filter(known -> !known.peer().alive()).isPresent()
+                    && !leftAlone
+                    && now - deadline < 0
+                    && !agent.isGone(agentName);
+        }
+
+        private void meetAgain(long now) {
+            restart();
+            engine.ifPresent(known -> known.release(now));
+            engine = Optional.empty();
+            remote = Optional.empty();
+            since = now;
+        }
+
+        private boolean isOf(String requestId) {
+            return sourceId.map(requestId::equals)
+                    .orElse(registration.requestId().equals(requestId)
+                            || registration.requestId().equals(RequestMap.commonId(requestId)));
         }
 
         private void fail(String why) {
@@ -160,13 +192,18 @@ final class Pushes {
     // ---- what is asked for
 
     void register(Notice.PushRegistration registration, String from) {
-        // Where one has failed, this is the next attempt; it is answered after that one.
-        boolean known = targets.stream()
-                .anyMatch(target -> target.failure.isEmpty()
-                        && target.agentName.equals(from)
-                        && target.registration.requestId().equals(registration.requestId()));
-        if (known) {
-            return;
+        for (Target target : targets) {
+            // Where one has failed, this is the next attempt; it is answered after that one.
+            if (target.failure.isEmpty()
+                    && target.agentName.equals(from)
+                    && target.registration.requestId().equals(registration.requestId())) {
+                if (target.registration.attempt().equals(registration.attempt())) {
+                    return;
+                }
+                // That it has given up could not be heard.
+                target.leftAlone = true;
+                target.fail("another attempt takes its place");
+            }
         }
         if (targets.size() >= MOST_TARGETS) {
             log.warn("A push of request {} to {} is refused: too many wait", registration.requestId(), from);
@@ -175,10 +212,11 @@ final class Pushes {
         targets.add(new Target(registration, from, ticker.nanos()));
     }
 
-    /** The target does not want the blocks any more. It is told when nothing is written any more. */
-    void cancel(String requestId, String from) {
+    /** The target does not want the blocks any more. If it has no permit to close, it is told when nothing is written any more. */
+    void cancel(String attempt, String from) {
         for (Target target : targets) {
-            if (target.agentName.equals(from) && target.registration.requestId().equals(requestId)) {
+            if (target.agentName.equals(from) && target.registration.attempt().equals(attempt)) {
+                target.leftAlone = target.registration.permit().isPresent();
                 target.fail("cancelled");
             }
         }
@@ -235,19 +273,29 @@ final class Pushes {
         }
     }
 
-    /** The request's blocks are given to others, though somebody may still come for them. */
+    /** The request's blocks are given to others, or it never had any, though somebody may still come for them. */
     void giveUp(String requestId, long now) {
+        Set<String> answered = new HashSet<>();
         Source source = sources.get(requestId);
         if (source != null) {
+            answered.addAll(source.askedBy);
             forget(requestId);
-            gone.remove(requestId);
-            gone.put(
-                    requestId,
-                    new Gone(
-                            requestId,
-                            source.askedBy,
-                            now + settings.pushRegistrationTimeout().toNanos()));
+        } else {
+            // Who is not known yet is answered then.
+            for (Target target : targets) {
+                if (isOneOfOurs(target) && target.source() == null && target.isOf(requestId)) {
+                    answered.add(target.agentName);
+                    target.fail(GIVEN_UP);
+                }
+            }
         }
+        gone.remove(requestId);
+        gone.put(
+                requestId,
+                new Gone(
+                        requestId,
+                        answered,
+                        now + settings.pushRegistrationTimeout().toNanos()));
     }
 
     /** @param id of a request, or what its two legs' ids have in common */
@@ -288,6 +336,9 @@ final class Pushes {
                 return;
             }
         }
+        if (target.isToBeMetAgain(now)) {
+            target.meetAgain(now);
+        }
         if (target.remote.isEmpty() && !connect(target, meeting, now)) {
             return;
         }
@@ -300,7 +351,7 @@ final class Pushes {
         if (target.failure.isEmpty() && source != null) {
             write(target, source, source.complete, 0, self.layout().layers());
         }
-        settle(target, source);
+        settle(target, source, now);
     }
 
     private boolean connect(Target target, Meeting meeting, long now) {
@@ -373,10 +424,13 @@ final class Pushes {
                 Optional<byte[]> written = remote.info().life().isEmpty()
                         ? Optional.empty()
                         : Optional.of(new PushedDigests.Part(layer, end, Math.min(target.begun[layer], pieces), pieces)
-                                .encode(target.registration.requestId())
+                                .encode(target.registration.attempt())
                                 .getBytes(StandardCharsets.UTF_8));
-                Transfer transfer =
-                        agent.start(Operation.WRITE, remote.peer(), ranges, written, settings.transferTimeout());
+                OptionalLong permit = target.registration.permit();
+                Duration timeout = settings.transferTimeout();
+                Transfer transfer = permit.isPresent()
+                        ? agent.write(remote.peer(), permit.getAsLong(), ranges, written, timeout)
+                        : agent.start(Operation.WRITE, remote.peer(), ranges, written, timeout);
                 target.writes.add(new Write(transfer, ranges.size(), Duration.ofNanos(ticker.nanos() - before)));
             }
             Arrays.fill(target.begun, layer, end, Math.max(target.begun[layer], pieces));
@@ -449,7 +503,7 @@ final class Pushes {
         return write.transfer().state() instanceof Transfer.State.Failed;
     }
 
-    private void settle(Target target, @Nullable Source source) {
+    private void settle(Target target, @Nullable Source source, long now) {
         for (Iterator<Write> all = target.writes.iterator(); all.hasNext(); ) {
             Write write = all.next();
             switch (write.transfer().state()) {
@@ -468,7 +522,9 @@ final class Pushes {
                                 message,
                                 target.registration.requestId(),
                                 target.agentName);
-                        target.fail(cause + ": " + message);
+                        if (!target.isToBeMetAgain(now)) {
+                            target.fail(cause + ": " + message);
+                        }
                     }
                 }
             }
@@ -477,15 +533,14 @@ final class Pushes {
             return;
         }
         if (target.failure.isPresent()) {
-            if (isOneOfOurs(target)) {
-                tell(target, FAILED + target.registration.requestId());
-            }
-            target.over = true;
+            target.over = target.leftAlone
+                    || !isOneOfOurs(target)
+                    || tell(target, FAILED + target.registration.attempt())
+                    || !target.isToBeMetAgain(now);
         } else if (source != null && source.complete >= source.promptLength && target.map.isPresent()) {
             int pieces = target.map.get().pieces().size();
             if (Arrays.stream(target.begun).allMatch(begun -> begun >= pieces)) {
-                tell(target, done(target, source));
-                target.over = true;
+                target.over = tell(target, done(target, source)) || !target.isToBeMetAgain(now);
             }
         }
     }
@@ -496,12 +551,11 @@ final class Pushes {
 
     /** To one of ours with what it needs to check that these are its blocks: the prompt, and the generations of the blocks. */
     private String done(Target target, Source source) {
-        String id = target.registration.requestId();
         if (!isOneOfOurs(target)) {
-            return id + ":" + self.tensorParallelSize();
+            return target.registration.requestId() + ":" + self.tensorParallelSize();
         }
         return DONE
-                + id
+                + target.registration.attempt()
                 + ":"
                 + source.prompt
                 + ":"
@@ -510,17 +564,22 @@ final class Pushes {
                         .collect(Collectors.joining(","));
     }
 
-    private void tell(Target target, String text) {
-        target.remote.filter(remote -> remote.peer().alive()).ifPresent(remote -> {
-            try {
-                agent.notify(remote.peer(), text.getBytes(StandardCharsets.UTF_8));
-            } catch (TransferException e) {
-                stats.count("vllm:nixl_num_failed_notifications");
-                log.warn(
-                        "NIXL transfer failure: notification_failed. {} | Context: {to={}}",
-                        e.getMessage(),
-                        target.agentName);
+    /** False if it cannot be told. */
+    private boolean tell(Target target, String text) {
+        Optional<RemoteRank> alive =
+                target.remote.filter(remote -> remote.peer().alive());
+        try {
+            if (alive.isPresent()) {
+                agent.notify(alive.get().peer(), text.getBytes(StandardCharsets.UTF_8));
+                return true;
             }
-        });
+        } catch (TransferException e) {
+            stats.count("vllm:nixl_num_failed_notifications");
+            log.warn(
+                    "NIXL transfer failure: notification_failed. {} | Context: {to={}}",
+                    e.getMessage(),
+                    target.agentName);
+        }
+        return false;
     }
 }

@@ -41,7 +41,8 @@ final class RemoteEngine {
             if (scratch.isEmpty()) {
                 Fabric.Memory memory = fabric.allocate(slots * Seals.entryBytes(info.layout()));
                 try {
-                    scratch = Optional.of(new Scratch(memory, agent.register(memory.region())));
+                    scratch = Optional.of(
+                            new Scratch(memory, agent.register(memory.region().withPermitsOnly())));
                 } catch (TransferException | RuntimeException e) {
                     memory.close();
                     throw e;

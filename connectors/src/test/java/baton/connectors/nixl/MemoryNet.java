@@ -23,6 +23,7 @@ import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.Executor;
 import java.util.function.Consumer;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Agents, side channels and threads in memory, for one thread. Transfers and background work happen at once, or, while
@@ -36,6 +37,7 @@ final class MemoryNet {
     private boolean held;
     private int names;
     private int lastPort = 7000;
+    private long tokens;
     /** Called before and after each range is copied. */
     private Runnable beforeCopy = () -> {};
 
@@ -102,6 +104,19 @@ final class MemoryNet {
             agents.remove(agent.name);
         });
         fabric.ports.forEach(servers::remove);
+    }
+
+    /** The connections that one process has opened to the other are broken; those the other way are not. */
+    void disconnect(MemoryFabric from, MemoryFabric to) {
+        for (Agent one : from.agents) {
+            to.agents.forEach(
+                    other -> Optional.ofNullable(one.peers.get(other.name)).ifPresent(TransferAgent.Peer::close));
+        }
+    }
+
+    /** Permits that are not closed. */
+    int permits(MemoryFabric of) {
+        return of.agents.stream().mapToInt(agent -> agent.permits.size()).sum();
     }
 
     /** Anyone's message to the agents of a fabric. */
@@ -213,12 +228,11 @@ final class MemoryNet {
 
     private final class Agent implements TransferAgent {
         private final String name;
-        private final List<MemorySegment> regions = new ArrayList<>();
+        private final List<Region> regions = new ArrayList<>();
+        private final Map<Long, List<MemorySegment>> permits = new HashMap<>();
         private final List<Notification> inbox = new ArrayList<>();
         /** By name; as long as one lives, whoever connects is given the same. */
         private final Map<String, Peer> peers = new HashMap<>();
-
-        private final Set<String> cutOff = new HashSet<>();
 
         private Agent(String name) {
             this.name = name;
@@ -231,8 +245,8 @@ final class MemoryNet {
 
         @Override
         public Registration register(Region region) {
-            regions.add(region.memory());
-            return () -> regions.remove(region.memory());
+            regions.add(region);
+            return () -> regions.remove(region);
         }
 
         @Override
@@ -243,7 +257,7 @@ final class MemoryNet {
         @Override
         public Peer connect(byte[] metadata, Duration timeout) throws TransferException {
             String peer = new String(metadata, StandardCharsets.UTF_8);
-            if (!agents.containsKey(peer) || cutOff.contains(peer)) {
+            if (!agents.containsKey(peer)) {
                 throw new TransferException(peer + " does not answer");
             }
             Peer known = peers.get(peer);
@@ -275,9 +289,37 @@ final class MemoryNet {
         @Override
         public Transfer start(
                 Operation operation, Peer peer, List<Range> ranges, Optional<byte[]> notification, Duration timeout) {
-            Move move = new Move(this, operation, peer, ranges, notification);
+            return move(operation, peer, 0, ranges, notification);
+        }
+
+        @Override
+        public Transfer write(
+                Peer peer, long permit, List<Range> ranges, Optional<byte[]> notification, Duration timeout) {
+            return move(Operation.WRITE, peer, permit, ranges, notification);
+        }
+
+        private Transfer move(
+                Operation operation, Peer peer, long permit, List<Range> ranges, Optional<byte[]> notification) {
+            Move move = new Move(this, operation, peer, permit, ranges, notification);
             later(move::run);
             return move;
+        }
+
+        @Override
+        public Optional<Permit> permit(List<MemorySegment> memory) {
+            long token = ++tokens;
+            permits.put(token, List.copyOf(memory));
+            return Optional.of(new Permit() {
+                @Override
+                public long token() {
+                    return token;
+                }
+
+                @Override
+                public void close() {
+                    permits.remove(token);
+                }
+            });
         }
 
         @Override
@@ -298,14 +340,14 @@ final class MemoryNet {
         }
 
         @Override
-        public boolean cutOff(String other) {
-            cutOff.add(other);
-            return true;
+        public boolean isGone(String other) {
+            Agent agent = agents.get(other);
+            return gone.contains(other)
+                    || agent != null && isDisconnected(peers.get(other)) && isDisconnected(agent.peers.get(name));
         }
 
-        @Override
-        public boolean isGone(String other) {
-            return gone.contains(other);
+        private static boolean isDisconnected(@Nullable Peer peer) {
+            return peer == null || !peer.alive();
         }
 
         @Override
@@ -315,13 +357,32 @@ final class MemoryNet {
         }
 
         private MemorySegment at(long address, long bytes) {
-            for (MemorySegment region : regions) {
-                long offset = address - region.address();
-                if (offset >= 0 && offset + bytes <= region.byteSize()) {
-                    return region.asSlice(offset, bytes);
+            for (Region region : regions) {
+                if (holds(region.memory(), address, bytes)) {
+                    return region.memory().asSlice(address - region.memory().address(), bytes);
                 }
             }
             throw new IllegalArgumentException("not registered");
+        }
+
+        /** As {@link #at}, for a write of a peer. */
+        private MemorySegment at(long address, long bytes, long permit) {
+            boolean needed =
+                    regions.stream().anyMatch(region -> region.needsPermit() && holds(region.memory(), address, bytes));
+            if (needed) {
+                List<MemorySegment> permitted = permits.getOrDefault(permit, List.of());
+                for (long byteAt = address; byteAt < address + bytes; byteAt++) {
+                    long here = byteAt;
+                    if (permitted.stream().noneMatch(each -> holds(each, here, 1))) {
+                        throw new IllegalArgumentException("not permitted");
+                    }
+                }
+            }
+            return at(address, bytes);
+        }
+
+        private static boolean holds(MemorySegment memory, long address, long bytes) {
+            return address >= memory.address() && address + bytes <= memory.address() + memory.byteSize();
         }
     }
 
@@ -329,6 +390,7 @@ final class MemoryNet {
         private final Agent own;
         private final TransferAgent.Operation operation;
         private final TransferAgent.Peer peer;
+        private final long permit;
         private final List<Range> ranges;
         private final Optional<byte[]> notification;
         private State state = new State.UnderWay();
@@ -337,11 +399,13 @@ final class MemoryNet {
                 Agent own,
                 TransferAgent.Operation operation,
                 TransferAgent.Peer peer,
+                long permit,
                 List<Range> ranges,
                 Optional<byte[]> notification) {
             this.own = own;
             this.operation = operation;
             this.peer = peer;
+            this.permit = permit;
             this.ranges = ranges;
             this.notification = notification;
         }
@@ -360,8 +424,11 @@ final class MemoryNet {
                 for (Range range : ranges) {
                     beforeCopy.run();
                     MemorySegment local = own.at(range.local(), range.bytes());
-                    MemorySegment remote = other.at(range.remote(), range.bytes());
-                    if (operation == TransferAgent.Operation.READ) {
+                    boolean reads = operation == TransferAgent.Operation.READ;
+                    MemorySegment remote = reads
+                            ? other.at(range.remote(), range.bytes())
+                            : other.at(range.remote(), range.bytes(), permit);
+                    if (reads) {
                         local.copyFrom(remote);
                     } else {
                         remote.copyFrom(local);

@@ -45,6 +45,9 @@ class MessagesTest {
             + "b072656d6f74655f656e67696e655f6964a3702d31ab72656d6f74655f686f7374a96c6f63616c686f7374ab72656d6f74655f706f7274cd15e0"
             + "ae72656d6f74655f74705f73697a6501ae72656d6f74655f70705f73697a6501";
 
+    private static final String PUSH_WITH_PERMIT =
+            PUSH.replace("3a8baa", "3a8caa") + "ac6261746f6e5f7065726d6974cffffffffffffffffe";
+
     private static final Metadata OF_VLLM = new Metadata(
             "engine-1",
             new byte[] {0, 'a', 'g', 'e', 'n', 't', -1},
@@ -123,8 +126,18 @@ class MessagesTest {
                         new Instance("d-1", "127.0.0.1", 5601, 2),
                         new int[] {1, 2, 300},
                         new Instance("p-1", "localhost", 5600, 1),
-                        1),
+                        1,
+                        OptionalLong.empty()),
                 hex(PUSH));
+        same(
+                new PushRegistration(
+                        "cmpl-1-0-0123abcd",
+                        new Instance("d-1", "127.0.0.1", 5601, 2),
+                        new int[] {1, 2, 300},
+                        new Instance("p-1", "localhost", 5600, 1),
+                        1,
+                        OptionalLong.of(-2)),
+                hex(PUSH_WITH_PERMIT));
     }
 
     private static void same(Notice notice, byte[] bytes) {
@@ -146,6 +159,7 @@ class MessagesTest {
         refused(Notice::read, PUSH.replace("cd15e1", "cd0000"), "PUSH_REG.decode_port: is 0, must be 1 to 65535");
         refused(Notice::read, PUSH.replace("91930102cd012c", "920102"), "PUSH_REG.local_block_ids: has 2 groups");
         refused(Notice::read, PUSH.replace("930102cd012c", "9301ffcd012c"), "PUSH_REG.local_block_ids: is -1");
+        refused(Notice::read, PUSH_WITH_PERMIT.replace("cffffffffffffffffe", "c0"), "PUSH_REG.baton_permit: is not");
     }
 
     @Test
@@ -195,7 +209,7 @@ class MessagesTest {
                 hex(CLOCK),
                 hex(PAYLOAD),
                 hex(METADATA),
-                hex(PUSH),
+                hex(PUSH_WITH_PERMIT),
                 ours(OptionalLong.of(5)).encode(),
                 text("HB:a,b"),
                 text("r:1"));
