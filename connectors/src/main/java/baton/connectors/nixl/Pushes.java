@@ -337,6 +337,10 @@ final class Pushes {
             }
         }
         if (target.isToBeMetAgain(now)) {
+            settle(target, target.source(), now);
+            if (!target.writes.isEmpty()) {
+                return;
+            }
             target.meetAgain(now);
         }
         if (target.remote.isEmpty() && !connect(target, meeting, now)) {

@@ -35,6 +35,7 @@ final class MemoryNet {
     private final Deque<Runnable> waiting = new ArrayDeque<>();
     private final Set<String> gone = new HashSet<>();
     private boolean held;
+    private boolean permits = true;
     private int names;
     private int lastPort = 7000;
     private long tokens;
@@ -48,6 +49,7 @@ final class MemoryNet {
     private Consumer<Rank> beforeAnswer = _ -> {};
 
     private final List<String> notified = new ArrayList<>();
+    private final List<Move> written = new ArrayList<>();
 
     void hold(boolean on) {
         held = on;
@@ -112,6 +114,18 @@ final class MemoryNet {
             to.agents.forEach(
                     other -> Optional.ofNullable(one.peers.get(other.name)).ifPresent(TransferAgent.Peer::close));
         }
+    }
+
+    /** Agents have no permits from now on, as NIXL's. */
+    void withoutPermits() {
+        permits = false;
+    }
+
+    /** Has every write that was done be done again: how many there were. */
+    int repeatWrites() {
+        List<Move> again = List.copyOf(written);
+        again.forEach(Move::repeat);
+        return again.size();
     }
 
     /** Permits that are not closed. */
@@ -307,6 +321,9 @@ final class MemoryNet {
 
         @Override
         public Optional<Permit> permit(List<MemorySegment> memory) {
+            if (!MemoryNet.this.permits) {
+                return Optional.empty();
+            }
             long token = ++tokens;
             permits.put(token, List.copyOf(memory));
             return Optional.of(new Permit() {
@@ -367,8 +384,9 @@ final class MemoryNet {
 
         /** As {@link #at}, for a write of a peer. */
         private MemorySegment at(long address, long bytes, long permit) {
-            boolean needed =
-                    regions.stream().anyMatch(region -> region.needsPermit() && holds(region.memory(), address, bytes));
+            boolean needed = MemoryNet.this.permits
+                    && regions.stream()
+                            .anyMatch(region -> region.needsPermit() && holds(region.memory(), address, bytes));
             if (needed) {
                 List<MemorySegment> permitted = permits.getOrDefault(permit, List.of());
                 for (long byteAt = address; byteAt < address + bytes; byteAt++) {
@@ -442,6 +460,14 @@ final class MemoryNet {
             }
             notification.ifPresent(message -> other.inbox.add(new TransferAgent.Notification(own.name, message)));
             state = new State.Done(bytes, Duration.ofNanos(1000));
+            if (operation == TransferAgent.Operation.WRITE) {
+                written.add(this);
+            }
+        }
+
+        private void repeat() {
+            state = new State.UnderWay();
+            run();
         }
 
         @Override

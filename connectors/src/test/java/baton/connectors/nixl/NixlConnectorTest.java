@@ -454,6 +454,35 @@ class NixlConnectorTest {
         assertThat(decode.usedBlocks()).isZero();
     }
 
+    @ParameterizedTest
+    @ValueSource(booleans = {true, false})
+    void afterABrokenConnectionTheNextRequestIsRead(boolean bothWays) {
+        JsonFields params = prefilled("p-1", 9);
+        net.hold(true);
+        Running running = decode.admit(request("d-1", 9).withKvTransferParams(params), 0);
+        step(decode);
+        net.run();
+        step(decode);
+        net.disconnect(decodeFabric, prefillFabric);
+        if (bothWays) {
+            net.disconnect(prefillFabric, decodeFabric);
+        }
+        net.hold(false);
+        load(running);
+        assertThat(running.computedTokens()).isZero();
+        completes(running);
+        for (int i = 2; i < 4; i++) {
+            ticker.advance(Duration.ofMillis(1));
+            Running next = decode.admit(request("d-" + i, 9).withKvTransferParams(prefilled("p-" + i, 9)), 0);
+            load(next);
+            assertThat(next.computedTokens()).isEqualTo(8);
+            completes(next);
+        }
+        ticker.advance(Duration.ofSeconds(31));
+        allBlocksAreBack();
+        assertThat(rejections()).isEmpty();
+    }
+
     @Test
     void aHandshakeThatIsNeverAnsweredEndsInTime() {
         JsonFields params = prefilled("p-1", 9);

@@ -17,9 +17,12 @@ import baton.testkit.FakeEngine.Running;
 import baton.testkit.FakeEngine.Share;
 import baton.testkit.FakeKvRequest;
 import baton.testkit.VirtualTicker;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Optional;
 import java.util.Set;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
@@ -167,6 +170,7 @@ class WrittenBlocksTest {
         steps(4);
         assertThat(decode.usedBlocks()).isZero();
         assertThat(prefill.usedBlocks()).isZero();
+        assertThat(net.permits(decodeFabric)).isZero();
     }
 
     @ParameterizedTest
@@ -475,7 +479,51 @@ class WrittenBlocksTest {
     }
 
     @Test
-    void anAbortEndsThePushBeforeTheBlocksAreFreed() {
+    void anAbortEndsThePushAtOnceAndALateWriteChangesNothing() {
+        Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
+        steps(2);
+        Running first = prefill.admit(atPrefill("r", 9), 0);
+        net.hold(true);
+        prefill.step(new Share(first, 9));
+        prefill.end(first, RequestEnd.LENGTH);
+        step(prefill);
+        assertThat(net.waiting()).isPositive();
+        decode.end(running, RequestEnd.ABORTED);
+        step(decode);
+        assertThat(running.isFreed()).isTrue();
+        decode.cache().memory().fill((byte) 0x55);
+        net.hold(false);
+        assertThat(isUntouched()).isTrue();
+        allBlocksAreBack();
+        assertThat(isUntouched()).isTrue();
+    }
+
+    /** Since the decode pool was filled with this. */
+    private boolean isUntouched() {
+        MemorySegment pool = decode.cache().memory();
+        return pool.get(ValueLayout.JAVA_BYTE, 0) == 0x55
+                && pool.asSlice(1).mismatch(pool.asSlice(0, pool.byteSize() - 1)) == -1;
+    }
+
+    /** It has the blocks, and what was told to be done with them comes once more. */
+    @Test
+    void aWriteThatComesAgainChangesNothing() {
+        Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
+        steps(2);
+        prefills("r");
+        loads(running);
+        assertThat(decode.holds(running, 0, 8)).isTrue();
+        prefill.cache().memory().fill((byte) 0x33);
+        assertThat(net.repeatWrites()).isPositive();
+        assertThat(decode.holds(running, 0, 8)).isTrue();
+        decode.resume(running);
+        decode.end(running, RequestEnd.ABORTED);
+        allBlocksAreBack();
+    }
+
+    @Test
+    void whereThereAreNoPermitsAnAbortEndsThePushBeforeTheBlocksAreFreed() {
+        net.withoutPermits();
         Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
         steps(2);
         Running first = prefill.admit(atPrefill("r", 9), 0);
@@ -488,6 +536,121 @@ class WrittenBlocksTest {
         // The prefill instance has not said yet that it does not write any more.
         assertThat(running.isFreed()).isFalse();
         net.hold(false);
+        allBlocksAreBack();
+    }
+
+    @Test
+    void whereThereAreNoPermitsNothingIsFreedUntilThePrefillInstanceAnswers() {
+        net.withoutPermits();
+        Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
+        steps(2);
+        decode.end(running, RequestEnd.ABORTED);
+        step(decode);
+        ticker.advance(Duration.ofSeconds(100));
+        step(decode);
+        assertThat(running.isFreed()).isFalse();
+        allBlocksAreBack();
+    }
+
+    /** The prefill instance goes on writing, over its own connection. */
+    @Test
+    void aLoadWhoseConnectionBreaksIsOverAndTheNextOneIsWritten() {
+        Running running = decode.admit(atDecode("cmpl-r-0-0badcafe", 9).withKvTransferParams(whereToLook(1)), 0);
+        steps(2);
+        Running first = prefill.admit(atPrefill("cmpl-r-0-deadbeef", 9), 0);
+        prefill.step(new Share(first, 4));
+        net.disconnect(decodeFabric, prefillFabric);
+        ticker.advance(Duration.ofMillis(1));
+        step(decode);
+        assertThat(running.isLoading()).isFalse();
+        assertThat(running.computedTokens()).isZero();
+        decode.end(running, RequestEnd.ABORTED);
+        decode.cache().memory().fill((byte) 0x55);
+        // The same again; the prefill instance does not know that the first has ended.
+        Running again = decode.admit(atDecode("cmpl-r-0-fadedcab", 9).withKvTransferParams(whereToLook(1)), 0);
+        prefill.step(new Share(first, 5));
+        assertThat(isUntouched()).isTrue();
+        prefill.end(first, RequestEnd.LENGTH);
+        completes(again, 8);
+        Running other = decode.admit(atDecode("cmpl-s-0-0badcafe", 9).withKvTransferParams(whereToLook(1)), 0);
+        steps(2);
+        prefills("cmpl-s-0-deadbeef");
+        completes(other, 8);
+        allBlocksAreBack();
+        assertThat(rejections()).isEmpty();
+    }
+
+    @ParameterizedTest
+    @ValueSource(ints = {0, 4, 9})
+    void aPrefillInstanceWhoseConnectionBreaksWritesOverTheNextOne(int before) {
+        Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
+        steps(2);
+        Running first = prefill.admit(atPrefill("r", 9), 0);
+        if (before > 0) {
+            net.hold(true);
+            prefill.step(new Share(first, before));
+        }
+        net.disconnect(prefillFabric, decodeFabric);
+        net.hold(false);
+        ticker.advance(Duration.ofMillis(1));
+        if (before < 9) {
+            prefill.step(new Share(first, 9 - before));
+        }
+        prefill.end(first, RequestEnd.LENGTH);
+        completes(running, 8);
+        allBlocksAreBack();
+        assertThat(rejections()).isEmpty();
+    }
+
+    @Test
+    void whenBothConnectionsBreakTheNextRequestsAreWrittenAndRead() {
+        Running running = decode.admit(atDecode("r-1", 9).withKvTransferParams(whereToLook(1)), 0);
+        steps(2);
+        Running first = prefill.admit(atPrefill("r-1", 9), 0);
+        net.hold(true);
+        prefill.step(new Share(first, 9));
+        net.disconnect(prefillFabric, decodeFabric);
+        net.disconnect(decodeFabric, prefillFabric);
+        net.hold(false);
+        ticker.advance(Duration.ofMillis(1));
+        step(decode);
+        assertThat(running.isLoading()).isFalse();
+        decode.end(running, RequestEnd.ABORTED);
+        prefill.end(first, RequestEnd.LENGTH);
+        for (int i = 2; i < 5; i++) {
+            Running written = decode.admit(atDecode("r-" + i, 9).withKvTransferParams(whereToLook(1)), 0);
+            steps(2);
+            prefills("r-" + i);
+            completes(written, 8);
+            Running named = prefill.admit(atPrefill("n-" + i, 9), 0);
+            prefill.step(new Share(named, 9));
+            JsonFields params = prefill.end(named, RequestEnd.LENGTH).orElseThrow();
+            completes(decode.admit(atDecode("m-" + i, 9).withKvTransferParams(params), 0), 8);
+        }
+        ticker.advance(Duration.ofSeconds(31));
+        allBlocksAreBack();
+        assertThat(rejections()).isEmpty();
+    }
+
+    @ParameterizedTest
+    @ValueSource(booleans = {true, false})
+    void whoAsksForARequestThatWasAbortedBeforeItWasScheduledIsToldSo(boolean askedBefore) {
+        FakeKvRequest asking = atDecode("cmpl-r-0-0badcafe", 9).withKvTransferParams(whereToLook(1));
+        Optional<Running> early = askedBefore ? Optional.of(decode.admit(asking, 0)) : Optional.empty();
+        steps(2);
+        FakeKvRequest queued = atPrefill("cmpl-r-0-deadbeef", 9);
+        prefill.scheduler().onNewRequest(queued);
+        step(prefill);
+        prefill.scheduler().onFinished(queued, RequestEnd.ABORTED, new int[0]);
+        assertThat(prefill.scheduler().hasPendingWork()).isTrue();
+        step(prefill);
+        completes(early.orElseGet(() -> decode.admit(asking, 0)), 0);
+        // The next attempt is another matter.
+        Running again = decode.admit(atDecode("cmpl-r-0-fadedcab", 9).withKvTransferParams(whereToLook(1)), 0);
+        steps(2);
+        assertThat(again.isLoading()).isTrue();
+        prefills("cmpl-r-0-fadedace");
+        completes(again, 8);
         allBlocksAreBack();
     }
 
