@@ -14,6 +14,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.PriorityQueue;
 import java.util.TreeMap;
+import java.util.function.BooleanSupplier;
 import java.util.random.RandomGenerator;
 
 /*
@@ -78,7 +79,7 @@ public final class SimNetwork {
 
     private final Ticker ticker;
     private final RandomGenerator random;
-    private final Faults faults;
+    private Faults faults;
     private final long leastNanos;
     private final long mostNanos;
     private final Map<String, Endpoint> endpoints = new HashMap<>();
@@ -112,6 +113,11 @@ public final class SimNetwork {
             throw new IllegalStateException("name=" + name + " is taken");
         }
         return endpoint;
+    }
+
+    /** From now on nothing goes wrong that has not begun to. */
+    public void calm() {
+        faults = Faults.NONE;
     }
 
     /** How many faults of each kind there were so far. */
@@ -194,8 +200,17 @@ public final class SimNetwork {
             }
         }
 
-        /** Sends as over a connection: to whoever has that name when the message arrives, once, whole and in order. */
+        /** Sends as over a connection that does not break. */
         public void sendInOrder(String to, byte[] message) {
+            sendInOrder(to, message, () -> true);
+        }
+
+        /**
+         * Sends as over a connection: to whoever has that name when the message arrives, once, whole and in order.
+         *
+         * @param whole asked then: the connection has not broken
+         */
+        public void sendInOrder(String to, byte[] message, BooleanSupplier whole) {
             byte[] bytes = message.clone();
             long arrival = ticker.nanos() + latency();
             Long latest = latestArrivals.get(to);
@@ -205,7 +220,7 @@ public final class SimNetwork {
             latestArrivals.put(to, arrival);
             at(arrival, () -> {
                 Endpoint receiver = endpoints.get(to);
-                if (receiver != null) {
+                if (receiver != null && whole.getAsBoolean()) {
                     receiver.inbox.add(bytes);
                 }
             });

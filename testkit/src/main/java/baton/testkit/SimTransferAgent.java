@@ -20,6 +20,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.TreeMap;
+import java.util.random.RandomGenerator;
 
 /**
  * A transfer agent over {@link SimNetwork}: it moves bytes in the network's time and with the faults of its reads. Notifications
@@ -63,6 +64,25 @@ public final class SimTransferAgent implements TransferAgent {
         public void poll() {
             network.poll();
             agents.values().forEach(SimTransferAgent::settle);
+        }
+
+        /**
+         * One of the connections that agents have opened to each other breaks, with what is on its way; one between the same two that the
+         * other has opened does not.
+         *
+         * @return the names of who opened it and of the other; empty if there is none
+         */
+        public Optional<Map.Entry<String, String>> breakConnection(RandomGenerator random) {
+            List<SimPeer> open = agents.values().stream()
+                    .flatMap(agent -> agent.peers.values().stream())
+                    .filter(SimPeer::alive)
+                    .toList();
+            if (open.isEmpty()) {
+                return Optional.empty();
+            }
+            SimPeer broken = open.get(random.nextInt(open.size()));
+            broken.breakOff();
+            return Optional.of(Map.entry(broken.opener().name, broken.name()));
         }
 
         /** Ends what needs a region or a permit. */
@@ -176,7 +196,8 @@ public final class SimTransferAgent implements TransferAgent {
                         .putInt(from.length)
                         .put(from)
                         .put(message)
-                        .array());
+                        .array(),
+                () -> !ours.broken);
     }
 
     @Override
@@ -195,7 +216,14 @@ public final class SimTransferAgent implements TransferAgent {
 
     @Override
     public boolean isGone(String other) {
-        return !fabric.agents.containsKey(other);
+        SimTransferAgent agent = fabric.agents.get(other);
+        return agent == null || !isConnected(other) && !agent.isConnected(name);
+    }
+
+    /** By a connection that this one opened. */
+    private boolean isConnected(String other) {
+        SimPeer peer = peers.get(other);
+        return peer != null && peer.alive();
     }
 
     @Override
@@ -280,6 +308,7 @@ public final class SimTransferAgent implements TransferAgent {
     private final class SimPeer implements Peer {
         private final SimTransferAgent agent;
         private boolean closed;
+        private boolean broken;
 
         private SimPeer(SimTransferAgent agent) {
             this.agent = agent;
@@ -299,12 +328,25 @@ public final class SimTransferAgent implements TransferAgent {
             return !closed && open && agent.open;
         }
 
+        private SimTransferAgent opener() {
+            return SimTransferAgent.this;
+        }
+
+        private void breakOff() {
+            broken = true;
+            end(Cause.PEER_GONE, "the connection broke");
+        }
+
         @Override
         public void close() {
+            end(Cause.CANCELLED, "the peer was closed");
+        }
+
+        private void end(Cause cause, String why) {
             closed = true;
             for (SimTransfer transfer : List.copyOf(underWay)) {
                 if (transfer.peer == this) {
-                    transfer.fail(Cause.CANCELLED, "the peer was closed");
+                    transfer.fail(cause, why);
                 }
             }
         }

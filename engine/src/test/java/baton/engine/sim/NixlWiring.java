@@ -16,12 +16,15 @@ import baton.transfer.Transfer;
 import baton.transfer.TransferAgent;
 import baton.transfer.TransferException;
 import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.Executor;
 import java.util.random.RandomGenerator;
@@ -30,7 +33,8 @@ import tools.jackson.databind.node.ObjectNode;
 
 /**
  * The NIXL connectors over simulated agents; half of the requests have both legs at once. Beside the network's faults: handshakes fail, are late or are never answered, work
- * beside the steps takes its time, and references are changed, swapped and used again on their way.
+ * beside the steps takes its time, references are changed, swapped and used again on their way, and connections break, of a pair
+ * mostly that in one direction while the other writes on.
  */
 final class NixlWiring implements Place.Wiring {
     private static final int PORT = 5600;
@@ -40,8 +44,10 @@ final class NixlWiring implements Place.Wiring {
     private final RandomGenerator random;
     private final SimTransferAgent.Fabric agents;
     private final Map<String, Map<Rank, RankInfo>> sideChannels = new HashMap<>();
-    private final double handshakeFaults;
-    private final double tampering;
+    private double handshakeFaults;
+    private double tampering;
+    private double breaks;
+    private final Set<Place.Pair> broken = new LinkedHashSet<>();
     private final List<JsonFields> seen = new ArrayList<>();
     private final Map<String, Long> injected = new TreeMap<>();
 
@@ -53,6 +59,7 @@ final class NixlWiring implements Place.Wiring {
         this.agents = new SimTransferAgent.Fabric(site.network(), site.ticker());
         this.handshakeFaults = random.nextInt(3) == 0 ? random.nextDouble() * 0.3 : 0;
         this.tampering = random.nextInt(3) == 0 ? random.nextDouble() * 0.5 : 0;
+        this.breaks = random.nextInt(3) == 0 ? random.nextDouble() * 0.05 : 0;
     }
 
     @Override
@@ -96,6 +103,32 @@ final class NixlWiring implements Place.Wiring {
                 .put("remote_host", prefill)
                 .put("remote_port", changed && random.nextBoolean() ? 1 : PORT);
         return Optional.of(JsonFields.of("kv_transfer_params", json));
+    }
+
+    @Override
+    public void poll(Place place) {
+        if (random.nextDouble() < breaks) {
+            agents.breakConnection(random).ifPresent(between -> {
+                injected.merge("connection breaks", 1L, Long::sum);
+                String one = instance(between.getKey());
+                String other = instance(between.getValue());
+                if (one.charAt(0) != other.charAt(0)) {
+                    broken.add(one.startsWith("p") ? new Place.Pair(one, other) : new Place.Pair(other, one));
+                }
+            });
+        }
+    }
+
+    private static String instance(String agent) {
+        return agent.substring(0, agent.indexOf('-'));
+    }
+
+    @Override
+    public Set<Place.Pair> calm() {
+        handshakeFaults = 0;
+        tampering = 0;
+        breaks = 0;
+        return broken;
     }
 
     @Override
@@ -249,8 +282,14 @@ final class NixlWiring implements Place.Wiring {
         }
 
         @Override
-        public boolean cutOff(String name) {
-            return agent.cutOff(name);
+        public Optional<Permit> permit(List<MemorySegment> memory) {
+            return agent.permit(memory);
+        }
+
+        @Override
+        public Transfer write(
+                Peer peer, long permit, List<Range> ranges, Optional<byte[]> notification, Duration timeout) {
+            return agent.write(peer, permit, ranges, notification, timeout);
         }
 
         @Override

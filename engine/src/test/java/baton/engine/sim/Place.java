@@ -8,6 +8,7 @@ import java.lang.foreign.Arena;
 import java.time.Duration;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Set;
 
 /**
  * Where a connector of the simulation lives: one life of one instance.
@@ -15,6 +16,9 @@ import java.util.Optional;
  * @param endpoint on the network; its memory is the instance's KV pool
  */
 record Place(Endpoint endpoint, Ticker ticker) {
+    /** Names of a prefill and a decode instance. */
+    record Pair(String prefill, String decode) {}
+
     /** Makes the connectors of a world, one for each life of each instance. */
     interface Wiring {
         KvConnector connect(Place place);
@@ -32,6 +36,15 @@ record Place(Endpoint endpoint, Ticker ticker) {
         /** Faults that the wiring itself has injected so far, by kind. */
         default Map<String, Long> injected() {
             return Map.of();
+        }
+
+        /**
+         * From now on nothing goes wrong any more.
+         *
+         * @return between whom connections have broken before; they hand requests over to each other all the same
+         */
+        default Set<Pair> calm() {
+            return Set.of();
         }
 
         /** The id of a request's both legs, if both need to know of each other from the start. */

@@ -51,7 +51,8 @@ import org.jspecify.annotations.Nullable;
  *   no transfer has taken longer than it may.
  *
  * At the end every request has ended, every whole answer is the oracle's and every part of one its beginning, and no instance
- * has a block in use. A request may end with an error only where the world has a reason for it.
+ * has a block in use. A request may end with an error only where the world has a reason for it. Then nothing goes wrong any more, and
+ * those between whom connections broke hand prompts over to each other as if nothing had happened.
  */
 
 /** A cluster of instances with their clients, from one seed, in one thread. */
@@ -64,6 +65,8 @@ final class World implements AutoCloseable {
 
     /** Begins the names of what went wrong by intent. */
     static final String FAULT = "fault: ";
+
+    private static final String EXTERNAL_HITS = "external hits";
 
     /** What a world was made of and what happened in it, by name. */
     private final Map<String, Long> happened = new TreeMap<>();
@@ -84,6 +87,7 @@ final class World implements AutoCloseable {
     private final int maxLength;
     private final LoadFailurePolicy loadFailurePolicy;
     private final double modelFaults;
+    private boolean calm;
     private final int deaths;
     private long order;
     private int legs;
@@ -100,17 +104,19 @@ final class World implements AutoCloseable {
     World(long seed, BiFunction<Site, Long, Place.Wiring> wiring) {
         random = new SplittableRandom(seed);
         ticker.advance(Duration.ofSeconds(1));
-        boolean calm = random.nextInt(4) == 0;
+        boolean faultless = random.nextInt(4) == 0;
         network = new SimNetwork(
                 ticker,
                 random.split(),
-                calm ? Faults.NONE : new Faults(odds(), odds(), odds(), odds(), odds(), odds() / 2, odds(), odds() * 3),
+                faultless
+                        ? Faults.NONE
+                        : new Faults(odds(), odds(), odds(), odds(), odds(), odds() / 2, odds(), odds() * 3),
                 Duration.ofNanos(100_000),
                 Duration.ofNanos(100_000 + random.nextLong(10 * MILLI)));
         blockSize = new int[] {1, 2, 3, 4, 8}[random.nextInt(5)];
         maxLength = 16 + random.nextInt(40);
         loadFailurePolicy = random.nextInt(4) == 0 ? LoadFailurePolicy.FAIL : LoadFailurePolicy.RECOMPUTE;
-        modelFaults = !calm && random.nextInt(6) == 0 ? 0.02 : 0;
+        modelFaults = !faultless && random.nextInt(6) == 0 ? 0.02 : 0;
         this.wiring = wiring.apply(new Site(random.split(), network, arena, blockSize, ticker), seed);
         families = IntStream.range(0, 1 + random.nextInt(3))
                 .mapToObj(_ -> tokens(maxLength))
@@ -121,7 +127,7 @@ final class World implements AutoCloseable {
         for (int i = 2 + random.nextInt(2); i > 0; i--) {
             decode.add(new Instance("d" + i));
         }
-        deaths = !calm && random.nextInt(3) == 0 ? 1 + random.nextInt(3) : 0;
+        deaths = !faultless && random.nextInt(3) == 0 ? 1 + random.nextInt(3) : 0;
         for (int i = 0; i < deaths; i++) {
             List<Instance> side = random.nextBoolean() ? prefill : decode;
             Instance victim = side.get(random.nextInt(side.size()));
@@ -137,6 +143,37 @@ final class World implements AutoCloseable {
 
     /** Lives through it. */
     Map<String, Long> run() {
+        pass();
+        calm = true;
+        network.calm();
+        for (Place.Pair pair : wiring.calm()) {
+            for (boolean atOnce : new boolean[] {false, true}) {
+                Probe probe = new Probe(named(prefill, pair.prefill()), named(decode, pair.decode()), atOnce);
+                long before = happened.getOrDefault(EXTERNAL_HITS, 0L);
+                open++;
+                // When all that was late has come.
+                at(1000 * MILLI, probe::ask);
+                pass();
+                if (happened.getOrDefault(EXTERNAL_HITS, 0L) == before) {
+                    throw new AssertionError(
+                            "after a broken connection " + pair + " hand nothing over, at once=" + atOnce);
+                }
+                count("handed over after a broken connection", 1);
+            }
+        }
+        network.injected().forEach((fault, times) -> count(FAULT + fault, times));
+        wiring.injected().forEach((fault, times) -> count(FAULT + fault, times));
+        return happened;
+    }
+
+    private static Instance named(List<Instance> side, String name) {
+        return side.stream()
+                .filter(instance -> instance.name.equals(name))
+                .findFirst()
+                .orElseThrow();
+    }
+
+    private void pass() {
         while (open > 0 || !events.isEmpty()) {
             Event event = events.poll();
             if (event == null) {
@@ -152,9 +189,6 @@ final class World implements AutoCloseable {
         for (Instance instance : instances()) {
             instance.checkOver();
         }
-        network.injected().forEach((fault, times) -> count(FAULT + fault, times));
-        wiring.injected().forEach((fault, times) -> count(FAULT + fault, times));
-        return happened;
     }
 
     /** Equal if two worlds went the same way. */
@@ -259,7 +293,7 @@ final class World implements AutoCloseable {
         }
 
         private boolean modelFails() {
-            boolean fails = modelFaults > 0 && random.nextDouble() < modelFaults;
+            boolean fails = !calm && modelFaults > 0 && random.nextDouble() < modelFaults;
             count(FAULT + "model fails", fails ? 1 : 0);
             return fails;
         }
@@ -356,7 +390,7 @@ final class World implements AutoCloseable {
         public void onStep(StepStats stats) {
             count("preemptions", stats.preempted());
             count("prefix cache hits", stats.prefixCacheHits());
-            count("external hits", stats.externalHits());
+            count(EXTERNAL_HITS, stats.externalHits());
         }
 
         @Override
@@ -431,7 +465,7 @@ final class World implements AutoCloseable {
         }
     }
 
-    private final class Client {
+    private class Client {
         private final int number;
         private final int priority = random.nextInt(3);
         private final Optional<String> salt = random.nextInt(8) == 0 ? Optional.of("s") : Optional.empty();
@@ -463,7 +497,15 @@ final class World implements AutoCloseable {
             }
         }
 
-        private void ask() {
+        /** One that asks once, and waits for the answer. */
+        Client(int number, int[] prompt, int maxTokens) {
+            this.number = number;
+            this.prompt = prompt;
+            this.maxTokens = maxTokens;
+            this.turns = 1;
+        }
+
+        void ask() {
             if (left) {
                 end("left");
                 return;
@@ -479,14 +521,19 @@ final class World implements AutoCloseable {
                 Optional<Instance> second = alive(decode);
                 pair = second.flatMap(other -> wiring.pairId(first.get().name, other.name, pairs++));
                 chosen = pair.flatMap(_ -> second);
-                send(new Leg(this, first.get(), 1, Optional.of(PullConnector.keep())));
+                askFirst(first.get());
             } else {
                 decode(Optional.empty());
             }
         }
 
+        /** Asks the second when the first has answered. */
+        void askFirst(Instance first) {
+            send(new Leg(this, first, 1, Optional.of(PullConnector.keep())));
+        }
+
         /** Both legs at once: either may come first, and the prefill leg not at all. Each has an end of its own to the common id. */
-        private void askBoth(Instance first, Optional<JsonFields> told) {
+        void askBoth(Instance first, Optional<JsonFields> told) {
             String id = "b" + legs++;
             Leg prefilling = new Leg(id + "-000000aa", this, first, 1, Optional.of(PullConnector.keep()), false);
             companion = prefilling;
@@ -520,7 +567,7 @@ final class World implements AutoCloseable {
             }
         }
 
-        private Optional<Instance> alive(List<Instance> side) {
+        Optional<Instance> alive(List<Instance> side) {
             List<Instance> candidates =
                     side.stream().filter(instance -> instance.life != null).toList();
             return candidates.isEmpty()
@@ -562,7 +609,7 @@ final class World implements AutoCloseable {
             }
         }
 
-        private void ended(Leg ended, FinishReason reason, Optional<JsonFields> params, Optional<String> error) {
+        void ended(Leg ended, FinishReason reason, Optional<JsonFields> params, Optional<String> error) {
             if (!ended.awaited) {
                 return;
             }
@@ -617,6 +664,46 @@ final class World implements AutoCloseable {
         private void end(String how) {
             count(how, 1);
             open--;
+        }
+    }
+
+    /** Hands a prompt that nobody has seen over from one instance to another, where nothing goes wrong. */
+    private final class Probe extends Client {
+        private final Instance first;
+        private final Instance second;
+        private final boolean atOnce;
+
+        private Probe(Instance first, Instance second, boolean atOnce) {
+            super(0, tokens(Math.min(maxLength - 2, 2 * blockSize + 1)), 2);
+            this.first = first;
+            this.second = second;
+            this.atOnce = atOnce;
+        }
+
+        @Override
+        void ask() {
+            if (!atOnce) {
+                askFirst(first);
+                return;
+            }
+            Optional<JsonFields> told = Optional.empty();
+            while (told.isEmpty()) {
+                told = wiring.atOnce(first.name);
+            }
+            askBoth(first, told);
+        }
+
+        @Override
+        Optional<Instance> alive(List<Instance> side) {
+            return Optional.of(side.contains(first) ? first : second);
+        }
+
+        @Override
+        void ended(Leg ended, FinishReason reason, Optional<JsonFields> params, Optional<String> error) {
+            if (reason != FinishReason.LENGTH) {
+                throw new AssertionError("a probe ends with " + reason + ": " + error);
+            }
+            super.ended(ended, reason, params, error);
         }
     }
 }
