@@ -147,9 +147,10 @@ final class HealthProbe {
         public void onEnd() {
             missed = 0;
             if (status == 200) {
-                boolean cameUp = instance.markUp();
-                question.filter(each -> each.isDue(cameUp))
-                        .ifPresentOrElse(due -> leg = due.ask(this::again), this::again);
+                if (instance.markUp()) {
+                    question.ifPresent(TargetQuestion::cameUp);
+                }
+                question.filter(TargetQuestion::isDue).ifPresentOrElse(due -> leg = due.ask(this::again), this::again);
             } else {
                 instance.markDown("GET /health answers " + status);
                 again();

@@ -52,7 +52,8 @@ public final class Router implements AutoCloseable {
     }
 
     /**
-     * Probes every instance once, and asks it what the flow needs to know, then listens. Instances that are not there yet are used as soon as they are healthy.
+     * Probes every instance once, and asks it what the flow needs to know, then listens. Instances that are not there yet are
+     * used as soon as they are healthy.
      *
      * @throws ConfigException if the address cannot be listened on
      */

@@ -17,10 +17,10 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Asks a prefill instance at {@code /kv_transfer_params} for its {@link Instance#pushTarget}, so that the first request to it needs
- * no answer of another one. It is asked when it has come up, and on and on if it tells: it may be another engine before it was
- * seen to be away. Nothing depends on an answer: a server without this path, or with a bad answer, is learnt from its first
- * answer to a request. Lives on one event loop.
+ * Asks a prefill instance at {@code /kv_transfer_params} for its {@link Instance#pushTarget}, so that already the first request is
+ * sent on both legs at once. It is asked when it has come up, and with each probe if it tells: another engine may have taken its
+ * place without being seen to be away. Nothing depends on an answer: a server that has no such path, or answers badly, is learnt
+ * from its first answer to a request. Lives on one event loop.
  */
 final class TargetQuestion {
     static final String PATH = "/kv_transfer_params";
@@ -38,8 +38,8 @@ final class TargetQuestion {
     private final RouterMetrics metrics;
     private boolean asked;
     private boolean tells;
-    /** What was complained of last. */
-    private String complaint = "";
+    /** A bad answer is named once, until it tells or comes up again. */
+    private boolean complained;
 
     /** @param apiKey the instance's, if it needs one */
     TargetQuestion(
@@ -57,9 +57,14 @@ final class TargetQuestion {
         apiKey.ifPresent(key -> headers.set(HttpHeaders.AUTHORIZATION, "Bearer " + key));
     }
 
-    /** @param cameUp the instance was down until now */
-    boolean isDue(boolean cameUp) {
-        return cameUp || tells || !asked;
+    /** The instance was down until now. */
+    void cameUp() {
+        asked = false;
+        complained = false;
+    }
+
+    boolean isDue() {
+        return tells || !asked;
     }
 
     /** Asks; {@code done} runs unless the leg is aborted. */
@@ -74,7 +79,7 @@ final class TargetQuestion {
 
     private void told(String target) {
         tells = true;
-        complaint = "";
+        complained = false;
         instance.learnPushTarget(target);
         metrics.asked(AskedResult.TOLD);
     }
@@ -86,8 +91,8 @@ final class TargetQuestion {
 
     private void failed(String reason) {
         metrics.asked(AskedResult.FAILED);
-        if (!reason.equals(complaint)) {
-            complaint = reason;
+        if (!complained) {
+            complained = true;
             log.warn("{}: GET {}: {}; its first answer to a request will tell", instance, PATH, reason);
         }
     }
@@ -118,12 +123,16 @@ final class TargetQuestion {
 
         @Override
         public void onEnd() {
-            switch (status) {
-                case 200 -> read();
-                case 404, 405, 501 -> untold();
-                default -> failed("HTTP " + status);
+            try {
+                switch (status) {
+                    case 200 -> read();
+                    case 404, 405, 501 -> untold();
+                    case 401 -> failed("HTTP 401, it needs the router's API key");
+                    default -> failed("HTTP " + status);
+                }
+            } finally {
+                done.run();
             }
-            done.run();
         }
 
         private void read() {
