@@ -86,6 +86,22 @@ class PushRouteTest {
         assertThat(decode.metric("vllm:nixl_bytes_transferred_sum", "")).isEqualTo(read);
     }
 
+    /** As between an instance's quick restart and the router's next look at it. */
+    @Test
+    void whatIsSentToAnEngineThatIsGoneIsComputedAtOnce() throws Exception {
+        int[] prompt = Ledgers.prompt(120, 4997);
+        int[] expected = alone.complete(prompt, MAX_TOKENS).tokenIds();
+        ObjectNode params =
+                (ObjectNode) prefill.get("/kv_transfer_params").json().path("kv_transfer_params");
+        assertThat(params.path("do_remote_prefill").asBoolean()).isTrue();
+        double stale = decode.metric("baton:kv_handoff_rejected_total", "stale");
+        ObjectNode body = Instances.greedy(prompt, MAX_TOKENS);
+        body.set("kv_transfer_params", params.put("remote_engine_id", "an engine before"));
+        Reply reply = decode.post("/v1/completions", body.toString(), "X-Request-Id", "to-an-engine-before");
+        assertThat(reply.tokenIds()).isEqualTo(expected);
+        assertThat(decode.metric("baton:kv_handoff_rejected_total", "stale")).isEqualTo(stale + 1);
+    }
+
     /** One that tells, and then only nonsense, is asked on; the log has it once. */
     @Test
     void nonsenseIsSaidOnce() throws Exception {
