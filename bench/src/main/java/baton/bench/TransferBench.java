@@ -7,13 +7,13 @@ import baton.pipe.PipeException;
 import baton.pipe.Wire;
 import baton.pipe.WireTransport;
 import baton.pipe.WireTransports;
+import baton.transfer.Digests;
 import baton.transfer.MappableMemory;
 import baton.transfer.Range;
 import baton.transfer.Region;
 import baton.transfer.Transfer;
 import baton.transfer.Transfer.State;
 import baton.transfer.TransferAgent;
-import baton.transfer.TransferAgent.Arrivals;
 import baton.transfer.TransferAgent.Operation;
 import baton.transfer.TransferAgent.Peer;
 import baton.transfer.TransferException;
@@ -36,7 +36,6 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.Collections;
 import java.util.HexFormat;
 import java.util.LinkedHashMap;
@@ -56,7 +55,6 @@ import java.util.concurrent.locks.LockSupport;
 import java.util.function.Consumer;
 import java.util.function.IntConsumer;
 import java.util.stream.IntStream;
-import java.util.zip.CRC32C;
 
 /**
  * Measures how fast transfer agents read KV blocks of another process, and beside it what the machine allows: copying within a
@@ -80,6 +78,15 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
     private static final int HEADS = 8;
     /** Of one head of one layer of a block. */
     private static final int HEAD_BYTES = BLOCK_TOKENS * 64 * 2 * 2;
+
+    private static final int LAYERS = 16;
+
+    /** As a reader of the shape digests blocks: each head's bytes in all layers together. */
+    private static final Digests DIGESTS = new Digests(LAYERS, HEADS, HEAD_BYTES, (_, crc32c) -> {
+        if (IntStream.of(crc32c).anyMatch(digest -> digest == 0)) {
+            throw new IllegalStateException("the digest of a filled block is not zero");
+        }
+    });
 
     static final long BLOCK_BYTES = (long) BLOCK_TOKENS * TOKEN_BYTES;
     private static final int ROUNDS = 5;
@@ -175,9 +182,7 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
         List<Range> ranges = here.ranges(from, to);
         cases.put(TransferReport.COPY, () -> wall(() -> copying.copy(from, to)));
         cases.put(TransferReport.SHARED, () -> here.read(TransferReport.SHARED, ranges, Optional.empty()));
-        cases.put(
-                TransferReport.DIGESTED,
-                () -> here.read(TransferReport.SHARED, ranges, Optional.of(new Digesting(here.pool.memory(), to))));
+        cases.put(TransferReport.DIGESTED, () -> here.read(TransferReport.SHARED, ranges, Optional.of(DIGESTS)));
         cases.put(TransferReport.RAW_TCP, () -> wall(() -> here.raw(blocks * BLOCK_BYTES)));
         for (String name : here.peers.keySet()) {
             cases.putIfAbsent(name, () -> here.read(name, ranges, Optional.empty()));
@@ -417,14 +422,14 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
         }
 
         /** Reads, and returns seconds until the last byte, as the agent has seen it. */
-        private double read(String name, List<Range> ranges, Optional<Arrivals> arrivals) throws TransferException {
+        private double read(String name, List<Range> ranges, Optional<Digests> digests) throws TransferException {
             TransferAgent agent = agents.get(name);
             Peer peer = peers.get(name);
             if (agent == null || peer == null) {
                 throw new IllegalArgumentException("name=" + name);
             }
-            Transfer transfer = arrivals.isPresent()
-                    ? agent.start(Operation.READ, peer, ranges, Optional.empty(), DEADLINE, arrivals.get())
+            Transfer transfer = digests.isPresent()
+                    ? agent.start(Operation.READ, peer, ranges, Optional.empty(), DEADLINE, digests.get())
                     : agent.start(Operation.READ, peer, ranges, Optional.empty(), DEADLINE);
             long begun = System.nanoTime();
             while (transfer.state() instanceof State.UnderWay) {
@@ -472,37 +477,6 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
             agents.values().forEach(TransferAgent::close);
             wires.values().forEach(Wire::close);
             raw.close();
-        }
-    }
-
-    /** Digests blocks as a reader of the shape does: each head's pieces of all layers together. */
-    private static final class Digesting implements Arrivals {
-        private final MemorySegment pool;
-        private final int[] blocks;
-        private final CRC32C[][] digests;
-
-        Digesting(MemorySegment pool, int[] blocks) {
-            this.pool = pool;
-            this.blocks = blocks;
-            this.digests = new CRC32C[blocks.length][];
-        }
-
-        @Override
-        public void arrived(int range, long from, long bytes) {
-            if (from == 0) {
-                digests[range] = new CRC32C[HEADS];
-                Arrays.setAll(digests[range], _ -> new CRC32C());
-            }
-            ByteBuffer block =
-                    pool.asSlice(blocks[range] * BLOCK_BYTES, BLOCK_BYTES).asByteBuffer();
-            for (int at = Math.toIntExact(from); at < from + bytes; at += HEAD_BYTES) {
-                digests[range][at / HEAD_BYTES % HEADS].update(
-                        block.limit(at + HEAD_BYTES).position(at));
-            }
-            if (from + bytes == BLOCK_BYTES
-                    && Arrays.stream(digests[range]).anyMatch(digest -> digest.getValue() == 0)) {
-                throw new IllegalStateException("the digest of a filled block is not zero");
-            }
         }
     }
 

@@ -92,7 +92,10 @@ final class RouteCommand implements Callable<Integer> {
             description = "A shorter prompt, as JSON, is left to the decode instance (default: ${DEFAULT-VALUE}).")
     private int localPrefillThreshold;
 
-    @Option(names = "--api-key", description = "Key for the instances, for clients that send none.")
+    @Option(
+            names = "--api-key",
+            description =
+                    "Key for the instances: for clients that send none, and for what the router asks them itself.")
     private @Nullable String apiKey;
 
     @Option(names = "--exit-with-parent", hidden = true, description = "Stop when standard input ends.")

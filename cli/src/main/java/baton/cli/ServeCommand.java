@@ -165,7 +165,7 @@ final class ServeCommand implements Callable<Integer> {
             paramLabel = "PATH,...",
             split = ",",
             description = "Paths whose requests are not in the access log unless they fail; with an empty list all are"
-                    + " (default: /health,/ping,/metrics,/load).")
+                    + " (default: /health,/ping,/metrics,/load,/kv_transfer_params).")
     private @Nullable List<String> unloggedPaths;
 
     @Option(names = "--seed", description = "Seed of requests that bring none (default: 0).")

@@ -5,11 +5,16 @@ import static org.assertj.core.api.Assertions.assertThat;
 import baton.cli.Instances.Instance;
 import baton.cli.Instances.Prompts;
 import baton.cli.Instances.Reply;
+import com.sun.net.httpserver.HttpServer;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
 import java.net.http.HttpResponse;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
@@ -61,12 +66,86 @@ class PushRouteTest {
         assertThat(decode.prompts().since(before).transferred()).isGreaterThanOrEqualTo(prompt.length - 1);
     }
 
+    /** By a router that nobody has asked anything. */
+    @Test
+    void theFirstPromptIsWrittenToo() throws Exception {
+        Instance fresh =
+                INSTANCES.route("fresh router", List.of(prefill), List.of(decode), "--flow", "kv_transfer_params_push");
+        assertWritten(fresh, Ledgers.prompt(200, 4998));
+    }
+
+    private static void assertWritten(Instance by, int[] prompt) throws Exception {
+        int[] expected = alone.complete(prompt, MAX_TOKENS).tokenIds();
+        double written = prefill.metric("vllm:nixl_bytes_transferred_sum", "");
+        double read = decode.metric("vllm:nixl_bytes_transferred_sum", "");
+        assertThat(by.complete(prompt, MAX_TOKENS).tokenIds()).isEqualTo(expected);
+        Await.until(
+                Instances.DEADLINE,
+                () -> "the prefill instance has not counted what it wrote",
+                () -> prefill.metric("vllm:nixl_bytes_transferred_sum", "") > written);
+        assertThat(decode.metric("vllm:nixl_bytes_transferred_sum", "")).isEqualTo(read);
+    }
+
+    /** As between an instance's quick restart and the router's next look at it. */
+    @Test
+    void whatIsSentToAnEngineThatIsGoneIsComputedAtOnce() throws Exception {
+        int[] prompt = Ledgers.prompt(120, 4997);
+        int[] expected = alone.complete(prompt, MAX_TOKENS).tokenIds();
+        ObjectNode params =
+                (ObjectNode) prefill.get("/kv_transfer_params").json().path("kv_transfer_params");
+        assertThat(params.path("do_remote_prefill").asBoolean()).isTrue();
+        double stale = decode.metric("baton:kv_handoff_rejected_total", "stale");
+        ObjectNode body = Instances.greedy(prompt, MAX_TOKENS);
+        body.set("kv_transfer_params", params.put("remote_engine_id", "an engine before"));
+        Reply reply = decode.post("/v1/completions", body.toString(), "X-Request-Id", "to-an-engine-before");
+        assertThat(reply.tokenIds()).isEqualTo(expected);
+        assertThat(decode.metric("baton:kv_handoff_rejected_total", "stale")).isEqualTo(stale + 1);
+    }
+
+    /** One that tells, and then only nonsense, is asked on; the log has it once. */
+    @Test
+    void nonsenseIsSaidOnce() throws Exception {
+        AtomicInteger asked = new AtomicInteger();
+        HttpServer odd = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), 0);
+        odd.createContext("/", exchange -> {
+            boolean tells = exchange.getRequestURI().getPath().equals("/kv_transfer_params");
+            byte[] answer = (tells && asked.incrementAndGet() > 1
+                            ? "nonsense"
+                            : "{\"kv_transfer_params\":{\"remote_engine_id\":\"e\",\"remote_host\":\"127.0.0.1\",\"remote_port\":9}}")
+                    .getBytes(StandardCharsets.UTF_8);
+            exchange.sendResponseHeaders(200, answer.length);
+            exchange.getResponseBody().write(answer);
+            exchange.close();
+        });
+        odd.start();
+        try {
+            Instance wondering = INSTANCES.route(
+                    "wondering router",
+                    List.of(),
+                    List.of(decode),
+                    "--prefill",
+                    "http://127.0.0.1:" + odd.getAddress().getPort(),
+                    "--flow",
+                    "kv_transfer_params_push");
+            Await.until(
+                    Instances.DEADLINE,
+                    () -> "it is not asked on",
+                    () -> wondering.metric("baton:router_asked_ahead_total", "failed") >= 2);
+            assertThat(wondering.log().lines().filter(line -> line.contains("GET /kv_transfer_params: ")))
+                    .singleElement()
+                    .asString()
+                    .contains(
+                            "prefill instance http://127.0.0.1:"
+                                    + odd.getAddress().getPort(),
+                            "not valid JSON");
+            assertThat(wondering.metric("baton:router_instances_up", "prefill")).isEqualTo(1);
+        } finally {
+            odd.stop(0);
+        }
+    }
+
     @Test
     void tokensAreThoseOfOneInstanceAloneAndPrefillHasWrittenTheBlocks() throws Exception {
-        // The first answer tells the router where the prefill instance takes registrations.
-        int[] known = Ledgers.prompt(33, 4999);
-        assertThat(router.complete(known, MAX_TOKENS).tokenIds())
-                .isEqualTo(alone.complete(known, MAX_TOKENS).tokenIds());
         double written = prefill.metric("vllm:nixl_bytes_transferred_sum", "");
         double read = decode.metric("vllm:nixl_bytes_transferred_sum", "");
         for (int length : new int[] {17, 2, 16, 300}) {
@@ -165,13 +244,13 @@ class PushRouteTest {
                 .contains("failed");
         decode.awaitRest();
 
+        double told = router.metric("baton:router_asked_ahead_total", "\"told\"");
         prefill.restart();
         Await.until(
                 Instances.DEADLINE,
-                () -> "the router does not see it",
-                () -> router.metric("baton:router_instances_up", "prefill") == 1);
-        int[] other = Ledgers.prompt(250, 83);
-        assertTransferred(other, alone.complete(other, MAX_TOKENS).tokenIds());
+                () -> "the router has not heard from it",
+                () -> router.metric("baton:router_asked_ahead_total", "\"told\"") > told);
+        assertWritten(router, Ledgers.prompt(250, 83));
         int[] again = Ledgers.prompt(120, 84);
         assertTransferred(again, alone.complete(again, MAX_TOKENS).tokenIds());
     }

@@ -59,7 +59,8 @@ class ServeCommandTest {
         ServerConfig plain = server("dir/m");
         assertThat(plain.servedModelNames()).containsExactly("m");
         assertThat(plain.trustRequestChatTemplate()).isFalse();
-        assertThat(plain.unloggedPaths()).containsExactlyInAnyOrder("/health", "/ping", "/metrics", "/load");
+        assertThat(plain.unloggedPaths())
+                .containsExactlyInAnyOrder("/health", "/ping", "/metrics", "/load", "/kv_transfer_params");
         assertThat(logged(plain)).contains("access - a line");
         ServerConfig set = server(
                 "m",

@@ -21,6 +21,15 @@ public interface Engine extends AutoCloseable {
     Optional<ChatTemplate> chatTemplate();
 
     /**
+     * What leads other instances' connectors to this one's before any request: {@code kv_transfer_params} of a decode request
+     * that is sent along with its prefill request to this instance. Never changes. Empty if the connector has nothing to tell, or
+     * there is none.
+     */
+    default Optional<JsonFields> kvTransferParamsAhead() {
+        return Optional.empty();
+    }
+
+    /**
      * Queues a request. Its events go to {@code sink} in order, from the engine's thread; the sink must not block. Every request
      * that was accepted ends with one {@link GenerationEvent.Finished} for each of its sequences, also when the engine fails.
      *

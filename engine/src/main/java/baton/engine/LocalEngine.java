@@ -280,6 +280,11 @@ public final class LocalEngine implements Engine {
         return chatTemplate;
     }
 
+    @Override
+    public Optional<JsonFields> kvTransferParamsAhead() {
+        return core.kvTransferParamsAhead();
+    }
+
     /** What the model itself suggests for sampling. */
     public GenerationDefaults generationDefaults() {
         return generationDefaults;

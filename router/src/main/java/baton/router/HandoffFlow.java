@@ -19,6 +19,11 @@ sealed interface HandoffFlow permits ContentKeyedFlow, KvTransferParamsFlow, Pus
         return true;
     }
 
+    /** Whether this flow needs {@link Instance#pushTarget} of an instance. */
+    default boolean asks(Instance instance) {
+        return false;
+    }
+
     /** {@code X-Request-Id} of a decode leg without a prefill leg. */
     default String idWithoutHandoff(String requestId) {
         return requestId;

@@ -14,12 +14,14 @@ import io.vertx.core.http.HttpMethod;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
 /**
  * Asks every instance for {@code /health}, again and again, each time over a new connection, and marks it up or down. An
  * instance that is slow to answer may only be busy, so it takes several answers missed in a row to mark it down for that.
+ * What the flow needs to know of an instance is asked after that; requests do not wait for it.
  * All state belongs to one event loop.
  */
 final class HealthProbe {
@@ -29,19 +31,25 @@ final class HealthProbe {
     private final Context context;
     private final HttpClient client;
     private final RouterConfig.Limits limits;
+    private final Optional<String> apiKey;
+    private final HandoffFlow flow;
+    private final RouterMetrics metrics;
     private final Map<Instance, Watch> watches = new HashMap<>();
     private boolean stopped;
 
-    HealthProbe(Vertx vertx, RouterConfig.Limits limits) {
+    HealthProbe(Vertx vertx, RouterConfig config, HandoffFlow flow, RouterMetrics metrics) {
         this.vertx = vertx;
-        this.limits = limits;
+        this.limits = config.limits();
+        this.apiKey = config.apiKey();
+        this.flow = flow;
+        this.metrics = metrics;
         this.context = vertx.getOrCreateContext();
         this.client = vertx.createHttpClient(
                 new HttpClientOptions().setKeepAlive(false).setConnectTimeout((int)
                         limits.connect().toMillis()));
     }
 
-    /** Starts probing these; completes when every one has been probed once. */
+    /** Starts probing these; completes when every one has been probed, and asked, once. */
     Future<Void> start(InstanceSet... sets) {
         List<Future<Void>> first = Stream.of(sets)
                 .flatMap(set -> set.all().stream())
@@ -95,6 +103,7 @@ final class HealthProbe {
     private final class Watch implements Leg.Receiver {
         private final Instance instance;
         private final Promise<Void> probed = Promise.promise();
+        private final Optional<TargetQuestion> question;
         private boolean probing;
         private long timer = -1;
         private @Nullable Leg leg;
@@ -103,6 +112,9 @@ final class HealthProbe {
 
         Watch(Instance instance) {
             this.instance = instance;
+            this.question = flow.asks(instance)
+                    ? Optional.of(new TargetQuestion(vertx, client, instance, limits.connect(), apiKey, metrics))
+                    : Optional.empty();
         }
 
         void probe() {
@@ -135,11 +147,14 @@ final class HealthProbe {
         public void onEnd() {
             missed = 0;
             if (status == 200) {
-                instance.markUp();
+                if (instance.markUp()) {
+                    question.ifPresent(TargetQuestion::cameUp);
+                }
+                question.filter(TargetQuestion::isDue).ifPresentOrElse(due -> leg = due.ask(this::again), this::again);
             } else {
                 instance.markDown("GET /health answers " + status);
+                again();
             }
-            again();
         }
 
         @Override

@@ -70,8 +70,11 @@ final class Instance {
         return pushTarget;
     }
 
-    void learnPushTarget(String params) {
-        pushTarget = Optional.of(params);
+    /** Has no effect while it is down: then it may be about what it no longer is. */
+    synchronized void learnPushTarget(String params) {
+        if (isUp()) {
+            pushTarget = Optional.of(params);
+        }
     }
 
     boolean isUp() {
@@ -83,11 +86,14 @@ final class Instance {
         return down;
     }
 
-    synchronized void markUp() {
-        if (!isUp()) {
+    /** Returns whether it was down. */
+    synchronized boolean markUp() {
+        boolean wasDown = !isUp();
+        if (wasDown) {
             log.info("{} is up", this);
         }
         down = Optional.empty();
+        return wasDown;
     }
 
     synchronized void markDown(String reason) {

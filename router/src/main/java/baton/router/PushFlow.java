@@ -13,20 +13,25 @@ import tools.jackson.databind.node.ObjectNode;
 
 /**
  * For connectors whose prefill instance writes into the decode instance's memory ({@code NixlConnector}, {@code NixlPushConnector}): both legs are sent at
- * once and find each other by their request id. The decode leg is told where the prefill instance's connector is; that is
- * learnt from the instance's own answers, so the first request to each instance has one leg after the other, and its decode leg is
- * told of the blocks too.
+ * once and find each other by their request id. The decode leg is told where the prefill instance's connector is. That is
+ * asked for ahead ({@link TargetQuestion}), and learnt from the instance's own answers: the first request to one that does not tell has
+ * one leg after the other, and its decode leg is told of the blocks too.
  */
 record PushFlow() implements HandoffFlow {
     static final String NAME = "kv_transfer_params_push";
 
-    private static final String FIELD = "kv_transfer_params";
+    static final String FIELD = "kv_transfer_params";
     private static final int MAX_ID = 256;
     private static final JsonMapper MAPPER = JsonMapper.builder().build();
 
     @Override
     public String name() {
         return NAME;
+    }
+
+    @Override
+    public boolean asks(Instance instance) {
+        return instance.role() == Instance.Role.PREFILL;
     }
 
     @Override
@@ -64,7 +69,7 @@ record PushFlow() implements HandoffFlow {
 
     /**
      * From an answer's {@code kv_transfer_params} what leads to the instance, without what leads to the one request's blocks.
-     * Empty where that is not all there.
+     * Empty where that is not all there, or is not what it must be.
      */
     static Optional<String> target(byte[] params) {
         JsonNode answer;
@@ -73,18 +78,33 @@ record PushFlow() implements HandoffFlow {
         } catch (JacksonException e) {
             throw new ConfigException(FIELD, "not valid JSON: " + e.getOriginalMessage(), e);
         }
-        if (!answer.path("remote_engine_id").isString()
-                || !answer.path("remote_host").isString()
-                || !answer.path("remote_port").isIntegralNumber()) {
+        if (!isText(answer.path("remote_engine_id"))
+                || !isText(answer.path("remote_host"))
+                || !isBetween(1, 65535, answer.path("remote_port"))) {
             return Optional.empty();
         }
         ObjectNode told = MAPPER.createObjectNode();
         told.put("do_remote_prefill", true).put("do_remote_decode", false);
-        for (String name : new String[] {"remote_engine_id", "remote_host", "remote_port", "tp_size", "pp_size"}) {
-            if (answer.path(name).isValueNode()) {
-                told.set(name, answer.path(name));
+        for (String name : new String[] {"remote_engine_id", "remote_host", "remote_port"}) {
+            told.set(name, answer.path(name));
+        }
+        for (String name : new String[] {"tp_size", "pp_size"}) {
+            JsonNode size = answer.path(name);
+            if (!size.isMissingNode() && !size.isNull()) {
+                if (!isBetween(1, Integer.MAX_VALUE, size)) {
+                    return Optional.empty();
+                }
+                told.set(name, size);
             }
         }
         return Optional.of(MAPPER.writeValueAsString(told));
+    }
+
+    private static boolean isText(JsonNode value) {
+        return value.isString() && !value.asString().isBlank();
+    }
+
+    private static boolean isBetween(int least, int most, JsonNode value) {
+        return value.isIntegralNumber() && value.canConvertToInt() && value.asInt() >= least && value.asInt() <= most;
     }
 }

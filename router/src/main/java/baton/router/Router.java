@@ -52,7 +52,8 @@ public final class Router implements AutoCloseable {
     }
 
     /**
-     * Probes every instance once, then listens. Instances that are not there yet are used as soon as they are healthy.
+     * Probes every instance once, and asks it what the flow needs to know, then listens. Instances that are not there yet are
+     * used as soon as they are healthy.
      *
      * @throws ConfigException if the address cannot be listened on
      */
@@ -69,7 +70,7 @@ public final class Router implements AutoCloseable {
         AtomicInteger running = new AtomicInteger();
         RouterMetrics metrics = new RouterMetrics(prefills, decodes, running);
         HandoffFlow flow = HandoffFlow.named(config.flow());
-        HealthProbe probe = new HealthProbe(vertx, config.limits());
+        HealthProbe probe = new HealthProbe(vertx, config, flow, metrics);
         List<RouterVerticle> verticles = new CopyOnWriteArrayList<>();
         try {
             await(probe.start(prefills, decodes), config.limits().connect().plusSeconds(5));

@@ -63,6 +63,18 @@ final class RouterMetrics implements AutoCloseable {
         final String label = name().toLowerCase(Locale.ROOT);
     }
 
+    /** What came of asking an instance where its connector is; the label {@code result}. */
+    enum AskedResult {
+        /** It said so. */
+        TOLD,
+        /** It has nothing to say, or does not know the question. */
+        UNTOLD,
+        /** No answer, or a bad one. */
+        FAILED;
+
+        final String label = name().toLowerCase(Locale.ROOT);
+    }
+
     private static final Duration[] BUCKETS = List.of(
                     1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 60_000, 120_000, 300_000)
             .stream()
@@ -74,6 +86,7 @@ final class RouterMetrics implements AutoCloseable {
     private final Map<Instance.Role, Counter> retries = new EnumMap<>(Instance.Role.class);
     private final Map<LocalPrefillReason, Counter> localPrefills = new EnumMap<>(LocalPrefillReason.class);
     private final Map<RegistrationResult, Counter> registrations = new EnumMap<>(RegistrationResult.class);
+    private final Map<AskedResult, Counter> asked = new EnumMap<>(AskedResult.class);
     private final AtomicInteger running;
 
     final Timer prefill = timer("baton:router_prefill", "Prefill leg, from sending to the whole answer");
@@ -115,6 +128,15 @@ final class RouterMetrics implements AutoCloseable {
                             "result",
                             result.label));
         }
+        for (AskedResult result : AskedResult.values()) {
+            asked.put(
+                    result,
+                    counter(
+                            "baton:router_asked_ahead",
+                            "Questions to prefill instances where their connectors are",
+                            "result",
+                            result.label));
+        }
         for (Instance.Role role : Instance.Role.values()) {
             InstanceSet set = role == Instance.Role.PREFILL ? prefills : decodes;
             retries.put(role, counter("baton:router_retries", "Legs sent to another instance", "role", role.label));
@@ -142,6 +164,10 @@ final class RouterMetrics implements AutoCloseable {
 
     void registration(RegistrationResult result) {
         Objects.requireNonNull(registrations.get(result)).increment();
+    }
+
+    void asked(AskedResult result) {
+        Objects.requireNonNull(asked.get(result)).increment();
     }
 
     void retried(Instance.Role role) {

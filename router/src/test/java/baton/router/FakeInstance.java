@@ -20,7 +20,7 @@ import java.util.function.BiConsumer;
 /** An instance made for a test: an HTTP server that answers as it is told and remembers what it was asked. */
 final class FakeInstance implements AutoCloseable {
 
-    /** A request as it arrived, {@code /health} aside. */
+    /** A request as it arrived; those of the router's own, {@code /health} and {@link TargetQuestion#PATH}, aside. */
     record Received(String method, String uri, MultiMap headers, String body, long nanos) {}
 
     private final Vertx vertx;
@@ -34,7 +34,15 @@ final class FakeInstance implements AutoCloseable {
 
     final AtomicInteger connections = new AtomicInteger();
 
+    /** Questions to {@link TargetQuestion#PATH}. */
+    final List<Received> asked = new CopyOnWriteArrayList<>();
+
+    final AtomicInteger probes = new AtomicInteger();
+
     volatile int health = 200;
+    /** What {@link TargetQuestion#PATH} answers; as a server without it unless told otherwise. */
+    volatile BiConsumer<Received, HttpServerResponse> ahead = json(404, "{\"detail\":\"Not Found\"}");
+
     volatile BiConsumer<Received, HttpServerResponse> behaviour;
 
     FakeInstance(Vertx vertx, BiConsumer<Received, HttpServerResponse> behaviour) {
@@ -82,10 +90,11 @@ final class FakeInstance implements AutoCloseable {
         HttpServerResponse response = request.response();
         if (request.path().equals("/health")) {
             response.setStatusCode(health).end();
+            probes.incrementAndGet();
             return;
         }
         response.closeHandler(closed -> {
-            if (!response.ended()) {
+            if (!response.ended() && !request.path().equals(TargetQuestion.PATH)) {
                 aborted.incrementAndGet();
             }
         });
@@ -96,8 +105,9 @@ final class FakeInstance implements AutoCloseable {
                     request.headers(),
                     body.toString(StandardCharsets.UTF_8),
                     System.nanoTime());
-            received.add(it);
-            behaviour.accept(it, response);
+            boolean isQuestion = request.path().equals(TargetQuestion.PATH);
+            (isQuestion ? asked : received).add(it);
+            (isQuestion ? ahead : behaviour).accept(it, response);
         });
     }
 

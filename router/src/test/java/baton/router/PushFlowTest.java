@@ -11,6 +11,7 @@ import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.function.BiConsumer;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -89,6 +90,187 @@ class PushFlowTest {
         assertThat(second.get(10, TimeUnit.SECONDS).body()).isEqualTo(RouterFixture.ANSWER);
         assertThat(fixture.metric(router, "baton:router_handoffs_total{params=\"carried\"}"))
                 .isEqualTo(2);
+    }
+
+    private static final String AHEAD = "{" + TOLD + "}";
+
+    private static BiConsumer<FakeInstance.Received, HttpServerResponse> tells(String engine) {
+        return FakeInstance.json(200, AHEAD.replace("engine-1", engine));
+    }
+
+    private double asked(Router router, String result) {
+        return fixture.metric(router, "baton:router_asked_ahead_total{result=\"" + result + "\"}");
+    }
+
+    /** What the decode leg of the next request is sent while the prefill leg has no answer yet; the request is then answered. */
+    private String sentAtOnce(Router router) throws Exception {
+        BlockingQueue<HttpServerResponse> prefillHeld = hold(prefill);
+        BlockingQueue<HttpServerResponse> decodeHeld = hold(decode);
+        CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, BODY);
+        HttpServerResponse prefilling = take(prefillHeld);
+        HttpServerResponse decoding = take(decodeHeld);
+        String sent = decode.received.getLast().body();
+        assertThat(id(prefill, prefill.received.size() - 1)).isEqualTo(id(decode, decode.received.size() - 1));
+        prefilling.end(PREFILLED);
+        decoding.end(RouterFixture.ANSWER);
+        assertThat(answer.get(10, TimeUnit.SECONDS).body()).isEqualTo(RouterFixture.ANSWER);
+        return sent;
+    }
+
+    @Test
+    void theFirstRequestIsSentAtOnceToAnInstanceThatTells() throws Exception {
+        prefill.ahead = tells("engine-7");
+        decode.ahead = tells("engine-9");
+        Router router = router(List.of(prefill), List.of(decode));
+        assertThat(sentAtOnce(router))
+                .isEqualTo("{\"prompt\":\"hello\",\"max_tokens\":9," + TOLD.replace("engine-1", "engine-7") + "}");
+        assertThat(decode.asked).isEmpty();
+    }
+
+    @Test
+    void whoComesBackAsAnotherEngineIsSentToAtOnceAgain() throws Exception {
+        prefill.ahead = tells("engine-1");
+        Router router = router(List.of(prefill), List.of(decode));
+        prefill.stop();
+        Await.until(
+                "prefill down",
+                RouterFixture.SOON,
+                () -> fixture.metric(router, "baton:router_instances_up{role=\"prefill\"}") == 0);
+        double before = asked(router, "told");
+        prefill.ahead = tells("engine-2");
+        prefill.restart();
+        Await.until("it has told", RouterFixture.SOON, () -> asked(router, "told") > before);
+        assertThat(sentAtOnce(router)).contains("engine-2");
+    }
+
+    @Test
+    void anotherEngineIsKnownAlsoIfNobodySawItStart() throws Exception {
+        prefill.ahead = tells("engine-1");
+        Router router = router(List.of(prefill), List.of(decode));
+        assertThat(sentAtOnce(router)).contains("engine-1");
+        prefill.ahead = tells("engine-2");
+        double before = asked(router, "told");
+        // The next answer may have been on its way.
+        Await.until("it has told", RouterFixture.SOON, () -> asked(router, "told") > before + 1);
+        assertThat(sentAtOnce(router)).contains("engine-2");
+    }
+
+    @Test
+    void anAnswerToARequestIsBelievedTooWhereItTellsOfAnotherEngine() throws Exception {
+        BlockingQueue<HttpServerResponse> silent = new LinkedBlockingQueue<>();
+        prefill.ahead = tells("engine-0");
+        Router router = router(List.of(prefill), List.of(decode));
+        prefill.ahead = (request, response) -> silent.add(response);
+        take(silent);
+        assertThat(sentAtOnce(router)).contains("engine-0");
+        assertThat(sentAtOnce(router)).contains("engine-1").doesNotContain("engine-0");
+    }
+
+    @Test
+    void theQuestionBringsTheRoutersKey() throws Exception {
+        prefill.ahead = (request, response) -> {
+            boolean known = "Bearer s3cret".equals(request.headers().get("Authorization"));
+            (known ? tells("engine-1") : FakeInstance.json(401, "{}")).accept(request, response);
+        };
+        for (String key : List.of("s3cret", "another")) {
+            try (Router router = Router.start(new RouterConfig(
+                    "127.0.0.1",
+                    0,
+                    List.of(prefill.uri()),
+                    List.of(decode.uri()),
+                    PushFlow.NAME,
+                    Optional.of(key),
+                    RouterFixture.LIMITS))) {
+                assertThat(asked(router, key.equals("s3cret") ? "told" : "failed"))
+                        .isPositive();
+            }
+        }
+    }
+
+    @Test
+    void otherFlowsDoNotAsk() throws Exception {
+        Router router = fixture.router(
+                KvTransferParamsFlow.NAME,
+                List.of(prefill),
+                List.of(decode),
+                Optional.empty(),
+                RouterConfig.LocalPrefill.NEVER);
+        assertThat(fixture.post(router, BODY).statusCode()).isEqualTo(200);
+        assertThat(prefill.asked).isEmpty();
+    }
+
+    /** As other servers: they are asked once, and learnt from their first answer. */
+    @ParameterizedTest
+    @ValueSource(
+            strings = {"404 {\"detail\":\"Not Found\"}", "405 ", "501 ", "200 {\"kv_transfer_params\":null}", "200 {}"})
+    void whoHasNothingToTellIsAskedOnceAndLearntFromItsFirstAnswer(String answer) throws Exception {
+        prefill.ahead = FakeInstance.json(Integer.parseInt(answer.substring(0, 3)), answer.substring(4));
+        Router router = router(List.of(prefill), List.of(decode));
+        int probes = prefill.probes.get();
+        Await.until("it is probed again", RouterFixture.SOON, () -> prefill.probes.get() > probes + 2);
+        assertThat(prefill.asked).hasSize(1);
+        assertThat(asked(router, "untold")).isEqualTo(1);
+        assertLearntFromTheFirstAnswer(router);
+    }
+
+    @ParameterizedTest
+    @ValueSource(
+            strings = {
+                "500 {}",
+                "401 {}",
+                "302 {}",
+                "200 ",
+                "200 <html>",
+                "200 [1]",
+                "200 {\"kv_transfer_params\":7}",
+                "200 {\"kv_transfer_params\":{}}",
+                "200 {\"kv_transfer_params\":{\"remote_engine_id\":\"e\",\"remote_host\":\"h\",\"remote_port\":70000}}",
+                "200 {\"kv_transfer_params\":{\"remote_engine_id\":\"e\",\"remote_host\":\"h\",\"remote_port\":1,\"tp_size\":\"x\"}}"
+            })
+    void aBadAnswerIsNoneAndTheFirstRequestTells(String answer) throws Exception {
+        prefill.ahead = FakeInstance.json(Integer.parseInt(answer.substring(0, 3)), answer.substring(4));
+        Router router = router(List.of(prefill), List.of(decode));
+        assertThat(asked(router, "failed")).isEqualTo(1);
+        assertLearntFromTheFirstAnswer(router);
+    }
+
+    @Test
+    void anEndlessAnswerIsCutOff() throws Exception {
+        CompletableFuture<Void> cutOff = new CompletableFuture<>();
+        prefill.ahead = (request, response) -> {
+            response.setChunked(true).closeHandler(closed -> cutOff.complete(null));
+            writeOn(response);
+        };
+        Router router = router(List.of(prefill), List.of(decode));
+        cutOff.get(10, TimeUnit.SECONDS);
+        assertThat(asked(router, "failed")).isEqualTo(1);
+        assertLearntFromTheFirstAnswer(router);
+    }
+
+    private static void writeOn(HttpServerResponse response) {
+        response.write(" ".repeat(4096)).onSuccess(written -> writeOn(response));
+    }
+
+    /** Also while the question is open. */
+    @Test
+    void requestsDoNotWaitForAnAnswer() throws Exception {
+        prefill.health = 503;
+        Router router = router(List.of(prefill), List.of(decode));
+        BlockingQueue<HttpServerResponse> silent = new LinkedBlockingQueue<>();
+        prefill.ahead = (request, response) -> silent.add(response);
+        prefill.health = 200;
+        HttpServerResponse open = take(silent);
+        assertLearntFromTheFirstAnswer(router);
+        Await.until("the question is given up", RouterFixture.SOON, () -> asked(router, "failed") == 1);
+        Await.until("its connection is closed", RouterFixture.SOON, open::closed);
+    }
+
+    /** The first request has one leg after the other, the second has both at once. */
+    private void assertLearntFromTheFirstAnswer(Router router) throws Exception {
+        assertThat(fixture.post(router, BODY).statusCode()).isEqualTo(200);
+        assertThat(decode.only().body())
+                .isEqualTo("{\"prompt\":\"hello\",\"max_tokens\":9," + PREFILLED.substring("{\"id\":\"p\",".length()));
+        assertThat(sentAtOnce(router)).isEqualTo("{\"prompt\":\"hello\",\"max_tokens\":9," + TOLD + "}");
     }
 
     /** An answer names the blocks of the first prompt. */
@@ -201,7 +383,11 @@ class PushFlowTest {
                 "{}",
                 "{\"remote_engine_id\":1,\"remote_host\":\"h\",\"remote_port\":1}",
                 "{\"remote_engine_id\":\"e\",\"remote_host\":\"h\",\"remote_port\":\"1\"}",
-                "{\"remote_engine_id\":\"e\",\"remote_host\":null,\"remote_port\":1}"
+                "{\"remote_engine_id\":\"e\",\"remote_host\":null,\"remote_port\":1}",
+                "{\"remote_engine_id\":\"\",\"remote_host\":\"h\",\"remote_port\":1}",
+                "{\"remote_engine_id\":\"e\",\"remote_host\":\"h\",\"remote_port\":0}",
+                "{\"remote_engine_id\":\"e\",\"remote_host\":\"h\",\"remote_port\":99999999999}",
+                "{\"remote_engine_id\":\"e\",\"remote_host\":\"h\",\"remote_port\":1,\"tp_size\":0}"
             })
     void whatDoesNotLeadToAnInstanceIsNotPassedOn(String params) {
         assertThat(PushFlow.target(params.getBytes(StandardCharsets.UTF_8))).isEmpty();

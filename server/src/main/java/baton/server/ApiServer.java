@@ -70,8 +70,9 @@ public final class ApiServer implements AutoCloseable {
     private static final Pattern JSON_TYPE = Pattern.compile("application/([a-z0-9.-]+\\+)?json *(;.*)?");
     private static final String MODELS = "/v1/models";
 
-    /** Besides {@code /v1/}: what costs something. Health, metrics and version are for probes that have no key. */
-    private static final Set<String> NEED_KEY = Set.of("/tokenize", "/detokenize", "/reset_prefix_cache");
+    /** Besides {@code /v1/}: what costs something, or leads to where KV caches are. Health, metrics and version are for probes that have no key. */
+    private static final Set<String> NEED_KEY =
+            Set.of("/tokenize", "/detokenize", "/reset_prefix_cache", "/kv_transfer_params");
 
     private static final Duration START_DEADLINE = Duration.ofSeconds(30);
     private static final Duration CLOSE_DEADLINE = Duration.ofSeconds(10);
@@ -111,6 +112,7 @@ public final class ApiServer implements AutoCloseable {
             Map.entry("/ping", Map.of(HttpMethod.GET, this::health, HttpMethod.POST, this::health)),
             Map.entry("/load", Map.of(HttpMethod.GET, this::load)),
             Map.entry("/metrics", Map.of(HttpMethod.GET, this::metrics)),
+            Map.entry("/kv_transfer_params", Map.of(HttpMethod.GET, this::kvTransferParams)),
             Map.entry("/version", Map.of(HttpMethod.GET, this::version)),
             Map.entry("/tokenize", Map.of(HttpMethod.POST, this::tokenize)),
             Map.entry("/detokenize", Map.of(HttpMethod.POST, this::detokenize)),
@@ -457,6 +459,16 @@ public final class ApiServer implements AutoCloseable {
 
     private void metrics(Exchange exchange) {
         exchange.reply(200, PrometheusMetrics.CONTENT_TYPE, Buffer.buffer(metrics.scrape(engine.status())));
+    }
+
+    /** For whoever sends prefill and decode requests at once; named and formed as the field of an answer. */
+    private void kvTransferParams(Exchange exchange) {
+        exchange.json(200, writer.json().document(out -> {
+            out.writeStartObject();
+            out.writeName("kv_transfer_params");
+            engine.kvTransferParamsAhead().ifPresentOrElse(params -> out.writeTree(params.toJson()), out::writeNull);
+            out.writeEndObject();
+        }));
     }
 
     private void version(Exchange exchange) {

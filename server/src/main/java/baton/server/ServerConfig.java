@@ -49,7 +49,7 @@ public record ServerConfig(
     private static final Logger ACCESS_LOG = LoggerFactory.getLogger("access");
 
     /** What load balancers and Prometheus ask for all the time. */
-    public static final Set<String> POLLED = Set.of("/health", "/ping", "/metrics", "/load");
+    public static final Set<String> POLLED = Set.of("/health", "/ping", "/metrics", "/load", "/kv_transfer_params");
 
     public ServerConfig {
         servedModelNames = List.copyOf(servedModelNames);

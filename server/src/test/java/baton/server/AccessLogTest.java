@@ -89,7 +89,7 @@ class AccessLogTest {
 
     @Test
     void pollsAreOnlyLoggedWhenTheyFail() throws Exception {
-        for (String path : new String[] {"/health", "/ping", "/metrics", "/load"}) {
+        for (String path : new String[] {"/health", "/ping", "/metrics", "/load", "/kv_transfer_params"}) {
             assertThat(fixture.get(path).statusCode()).isEqualTo(200);
         }
         fixture.engine.fails("out of memory");

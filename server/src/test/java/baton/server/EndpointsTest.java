@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.engine.FinishReason;
 import baton.kv.ConfigException;
+import baton.kv.JsonFields;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.util.List;
@@ -53,6 +54,16 @@ class EndpointsTest {
     @Test
     void version() throws Exception {
         assertThat(fixture.get("/version").body()).isEqualTo("{\"version\":\"1.2.3\"}");
+    }
+
+    @Test
+    void whatLeadsToTheConnector() throws Exception {
+        assertThat(fixture.get("/kv_transfer_params").body()).isEqualTo("{\"kv_transfer_params\":null}");
+        fixture.engine.tellsAhead(JsonFields.parse("kv_transfer_params", "{\"remote_port\":5600,\"tp_size\":2}"));
+        HttpResponse<String> told = fixture.get("/kv_transfer_params");
+        assertThat(told.headers().firstValue("Content-Type")).contains("application/json");
+        assertThat(told.body()).isEqualTo("{\"kv_transfer_params\":{\"remote_port\":5600,\"tp_size\":2}}");
+        assertThat(fixture.post("/kv_transfer_params", "{}").statusCode()).isEqualTo(405);
     }
 
     @Test

@@ -188,6 +188,7 @@ class ErrorsTest {
             for (String path : List.of("/tokenize", "/detokenize", "/reset_prefix_cache")) {
                 assertThat(message(401, locked.post(path, "{}"))).startsWith("no API key");
             }
+            assertThat(message(401, locked.get("/kv_transfer_params"))).startsWith("no API key");
             assertThat(message(
                             401,
                             locked.send(HttpRequest.newBuilder(locked.uri("/v1/models"))

@@ -49,6 +49,7 @@ final class FakeEngine implements Engine {
     private volatile Optional<String> failure = Optional.empty();
     private volatile Optional<RuntimeException> refusal = Optional.empty();
     private volatile boolean resets = true;
+    private volatile Optional<JsonFields> ahead = Optional.empty();
     private final AtomicInteger accepted = new AtomicInteger();
 
     /** What is played, on the engine's thread, for each request from now on. */
@@ -84,6 +85,10 @@ final class FakeEngine implements Engine {
 
     void resets(boolean value) {
         resets = value;
+    }
+
+    void tellsAhead(JsonFields params) {
+        ahead = Optional.of(params);
     }
 
     Session nextSubmitted() throws InterruptedException {
@@ -134,6 +139,11 @@ final class FakeEngine implements Engine {
     @Override
     public Optional<ChatTemplate> chatTemplate() {
         return Optional.of(chatTemplate);
+    }
+
+    @Override
+    public Optional<JsonFields> kvTransferParamsAhead() {
+        return ahead;
     }
 
     @Override

@@ -51,10 +51,9 @@ public interface TransferAgent extends AutoCloseable {
     Transfer start(Operation operation, Peer peer, List<Range> ranges, Optional<byte[]> notification, Duration timeout);
 
     /**
-     * As {@link #start(Operation, Peer, List, Optional, Duration)}, and tells of bytes while they are in the cache of the processor
-     * that moved them.
+     * As {@link #start(Operation, Peer, List, Optional, Duration)}, and digests the ranges while it moves them.
      *
-     * @param arrivals told before the transfer is done; an implementation may tell of none. If it throws, the transfer fails
+     * @param digests of ranges that all have {@link Digests#bytes}; an implementation may digest none of them
      */
     default Transfer start(
             Operation operation,
@@ -62,7 +61,7 @@ public interface TransferAgent extends AutoCloseable {
             List<Range> ranges,
             Optional<byte[]> notification,
             Duration timeout,
-            Arrivals arrivals) {
+            Digests digests) {
         return start(operation, peer, ranges, notification, timeout);
     }
 
@@ -118,15 +117,6 @@ public interface TransferAgent extends AutoCloseable {
     /** Ends all transfers and connections. When it returns none of the registered memory is touched any more. */
     @Override
     void close();
-
-    /** Who is told of bytes that are in place. Of one range, all are told in order and by one thread; of several, at the same time. */
-    interface Arrivals {
-        /**
-         * @param range index of the range
-         * @param from the first of the bytes, counted from the range's start: where those before ended, at first 0
-         */
-        void arrived(int range, long from, long bytes);
-    }
 
     /** A message of a peer. */
     record Notification(String from, byte[] message) {}

@@ -6,13 +6,13 @@ import baton.connectors.nixl.RemoteEngine.RemoteRank;
 import baton.kv.KvCache;
 import baton.kv.KvLayout;
 import baton.kv.Ticker;
+import baton.transfer.Digests;
 import baton.transfer.Range;
 import baton.transfer.Transfer;
 import baton.transfer.TransferAgent;
 import baton.transfer.TransferAgent.Operation;
 import baton.transfer.TransferException;
 import java.lang.foreign.MemorySegment;
-import java.nio.ByteBuffer;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -22,6 +22,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.concurrent.CompletableFuture;
+import java.util.function.Supplier;
 import java.util.zip.CRC32C;
 
 /**
@@ -81,8 +82,6 @@ final class LoadTransfers {
         }
     }
 
-    private static final TransferAgent.Arrivals NOBODY = (_, _, _) -> {};
-
     private final BlockMap map;
     private final List<RemoteRank> remotes;
     private final KvCache cache;
@@ -99,7 +98,7 @@ final class LoadTransfers {
     /** By piece; set by who has digested it, before its transfer or its task is over. */
     private final boolean[] isDigested;
 
-    /** The agent has told of blocks before the transfer was over. */
+    /** The agent digests what it moves. */
     private volatile boolean told;
 
     private final List<CompletableFuture<Boolean>> digesting = new ArrayList<>();
@@ -160,9 +159,9 @@ final class LoadTransfers {
                     List<Piece> pieces = map.pieces().subList(part.from, part.to);
                     if (isChecked() && map.isWhole(heads)) {
                         int each = cache.layout().blockSize() / map.slots();
-                        part.transfers.add(start(heads, map.wholes(heads, pieces), timeout, new Digesting(part, each)));
+                        part.transfers.add(startDigested(heads, map.wholes(heads, pieces), timeout, part, each));
                     } else {
-                        part.transfers.add(start(heads, map.ranges(heads, pieces, 0, layers), timeout, NOBODY));
+                        part.transfers.add(start(heads, map.ranges(heads, pieces, 0, layers), timeout));
                     }
                 }
             }
@@ -202,7 +201,7 @@ final class LoadTransfers {
         return result;
     }
 
-    /** True if the agent told of blocks before the transfer was over. */
+    /** True if the agent has digested what it moved. */
     boolean wasTold() {
         return told;
     }
@@ -314,12 +313,53 @@ final class LoadTransfers {
         enter(Phase.FAILED);
     }
 
-    private Transfer start(Heads heads, List<Range> ranges, Duration timeout, TransferAgent.Arrivals arrivals) {
+    private Transfer start(Heads heads, List<Range> ranges, Duration timeout) {
+        return begun(
+                heads,
+                ranges,
+                () -> agent.start(
+                        Operation.READ, remotes.get(heads.source()).peer(), ranges, Optional.empty(), timeout));
+    }
+
+    /** @param each pieces of a block, which is a range */
+    private Transfer startDigested(Heads heads, List<Range> ranges, Duration timeout, Part part, int each) {
+        KvLayout layout = cache.layout();
+        Digests digests = new Digests(
+                layout.layers(),
+                layout.kvHeads() * each,
+                Math.toIntExact(map.slots() * layout.entryBytes()),
+                (block, crc32c) -> digested(part, block, each, crc32c));
+        return begun(
+                heads,
+                ranges,
+                () -> agent.start(
+                        Operation.READ,
+                        remotes.get(heads.source()).peer(),
+                        ranges,
+                        Optional.empty(),
+                        timeout,
+                        digests));
+    }
+
+    private Transfer begun(Heads heads, List<Range> ranges, Supplier<Transfer> start) {
         long before = ticker.nanos();
-        Transfer transfer = agent.start(
-                Operation.READ, remotes.get(heads.source()).peer(), ranges, Optional.empty(), timeout, arrivals);
+        Transfer transfer = start.get();
         started.add(new Started(heads, transfer, ranges.size(), Duration.ofNanos(ticker.nanos() - before)));
         return transfer;
+    }
+
+    /** @param crc32c of each head of a block, and in it of each of its pieces, of which the last may not be wanted */
+    private void digested(Part part, int block, int each, int[] crc32c) {
+        told = true;
+        int first = part.from + block * each;
+        int end = Math.min(first + each, part.to);
+        int heads = cache.layout().kvHeads();
+        for (int piece = first; piece < end; piece++) {
+            for (int head = 0; head < heads; head++) {
+                digests[piece * heads + head] = crc32c[head * each + piece - first];
+            }
+        }
+        Arrays.fill(isDigested, first, end, true);
     }
 
     private void readSeals(Duration timeout) {
@@ -327,7 +367,7 @@ final class LoadTransfers {
         for (Heads heads : map.heads()) {
             RemoteRank remote = remotes.get(heads.source());
             long local = remote.scratch().memory().region().memory().address();
-            start(heads, map.sealRanges(heads, local, remote.info().seals().orElseThrow()), timeout, NOBODY);
+            start(heads, map.sealRanges(heads, local, remote.info().seals().orElseThrow()), timeout);
         }
     }
 
@@ -423,54 +463,6 @@ final class LoadTransfers {
                         crc, cache.memory(), cache.layout(), piece.local(), head, piece.localSlot(), map.slots());
             }
             isDigested[i] = true;
-        }
-    }
-
-    /** Digests blocks while they come, layer after layer: what was copied last is in the processor's cache still. */
-    private final class Digesting implements TransferAgent.Arrivals {
-        private final Part part;
-        private final int each;
-        /** By block, then by piece and head: over the layers so far. */
-        private final CRC32C[][] running;
-
-        /** @param each pieces of a block */
-        Digesting(Part part, int each) {
-            this.part = part;
-            this.each = each;
-            this.running = new CRC32C[Math.ceilDiv(part.to - part.from, each)][];
-        }
-
-        @Override
-        public void arrived(int block, long from, long bytes) {
-            told = true;
-            KvLayout layout = cache.layout();
-            int first = part.from + block * each;
-            int last = Math.min(first + each, part.to);
-            int heads = layout.kvHeads();
-            if (from == 0) {
-                running[block] = new CRC32C[(last - first) * heads];
-                Arrays.setAll(running[block], _ -> new CRC32C());
-            }
-            CRC32C[] digest = running[block];
-            int local = map.pieces().get(first).local();
-            ByteBuffer memory = cache.memory()
-                    .asSlice(local * layout.blockBytes(), layout.blockBytes())
-                    .asByteBuffer();
-            int length = Math.toIntExact(map.slots() * layout.entryBytes());
-            long layers = (from + bytes) / layout.layerBytes();
-            for (int layer = Math.toIntExact(from / layout.layerBytes()); layer < layers; layer++) {
-                for (int i = 0; i < digest.length; i++) {
-                    int slot = map.pieces().get(first + i / heads).localSlot();
-                    int at = Math.toIntExact(layout.entryOffset(layer, i % heads, slot));
-                    digest[i].update(memory.limit(at + length).position(at));
-                }
-            }
-            if (from + bytes == layout.blockBytes()) {
-                for (int i = 0; i < digest.length; i++) {
-                    digests[first * heads + i] = (int) digest[i].getValue();
-                }
-                Arrays.fill(isDigested, first, last, true);
-            }
         }
     }
 

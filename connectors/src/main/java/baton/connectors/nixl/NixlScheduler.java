@@ -127,6 +127,18 @@ final class NixlScheduler implements SchedulerConnector {
         }
     }
 
+    @Override
+    public Optional<JsonFields> kvTransferParamsAhead() {
+        return context.config().isProducer()
+                ? Optional.of(Reference.ahead(
+                        context.config().engineId(),
+                        settings.host(),
+                        port(),
+                        context.tensorParallelSize(),
+                        context.pipelineParallelSize()))
+                : Optional.empty();
+    }
+
     // ---- reading
 
     @Override

@@ -58,10 +58,10 @@ import org.slf4j.LoggerFactory;
  * Where the agent has no permits (NIXL) nothing is reported, and so no block freed, until the owner has said that it does not write any
  * more, or is gone.
  *
- * Messages: those of Notice, and between ours, about what is written, PushedDigests.Part, "PUSH_DONE:<request>:<digest of the
- * prompt>:<block>=<generation>,...", "PUSH_FAILED:<request>", "PUSH_CANCEL:<request>" and "PUSH_OVER:" with a Completion, of which
- * those that are not ours are told the Completion only; but for the Completion they are about one registration (its attempt()). In these a request may be known only by what both legs' ids have in common,
- * and may be yet to come; what is read is known by its exact id.
+ * Messages: those of Notice, and between ours, about what is written, PushedDigests.Part, "PUSH_DONE:<attempt>:<digest of the
+ * prompt>:<block>=<generation>,...", "PUSH_FAILED:<attempt>", "PUSH_CANCEL:<attempt>" and "PUSH_OVER:" with a Completion, of which
+ * those that are not ours are told the Completion only. An attempt is one registration of a request. In these a request may be known
+ * only by what both legs' ids have in common, and may be yet to come; what is read is known by its exact id.
  */
 
 /** One rank's transfers. */
@@ -954,6 +954,9 @@ final class NixlWorker implements WorkerConnector {
                 owner.release(now);
                 if (!ownerKnows && owner.isConnected()) {
                     tell(owner, completion(load.source(), owner));
+                } else if (!ownerKnows) {
+                    // It may be met again.
+                    queue(load.source(), false, now);
                 }
             });
         }

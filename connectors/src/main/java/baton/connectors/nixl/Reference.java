@@ -107,6 +107,19 @@ record Reference(
                 proof);
     }
 
+    /** The {@code kv_transfer_params} that lead to an owner whose blocks are not known yet. */
+    static JsonFields ahead(String engineId, String host, int port, int tensorParallelSize, int pipelineParallelSize) {
+        ObjectNode params = JSON.objectNode();
+        params.put("do_remote_prefill", true);
+        params.put("do_remote_decode", false);
+        params.put("remote_engine_id", engineId);
+        params.put("remote_host", host);
+        params.put("remote_port", port);
+        params.put("tp_size", tensorParallelSize);
+        params.put("pp_size", pipelineParallelSize);
+        return JsonFields.of("kv_transfer_params", params);
+    }
+
     /**
      * The {@code kv_transfer_params} that lead to the blocks.
      *

@@ -76,6 +76,51 @@ class NixlSchedulerTest {
     }
 
     @Test
+    void whatIsToldAheadLeadsHereAndIsReadAsAReferenceWithoutBlocks() {
+        JsonFields told = scheduler.kvTransferParamsAhead().orElseThrow();
+        assertThat(told.names())
+                .containsExactlyInAnyOrder(
+                        "do_remote_prefill",
+                        "do_remote_decode",
+                        "remote_engine_id",
+                        "remote_host",
+                        "remote_port",
+                        "tp_size",
+                        "pp_size");
+        Reference read = Reference.read(told, TransferMode.PULL, "cmpl-r-0-0badcafe");
+        assertThat(read.mode()).isEqualTo(TransferMode.PUSH);
+        assertThat(read.engineId()).isEqualTo("p");
+        // An answer's reference leads to the same place.
+        FakeKvRequest request = request("a", 4);
+        scheduler.onNewRequest(request);
+        scheduler.onAllocated(request, new int[] {3}, 0, 0);
+        step(Set.of(), new ScheduledRequest(request, new int[] {3}, 0, 4));
+        JsonFields answered = scheduler
+                .onFinished(request, RequestEnd.LENGTH, new int[] {3})
+                .kvTransferParams()
+                .orElseThrow();
+        for (String name : told.names()) {
+            assertThat(told.value(name)).as(name).isEqualTo(answered.value(name));
+        }
+    }
+
+    @Test
+    void whoOnlyConsumesTellsNothing() {
+        ConnectorContext consumer = new ConnectorContext(
+                KvTransferConfig.builder("NixlConnector", KvRole.CONSUMER).build(),
+                new ModelFingerprint("fake", "00"),
+                LAYOUT,
+                new VirtualTicker());
+        try (NixlScheduler other = new NixlScheduler(
+                consumer,
+                NixlSettings.of(JsonFields.empty(""), Map.of()),
+                new MemoryNet().fabric(),
+                TransferMode.PULL)) {
+            assertThat(other.kvTransferParamsAhead()).isEmpty();
+        }
+    }
+
+    @Test
     void aBlockHasANewGenerationForEachWriterAndNoneForEachStep() {
         FakeKvRequest first = request("a", 10);
         scheduler.onNewRequest(first);

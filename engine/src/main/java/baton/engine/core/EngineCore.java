@@ -59,6 +59,7 @@ public final class EngineCore implements AutoCloseable {
     private final Ticker ticker;
     private final Sampler sampler;
     private final StepClock clock;
+    private final Optional<JsonFields> kvTransferParamsAhead;
     private long listenerFailures;
     /** The step before left work that can be computed at once. */
     private boolean busy;
@@ -114,6 +115,7 @@ public final class EngineCore implements AutoCloseable {
             if (!handshakes.isEmpty()) {
                 connector.orElseThrow().onHandshakeMetadata(handshakes);
             }
+            this.kvTransferParamsAhead = connector.flatMap(SchedulerConnector::kvTransferParamsAhead);
         } catch (RuntimeException | Error e) {
             workers.close();
             connector.ifPresent(SchedulerConnector::close);
@@ -141,6 +143,11 @@ public final class EngineCore implements AutoCloseable {
     public void add(Request request) {
         request.sampleWith(sampler);
         scheduler.add(request).ifPresent(why -> fail(request, why));
+    }
+
+    /** See {@link SchedulerConnector#kvTransferParamsAhead}. Never changes; any thread. */
+    public Optional<JsonFields> kvTransferParamsAhead() {
+        return kvTransferParamsAhead;
     }
 
     /** A request was refused before it got here; see {@link SchedulerConnector#onRefused}. */

@@ -16,6 +16,17 @@ public interface SchedulerConnector extends AutoCloseable {
     /** What the workers want peers to know, once, before the first step. */
     default void onHandshakeMetadata(Map<Rank, HandshakeMetadata> metadata) {}
 
+    /**
+     * What leads peers to this instance before it has answered any request: {@code kv_transfer_params} of a decode request that is
+     * sent along with its prefill request to this instance. Told to whoever may send requests, so nothing that peers need not
+     * know. Asked for once, after {@link #onHandshakeMetadata}.
+     *
+     * @return empty if a decode request needs what only the prefill request's answer says, or nothing
+     */
+    default Optional<JsonFields> kvTransferParamsAhead() {
+        return Optional.empty();
+    }
+
     /** A request has come in. */
     default void onNewRequest(KvRequest request) {}
 

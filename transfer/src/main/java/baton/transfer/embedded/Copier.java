@@ -1,9 +1,12 @@
 package baton.transfer.embedded;
 
+import baton.transfer.Digests;
 import baton.transfer.Transfer.Cause;
-import baton.transfer.TransferAgent.Arrivals;
+import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
+import java.nio.ByteBuffer;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.ExecutorService;
@@ -11,6 +14,8 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.stream.Stream;
+import java.util.zip.CRC32C;
 
 /** Threads that copy memory, piece by piece; between two pieces a copy can be ended. */
 final class Copier implements AutoCloseable {
@@ -21,17 +26,23 @@ final class Copier implements AutoCloseable {
     /** Waking a thread takes longer. */
     private static final long MOST_AT_ONCE = 64L << 10;
 
-    /** Bytes that are told of at once: few enough to be in the cache still, many enough for copying to be as fast. */
-    private static final long TOLD_AT_ONCE = 128L << 10;
+    /** Bytes that Java copies before it digests them: few enough to be in the cache still, many enough for copying to be as fast. */
+    private static final long DIGESTED_AT_ONCE = 128L << 10;
+
+    /** Transfers from so many bytes on are copied past the caches: less may be there already, and be wanted there afterwards. */
+    private static final long PAST_CACHES = 8L << 20;
 
     /** So many that threads end at about the same time although the machine does not run them equally. */
     private static final int PIECES_PER_THREAD = 16;
 
     private final int threads;
+    private final Optional<CopyKernel> kernel;
     private final ExecutorService executor;
 
-    Copier(String name, int threads) {
+    /** @param kernel that copies what it takes; the rest is copied by Java */
+    Copier(String name, int threads, Optional<CopyKernel> kernel) {
         this.threads = threads;
+        this.kernel = kernel;
         this.executor = Executors.newFixedThreadPool(
                 threads,
                 Thread.ofPlatform()
@@ -48,79 +59,133 @@ final class Copier implements AutoCloseable {
         start(moving, ranges, Optional.empty());
     }
 
-    /** @param arrivals told of bytes right after they were copied */
-    void start(Moving moving, List<Copy> ranges, Optional<Arrivals> arrivals) {
+    /** @param digests of whole ranges */
+    void start(Moving moving, List<Copy> ranges, Optional<Digests> digests) {
         long bytes = moving.bytes();
         long most = Math.clamp(bytes / ((long) threads * PIECES_PER_THREAD), LEAST_PIECE, MOST_PIECE);
-        List<List<Copy>> pieces = arrivals.isPresent() ? wholes(ranges, most) : pieces(ranges, most);
-        int[] firsts = new int[pieces.size()];
-        for (int i = 1; i < firsts.length; i++) {
-            firsts[i] = firsts[i - 1] + pieces.get(i - 1).size();
-        }
-        AtomicInteger next = new AtomicInteger();
-        AtomicLong left = new AtomicLong(bytes);
+        List<List<Copy>> pieces = digests.isPresent() ? wholes(ranges, most) : pieces(ranges, most);
+        Job job = new Job(moving, pieces, digests);
         if (bytes <= MOST_AT_ONCE) {
-            work(moving, pieces, firsts, next, left, arrivals);
+            job.run();
             return;
         }
         try {
             for (int i = Math.min(threads, pieces.size()); i > 0; i--) {
-                executor.execute(() -> work(moving, pieces, firsts, next, left, arrivals));
+                executor.execute(job);
             }
         } catch (RejectedExecutionException _) {
             moving.fail(Cause.CANCELLED, "the agent is closed");
         }
     }
 
-    private static void work(
-            Moving moving,
-            List<List<Copy>> pieces,
-            int[] firsts,
-            AtomicInteger next,
-            AtomicLong left,
-            Optional<Arrivals> arrivals) {
-        while (moving.enter()) {
-            long copied = 0;
-            try {
-                int piece = next.getAndIncrement();
-                if (piece >= pieces.size()) {
-                    return;
-                }
-                int index = firsts[piece];
-                for (Copy copy : pieces.get(piece)) {
-                    if (arrivals.isPresent()) {
-                        copyAndTell(copy, index++, arrivals.get());
-                    } else {
-                        MemorySegment.copy(copy.from, 0, copy.to, 0, copy.from.byteSize());
+    /** A transfer's pieces, taken by each thread one after the other. */
+    private final class Job implements Runnable {
+        private final Moving moving;
+        private final List<List<Copy>> pieces;
+        private final Optional<Digests> digests;
+        private final boolean pastCaches;
+        /** By piece: index of its first range. */
+        private final int[] firsts;
+
+        private final AtomicInteger next = new AtomicInteger();
+        private final AtomicLong left;
+
+        private Job(Moving moving, List<List<Copy>> pieces, Optional<Digests> digests) {
+            this.moving = moving;
+            this.pieces = pieces;
+            this.digests = digests;
+            pastCaches = moving.bytes() >= PAST_CACHES;
+            left = new AtomicLong(moving.bytes());
+            firsts = new int[pieces.size()];
+            for (int i = 1; i < firsts.length; i++) {
+                firsts[i] = firsts[i - 1] + pieces.get(i - 1).size();
+            }
+        }
+
+        @Override
+        public void run() {
+            try (Arena arena = Arena.ofConfined()) {
+                CopyKernel.Work work =
+                        new CopyKernel.Work(arena, digests.map(Digests::runs).orElse(1));
+                while (moving.enter()) {
+                    long copied = 0;
+                    try {
+                        int piece = next.getAndIncrement();
+                        if (piece >= pieces.size()) {
+                            return;
+                        }
+                        List<Copy> copies = pieces.get(piece);
+                        if (digests.isPresent()) {
+                            copyAndDigest(copies, firsts[piece], digests.get(), work);
+                        } else {
+                            copies.forEach(copy -> copy(copy, work));
+                        }
+                        for (Copy copy : copies) {
+                            copied += copy.from.byteSize();
+                        }
+                    } catch (RuntimeException | InternalError e) {
+                        // An InternalError is a page of a mapping that could not be had.
+                        moving.fail(Cause.TRANSPORT, "copying failed: " + e);
+                    } finally {
+                        moving.exit();
                     }
-                    copied += copy.from.byteSize();
+                    if (left.addAndGet(-copied) == 0) {
+                        moving.succeed();
+                    }
                 }
-            } catch (RuntimeException | InternalError e) {
-                // An InternalError is a page of a mapping that could not be had.
-                moving.fail(Cause.TRANSPORT, "copying failed: " + e);
-            } finally {
-                moving.exit();
             }
-            if (left.addAndGet(-copied) == 0) {
-                moving.succeed();
+        }
+
+        private void copy(Copy copy, CopyKernel.Work work) {
+            if (pastCaches && kernel.isPresent() && CopyKernel.takes(copy)) {
+                kernel.get().copy(copy, work);
+            } else {
+                MemorySegment.copy(copy.from, 0, copy.to, 0, copy.from.byteSize());
+            }
+        }
+
+        private void copyAndDigest(List<Copy> copies, int first, Digests digests, CopyKernel.Work work) {
+            for (int i = 0; i < copies.size(); i += KernelCode.LANES) {
+                Copy one = copies.get(i);
+                Copy other = copies.get(Math.min(i + 1, copies.size() - 1));
+                if (kernel.isPresent() && CopyKernel.takes(one, digests) && CopyKernel.takes(other, digests)) {
+                    kernel.get().digest(one, other, digests, pastCaches, work);
+                    digests.listener().digested(first + i, work.crc32c(0));
+                    if (i + 1 < copies.size()) {
+                        digests.listener().digested(first + i + 1, work.crc32c(1));
+                    }
+                } else {
+                    digests.listener().digested(first + i, digestedByJava(one, digests));
+                    if (i + 1 < copies.size()) {
+                        digests.listener().digested(first + i + 1, digestedByJava(other, digests));
+                    }
+                }
             }
         }
     }
 
-    private static void copyAndTell(Copy copy, int index, Arrivals arrivals) {
-        for (long at = 0; at < copy.from.byteSize(); at += TOLD_AT_ONCE) {
-            long bytes = Math.min(TOLD_AT_ONCE, copy.from.byteSize() - at);
+    private static int[] digestedByJava(Copy copy, Digests digests) {
+        CRC32C[] runs = Stream.generate(CRC32C::new).limit(digests.runs()).toArray(CRC32C[]::new);
+        long rowBytes = (long) digests.runs() * digests.runBytes();
+        long most = Math.max(1, DIGESTED_AT_ONCE / rowBytes) * rowBytes;
+        for (long at = 0; at < digests.bytes(); at += most) {
+            long bytes = Math.min(most, digests.bytes() - at);
             MemorySegment.copy(copy.from, at, copy.to, at, bytes);
-            arrivals.arrived(index, at, bytes);
+            ByteBuffer copied = copy.to.asSlice(at, bytes).asByteBuffer();
+            for (int run = 0; copied.position() < bytes; run = (run + 1) % runs.length) {
+                runs[run].update(copied.limit(copied.position() + digests.runBytes()));
+            }
         }
+        return Arrays.stream(runs).mapToInt(run -> (int) run.getValue()).toArray();
     }
 
-    /** Whole ranges, the short ones gathered up to so many bytes. */
+    /** Whole ranges, the short ones gathered up to so many bytes, but as many as go side by side. */
     private static List<List<Copy>> wholes(List<Copy> ranges, long most) {
         List<List<Copy>> pieces = new ArrayList<>();
         long bytes = 0;
         for (Copy range : ranges) {
-            if (pieces.isEmpty() || bytes + range.from.byteSize() > most) {
+            if (pieces.isEmpty()
+                    || pieces.getLast().size() >= KernelCode.LANES && bytes + range.from.byteSize() > most) {
                 pieces.add(new ArrayList<>());
                 bytes = 0;
             }

@@ -1,6 +1,7 @@
 package baton.transfer.embedded;
 
 import baton.kv.ConfigException;
+import baton.transfer.Digests;
 import baton.transfer.MappableMemory;
 import baton.transfer.Range;
 import baton.transfer.Region;
@@ -223,7 +224,7 @@ public final class EmbeddedAgent implements TransferAgent {
         byte[] unique = new byte[8];
         random.nextBytes(unique);
         this.name = prefix + "-" + HexFormat.of().formatHex(unique);
-        this.copier = new Copier(prefix, settings.threads);
+        this.copier = new Copier(prefix, settings.threads, CopyKernel.ofThisMachine());
         this.accepted = new Semaphore(settings.limits.peers);
         this.inbox = new Inbox(settings.limits.waitingBytes);
         this.acceptor =
@@ -470,8 +471,8 @@ public final class EmbeddedAgent implements TransferAgent {
             List<Range> ranges,
             Optional<byte[]> notification,
             Duration timeout,
-            Arrivals arrivals) {
-        return start(operation, peer, 0, ranges, notification, timeout, Optional.of(arrivals));
+            Digests digests) {
+        return start(operation, peer, 0, ranges, notification, timeout, Optional.of(digests));
     }
 
     @Override
@@ -486,7 +487,7 @@ public final class EmbeddedAgent implements TransferAgent {
             List<Range> ranges,
             Optional<byte[]> notification,
             Duration timeout,
-            Optional<Arrivals> arrivals) {
+            Optional<Digests> digests) {
         if (!(peer instanceof EmbeddedPeer ours) || !ours.isOf(this)) {
             return new Refused(Cause.REFUSED, "peer=%s is not a peer of agent %s".formatted(peer.name(), name));
         }
@@ -501,7 +502,15 @@ public final class EmbeddedAgent implements TransferAgent {
                     "a notification of %d bytes, at most %d are allowed"
                             .formatted(notification.get().length, settings.limits.messageBytes));
         }
-        return ours.link.ask(operation, permit, ranges, notification.map(byte[]::clone), timeout, arrivals);
+        if (digests.isPresent()
+                && ranges.stream()
+                        .anyMatch(range -> range.bytes() != digests.get().bytes())) {
+            return new Refused(
+                    Cause.REFUSED,
+                    "ranges have other than the %d bytes that are to be digested"
+                            .formatted(digests.get().bytes()));
+        }
+        return ours.link.ask(operation, permit, ranges, notification.map(byte[]::clone), timeout, digests);
     }
 
     @Override

@@ -1,9 +1,9 @@
 package baton.transfer.embedded;
 
+import baton.transfer.Digests;
 import baton.transfer.Range;
 import baton.transfer.Transfer;
 import baton.transfer.Transfer.Cause;
-import baton.transfer.TransferAgent.Arrivals;
 import baton.transfer.TransferAgent.Notification;
 import baton.transfer.TransferAgent.Operation;
 import baton.transfer.TransferException;
@@ -504,7 +504,7 @@ final class Link {
             List<Range> ranges,
             Optional<byte[]> notification,
             Duration timeout,
-            Optional<Arrivals> arrivals) {
+            Optional<Digests> digests) {
         long begun = System.nanoTime();
         Ours ours;
         List<Copier.Copy> copies = new ArrayList<>();
@@ -540,7 +540,7 @@ final class Link {
         if (ranges.isEmpty()) {
             ours.succeed();
         } else if (mapped && operation == Operation.READ) {
-            agent.copier().start(ours, copies, arrivals);
+            agent.copier().start(ours, copies, digests);
         } else {
             ours.request(mapped);
         }

@@ -2,6 +2,7 @@ package baton.transfer.embedded;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import baton.transfer.Digests;
 import baton.transfer.MappableMemory;
 import baton.transfer.Range;
 import baton.transfer.Region;
@@ -18,8 +19,8 @@ import java.util.List;
 import java.util.Optional;
 import java.util.Queue;
 import java.util.concurrent.ConcurrentLinkedQueue;
-import java.util.concurrent.atomic.AtomicLongArray;
 import java.util.stream.IntStream;
+import java.util.zip.CRC32C;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
@@ -42,36 +43,53 @@ class SharedMemoryAgentTest extends TransferAgentContract {
         assertThat(peer).hasToString(there.name() + " by shared memory");
     }
 
-    /** Ranges of more bytes than are copied or told of at once, of fewer, and longer and shorter than a piece. */
     @ParameterizedTest
-    @ValueSource(ints = {100, 5_000, 200_000})
-    void eachByteIsToldOfOnceWhenItIsHereInTheOrderOfItsRange(int size) {
+    @ValueSource(ints = {100, 5_000, 64_000})
+    void eachRangeIsDigestedWhenItIsHere(int runBytes) {
         fill(theirs, 1);
         fill(mine, 2);
         int count = 5;
+        int[][] told = new int[count][];
+        Queue<Integer> tooEarly = new ConcurrentLinkedQueue<>();
+        int size = 3 * runBytes;
         List<Range> ranges = IntStream.range(0, count)
                 .mapToObj(i -> range((long) i * size, (long) (count - 1 - i) * size, size))
                 .toList();
-        AtomicLongArray told = new AtomicLongArray(count);
-        Queue<String> wrong = new ConcurrentLinkedQueue<>();
-        Transfer transfer = here.start(Operation.READ, peer, ranges, Optional.empty(), LONG, (range, from, bytes) -> {
-            MemorySegment source = theirs.asSlice((long) (count - 1 - range) * size + from, bytes);
-            if (!told.compareAndSet(range, from, from + bytes)
-                    || source.mismatch(mine.asSlice((long) range * size + from, bytes)) != -1) {
-                wrong.add("%d bytes from %d of range %d".formatted(bytes, from, range));
+        Digests digests = new Digests(1, 3, runBytes, (range, crc32c) -> {
+            told[range] = crc32c;
+            MemorySegment source = theirs.asSlice((long) (count - 1 - range) * size, size);
+            if (source.mismatch(mine.asSlice((long) range * size, size)) != -1) {
+                tooEarly.add(range);
             }
         });
+        Transfer transfer = here.start(Operation.READ, peer, ranges, Optional.empty(), LONG, digests);
         assertThat(finish(transfer)).isInstanceOf(State.Done.class);
-        assertThat(wrong).isEmpty();
-        assertThat(IntStream.range(0, count).mapToLong(told::get)).containsOnly((long) size);
+        assertThat(tooEarly).isEmpty();
+        for (int i = 0; i < count; i++) {
+            for (int run = 0; run < 3; run++) {
+                CRC32C crc = new CRC32C();
+                crc.update(mine.asSlice((long) i * size + (long) run * runBytes, runBytes)
+                        .asByteBuffer());
+                assertThat(told[i][run]).isEqualTo((int) crc.getValue());
+            }
+        }
     }
 
     @Test
     void whoThrowsWhenToldFailsTheTransfer() {
-        Transfer transfer =
-                here.start(Operation.READ, peer, List.of(range(0, 0, 500_000)), Optional.empty(), LONG, (_, _, _) -> {
-                    throw new IllegalStateException("on purpose");
-                });
-        assertFails(transfer, Cause.TRANSPORT);
+        Digests digests = new Digests(1, 1, 500_000, (_, _) -> {
+            throw new IllegalStateException("on purpose");
+        });
+        assertFails(
+                here.start(Operation.READ, peer, List.of(range(0, 0, 500_000)), Optional.empty(), LONG, digests),
+                Cause.TRANSPORT);
+    }
+
+    @Test
+    void rangesThatAreNotWhatIsToBeDigestedAreRefused() {
+        Digests digests = new Digests(1, 1, 4096, (_, _) -> {});
+        assertFails(
+                here.start(Operation.READ, peer, List.of(range(0, 0, 4095)), Optional.empty(), LONG, digests),
+                Cause.REFUSED);
     }
 }

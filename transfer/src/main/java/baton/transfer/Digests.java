@@ -1,0 +1,37 @@
+package baton.transfer;
+
+/**
+ * What is to be digested while it is moved. Each range is {@code [row][run][runBytes]}; a run has one CRC32C over its bytes in all
+ * rows, in their order. So one pass over a KV block, whose rows are its layers, digests each head apart.
+ *
+ * @param rows in a range
+ * @param runs in a row
+ * @param runBytes in a run
+ * @param listener told of each range before the transfer is done
+ */
+public record Digests(int rows, int runs, int runBytes, Listener listener) {
+    /** @throws IllegalArgumentException if a range would have no bytes, or a row more than can be addressed by an int */
+    public Digests {
+        if (rows <= 0 || runs <= 0 || runBytes <= 0 || (long) runs * runBytes > Integer.MAX_VALUE) {
+            throw new IllegalArgumentException("rows=%d runs=%d runBytes=%d must be positive, and a row less than 2 GiB"
+                    .formatted(rows, runs, runBytes));
+        }
+    }
+
+    /** Bytes that each range has. */
+    public long bytes() {
+        return (long) rows * runs * runBytes;
+    }
+
+    /** Who is told. Of several ranges at the same time, by threads of the agent; what it throws fails the transfer. */
+    @FunctionalInterface
+    public interface Listener {
+        /**
+         * A range is in place.
+         *
+         * @param range index of the range
+         * @param crc32c of its runs, as they are in the destination
+         */
+        void digested(int range, int[] crc32c);
+    }
+}

@@ -1,0 +1,208 @@
+package baton.transfer.embedded;
+
+import baton.transfer.Digests;
+import baton.transfer.embedded.Copier.Copy;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.lang.foreign.AddressLayout;
+import java.lang.foreign.Arena;
+import java.lang.foreign.FunctionDescriptor;
+import java.lang.foreign.Linker;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.lang.invoke.MethodHandle;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Optional;
+import java.util.stream.Stream;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/*
+ * Why machine code. A copy that is too large for the caches is limited by memory. Ordinary stores read each line of the destination
+ * before they overwrite it, a third of the traffic; stores past the caches do not. And a CRC32C is nearly free if it is made from the
+ * register that a line is in on its way, while one that is made afterwards holds the copying up. Neither is to be had from Java.
+ *
+ * Two ranges are copied side by side, a line of each in turn: a core follows two streams faster than one.
+ *
+ * The digest is the remainder of a polynomial over GF(2). Two carry-less products for each 128 bits move 512 bits of it on by 512
+ * bits, where the next line is added; what is left at a run's end goes through the processor's crc32 instruction. See V. Gopal et al.,
+ * "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009.
+ */
+
+/**
+ * Copies memory, and digests it in the same pass, by machine code in a page of its own: on Linux, and processors with AVX-512 and
+ * VPCLMULQDQ (Intel's since Ice Lake, AMD's since Zen 4). The code touches nothing but the ranges and a {@link Work}.
+ *
+ * <p>A page of a mapping that the system cannot give ends the process here, where Java's own copying throws: map only what cannot
+ * shrink.
+ */
+final class CopyKernel {
+    private static final Logger LOG = LoggerFactory.getLogger(CopyKernel.class);
+
+    private static final List<String> FLAGS = List.of("sse4_2", "avx512f", "vpclmulqdq");
+    private static final int PROT_READ = 1;
+    private static final int PROT_WRITE = 2;
+    private static final int PROT_EXEC = 4;
+    private static final int MAP_PRIVATE_ANONYMOUS = 0x22;
+    private static final long MAP_FAILED = -1;
+
+    private static final Linker LINKER = Linker.nativeLinker();
+    private static final ValueLayout.OfInt INT = ValueLayout.JAVA_INT;
+    private static final ValueLayout.OfLong LONG = ValueLayout.JAVA_LONG;
+    private static final AddressLayout ADDRESS = ValueLayout.ADDRESS;
+
+    private static final Optional<CopyKernel> OF_THIS_MACHINE = load();
+
+    private final MethodHandle copyPastCaches;
+    private final MethodHandle digestPastCaches;
+    private final MethodHandle digest;
+
+    private CopyKernel() {
+        copyPastCaches = function(KernelCode.copy(false, true));
+        digestPastCaches = function(KernelCode.copy(true, true));
+        digest = function(KernelCode.copy(true, false));
+    }
+
+    /** Empty if the processor or the system lacks what it takes. */
+    static Optional<CopyKernel> ofThisMachine() {
+        return OF_THIS_MACHINE;
+    }
+
+    private static Optional<CopyKernel> load() {
+        if (!processorHas(FLAGS)) {
+            LOG.debug("memory is copied by Java, as the processor lacks one of {}", FLAGS);
+            return Optional.empty();
+        }
+        try {
+            return Optional.of(new CopyKernel());
+        } catch (IllegalStateException e) {
+            LOG.info("memory is copied by Java: {}", e.getMessage());
+            return Optional.empty();
+        }
+    }
+
+    private static boolean processorHas(List<String> flags) {
+        try (Stream<String> lines = Files.lines(Path.of("/proc/cpuinfo"))) {
+            return lines.filter(line -> line.startsWith("flags"))
+                    .findFirst()
+                    .filter(line -> List.of(line.split("\\s+")).containsAll(flags))
+                    .isPresent();
+        } catch (IOException | UncheckedIOException _) {
+            return false;
+        }
+    }
+
+    /** Whether {@link #copy} takes it. */
+    static boolean takes(Copy copy) {
+        return copy.from().byteSize() % ((long) KernelCode.LANES * KernelCode.LINE) == 0 && isAligned(copy);
+    }
+
+    /** Whether {@link #digest} takes it. */
+    static boolean takes(Copy copy, Digests digests) {
+        return digests.runBytes() % KernelCode.LINE == 0 && isAligned(copy);
+    }
+
+    private static boolean isAligned(Copy copy) {
+        return copy.to().address() % KernelCode.LINE == 0;
+    }
+
+    /** Copies past the caches. */
+    void copy(Copy copy, Work work) {
+        long half = copy.from().byteSize() / KernelCode.LANES;
+        work.set(1, 1, half);
+        call(
+                copyPastCaches,
+                new Copy(copy.from().asSlice(0, half), copy.to().asSlice(0, half)),
+                new Copy(copy.from().asSlice(half), copy.to().asSlice(half)),
+                work);
+    }
+
+    /**
+     * Copies two ranges and digests them; one that is given twice is copied twice.
+     *
+     * @param work has the digests afterwards
+     */
+    void digest(Copy one, Copy other, Digests digests, boolean pastCaches, Work work) {
+        work.set(digests.rows(), digests.runs(), digests.runBytes());
+        call(pastCaches ? digestPastCaches : digest, one, other, work);
+    }
+
+    private static void call(MethodHandle code, Copy one, Copy other, Work work) {
+        try {
+            code.invokeExact(one.to(), one.from(), other.to(), other.from(), work.memory);
+        } catch (RuntimeException | Error e) {
+            throw e;
+        } catch (Throwable e) {
+            throw new AssertionError("machine code throws nothing", e);
+        }
+    }
+
+    /** What a thread works with. */
+    static final class Work {
+        private final MemorySegment memory;
+        private final int runs;
+
+        /** @param runs in a row, at most */
+        Work(Arena arena, int runs) {
+            this.runs = runs;
+            memory = arena.allocate(KernelCode.digestAt(runs, 0), KernelCode.LINE);
+            long[] factors = KernelCode.factors();
+            for (int i = 0; i < KernelCode.LINE / Long.BYTES; i++) {
+                memory.set(LONG, KernelCode.FACTORS_AT + (long) i * Long.BYTES, factors[i % factors.length]);
+            }
+        }
+
+        private void set(int rows, int rowRuns, long runBytes) {
+            memory.set(LONG, KernelCode.ROWS_AT, rows);
+            memory.set(LONG, KernelCode.RUNS_AT, rowRuns);
+            memory.set(LONG, KernelCode.RUN_BYTES_AT, runBytes);
+            memory.asSlice(KernelCode.digestAt(0, 0)).fill((byte) 0xff);
+        }
+
+        /** Digests of the runs of one range. */
+        int[] crc32c(int lane) {
+            int[] all = new int[runs];
+            Arrays.setAll(all, run -> ~memory.get(INT, KernelCode.digestAt(run, lane)));
+            return all;
+        }
+    }
+
+    private static MethodHandle function(byte[] code) {
+        return LINKER.downcallHandle(
+                executable(code), FunctionDescriptor.ofVoid(ADDRESS, ADDRESS, ADDRESS, ADDRESS, ADDRESS));
+    }
+
+    /**
+     * A page with code, for as long as the process lives.
+     *
+     * @throws IllegalStateException if the system refuses, as a hardened one does
+     */
+    private static MemorySegment executable(byte[] code) {
+        MethodHandle mmap = system("mmap", FunctionDescriptor.of(ADDRESS, ADDRESS, LONG, INT, INT, INT, LONG));
+        MethodHandle mprotect = system("mprotect", FunctionDescriptor.of(INT, ADDRESS, LONG, INT));
+        try {
+            MemorySegment page = (MemorySegment) mmap.invokeExact(
+                    MemorySegment.NULL, (long) code.length, PROT_READ | PROT_WRITE, MAP_PRIVATE_ANONYMOUS, -1, 0L);
+            if (page.address() == MAP_FAILED) {
+                throw new IllegalStateException("the system gives no page for code");
+            }
+            MemorySegment memory = page.reinterpret(code.length);
+            MemorySegment.copy(code, 0, memory, ValueLayout.JAVA_BYTE, 0, code.length);
+            if ((int) mprotect.invokeExact(memory, memory.byteSize(), PROT_READ | PROT_EXEC) != 0) {
+                throw new IllegalStateException("the system lets nobody execute what was written");
+            }
+            return memory;
+        } catch (RuntimeException | Error e) {
+            throw e;
+        } catch (Throwable e) {
+            throw new AssertionError("system calls throw nothing", e);
+        }
+    }
+
+    private static MethodHandle system(String name, FunctionDescriptor descriptor) {
+        return LINKER.downcallHandle(LINKER.defaultLookup().findOrThrow(name), descriptor);
+    }
+}

@@ -1,0 +1,170 @@
+package baton.transfer.embedded;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
+
+import baton.transfer.Digests;
+import baton.transfer.Transfer.State;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Optional;
+import java.util.Random;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicIntegerArray;
+import java.util.zip.CRC32C;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+
+/** Memory that is copied, by the kernel and by Java: every byte where it belongs, no other one touched, digests as the JDK makes them. */
+class CopierTest {
+    private static final int GUARD = 192;
+
+    private final Random random = new Random(7);
+
+    /** Rows, runs, bytes of a run, ranges: below and above what goes past the caches, lines of a run from one on. */
+    private static final int[][] SHAPES = {
+        {1, 1, 64, 1},
+        {2, 3, 64, 2},
+        {3, 1, 128, 3},
+        {1, 5, 192, 7},
+        {16, 8, 4096, 5},
+        {4, 2, 1024, 33},
+        {16, 8, 4096, 17},
+        {2, 1, 48, 3},
+        {1, 3, 100, 4},
+        {1, 1, 9 << 20, 1},
+        {2, 2, 2 << 20, 3}
+    };
+
+    @ParameterizedTest
+    @ValueSource(booleans = {true, false})
+    void whatIsCopiedAndDigestedIsWhatJavaCopiesAndDigests(boolean byKernel) throws Exception {
+        for (int[] shape : SHAPES) {
+            for (int unaligned : new int[] {0, 16, 1}) {
+                copies(kernel(byKernel), shape[0], shape[1], shape[2], shape[3], unaligned, true);
+            }
+        }
+    }
+
+    @ParameterizedTest
+    @ValueSource(booleans = {true, false})
+    void whatIsCopiedIsWhatJavaCopies(boolean byKernel) throws Exception {
+        for (int[] shape : SHAPES) {
+            copies(kernel(byKernel), shape[0], shape[1], shape[2], shape[3], 0, false);
+            copies(kernel(byKernel), shape[0], shape[1], shape[2], shape[3], 32, false);
+        }
+    }
+
+    @Test
+    void oneByteThatIsNotCopiedShowsInItsDigestOnly() throws Exception {
+        Optional<CopyKernel> kernel = kernel(true);
+        try (Arena arena = Arena.ofShared()) {
+            MemorySegment from = arena.allocate(8192, 64);
+            MemorySegment to = arena.allocate(8192, 64);
+            int[][] told = new int[2][];
+            run(
+                    kernel,
+                    List.of(new Copier.Copy(from, to)),
+                    Optional.of(new Digests(4, 2, 1024, (_, clean) -> told[0] = clean)));
+            from.set(ValueLayout.JAVA_BYTE, 5 * 1024 + 700, (byte) 1);
+            run(
+                    kernel,
+                    List.of(new Copier.Copy(from, to)),
+                    Optional.of(new Digests(4, 2, 1024, (_, flipped) -> told[1] = flipped)));
+            assertThat(told[1][0]).isEqualTo(told[0][0]);
+            assertThat(told[1][1]).isNotEqualTo(told[0][1]);
+        }
+    }
+
+    private void copies(
+            Optional<CopyKernel> kernel, int rows, int runs, int runBytes, int count, int unaligned, boolean digested)
+            throws Exception {
+        long bytes = (long) rows * runs * runBytes;
+        try (Arena arena = Arena.ofShared()) {
+            List<MemorySegment> destinations = new ArrayList<>();
+            List<Copier.Copy> copies = new ArrayList<>();
+            for (int i = 0; i < count; i++) {
+                byte[] content = new byte[(int) bytes];
+                random.nextBytes(content);
+                MemorySegment from = arena.allocate(bytes + 64, 64).asSlice(i % 2 == 0 ? 0 : 8, bytes);
+                MemorySegment.copy(content, 0, from, ValueLayout.JAVA_BYTE, 0, content.length);
+                MemorySegment around = arena.allocate(bytes + 2 * GUARD, 64).fill((byte) 0x5a);
+                destinations.add(around);
+                copies.add(new Copier.Copy(from, around.asSlice(GUARD + unaligned, bytes)));
+            }
+            int[][] told = new int[count][];
+            AtomicIntegerArray times = new AtomicIntegerArray(count);
+            Digests digests = new Digests(rows, runs, runBytes, (range, crc32c) -> {
+                told[range] = crc32c;
+                times.incrementAndGet(range);
+            });
+            State end = run(kernel, copies, digested ? Optional.of(digests) : Optional.empty());
+
+            String what = "rows=%d runs=%d runBytes=%d ranges=%d unaligned=%d"
+                    .formatted(rows, runs, runBytes, count, unaligned);
+            assertThat(end).as(what).isInstanceOf(State.Done.class);
+            for (int i = 0; i < count; i++) {
+                Copier.Copy copy = copies.get(i);
+                assertThat(copy.from().mismatch(copy.to())).as(what).isEqualTo(-1);
+                MemorySegment around = destinations.get(i);
+                assertUntouched(around.asSlice(0, GUARD + unaligned), what);
+                assertUntouched(around.asSlice(GUARD + unaligned + bytes), what);
+                assertThat(times.get(i)).as(what).isEqualTo(digested ? 1 : 0);
+                if (digested) {
+                    assertThat(told[i]).as(what).isEqualTo(expected(copy.from(), rows, runs, runBytes));
+                }
+            }
+        }
+    }
+
+    private static void assertUntouched(MemorySegment guard, String what) {
+        byte[] bytes = guard.toArray(ValueLayout.JAVA_BYTE);
+        byte[] untouched = new byte[bytes.length];
+        Arrays.fill(untouched, (byte) 0x5a);
+        assertThat(bytes).as(what).isEqualTo(untouched);
+    }
+
+    private static int[] expected(MemorySegment range, int rows, int runs, int runBytes) {
+        int[] digests = new int[runs];
+        for (int run = 0; run < runs; run++) {
+            CRC32C crc = new CRC32C();
+            for (int row = 0; row < rows; row++) {
+                crc.update(range.asSlice(((long) row * runs + run) * runBytes, runBytes)
+                        .toArray(ValueLayout.JAVA_BYTE));
+            }
+            digests[run] = (int) crc.getValue();
+        }
+        return digests;
+    }
+
+    private static Optional<CopyKernel> kernel(boolean wanted) {
+        assumeTrue(
+                !wanted || CopyKernel.ofThisMachine().isPresent(),
+                "no AVX-512 with VPCLMULQDQ here, which the copying kernel is for");
+        return wanted ? CopyKernel.ofThisMachine() : Optional.empty();
+    }
+
+    private static State run(Optional<CopyKernel> kernel, List<Copier.Copy> copies, Optional<Digests> digests)
+            throws Exception {
+        long bytes = copies.stream().mapToLong(copy -> copy.from().byteSize()).sum();
+        CompletableFuture<State> over = new CompletableFuture<>();
+        Moving moving = new Moving(Set.of(), bytes, System.nanoTime(), Duration.ofSeconds(30)) {
+            @Override
+            void over(State end) {
+                over.complete(end);
+            }
+        };
+        try (Copier copier = new Copier("test", 2, kernel)) {
+            copier.start(moving, copies, digests);
+            return over.get(30, TimeUnit.SECONDS);
+        }
+    }
+}
