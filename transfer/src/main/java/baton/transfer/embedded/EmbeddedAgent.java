@@ -67,8 +67,8 @@ import org.slf4j.LoggerFactory;
  * The transfer agent that needs nothing but the JDK. Peers of the same host that can map each other's registered memory move bytes
  * with one copy, all others over TCP.
  *
- * <p>A region can be mapped by peers if it is {@link MappableMemory}. Who has an agent's metadata may read and write
- * its registered memory; connections are not encrypted.
+ * <p>A region can be mapped by peers if it is {@link MappableMemory}. Who has an agent's metadata may read its registered memory, and
+ * write to what needs no permit; connections are not encrypted.
  */
 public final class EmbeddedAgent implements TransferAgent {
     private static final Logger LOG = LoggerFactory.getLogger(EmbeddedAgent.class);
