@@ -13,15 +13,20 @@ import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.KvConnectors;
 import baton.kv.connector.Measurement;
+import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
 import baton.kv.connector.WorkerReport;
 import baton.testkit.FakeEngine;
 import baton.testkit.FakeEngine.Running;
 import baton.testkit.FakeEngine.Share;
 import baton.testkit.FakeKvRequest;
+import baton.transfer.TransferAgent;
+import baton.transfer.TransferException;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
+import java.util.concurrent.Executor;
 import java.util.function.BooleanSupplier;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -37,15 +42,23 @@ class SystemFabricTest {
     private final List<Measurement> measured = new ArrayList<>();
 
     private static FakeEngine engine(String connector, String id, int tensorParallelSize, int blockSize) {
-        KvTransferConfig config = KvTransferConfig.builder(connector, KvRole.BOTH)
+        KvTransferConfig config = config(connector, id);
+        return engine(KvConnectors.find(config).orElseThrow(), config, tensorParallelSize, blockSize);
+    }
+
+    private static KvTransferConfig config(String connector, String id) {
+        return KvTransferConfig.builder(connector, KvRole.BOTH)
                 .engineId(id)
                 .extra("side_channel_port", 0)
                 .extra("side_channel_host", "127.0.0.1")
                 .extra("transfer_agent", "embedded")
                 .build();
-        KvConnector found = KvConnectors.find(config).orElseThrow();
+    }
+
+    private static FakeEngine engine(
+            KvConnector connector, KvTransferConfig config, int tensorParallelSize, int blockSize) {
         return new FakeEngine(
-                found,
+                connector,
                 new ConnectorContext(
                         config,
                         new ModelFingerprint("fake", "00"),
@@ -123,6 +136,106 @@ class SystemFabricTest {
             until(() -> prefill.usedBlocks() == 0, prefill);
         }
         assertThat(measured).extracting(Measurement::name).contains("baton:kv_orphaned_leases");
+    }
+
+    /** Prompts that are named, to be read, and such that are written while they are computed; in the middle of one a connection ends. */
+    @ParameterizedTest
+    @CsvSource({"true, false", "false, true", "true, true"})
+    void whateverConnectionEndsTheNextPromptsAreReadAndWritten(boolean ofDecode, boolean ofPrefill)
+            throws TransferException {
+        Known prefillFabric = new Known();
+        Known decodeFabric = new Known();
+        int length = 40;
+        int[] prompt = FakeKvRequest.counting(1, length);
+        try (FakeEngine prefill = engine(new NixlConnector(prefillFabric), config("NixlConnector", "p"), 1, 16);
+                FakeEngine decode = engine(new NixlConnector(decodeFabric), config("NixlConnector", "d"), 1, 16)) {
+            for (int round = 0; round < 3; round++) {
+                Running named = prefill.admit(request("n-" + round, prompt).withKvTransferParams(KEEP), 0);
+                prefill.step(new Share(named, length));
+                JsonFields params = prefill.end(named, RequestEnd.LENGTH).orElseThrow();
+                prefill.idleStep();
+                Running read = decode.admit(request("r-" + round, prompt).withKvTransferParams(params), 0);
+                until(() -> !read.isLoading(), decode, prefill);
+                assertThat(read.computedTokens()).as("round %d", round).isEqualTo(length - 1);
+                assertThat(decode.holds(read, 0, length - 1)).isTrue();
+
+                JsonFields owner = JsonFields.parse(
+                        "kv_transfer_params",
+                        "{\"do_remote_prefill\": true, \"remote_engine_id\": \"p\", \"remote_host\": \"127.0.0.1\", "
+                                + "\"tp_size\": 1, \"remote_port\": "
+                                + params.value("remote_port").orElseThrow() + "}");
+                Running written = decode.admit(
+                        request("cmpl-" + round + "-0badcafe", prompt).withKvTransferParams(owner), 0);
+                until(() -> prefill.idleStep().busy(), decode);
+                Running first = prefill.admit(
+                        request("cmpl-" + round + "-deadbeef", prompt).withKvTransferParams(KEEP), 0);
+                prefill.step(new Share(first, 20));
+                boolean broken = round == 1;
+                if (broken && ofDecode) {
+                    decodeFabric.disconnect(prefillFabric);
+                }
+                if (broken && ofPrefill) {
+                    prefillFabric.disconnect(decodeFabric);
+                }
+                prefill.step(new Share(first, 20));
+                prefill.end(first, RequestEnd.LENGTH);
+                until(() -> !written.isLoading(), decode, prefill);
+                assertThat(written.computedTokens())
+                        .as("round %d", round)
+                        .isEqualTo(broken && ofDecode ? 0 : length - 1);
+                assertThat(decode.holds(written, 0, written.computedTokens())).isTrue();
+                for (Running each : List.of(read, written)) {
+                    decode.resume(each);
+                    decode.step(new Share(each, each.remainingTokens()));
+                    decode.end(each, RequestEnd.LENGTH);
+                }
+                // Sooner than leases end.
+                until(() -> decode.usedBlocks() == 0 && prefill.usedBlocks() == 0, decode, prefill);
+            }
+        }
+        assertThat(measured).extracting(Measurement::name).doesNotContain("baton:kv_handoff_rejected");
+    }
+
+    private static FakeKvRequest request(String id, int[] prompt) {
+        return new FakeKvRequest(id, prompt, 16);
+    }
+
+    /** One whose connections can be ended. */
+    private static final class Known implements Fabric {
+        private final Fabric fabric = new SystemFabric();
+        private final List<TransferAgent> agents = new ArrayList<>();
+
+        /** Ends the connection that this side has opened. */
+        void disconnect(Known other) throws TransferException {
+            byte[] metadata = other.agents.getFirst().metadata();
+            agents.getFirst().connect(metadata, Duration.ofSeconds(5)).close();
+        }
+
+        @Override
+        public TransferAgent agent(NixlSettings settings) {
+            agents.add(fabric.agent(settings));
+            return agents.getLast();
+        }
+
+        @Override
+        public Memory allocate(long bytes) {
+            return fabric.allocate(bytes);
+        }
+
+        @Override
+        public SideServer serve(String host, int port, Map<Rank, RankInfo> ranks) throws TransferException {
+            return fabric.serve(host, port, ranks);
+        }
+
+        @Override
+        public RankInfo ask(NixlSettings.Address peer, Rank rank, Duration timeout) throws TransferException {
+            return fabric.ask(peer, rank, timeout);
+        }
+
+        @Override
+        public Executor background() {
+            return fabric.background();
+        }
     }
 
     @Test
