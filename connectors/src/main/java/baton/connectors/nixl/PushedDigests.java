@@ -12,13 +12,15 @@ import java.util.zip.CRC32C;
 
 /**
  * Digests of blocks that peers write, made layer after layer while they come, so that little is left to be checked after the last
- * layer. What a peer says wrongly, or twice because it began anew, makes a digest that is not the seal's: then the blocks are digested
- * as they are.
+ * layer. What a peer says wrongly makes a digest that is not the seal's, and what it writes twice, because it began anew, has none: then
+ * the blocks are digested as they are.
  *
  * <p>One thread calls it; it digests beside that, one thing after the other.
  */
 final class PushedDigests {
     private static final String PART = "PUSH_PART:";
+    /** After it was digested, so that what is there now was not. */
+    private static final int WRITTEN_AGAIN = -1;
 
     private final BlockMap map;
     private final KvCache cache;
@@ -26,7 +28,7 @@ final class PushedDigests {
     private final Runnable wake;
     /** By piece and head of ours. */
     private final CRC32C[] digests;
-    /** By piece and head of ours: how many layers are to be digested, or were. */
+    /** By piece and head of ours: how many layers were digested, or {@link #WRITTEN_AGAIN}. */
     private final int[] layers;
 
     private CompletableFuture<Boolean> last = CompletableFuture.completedFuture(true);
@@ -109,6 +111,8 @@ final class PushedDigests {
                                 piece.localSlot(),
                                 map.slots());
                         layers[at]++;
+                    } else if (layers[at] > layer) {
+                        layers[at] = WRITTEN_AGAIN;
                     }
                 }
             }

@@ -602,6 +602,27 @@ class WrittenBlocksTest {
         assertThat(rejections()).isEmpty();
     }
 
+    /** What was good when it was digested is not when it has been written again. */
+    @Test
+    void whatIsWrittenAgainIsCheckedAgain() {
+        Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
+        steps(2);
+        Running first = prefill.admit(atPrefill("r", 9), 0);
+        prefill.step(new Share(first, 8));
+        step(decode);
+        net.disconnect(prefillFabric, decodeFabric);
+        ticker.advance(Duration.ofMillis(1));
+        MemorySegment block = decode.cache().block(running.blockTable()[0]);
+        byte wrong = (byte) (block.get(ValueLayout.JAVA_BYTE, 5) + 1);
+        net.afterCopy(() -> block.set(ValueLayout.JAVA_BYTE, 5, wrong));
+        prefill.step(new Share(first, 1));
+        prefill.end(first, RequestEnd.LENGTH);
+        completes(running, 0);
+        assertThat(rejections()).containsExactly("corrupt");
+        net.afterCopy(() -> {});
+        allBlocksAreBack();
+    }
+
     @Test
     void whenBothConnectionsBreakTheNextRequestsAreWrittenAndRead() {
         Running running = decode.admit(atDecode("r-1", 9).withKvTransferParams(whereToLook(1)), 0);
