@@ -674,7 +674,7 @@ final class World implements AutoCloseable {
         private final boolean atOnce;
 
         private Probe(Instance first, Instance second, boolean atOnce) {
-            super(0, tokens(Math.min(maxLength - 2, 2 * blockSize + 1)), 2);
+            super(0, tokens(maxLength - 2), 2);
             this.first = first;
             this.second = second;
             this.atOnce = atOnce;
