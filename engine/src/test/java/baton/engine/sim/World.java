@@ -62,6 +62,8 @@ final class World implements AutoCloseable {
     private static final long BOUND = 60_000 * MILLI;
 
     private static final int MOST_ATTEMPTS = 4;
+    /** Tokens that no cache has all of, and that are few enough to be computed one by one within a connector's deadlines. */
+    private static final int PROBE_LENGTH = 14;
 
     /** Begins the names of what went wrong by intent. */
     static final String FAULT = "fault: ";
@@ -674,7 +676,7 @@ final class World implements AutoCloseable {
         private final boolean atOnce;
 
         private Probe(Instance first, Instance second, boolean atOnce) {
-            super(0, tokens(maxLength - 2), 2);
+            super(0, tokens(PROBE_LENGTH), 2);
             this.first = first;
             this.second = second;
             this.atOnce = atOnce;
