@@ -23,7 +23,10 @@ public record Digests(int rows, int runs, int runBytes, Listener listener) {
         return (long) rows * runs * runBytes;
     }
 
-    /** Who is told. Of several ranges at the same time, by threads of the agent; what it throws fails the transfer. */
+    /**
+     * Who is told, of several ranges at the same time: by threads of the agent, and of little by the one that starts the transfer. What
+     * it throws fails the transfer.
+     */
     @FunctionalInterface
     public interface Listener {
         /**

@@ -27,8 +27,8 @@ import java.util.zip.CRC32C;
 
 /**
  * How the blocks of one load come: the blocks themselves, read or pushed; when these are here, their seals; then the comparison. A
- * load from a peer without seals is over with the first. Digests are computed while a block is in the processor's cache, if the agent
- * tells of it then, else beside the step as soon as a part of the blocks is here and the rest on its way. It is over only when none
+ * load from a peer without seals is over with the first. Digests are made by the agent while it moves the bytes, if it
+ * can, else beside the step as soon as a part of the blocks is here and the rest on its way. It is over only when none
  * of its transfers can write any more and nothing reads the pool.
  */
 final class LoadTransfers {

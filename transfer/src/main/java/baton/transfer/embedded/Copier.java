@@ -20,7 +20,7 @@ import java.util.zip.CRC32C;
 /** Threads that copy memory, piece by piece; between two pieces a copy can be ended. */
 final class Copier implements AutoCloseable {
     private static final long LEAST_PIECE = 128L << 10;
-    /** Above 2.5 MiB the JVM copies past the caches, which is faster; much more makes ending slow. */
+    /** Above 2.5 MiB Java copies past the caches as well, which is faster; much more makes ending slow. */
     private static final long MOST_PIECE = 4L << 20;
 
     /** Waking a thread takes longer. */
@@ -51,8 +51,19 @@ final class Copier implements AutoCloseable {
                         .factory());
     }
 
-    /** A range to copy; both sides have its length. */
-    record Copy(MemorySegment from, MemorySegment to) {}
+    /** A range to copy. */
+    record Copy(MemorySegment from, MemorySegment to) {
+        Copy {
+            if (from.byteSize() != to.byteSize()) {
+                throw new IllegalArgumentException(
+                        "from has %d bytes, to has %d".formatted(from.byteSize(), to.byteSize()));
+            }
+        }
+
+        long bytes() {
+            return from.byteSize();
+        }
+    }
 
     /** Starts to copy; ends {@code moving} with the last byte. The little is copied at once. */
     void start(Moving moving, List<Copy> ranges) {
@@ -62,7 +73,7 @@ final class Copier implements AutoCloseable {
     /** @param digests of whole ranges */
     void start(Moving moving, List<Copy> ranges, Optional<Digests> digests) {
         long bytes = moving.bytes();
-        long most = Math.clamp(bytes / ((long) threads * PIECES_PER_THREAD), LEAST_PIECE, MOST_PIECE);
+        long most = most(bytes, threads);
         List<List<Copy>> pieces = digests.isPresent() ? wholes(ranges, most) : pieces(ranges, most);
         Job job = new Job(moving, pieces, digests);
         if (bytes <= MOST_AT_ONCE) {
@@ -76,6 +87,12 @@ final class Copier implements AutoCloseable {
         } catch (RejectedExecutionException _) {
             moving.fail(Cause.CANCELLED, "the agent is closed");
         }
+    }
+
+    /** Bytes of a piece of so many. */
+    static long most(long bytes, int threads) {
+        long share = bytes / ((long) threads * PIECES_PER_THREAD);
+        return Math.clamp(share - share % CopyKernel.SIDE_BY_SIDE, LEAST_PIECE, MOST_PIECE);
     }
 
     /** A transfer's pieces, taken by each thread one after the other. */
@@ -105,8 +122,10 @@ final class Copier implements AutoCloseable {
         @Override
         public void run() {
             try (Arena arena = Arena.ofConfined()) {
-                CopyKernel.Work work =
-                        new CopyKernel.Work(arena, digests.map(Digests::runs).orElse(1));
+                Optional<CopyKernel.Work> work = digests.isPresent() || pastCaches
+                        ? kernel.map(_ -> new CopyKernel.Work(
+                                arena, digests.map(Digests::runs).orElse(1)))
+                        : Optional.empty();
                 while (moving.enter()) {
                     long copied = 0;
                     try {
@@ -114,18 +133,7 @@ final class Copier implements AutoCloseable {
                         if (piece >= pieces.size()) {
                             return;
                         }
-                        List<Copy> copies = pieces.get(piece);
-                        if (digests.isPresent()) {
-                            copyAndDigest(copies, firsts[piece], digests.get(), work);
-                        } else {
-                            copies.forEach(copy -> copy(copy, work));
-                        }
-                        for (Copy copy : copies) {
-                            copied += copy.from.byteSize();
-                        }
-                    } catch (RuntimeException | InternalError e) {
-                        // An InternalError is a page of a mapping that could not be had.
-                        moving.fail(Cause.TRANSPORT, "copying failed: " + e);
+                        copied = copy(pieces.get(piece), firsts[piece], work);
                     } finally {
                         moving.exit();
                     }
@@ -133,32 +141,45 @@ final class Copier implements AutoCloseable {
                         moving.succeed();
                     }
                 }
+            } catch (RuntimeException | Error e) {
+                // An InternalError is a page of a mapping that could not be had.
+                moving.fail(Cause.TRANSPORT, "copying failed: " + e);
             }
         }
 
-        private void copy(Copy copy, CopyKernel.Work work) {
-            if (pastCaches && kernel.isPresent() && CopyKernel.takes(copy)) {
-                kernel.get().copy(copy, work);
+        /** Returns how many bytes. */
+        private long copy(List<Copy> piece, int first, Optional<CopyKernel.Work> work) {
+            if (digests.isPresent()) {
+                for (int i = 0; i < piece.size(); i += KernelCode.LANES) {
+                    List<Copy> sideBySide = piece.subList(i, Math.min(i + KernelCode.LANES, piece.size()));
+                    copyAndDigest(sideBySide, first + i, digests.get(), work);
+                }
             } else {
-                MemorySegment.copy(copy.from, 0, copy.to, 0, copy.from.byteSize());
+                piece.forEach(copy -> copy(copy, work));
+            }
+            return piece.stream().mapToLong(Copy::bytes).sum();
+        }
+
+        private void copy(Copy copy, Optional<CopyKernel.Work> work) {
+            if (work.isPresent() && CopyKernel.takes(copy)) {
+                kernel.orElseThrow().copy(copy, work.get());
+            } else {
+                MemorySegment.copy(copy.from, 0, copy.to, 0, copy.bytes());
             }
         }
 
-        private void copyAndDigest(List<Copy> copies, int first, Digests digests, CopyKernel.Work work) {
-            for (int i = 0; i < copies.size(); i += KernelCode.LANES) {
-                Copy one = copies.get(i);
-                Copy other = copies.get(Math.min(i + 1, copies.size() - 1));
-                if (kernel.isPresent() && CopyKernel.takes(one, digests) && CopyKernel.takes(other, digests)) {
-                    kernel.get().digest(one, other, digests, pastCaches, work);
-                    digests.listener().digested(first + i, work.crc32c(0));
-                    if (i + 1 < copies.size()) {
-                        digests.listener().digested(first + i + 1, work.crc32c(1));
-                    }
-                } else {
-                    digests.listener().digested(first + i, digestedByJava(one, digests));
-                    if (i + 1 < copies.size()) {
-                        digests.listener().digested(first + i + 1, digestedByJava(other, digests));
-                    }
+        private void copyAndDigest(List<Copy> sideBySide, int first, Digests digests, Optional<CopyKernel.Work> work) {
+            if (work.isPresent() && sideBySide.stream().allMatch(copy -> CopyKernel.takes(copy, digests))) {
+                kernel.orElseThrow()
+                        .digest(sideBySide.getFirst(), sideBySide.getLast(), digests, pastCaches, work.get());
+                if (sideBySide.size() > 1) {
+                    digests.listener().digested(first, work.get().crc32c(0));
+                }
+                digests.listener()
+                        .digested(first + sideBySide.size() - 1, work.get().crc32c(1));
+            } else {
+                for (int i = 0; i < sideBySide.size(); i++) {
+                    digests.listener().digested(first + i, digestedByJava(sideBySide.get(i), digests));
                 }
             }
         }
@@ -179,18 +200,17 @@ final class Copier implements AutoCloseable {
         return Arrays.stream(runs).mapToInt(run -> (int) run.getValue()).toArray();
     }
 
-    /** Whole ranges, the short ones gathered up to so many bytes, but as many as go side by side. */
+    /** Whole ranges, in twos that go side by side, the short ones gathered up to so many bytes. */
     private static List<List<Copy>> wholes(List<Copy> ranges, long most) {
         List<List<Copy>> pieces = new ArrayList<>();
         long bytes = 0;
         for (Copy range : ranges) {
-            if (pieces.isEmpty()
-                    || pieces.getLast().size() >= KernelCode.LANES && bytes + range.from.byteSize() > most) {
+            if (pieces.isEmpty() || pieces.getLast().size() % KernelCode.LANES == 0 && bytes + range.bytes() > most) {
                 pieces.add(new ArrayList<>());
                 bytes = 0;
             }
             pieces.getLast().add(range);
-            bytes += range.from.byteSize();
+            bytes += range.bytes();
         }
         return pieces;
     }
@@ -202,7 +222,7 @@ final class Copier implements AutoCloseable {
         long bytes = 0;
         for (Copy range : ranges) {
             long at = 0;
-            long length = range.from.byteSize();
+            long length = range.bytes();
             while (at < length) {
                 if (bytes == most) {
                     pieces.add(piece);

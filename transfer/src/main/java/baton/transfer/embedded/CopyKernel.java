@@ -22,8 +22,9 @@ import org.slf4j.LoggerFactory;
 
 /*
  * Why machine code. A copy that is too large for the caches is limited by memory. Ordinary stores read each line of the destination
- * before they overwrite it, a third of the traffic; stores past the caches do not. And a CRC32C is nearly free if it is made from the
- * register that a line is in on its way, while one that is made afterwards holds the copying up. Neither is to be had from Java.
+ * before they overwrite it, a third of the traffic; stores past the caches do not, which Java uses for copies of 2.5 MiB and more only. And a
+ * CRC32C is nearly free if it is made from the register that a line is in on its way, which Java cannot do, while one that is made
+ * afterwards holds the copying up.
  *
  * Two ranges are copied side by side, a line of each in turn: a core follows two streams faster than one.
  *
@@ -43,27 +44,32 @@ final class CopyKernel {
     private static final Logger LOG = LoggerFactory.getLogger(CopyKernel.class);
 
     private static final List<String> FLAGS = List.of("sse4_2", "avx512f", "vpclmulqdq");
+
+    /** What the length of a copy is a multiple of. */
+    static final long SIDE_BY_SIDE = (long) KernelCode.LANES * KernelCode.LINE;
+
     private static final int PROT_READ = 1;
     private static final int PROT_WRITE = 2;
     private static final int PROT_EXEC = 4;
     private static final int MAP_PRIVATE_ANONYMOUS = 0x22;
     private static final long MAP_FAILED = -1;
 
-    private static final Linker LINKER = Linker.nativeLinker();
     private static final ValueLayout.OfInt INT = ValueLayout.JAVA_INT;
     private static final ValueLayout.OfLong LONG = ValueLayout.JAVA_LONG;
     private static final AddressLayout ADDRESS = ValueLayout.ADDRESS;
 
+    private static final long LOWER_FACTOR = KernelCode.lowerFactor();
+    private static final long UPPER_FACTOR = KernelCode.upperFactor();
     private static final Optional<CopyKernel> OF_THIS_MACHINE = load();
 
     private final MethodHandle copyPastCaches;
     private final MethodHandle digestPastCaches;
     private final MethodHandle digest;
 
-    private CopyKernel() {
-        copyPastCaches = function(KernelCode.copy(false, true));
-        digestPastCaches = function(KernelCode.copy(true, true));
-        digest = function(KernelCode.copy(true, false));
+    private CopyKernel(Linker linker) {
+        copyPastCaches = function(linker, KernelCode.copy(false, true));
+        digestPastCaches = function(linker, KernelCode.copy(true, true));
+        digest = function(linker, KernelCode.copy(true, false));
     }
 
     /** Empty if the processor or the system lacks what it takes. */
@@ -72,24 +78,24 @@ final class CopyKernel {
     }
 
     private static Optional<CopyKernel> load() {
-        if (!processorHas(FLAGS)) {
-            LOG.debug("memory is copied by Java, as the processor lacks one of {}", FLAGS);
+        if (!System.getProperty("os.arch").equals("amd64") || !processorHas(FLAGS)) {
+            LOG.debug("memory is copied by Java: no x86-64 processor with {}", FLAGS);
             return Optional.empty();
         }
         try {
-            return Optional.of(new CopyKernel());
-        } catch (IllegalStateException e) {
-            LOG.info("memory is copied by Java: {}", e.getMessage());
+            return Optional.of(new CopyKernel(Linker.nativeLinker()));
+        } catch (RuntimeException e) {
+            LOG.info("memory is copied by Java: {}", e.toString());
             return Optional.empty();
         }
     }
 
     private static boolean processorHas(List<String> flags) {
         try (Stream<String> lines = Files.lines(Path.of("/proc/cpuinfo"))) {
-            return lines.filter(line -> line.startsWith("flags"))
-                    .findFirst()
-                    .filter(line -> List.of(line.split("\\s+")).containsAll(flags))
-                    .isPresent();
+            List<String> cores = lines.filter(line -> line.startsWith("flags")).toList();
+            return !cores.isEmpty()
+                    && cores.stream()
+                            .allMatch(core -> List.of(core.split("\\s+")).containsAll(flags));
         } catch (IOException | UncheckedIOException _) {
             return false;
         }
@@ -97,21 +103,21 @@ final class CopyKernel {
 
     /** Whether {@link #copy} takes it. */
     static boolean takes(Copy copy) {
-        return copy.from().byteSize() % ((long) KernelCode.LANES * KernelCode.LINE) == 0 && isAligned(copy);
+        return copy.bytes() > 0 && copy.bytes() % SIDE_BY_SIDE == 0 && takesDestination(copy);
     }
 
     /** Whether {@link #digest} takes it. */
     static boolean takes(Copy copy, Digests digests) {
-        return digests.runBytes() % KernelCode.LINE == 0 && isAligned(copy);
+        return copy.bytes() == digests.bytes() && digests.runBytes() % KernelCode.LINE == 0 && takesDestination(copy);
     }
 
-    private static boolean isAligned(Copy copy) {
-        return copy.to().address() % KernelCode.LINE == 0;
+    private static boolean takesDestination(Copy copy) {
+        return copy.to().address() % KernelCode.LINE == 0 && !copy.to().isReadOnly();
     }
 
     /** Copies past the caches. */
     void copy(Copy copy, Work work) {
-        long half = copy.from().byteSize() / KernelCode.LANES;
+        long half = copy.bytes() / KernelCode.LANES;
         work.set(1, 1, half);
         call(
                 copyPastCaches,
@@ -121,7 +127,8 @@ final class CopyKernel {
     }
 
     /**
-     * Copies two ranges and digests them; one that is given twice is copied twice.
+     * Copies two ranges and digests them. One that is given twice is copied twice, line by line: what stays is what the second
+     * lane has digested.
      *
      * @param work has the digests afterwards
      */
@@ -149,9 +156,9 @@ final class CopyKernel {
         Work(Arena arena, int runs) {
             this.runs = runs;
             memory = arena.allocate(KernelCode.digestAt(runs, 0), KernelCode.LINE);
-            long[] factors = KernelCode.factors();
-            for (int i = 0; i < KernelCode.LINE / Long.BYTES; i++) {
-                memory.set(LONG, KernelCode.FACTORS_AT + (long) i * Long.BYTES, factors[i % factors.length]);
+            for (long at = 0; at < KernelCode.LINE; at += 2 * Long.BYTES) {
+                memory.set(LONG, KernelCode.FACTORS_AT + at, LOWER_FACTOR);
+                memory.set(LONG, KernelCode.FACTORS_AT + at + Long.BYTES, UPPER_FACTOR);
             }
         }
 
@@ -162,7 +169,11 @@ final class CopyKernel {
             memory.asSlice(KernelCode.digestAt(0, 0)).fill((byte) 0xff);
         }
 
-        /** Digests of the runs of one range. */
+        /**
+         * Digests of the runs of one range.
+         *
+         * @param lane 0 of the first range, 1 of the other
+         */
         int[] crc32c(int lane) {
             int[] all = new int[runs];
             Arrays.setAll(all, run -> ~memory.get(INT, KernelCode.digestAt(run, lane)));
@@ -170,9 +181,9 @@ final class CopyKernel {
         }
     }
 
-    private static MethodHandle function(byte[] code) {
-        return LINKER.downcallHandle(
-                executable(code), FunctionDescriptor.ofVoid(ADDRESS, ADDRESS, ADDRESS, ADDRESS, ADDRESS));
+    private static MethodHandle function(Linker linker, byte[] code) {
+        return linker.downcallHandle(
+                executable(linker, code), FunctionDescriptor.ofVoid(ADDRESS, ADDRESS, ADDRESS, ADDRESS, ADDRESS));
     }
 
     /**
@@ -180,9 +191,9 @@ final class CopyKernel {
      *
      * @throws IllegalStateException if the system refuses, as a hardened one does
      */
-    private static MemorySegment executable(byte[] code) {
-        MethodHandle mmap = system("mmap", FunctionDescriptor.of(ADDRESS, ADDRESS, LONG, INT, INT, INT, LONG));
-        MethodHandle mprotect = system("mprotect", FunctionDescriptor.of(INT, ADDRESS, LONG, INT));
+    private static MemorySegment executable(Linker linker, byte[] code) {
+        MethodHandle mmap = system(linker, "mmap", FunctionDescriptor.of(ADDRESS, ADDRESS, LONG, INT, INT, INT, LONG));
+        MethodHandle mprotect = system(linker, "mprotect", FunctionDescriptor.of(INT, ADDRESS, LONG, INT));
         try {
             MemorySegment page = (MemorySegment) mmap.invokeExact(
                     MemorySegment.NULL, (long) code.length, PROT_READ | PROT_WRITE, MAP_PRIVATE_ANONYMOUS, -1, 0L);
@@ -202,7 +213,7 @@ final class CopyKernel {
         }
     }
 
-    private static MethodHandle system(String name, FunctionDescriptor descriptor) {
-        return LINKER.downcallHandle(LINKER.defaultLookup().findOrThrow(name), descriptor);
+    private static MethodHandle system(Linker linker, String name, FunctionDescriptor descriptor) {
+        return linker.downcallHandle(linker.defaultLookup().findOrThrow(name), descriptor);
     }
 }

@@ -502,13 +502,15 @@ public final class EmbeddedAgent implements TransferAgent {
                     "a notification of %d bytes, at most %d are allowed"
                             .formatted(notification.get().length, settings.limits.messageBytes));
         }
-        if (digests.isPresent()
-                && ranges.stream()
-                        .anyMatch(range -> range.bytes() != digests.get().bytes())) {
-            return new Refused(
-                    Cause.REFUSED,
-                    "ranges have other than the %d bytes that are to be digested"
-                            .formatted(digests.get().bytes()));
+        if (digests.isPresent()) {
+            for (Range range : ranges) {
+                if (range.bytes() != digests.get().bytes()) {
+                    return new Refused(
+                            Cause.REFUSED,
+                            "%s: must have the %d bytes that are to be digested"
+                                    .formatted(range, digests.get().bytes()));
+                }
+            }
         }
         return ours.link.ask(operation, permit, ranges, notification.map(byte[]::clone), timeout, digests);
     }

@@ -8,7 +8,7 @@ import java.util.Arrays;
  * The x86-64 instructions of {@link CopyKernel}: a function {@code copy(to, from, other to, other from, work)} by the System V calling
  * convention, which copies two ranges of {@code [row][run][run bytes]} and digests each run over all rows.
  *
- * <p>{@code work} is {@code [left: 64 | factors: 64 | rows: 8 | runs: 8 | run bytes: 8 | pad: 40 | digests: int[run][lane]]}, aligned to
+ * <p>{@code work} is {@code [remainder: 64 | factors: 64 | rows: 8 | runs: 8 | run bytes: 8 | pad: 40 | digests: int[run][lane]]}, aligned to
  * {@link #LINE}. Digests are a CRC's register, all ones at first, to be inverted at last.
  *
  * @see <a href="https://www.intel.com/sdm">Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2</a>
@@ -65,9 +65,14 @@ final class KernelCode {
         return DIGESTS_AT + Integer.BYTES * ((long) run * LANES + lane);
     }
 
-    /** What the halves of 128 bits are multiplied with to move them on by a line. */
-    static long[] factors() {
-        return new long[] {reflectedPower(LINE * 8 + 32), reflectedPower(LINE * 8 - 32)};
+    /** What the lower halves of 128 bits are multiplied with to move them on by a line. */
+    static long lowerFactor() {
+        return reflectedPower(LINE * 8 + 32);
+    }
+
+    /** The same for the upper halves. */
+    static long upperFactor() {
+        return reflectedPower(LINE * 8 - 32);
     }
 
     /** The remainder of x^n, its bits in the order of a CRC that takes the lowest bit first, with which the product lacks one place. */
@@ -176,28 +181,28 @@ final class KernelCode {
     }
 
     private void registers(int opcode, int to, int from) {
-        wide(from, NONE, to);
+        wide(from, to);
         bytes(opcode, 0xc0 | (from & 7) << 3 | to & 7);
     }
 
     private void addNumber(int to, int number) {
-        wide(0, NONE, to);
+        wide(0, to);
         bytes(0x83, 0xc0 | to & 7, number);
     }
 
     private void subtractNumber(int from, int number) {
-        wide(0, NONE, from);
+        wide(0, from);
         bytes(0x83, 0xe8 | from & 7, number);
     }
 
     private void load(int to, int base, int offset) {
-        wide(to, NONE, base);
+        wide(to, base);
         bytes(0x8b);
         memory(to, base, NONE, offset);
     }
 
     private void loadAddress(int to, int base, int offset) {
-        wide(to, NONE, base);
+        wide(to, base);
         bytes(0x8d);
         memory(to, base, NONE, offset);
     }
@@ -209,17 +214,17 @@ final class KernelCode {
 
     private void crc32(int crc, int base, int offset) {
         bytes(0xf2);
-        wide(crc, NONE, base);
+        wide(crc, base);
         bytes(0x0f, 0x38, 0xf1);
         memory(crc, base, NONE, offset);
     }
 
     /** The REX prefix of an instruction on 64 bits. */
-    private void wide(int register, int index, int base) {
-        bytes(0x48 | register >> 3 << 2 | Math.max(index, 0) >> 3 << 1 | base >> 3);
+    private void wide(int register, int base) {
+        bytes(0x48 | register >> 3 << 2 | base >> 3);
     }
 
-    /** ModRM, SIB if there is an index, and an offset of 32 bits. */
+    /** ModRM, SIB if there is an index, and an offset of 32 bits. The base is neither rsp nor r12, which need another form. */
     private void memory(int register, int base, int index, int offset) {
         if (index == NONE) {
             bytes(0x80 | (register & 7) << 3 | base & 7);
@@ -280,7 +285,7 @@ final class KernelCode {
         bytes(opcode, 0xc0 | to << 3 | other);
     }
 
-    /** The EVEX prefix for 512 bits; vector registers are below 8. */
+    /** The EVEX prefix for 512 bits without a mask. Vector registers are below 8; upper bits of registers are inverted in it. */
     private void evex(int prefix, int map, boolean wide, int source, int index, int base) {
         int high = Math.max(index, 0) >> 3 << 6 | base >> 3 << 5;
         bytes(0x62, (0xf0 ^ high) | map, (wide ? 0x80 : 0) | (~source & 0xf) << 3 | 4 | prefix, 0x48);

@@ -17,6 +17,7 @@ import java.util.Random;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicIntegerArray;
 import java.util.zip.CRC32C;
 import org.junit.jupiter.api.Test;
@@ -84,6 +85,56 @@ class CopierTest {
         }
     }
 
+    @Test
+    void aRangeWithoutAPartnerIsDigestedAsItIsWhereItCameTo() throws Exception {
+        Optional<CopyKernel> kernel = kernel(true);
+        try (Arena arena = Arena.ofShared()) {
+            MemorySegment from = arena.allocate(4096, 64);
+            MemorySegment to = arena.allocate(4096, 64);
+            AtomicBoolean stop = new AtomicBoolean();
+            Thread writer = Thread.ofPlatform().start(() -> {
+                for (byte value = 0; !stop.get(); value++) {
+                    from.asSlice(4032).fill(value);
+                }
+            });
+            int[][] told = new int[1][];
+            Digests digests = new Digests(1, 1, 4096, (_, crc32c) -> told[0] = crc32c);
+            for (int i = 0; i < 20_000; i++) {
+                run(kernel, List.of(new Copier.Copy(from, to)), Optional.of(digests));
+                assertThat(told[0]).isEqualTo(expected(to, 1, 1, 4096));
+            }
+            stop.set(true);
+            writer.join();
+        }
+    }
+
+    @ParameterizedTest
+    @ValueSource(booleans = {true, false})
+    void whatMayOnlyBeReadIsNotWrittenTo(boolean byKernel) throws Exception {
+        try (Arena arena = Arena.ofShared()) {
+            MemorySegment to = arena.allocate(16 << 20, 64);
+            List<Copier.Copy> copies =
+                    List.of(new Copier.Copy(arena.allocate(16 << 20, 64).fill((byte) 1), to.asReadOnly()));
+            Digests digests = new Digests(1, 1, 16 << 20, (_, _) -> {});
+            assertThat(run(kernel(byKernel), copies, Optional.empty())).isInstanceOf(State.Failed.class);
+            assertThat(run(kernel(byKernel), copies, Optional.of(digests))).isInstanceOf(State.Failed.class);
+            assertThat(to.get(ValueLayout.JAVA_BYTE, 0)).isZero();
+        }
+    }
+
+    @ParameterizedTest
+    @ValueSource(ints = {1, 2, 3, 7})
+    void howManyThreadsEverThereAreTheKernelTakesWhatTheyShare(int threads) {
+        try (Arena arena = Arena.ofConfined()) {
+            List<Copier.Copy> ranges = new ArrayList<>();
+            for (int i = 0; i < 20; i++) {
+                ranges.add(new Copier.Copy(arena.allocate(512 << 10, 64), arena.allocate(512 << 10, 64)));
+            }
+            assertThat(Copier.pieces(ranges, Copier.most(20L * (512 << 10), threads)))
+                    .allSatisfy(piece -> assertThat(piece).allMatch(CopyKernel::takes));
+        }
+    }
+
     private void copies(
             Optional<CopyKernel> kernel, int rows, int runs, int runBytes, int count, int unaligned, boolean digested)
             throws Exception {
@@ -111,6 +162,11 @@ class CopierTest {
             String what = "rows=%d runs=%d runBytes=%d ranges=%d unaligned=%d"
                     .formatted(rows, runs, runBytes, count, unaligned);
             assertThat(end).as(what).isInstanceOf(State.Done.class);
+            boolean lines = runBytes % 64 == 0 && unaligned % 64 == 0;
+            assertThat(copies)
+                    .as(what)
+                    .allMatch(copy -> CopyKernel.takes(copy, digests) == lines
+                            && CopyKernel.takes(copy) == (bytes % 128 == 0 && unaligned % 64 == 0));
             for (int i = 0; i < count; i++) {
                 Copier.Copy copy = copies.get(i);
                 assertThat(copy.from().mismatch(copy.to())).as(what).isEqualTo(-1);
