@@ -77,6 +77,11 @@ final class Instance {
         }
     }
 
+    /** What was learnt is of another server than the one there now. */
+    synchronized void forgetPushTarget() {
+        pushTarget = Optional.empty();
+    }
+
     boolean isUp() {
         return down.isEmpty();
     }

@@ -17,7 +17,8 @@ import java.util.Set;
  * @param decode base addresses of the decode instances, {@code http://host:port}; may be empty where instances register
  * @param flow how the two legs of a request are tied together: {@code content-keyed}, {@code kv_transfer_params},
  *     {@code kv_transfer_params_push} or {@code p2p_nccl}
- * @param apiKey sent as {@code Authorization: Bearer} to the instances when the client sends no such header of its own
+ * @param apiKey sent as {@code Authorization: Bearer} to the instances when the client sends no such header of its own,
+ *     and with the router's own questions to prefill instances; registered ones get it too
  * @param limits deadlines and sizes
  * @param registry where instances register themselves, if they may
  * @param localPrefill which prompts a decode instance computes itself

@@ -18,9 +18,10 @@ import org.slf4j.LoggerFactory;
 
 /**
  * Asks a prefill instance at {@code /kv_transfer_params} for its {@link Instance#pushTarget}, so that already the first request is
- * sent on both legs at once. It is asked when it has come up, and with each probe if it tells: another engine may have taken its
- * place without being seen to be away. Nothing depends on an answer: a server that has no such path, or answers badly, is learnt
- * from its first answer to a request. Lives on one event loop.
+ * sent on both legs at once. It is asked when it has come up, and then with each probe: another engine may have taken its
+ * place without being seen to be away, and a bad answer may be followed by a good one. Only who says that it has nothing to tell is
+ * not asked again until it has been down. Nothing depends on an answer: a server that has no such path, or answers badly, is
+ * learnt from its first answer to a request. Lives on one event loop.
  */
 final class TargetQuestion {
     static final String PATH = "/kv_transfer_params";
@@ -36,8 +37,8 @@ final class TargetQuestion {
     private final Duration deadline;
     private final MultiMap headers = MultiMap.caseInsensitiveMultiMap();
     private final RouterMetrics metrics;
-    private boolean asked;
-    private boolean tells;
+    /** It has said so, and has not been down since. */
+    private boolean hasNothingToTell;
     /** A bad answer is named once, until it tells or comes up again. */
     private boolean complained;
 
@@ -59,17 +60,16 @@ final class TargetQuestion {
 
     /** The instance was down until now. */
     void cameUp() {
-        asked = false;
+        hasNothingToTell = false;
         complained = false;
     }
 
     boolean isDue() {
-        return tells || !asked;
+        return !hasNothingToTell;
     }
 
     /** Asks; {@code done} runs unless the leg is aborted. */
     Leg ask(Runnable done) {
-        asked = true;
         Answer answer = new Answer(done);
         Leg leg = new Leg(vertx, instance, answer, deadline, Leg.Bounds.WHOLE);
         answer.leg = leg;
@@ -78,14 +78,15 @@ final class TargetQuestion {
     }
 
     private void told(String target) {
-        tells = true;
         complained = false;
         instance.learnPushTarget(target);
         metrics.asked(AskedResult.TOLD);
     }
 
     private void untold() {
-        tells = false;
+        hasNothingToTell = true;
+        // Another server may have taken the place of the one that this was about.
+        instance.forgetPushTarget();
         metrics.asked(AskedResult.UNTOLD);
     }
 
@@ -93,7 +94,11 @@ final class TargetQuestion {
         metrics.asked(AskedResult.FAILED);
         if (!complained) {
             complained = true;
-            log.warn("{}: GET {}: {}; its first answer to a request will tell", instance, PATH, reason);
+            log.warn(
+                    "{}: GET {}: {}; it is asked again with each probe, and an answer to a request will tell too",
+                    instance,
+                    PATH,
+                    reason);
         }
     }
 

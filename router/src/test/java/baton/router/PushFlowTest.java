@@ -2,9 +2,14 @@ package baton.router;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import baton.messages.PeerChannel;
+import baton.messages.p2p.PeerAddress;
+import baton.messages.p2p.Registration;
+import baton.messages.zeromq.ZeroMqPeerChannel;
 import io.vertx.core.http.HttpServerResponse;
 import java.net.http.HttpResponse;
 import java.nio.charset.StandardCharsets;
+import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.BlockingQueue;
@@ -187,6 +192,40 @@ class PushFlowTest {
         }
     }
 
+    /** With the question as with a request whose client has none. */
+    @Test
+    void whoRegistersGetsTheRoutersKey() throws Exception {
+        prefill.ahead = tells("engine-1");
+        try (Router router = Router.start(new RouterConfig(
+                        "127.0.0.1",
+                        0,
+                        List.of(),
+                        List.of(decode.uri()),
+                        PushFlow.NAME,
+                        Optional.of("s3cret"),
+                        RouterFixture.LIMITS,
+                        Optional.of(new RouterConfig.Registry(
+                                "127.0.0.1", 0, Duration.ofSeconds(60), 10, RouterConfig.Registry.PRIVATE_NETWORKS)),
+                        RouterConfig.LocalPrefill.NEVER));
+                PeerChannel channel = new ZeroMqPeerChannel();
+                PeerChannel.Call call = channel.call(
+                        "127.0.0.1",
+                        router.registerPort().orElseThrow(),
+                        "10.0.0.7:5600",
+                        RouterFixture.SOON,
+                        () -> {})) {
+            Registration registration = new Registration(
+                    Registration.Kind.PREFILL,
+                    new PeerAddress("127.0.0.1", prefill.uri().getPort()),
+                    new PeerAddress("10.0.0.7", 5600));
+            call.tell(List.of(registration.encode()), RouterFixture.SOON);
+            Await.until("it has told", RouterFixture.SOON, () -> asked(router, "told") > 0);
+            assertThat(sentAtOnce(router)).contains("engine-1");
+        }
+        assertThat(prefill.asked.getFirst().headers().get("Authorization")).isEqualTo("Bearer s3cret");
+        assertThat(prefill.only().headers().get("Authorization")).isEqualTo("Bearer s3cret");
+    }
+
     @Test
     void otherFlowsDoNotAsk() throws Exception {
         Router router = fixture.router(
@@ -211,6 +250,32 @@ class PushFlowTest {
         assertThat(prefill.asked).hasSize(1);
         assertThat(asked(router, "untold")).isEqualTo(1);
         assertLearntFromTheFirstAnswer(router);
+        int since = prefill.probes.get();
+        Await.until("it is probed again", RouterFixture.SOON, () -> prefill.probes.get() > since + 2);
+        assertThat(prefill.asked).hasSize(1);
+    }
+
+    /** Its decode legs must not go to the engine that was there before. */
+    @ParameterizedTest
+    @ValueSource(strings = {"404 {}", "200 {\"kv_transfer_params\":null}"})
+    void whatWasToldIsForgottenWhereItsPlaceIsTakenByAServerThatHasNothingToTell(String answer) throws Exception {
+        prefill.ahead = tells("engine-9");
+        Router router = router(List.of(prefill), List.of(decode));
+        assertThat(asked(router, "told")).isPositive();
+        prefill.ahead = FakeInstance.json(Integer.parseInt(answer.substring(0, 3)), answer.substring(4));
+        Await.until("it has nothing to tell", RouterFixture.SOON, () -> asked(router, "untold") == 1);
+        assertLearntFromTheFirstAnswer(router);
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"500 {}", "200 <html>"})
+    void whoAnsweredBadlyIsAskedAgain(String answer) throws Exception {
+        prefill.ahead = FakeInstance.json(Integer.parseInt(answer.substring(0, 3)), answer.substring(4));
+        Router router = router(List.of(prefill), List.of(decode));
+        assertThat(asked(router, "failed")).isPositive();
+        prefill.ahead = tells("engine-7");
+        Await.until("it has told", RouterFixture.SOON, () -> asked(router, "told") > 0);
+        assertThat(sentAtOnce(router)).contains("engine-7");
     }
 
     @ParameterizedTest
@@ -230,7 +295,7 @@ class PushFlowTest {
     void aBadAnswerIsNoneAndTheFirstRequestTells(String answer) throws Exception {
         prefill.ahead = FakeInstance.json(Integer.parseInt(answer.substring(0, 3)), answer.substring(4));
         Router router = router(List.of(prefill), List.of(decode));
-        assertThat(asked(router, "failed")).isEqualTo(1);
+        assertThat(asked(router, "failed")).isPositive();
         assertLearntFromTheFirstAnswer(router);
     }
 
@@ -243,7 +308,7 @@ class PushFlowTest {
         };
         Router router = router(List.of(prefill), List.of(decode));
         cutOff.get(10, TimeUnit.SECONDS);
-        assertThat(asked(router, "failed")).isEqualTo(1);
+        assertThat(asked(router, "failed")).isPositive();
         assertLearntFromTheFirstAnswer(router);
     }
 
@@ -261,8 +326,12 @@ class PushFlowTest {
         prefill.health = 200;
         HttpServerResponse open = take(silent);
         assertLearntFromTheFirstAnswer(router);
-        Await.until("the question is given up", RouterFixture.SOON, () -> asked(router, "failed") == 1);
+        Await.until("the question is given up", RouterFixture.SOON, () -> asked(router, "failed") > 0);
         Await.until("its connection is closed", RouterFixture.SOON, open::closed);
+        // What the request taught does not keep it from being asked again.
+        prefill.ahead = tells("engine-2");
+        Await.until("it has told", RouterFixture.SOON, () -> asked(router, "told") > 0);
+        assertThat(sentAtOnce(router)).contains("engine-2");
     }
 
     /** The first request has one leg after the other, the second has both at once. */
