@@ -183,6 +183,9 @@ final class NixlScheduler implements SchedulerConnector {
                     unused.add(source);
                 }
             }
+            if (params.bool("do_remote_decode").orElse(false)) {
+                abandoned.add(requestId);
+            }
         } catch (ConfigException e) {
             log.warn(
                     "request {} is refused, and nobody can be told that it needs no blocks: {}",

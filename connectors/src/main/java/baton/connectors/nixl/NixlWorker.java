@@ -56,7 +56,7 @@ import org.slf4j.LoggerFactory;
  * once. The owner is told so, but need not hear it: what it does for this load ends with its first write that is refused.
  *
  * Where the agent has no permits (NIXL) nothing is reported, and so no block freed, until the owner has said that it does not write any
- * more, or is gone.
+ * more, or is gone, or must have stopped long ago if its time limits are ours.
  *
  * Messages: those of Notice, and between ours, about what is written, PushedDigests.Part, "PUSH_DONE:<attempt>:<digest of the
  * prompt>:<block>=<generation>,...", "PUSH_FAILED:<attempt>", "PUSH_CANCEL:<attempt>" and "PUSH_OVER:" with a Completion, of which
@@ -347,7 +347,15 @@ final class NixlWorker implements WorkerConnector {
             // One that comes late says nothing that is needed.
             pulls.values().forEach(pull -> pull.hearOfPart(from, text));
         } else if (text.startsWith(PUSH_CANCEL)) {
-            pool().pushes().cancel(text.substring(PUSH_CANCEL.length()), from);
+            String attempt = text.substring(PUSH_CANCEL.length());
+            if (!pool().pushes().cancel(attempt, from) && !Notice.PushRegistration.hasPermit(attempt)) {
+                // Who has no permit to close waits to hear that nothing is written.
+                engines.values().stream()
+                        .filter(RemoteEngine::isConnected)
+                        .flatMap(engine -> engine.rankOf(from).stream())
+                        .findFirst()
+                        .ifPresent(remote -> tell(remote, (Pushes.FAILED + attempt).getBytes(StandardCharsets.UTF_8)));
+            }
         } else {
             boolean over = text.startsWith(PUSH_OVER);
             byte[] message = notification.message();
@@ -574,19 +582,21 @@ final class NixlWorker implements WorkerConnector {
     }
 
     private void tell(RemoteEngine engine, byte[] message) {
-        for (RemoteRank remote : engine.ranks()) {
-            if (!remote.peer().alive()) {
-                continue;
-            }
-            try {
-                pool().agent().notify(remote.peer(), message);
-            } catch (TransferException e) {
-                stats.count("vllm:nixl_num_failed_notifications");
-                failure(
-                        "notification_failed",
-                        e.getMessage(),
-                        Map.of("to", remote.peer().name()));
-            }
+        engine.ranks().forEach(remote -> tell(remote, message));
+    }
+
+    private void tell(RemoteRank remote, byte[] message) {
+        if (!remote.peer().alive()) {
+            return;
+        }
+        try {
+            pool().agent().notify(remote.peer(), message);
+        } catch (TransferException e) {
+            stats.count("vllm:nixl_num_failed_notifications");
+            failure(
+                    "notification_failed",
+                    e.getMessage(),
+                    Map.of("to", remote.peer().name()));
         }
     }
 
@@ -700,7 +710,7 @@ final class NixlWorker implements WorkerConnector {
             } else {
                 switch (load.source().mode()) {
                     case PULL -> take(load, owner, Optional.empty(), now);
-                    case PUSH -> register(owner);
+                    case PUSH -> register(owner, now);
                 }
             }
         }
@@ -733,7 +743,7 @@ final class NixlWorker implements WorkerConnector {
 
         // ---- written by the owner
 
-        private void register(RemoteEngine owner) {
+        private void register(RemoteEngine owner, long now) {
             Reference source = load.source();
             KvLayout there = owner.ranks().getFirst().info().layout();
             int tokens = load.firstToken() + load.tokens();
@@ -757,19 +767,19 @@ final class NixlWorker implements WorkerConnector {
                             source.engineId(), source.host(), source.port(), source.tensorParallelSize()),
                     context.pipelineParallelSize(),
                     permit.map(given -> OptionalLong.of(given.token())).orElseGet(OptionalLong::empty));
-            Push waiting = new Push(registration.attempt(), permit, digests);
+            Push waiting = new Push(registration, permit, digests, now);
             owner.ranks().forEach(remote -> waiting.awaited.add(remote.peer().name()));
             push = Optional.of(waiting);
             for (RemoteRank remote : owner.ranks()) {
                 try {
-                    pool().agent().notify(remote.peer(), registration.encode());
+                    pool().agent().notify(remote.peer(), waiting.registration);
                 } catch (TransferException e) {
                     stats.count("vllm:nixl_num_failed_notifications");
                     waiting.failure = Optional.of("the registration cannot be sent: " + e.getMessage());
                 }
             }
             if (waiting.failure.isPresent()) {
-                giveUp(owner, waiting);
+                giveUp(owner, waiting, now);
             }
         }
 
@@ -824,8 +834,9 @@ final class NixlWorker implements WorkerConnector {
                 waiting.failure = Optional.of(cancelled ? "cancelled" : "the blocks were not pushed in time");
             }
             if (waiting.failure.isPresent() && !waiting.awaited.isEmpty()) {
-                giveUp(owner, waiting);
+                giveUp(owner, waiting, now);
             }
+            registerAgain(owner, waiting, now);
             if (!waiting.awaited.isEmpty()) {
                 return false;
             }
@@ -845,10 +856,28 @@ final class NixlWorker implements WorkerConnector {
             return true;
         }
 
+        /**
+         * What the owner has said may have been lost with its connection, or what it was told. It need not know that it was told twice:
+         * with a permit, what it writes again hurts nobody.
+         */
+        private void registerAgain(RemoteEngine owner, Push waiting, long now) {
+            if (waiting.permit.isEmpty()
+                    || waiting.failure.isPresent()
+                    || now - waiting.registered < settings.heartbeatInterval().toNanos()) {
+                return;
+            }
+            waiting.registered = now;
+            for (RemoteRank remote : owner.ranks()) {
+                if (waiting.awaited.contains(remote.peer().name())) {
+                    tell(remote, waiting.registration);
+                }
+            }
+        }
+
         /** Asks the owner to stop; with a permit it has to. */
-        private void giveUp(RemoteEngine owner, Push waiting) {
-            if (!waiting.gaveUp) {
-                waiting.gaveUp = true;
+        private void giveUp(RemoteEngine owner, Push waiting, long now) {
+            if (waiting.gaveUp.isEmpty()) {
+                waiting.gaveUp = OptionalLong.of(now);
                 waiting.permit.ifPresent(Permit::close);
                 if (owner.isOneOfOurs()) {
                     tell(owner, (PUSH_CANCEL + waiting.attempt).getBytes(StandardCharsets.UTF_8));
@@ -861,6 +890,11 @@ final class NixlWorker implements WorkerConnector {
                         .map(RemoteRank::peer)
                         .filter(peer -> !peer.alive())
                         .forEach(peer -> waiting.awaited.remove(peer.name()));
+                Duration longest = settings.pushRegistrationTimeout().plus(settings.transferTimeout());
+                if (now - waiting.gaveUp.getAsLong() >= longest.toNanos()) {
+                    // By then it has given up what it began, too.
+                    waiting.awaited.clear();
+                }
             }
         }
 
@@ -964,8 +998,12 @@ final class NixlWorker implements WorkerConnector {
 
     /** Blocks that a peer is writing, or will. */
     private static final class Push {
+        private final byte[] registration;
         /** {@link Notice.PushRegistration#attempt}. */
         private final String attempt;
+
+        /** When it was last. */
+        private long registered;
         /** Open as long as anybody may write; empty where writes cannot be held back. */
         private final Optional<Permit> permit;
 
@@ -974,13 +1012,15 @@ final class NixlWorker implements WorkerConnector {
 
         private Optional<PushedBlocks> blocks = Optional.empty();
         private Optional<String> failure = Optional.empty();
-        private boolean gaveUp;
+        private OptionalLong gaveUp = OptionalLong.empty();
         private final PushedDigests digests;
 
-        private Push(String attempt, Optional<Permit> permit, PushedDigests digests) {
-            this.attempt = attempt;
+        private Push(Notice.PushRegistration registration, Optional<Permit> permit, PushedDigests digests, long now) {
+            this.registration = registration.encode();
+            this.attempt = registration.attempt();
             this.permit = permit;
             this.digests = digests;
+            this.registered = now;
         }
 
         private boolean isOfAnotherPrompt(NixlStep.Load load) {

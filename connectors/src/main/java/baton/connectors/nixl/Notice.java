@@ -10,6 +10,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.OptionalLong;
+import java.util.regex.Pattern;
 import org.jspecify.annotations.Nullable;
 import org.msgpack.core.MessageBufferPacker;
 import org.msgpack.core.MessagePack;
@@ -110,6 +111,7 @@ sealed interface Notice {
             OptionalLong permit)
             implements Notice {
         private static final String WHAT = "PUSH_REG";
+        private static final Pattern PERMITTED = Pattern.compile("#[0-9a-f]{16}$");
 
         /** An instance and its side channel. */
         record Instance(String engineId, String host, int port, int tensorParallelSize) {
@@ -131,6 +133,10 @@ sealed interface Notice {
         /** How ours name it to each other: those with a permit of a request are several, and one's end must not be taken for another's. */
         String attempt() {
             return permit.isPresent() ? requestId + "#%016x".formatted(permit.getAsLong()) : requestId;
+        }
+
+        static boolean hasPermit(String attempt) {
+            return PERMITTED.matcher(attempt).find();
         }
 
         @Override

@@ -15,9 +15,10 @@ import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.HashSet;
+import java.util.HashMap;
 import java.util.Iterator;
 import java.util.List;
+import java.util.Map;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.OptionalLong;
@@ -38,7 +39,8 @@ import org.slf4j.LoggerFactory;
  * any more.
  *
  * With a permit (NixlWorker) a target need not hear that nothing is written any more: where it has closed the permit, writes are refused,
- * which ends this target and nothing else. So our connection may break as well: all is written again over the next one.
+ * which ends this target and nothing else. So our connection may break as well: all is written again over the next one. And whatever
+ * a target should have heard, or be sent, and was not, is made good when it registers again, as it does from time to time.
  */
 
 /** The blocks that one rank pushes. */
@@ -65,15 +67,22 @@ final class Pushes {
     /** Whose blocks were given up, so that who asks for them now does not wait in vain. */
     private final RequestMap<Gone> gone = new RequestMap<>();
 
-    /** @param answered agents that asked for its blocks, and so were told */
-    private record Gone(String requestId, Set<String> answered, long until) {}
+    /** @param answered agents that asked for its blocks, and so are told, with the attempt that they asked in */
+    private record Gone(String requestId, Map<String, String> answered, long until) {
+        /** Whether whoever asks is to be told: at its first attempt, however often that comes. What it asks for then may be yet to come. */
+        private boolean answers(Target target) {
+            String attempt = target.registration.attempt();
+            String before = answered.putIfAbsent(target.agentName, attempt);
+            return before == null || (target.registration.permit().isPresent() && before.equals(attempt));
+        }
+    }
 
     private static final class Source {
         private final String requestId;
         private final int promptLength;
         private final String prompt;
-        /** Agents that asked for its blocks. */
-        private final Set<String> askedBy = new HashSet<>();
+        /** Agents that asked for its blocks, with the attempt that they did it in. */
+        private final Map<String, String> askedBy = new HashMap<>();
 
         private int[] blocks = {};
         /** Tokens that all layers have. */
@@ -112,6 +121,7 @@ final class Pushes {
         /** It does not wait to hear of its end. */
         private boolean leftAlone;
 
+        private boolean metAgain;
         private boolean over;
 
         private Target(Notice.PushRegistration registration, String agentName, long now) {
@@ -124,13 +134,14 @@ final class Pushes {
         private @Nullable Source source() {
             sourceId = sourceId.or(() -> sources.find(registration.requestId()).map(source -> source.requestId));
             Optional<Source> source = sourceId.map(sources::get);
-            source.ifPresent(found -> found.askedBy.add(agentName));
+            source.ifPresent(found -> found.askedBy.put(agentName, registration.attempt()));
             return source.orElse(null);
         }
 
-        /** Our connection to it has ended, and another one will do as well. */
+        /** Our connection to it has ended, and another one will do as well. If that ends too, it will register again if it still waits. */
         private boolean isToBeMetAgain(long now) {
             return registration.permit().isPresent()
+                    && !metAgain
                     && remote.filter(known -> !known.peer().alive()).isPresent()
                     && !leftAlone
                     && now - deadline < 0
@@ -138,6 +149,7 @@ final class Pushes {
         }
 
         private void meetAgain(long now) {
+            metAgain = true;
             restart();
             engine.ifPresent(known -> known.release(now));
             engine = Optional.empty();
@@ -212,14 +224,21 @@ final class Pushes {
         targets.add(new Target(registration, from, ticker.nanos()));
     }
 
-    /** The target does not want the blocks any more. If it has no permit to close, it is told when nothing is written any more. */
-    void cancel(String attempt, String from) {
+    /**
+     * The target does not want the blocks any more. If it has no permit to close, it is told when nothing is written any more.
+     *
+     * @return false if there is no such target, and so nothing that is written to it
+     */
+    boolean cancel(String attempt, String from) {
+        boolean found = false;
         for (Target target : targets) {
             if (target.agentName.equals(from) && target.registration.attempt().equals(attempt)) {
+                found = true;
                 target.leftAlone = target.registration.permit().isPresent();
                 target.fail("cancelled");
             }
         }
+        return found;
     }
 
     // ---- what there is
@@ -275,16 +294,16 @@ final class Pushes {
 
     /** The request's blocks are given to others, or it never had any, though somebody may still come for them. */
     void giveUp(String requestId, long now) {
-        Set<String> answered = new HashSet<>();
+        Map<String, String> answered = new HashMap<>();
         Source source = sources.get(requestId);
         if (source != null) {
-            answered.addAll(source.askedBy);
+            answered.putAll(source.askedBy);
             forget(requestId);
         } else {
             // Who is not known yet is answered then.
             for (Target target : targets) {
                 if (isOneOfOurs(target) && target.source() == null && target.isOf(requestId)) {
-                    answered.add(target.agentName);
+                    answered.put(target.agentName, target.registration.attempt());
                     target.fail(GIVEN_UP);
                 }
             }
@@ -338,7 +357,7 @@ final class Pushes {
         }
         if (target.isToBeMetAgain(now)) {
             settle(target, target.source(), now);
-            if (!target.writes.isEmpty()) {
+            if (target.over || !target.writes.isEmpty()) {
                 return;
             }
             target.meetAgain(now);
@@ -384,11 +403,11 @@ final class Pushes {
         engine.use(now);
         target.engine = Optional.of(engine);
         target.remote = remote;
-        // Once for each agent: what it asks for then is the next attempt. Others cannot be told.
+        // Others cannot be told.
         if (engine.isOneOfOurs()
                 && target.source() == null
                 && gone.find(registration.requestId())
-                        .filter(lost -> lost.answered().add(target.agentName))
+                        .filter(lost -> lost.answers(target))
                         .isPresent()) {
             target.fail(GIVEN_UP);
         }
@@ -518,7 +537,17 @@ final class Pushes {
                 }
                 case Transfer.State.Failed(Transfer.Cause cause, String message) -> {
                     all.remove();
-                    if (cause != Transfer.Cause.CANCELLED) {
+                    if (cause == Transfer.Cause.REFUSED
+                            && target.registration.permit().isPresent()) {
+                        // It has closed the permit, as one who has given up does, and waits for nothing.
+                        log.debug(
+                                "{} takes nothing more of {}: {}",
+                                target.agentName,
+                                target.registration.attempt(),
+                                message);
+                        target.leftAlone = true;
+                        target.fail(message);
+                    } else if (cause != Transfer.Cause.CANCELLED) {
                         stats.count("vllm:nixl_num_failed_transfers");
                         log.warn(
                                 "NIXL transfer failure: transfer_failed. {}: {} | Context: {request_id={}, to={}}",

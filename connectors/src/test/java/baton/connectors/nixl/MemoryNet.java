@@ -36,6 +36,7 @@ final class MemoryNet {
     private final Set<String> gone = new HashSet<>();
     private boolean held;
     private boolean permits = true;
+    private boolean losesMessages;
     private int names;
     private int lastPort = 7000;
     private long tokens;
@@ -114,6 +115,11 @@ final class MemoryNet {
             to.agents.forEach(
                     other -> Optional.ofNullable(one.peers.get(other.name)).ifPresent(TransferAgent.Peer::close));
         }
+    }
+
+    /** Messages are lost, though whoever sends them does not know. */
+    void loseMessages(boolean on) {
+        losesMessages = on;
     }
 
     /** Agents have no permits from now on, as NIXL's. */
@@ -346,7 +352,9 @@ final class MemoryNet {
                 throw new TransferException(peer.name() + " is gone");
             }
             notified.add(new String(message, StandardCharsets.UTF_8));
-            to.inbox.add(new Notification(name, message));
+            if (!losesMessages) {
+                to.inbox.add(new Notification(name, message));
+            }
         }
 
         @Override

@@ -166,6 +166,8 @@ class SystemFabricTest {
                                 + params.value("remote_port").orElseThrow() + "}");
                 Running written = decode.admit(
                         request("cmpl-" + round + "-0badcafe", prompt).withKvTransferParams(owner), 0);
+                // It registers at once: the two have met.
+                decode.idleStep();
                 until(() -> prefill.idleStep().busy(), decode);
                 Running first = prefill.admit(
                         request("cmpl-" + round + "-deadbeef", prompt).withKvTransferParams(KEEP), 0);

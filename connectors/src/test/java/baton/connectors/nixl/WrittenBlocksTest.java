@@ -540,6 +540,90 @@ class WrittenBlocksTest {
     }
 
     @Test
+    void whereThereAreNoPermitsWhoseRegistrationWasLostIsAnsweredWhenItGivesUp() {
+        net.withoutPermits();
+        Running met = decode.admit(atDecode("s", 9).withKvTransferParams(whereToLook(1)), 0);
+        prefills("s");
+        completes(met, 8);
+        Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
+        net.loseMessages(true);
+        steps(2);
+        net.loseMessages(false);
+        decode.end(running, RequestEnd.ABORTED);
+        allBlocksAreBack();
+    }
+
+    @Test
+    void whereThereAreNoPermitsALoadThatNobodyAnswersForEndsAtLast() {
+        net.withoutPermits();
+        Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
+        steps(2);
+        net.loseMessages(true);
+        decode.end(running, RequestEnd.ABORTED);
+        step(decode);
+        ticker.advance(Duration.ofSeconds(400));
+        steps(2);
+        assertThat(running.isFreed()).isFalse();
+        ticker.advance(Duration.ofMinutes(2));
+        allBlocksAreBack();
+    }
+
+    @Test
+    void whatWasSaidOfTheEndAndWasLostIsSaidAgain() {
+        Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
+        steps(2);
+        net.loseMessages(true);
+        prefills("r");
+        steps(2);
+        net.loseMessages(false);
+        assertThat(running.isLoading()).isTrue();
+        ticker.advance(Duration.ofSeconds(6));
+        completes(running, 8);
+        allBlocksAreBack();
+        assertThat(rejections()).isEmpty();
+    }
+
+    @Test
+    void thatAPrefillWasAbortedIsSaidAgainIfItWasLost() {
+        Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
+        steps(2);
+        Running first = prefill.admit(atPrefill("r", 9), 0);
+        prefill.step(new Share(first, 4));
+        net.loseMessages(true);
+        prefill.end(first, RequestEnd.ABORTED);
+        steps(2);
+        net.loseMessages(false);
+        ticker.advance(Duration.ofSeconds(6));
+        completes(running, 0);
+        allBlocksAreBack();
+    }
+
+    @Test
+    void aHandshakeThatFailsIsMadeAgain() {
+        Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
+        step(decode);
+        step(decode);
+        net.sideChannelsDown(true);
+        step(prefill);
+        prefills("r");
+        step(prefill);
+        net.sideChannelsDown(false);
+        ticker.advance(Duration.ofSeconds(6));
+        completes(running, 8);
+        allBlocksAreBack();
+        assertThat(rejections()).isEmpty();
+    }
+
+    @Test
+    void whoWaitsForAPrefillRequestThatIsRefusedIsToldSo() {
+        Running running = decode.admit(atDecode("cmpl-r-0-0badcafe", 9).withKvTransferParams(whereToLook(1)), 0);
+        steps(2);
+        prefill.scheduler().onRefused("cmpl-r-0-deadbeef", KEEP);
+        completes(running, 0);
+        allBlocksAreBack();
+    }
+
+    @Test
     void whereThereAreNoPermitsNothingIsFreedUntilThePrefillInstanceAnswers() {
         net.withoutPermits();
         Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);

@@ -20,7 +20,7 @@ abstract class Moving {
 
     private final long begun;
     private final long deadline;
-    /** What it touches: {@link EmbeddedAgent.Registered} and {@link PeerMemory.Mapped}. */
+    /** What it touches: {@link EmbeddedAgent.Registered}, {@link PeerMemory.Mapped} and {@link Permits.Given}. */
     private final Set<Object> memory;
 
     private final long bytes;
