@@ -1,6 +1,7 @@
 package baton.server;
 
 import baton.engine.Engine;
+import baton.engine.EngineUnavailableException;
 import baton.engine.FinishReason;
 import baton.engine.GenerationEvent;
 import baton.engine.GenerationEvent.Finished;
@@ -105,8 +106,9 @@ final class Generation {
                 engine.submit(request, event -> hop(prompt, event));
             } catch (RuntimeException e) {
                 fail(e, engineIds.subList(0, prompt));
-                // What they refer to is not wanted any more either.
+                // What they refer to is not wanted any more either, unless another instance may still be tried.
                 call.kvTransferParams()
+                        .filter(_ -> !(e instanceof EngineUnavailableException))
                         .ifPresent(params -> engineIds
                                 .subList(prompt + 1, engineIds.size())
                                 .forEach(id -> engine.refused(id, params)));

@@ -86,11 +86,11 @@ public final class SimTransferAgent implements TransferAgent {
         }
 
         /** Ends what needs a region or a permit. */
-        private void end(Object part, String why) {
+        private void end(Object part, Cause cause, String why) {
             for (SimTransferAgent agent : agents.values()) {
                 for (SimTransfer transfer : List.copyOf(agent.underWay)) {
                     if (transfer.touches(part)) {
-                        transfer.fail(Cause.REFUSED, why);
+                        transfer.fail(cause, why);
                     }
                 }
             }
@@ -122,7 +122,7 @@ public final class SimTransferAgent implements TransferAgent {
         regions.put(start, region);
         return () -> {
             if (regions.remove(start, region)) {
-                fabric.end(region, "the memory's registration was closed");
+                fabric.end(region, Cause.REFUSED, "the memory's registration was closed");
             }
         };
     }
@@ -266,6 +266,7 @@ public final class SimTransferAgent implements TransferAgent {
     private final class SimPermit implements Permit {
         private final long token;
         private final List<MemorySegment> memory;
+        private long writes;
 
         private SimPermit(long token, List<MemorySegment> memory) {
             this.token = token;
@@ -293,9 +294,14 @@ public final class SimTransferAgent implements TransferAgent {
         }
 
         @Override
+        public long writes() {
+            return writes;
+        }
+
+        @Override
         public void close() {
             permits.remove(token);
-            fabric.end(this, "the permit was closed");
+            fabric.end(this, Cause.NOT_PERMITTED, "the permit was closed");
         }
     }
 
@@ -403,7 +409,7 @@ public final class SimTransferAgent implements TransferAgent {
                         ? Optional.empty()
                         : ours.agent.refusal(remote.get(), permit, range.remote(), range.bytes());
                 if (refusal.isPresent()) {
-                    fail(Cause.REFUSED, range + ": " + refusal.get());
+                    fail(Cause.NOT_PERMITTED, range + ": " + refusal.get());
                     return;
                 }
                 touched.add(local.get());
@@ -414,7 +420,10 @@ public final class SimTransferAgent implements TransferAgent {
                             case WRITE -> new SimNetwork.Range(range.remote(), range.local(), range.bytes());
                         });
             }
-            Optional.ofNullable(ours.agent.permits.get(permit)).ifPresent(touched::add);
+            Optional.ofNullable(ours.agent.permits.get(permit)).ifPresent(named -> {
+                named.writes++;
+                touched.add(named);
+            });
             SimNetwork.Endpoint reader = operation == Operation.READ ? endpoint : ours.agent.endpoint;
             SimNetwork.Endpoint read = operation == Operation.READ ? ours.agent.endpoint : endpoint;
             moved = Optional.of(new Moved(

@@ -29,8 +29,10 @@ public interface Transfer {
 
     /** Why a transfer failed. */
     enum Cause {
-        /** A range is not registered memory, or no permit is for it, or the request makes no sense otherwise. */
+        /** A range is not registered memory, or the request makes no sense otherwise. */
         REFUSED,
+        /** A write has not the permit that it needs, or not any more. */
+        NOT_PERMITTED,
         /** The peer is gone. */
         PEER_GONE,
         /** Its time was up. */

@@ -133,8 +133,11 @@ public interface TransferAgent extends AutoCloseable {
         /** To be told to who shall write: random, so that nobody else names it, and not 0. */
         long token();
 
+        /** How many writes that name it have begun, be they done or not. After {@link #close} there are no more. */
+        long writes();
+
         /**
-         * When it returns, no write that names it is under way, those that were having failed as {@link Transfer.Cause#REFUSED}, and none
+         * When it returns, no write that names it is under way, those that were having failed as {@link Transfer.Cause#NOT_PERMITTED}, and none
          * starts any more. What else goes over the writers' connections does not notice.
          */
         @Override

@@ -381,7 +381,7 @@ public abstract class TransferAgentContract {
         assertThat(Arrays.copyOfRange(before, 9000, 10_000)).isEqualTo(slice(mine, 9000, 1000));
         fill(mine, 32);
         for (int[] outside : new int[][] {{999, 2}, {4999, 2}, {1000, 8500}, {8999, 1001}, {0, 10}, {10_000, 1}}) {
-            assertFails(write(permit.token(), guarded, outside[0], outside[1]), Cause.REFUSED);
+            assertFails(write(permit.token(), guarded, outside[0], outside[1]), Cause.NOT_PERMITTED);
         }
         // All of the ranges, or nothing.
         assertFails(
@@ -393,12 +393,13 @@ public abstract class TransferAgentContract {
                                 new Range(mine.address(), guarded.address(), 100)),
                         Optional.of(text("must not come")),
                         LONG),
-                Cause.REFUSED);
+                Cause.NOT_PERMITTED);
         assertThat(bytes(guarded)).isEqualTo(before);
         // The connection is as it was, and so is what the permit allows.
         assertThat(peer.alive()).isTrue();
         assertThat(finish(write(permit.token(), guarded, 1000, 10))).isInstanceOf(State.Done.class);
         assertThat(there.takeNotifications()).isEmpty();
+        assertThat(permit.writes()).as("those that have begun").isEqualTo(4);
     }
 
     @Test
@@ -409,9 +410,9 @@ public abstract class TransferAgentContract {
         Permit ofAnother = third.permit(List.of(guarded)).orElseThrow();
         fill(guarded, 33);
         byte[] before = bytes(guarded);
-        assertFails(start(Operation.WRITE, new Range(mine.address(), guarded.address(), 100)), Cause.REFUSED);
+        assertFails(start(Operation.WRITE, new Range(mine.address(), guarded.address(), 100)), Cause.NOT_PERMITTED);
         for (long wrong : new long[] {0, 1, permit.token() + 1, -permit.token(), ofAnother.token()}) {
-            assertFails(write(wrong, guarded, 0, 100), Cause.REFUSED);
+            assertFails(write(wrong, guarded, 0, 100), Cause.NOT_PERMITTED);
         }
         assertThat(bytes(guarded)).isEqualTo(before);
         assertThat(finish(start(Operation.READ, new Range(mine.address(), guarded.address(), POOL))))
@@ -429,16 +430,16 @@ public abstract class TransferAgentContract {
         Permit two = permit(guarded, 500, 1000);
         assertThat(one.token()).isNotEqualTo(two.token());
         fill(mine, 34);
-        assertFails(write(one.token(), guarded, 1000, 10), Cause.REFUSED);
-        assertFails(write(two.token(), guarded, 400, 10), Cause.REFUSED);
+        assertFails(write(one.token(), guarded, 1000, 10), Cause.NOT_PERMITTED);
+        assertFails(write(two.token(), guarded, 400, 10), Cause.NOT_PERMITTED);
         one.close();
-        assertFails(write(one.token(), guarded, 500, 10), Cause.REFUSED);
+        assertFails(write(one.token(), guarded, 500, 10), Cause.NOT_PERMITTED);
         assertThat(isFilledWith(guarded, 0)).isTrue();
         assertThat(finish(write(two.token(), guarded, 500, 1000))).isInstanceOf(State.Done.class);
         one.close();
         assertThat(finish(write(two.token(), guarded, 500, 1000))).isInstanceOf(State.Done.class);
         two.close();
-        assertFails(write(two.token(), guarded, 500, 10), Cause.REFUSED);
+        assertFails(write(two.token(), guarded, 500, 10), Cause.NOT_PERMITTED);
     }
 
     @Test
@@ -462,10 +463,11 @@ public abstract class TransferAgentContract {
             large.theirs.fill((byte) 77);
             State state = finish(write);
             if (state instanceof State.Failed failed) {
-                assertThat(failed.cause()).isEqualTo(Cause.REFUSED);
+                assertThat(failed.cause()).isEqualTo(Cause.NOT_PERMITTED);
                 assertThat(failed.message()).contains("permit");
             }
-            assertFails(here.write(peer, permit.token(), large.scattered(), Optional.empty(), LONG), Cause.REFUSED);
+            assertFails(
+                    here.write(peer, permit.token(), large.scattered(), Optional.empty(), LONG), Cause.NOT_PERMITTED);
             assertThat(finish(read)).isInstanceOf(State.Done.class);
             assertThat(isFilledWith(large.theirs, 77)).isTrue();
             assertThat(finish(write(other.token(), large.theirs, 0, 100))).isInstanceOf(State.Done.class);

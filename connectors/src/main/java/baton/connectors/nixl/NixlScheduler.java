@@ -176,15 +176,15 @@ final class NixlScheduler implements SchedulerConnector {
     @Override
     public void onRefused(String requestId, JsonFields params) {
         try {
+            if (params.bool("do_remote_decode").orElse(false)) {
+                abandoned.add(requestId);
+            }
             if (params.bool("do_remote_prefill").orElse(false)) {
                 Reference source = Reference.read(params, mode, requestId);
                 // Where another sample has the blocks written they are not unused.
                 if (source.mode() == TransferMode.PULL || !isAwaited(source)) {
                     unused.add(source);
                 }
-            }
-            if (params.bool("do_remote_decode").orElse(false)) {
-                abandoned.add(requestId);
             }
         } catch (ConfigException e) {
             log.warn(

@@ -341,21 +341,19 @@ final class NixlWorker implements WorkerConnector {
         String text = new String(notification.message(), StandardCharsets.UTF_8);
         if (text.startsWith(Pushes.DONE) || text.startsWith(Pushes.FAILED)) {
             if (pulls.values().stream().noneMatch(pull -> pull.hear(from, text))) {
-                unknown(from, text);
+                if (Notice.PushRegistration.hasPermit(text.split(":", 3)[1])) {
+                    // Nothing can be written any more for an attempt whose permit is closed, and it may be told of its
+                    // end twice.
+                    log.debug("{} says after its end: {}", from, text);
+                } else {
+                    unknown(from, text);
+                }
             }
         } else if (PushedDigests.Part.is(text)) {
             // One that comes late says nothing that is needed.
             pulls.values().forEach(pull -> pull.hearOfPart(from, text));
         } else if (text.startsWith(PUSH_CANCEL)) {
-            String attempt = text.substring(PUSH_CANCEL.length());
-            if (!pool().pushes().cancel(attempt, from) && !Notice.PushRegistration.hasPermit(attempt)) {
-                // Who has no permit to close waits to hear that nothing is written.
-                engines.values().stream()
-                        .filter(RemoteEngine::isConnected)
-                        .flatMap(engine -> engine.rankOf(from).stream())
-                        .findFirst()
-                        .ifPresent(remote -> tell(remote, (Pushes.FAILED + attempt).getBytes(StandardCharsets.UTF_8)));
-            }
+            pool().pushes().cancel(text.substring(PUSH_CANCEL.length()), from);
         } else {
             boolean over = text.startsWith(PUSH_OVER);
             byte[] message = notification.message();
@@ -841,6 +839,10 @@ final class NixlWorker implements WorkerConnector {
                 return false;
             }
             waiting.permit.ifPresent(Permit::close);
+            if (waiting.failure.isPresent() && waiting.gaveUp.isEmpty()) {
+                // It may have been asked twice.
+                giveUp(owner, waiting, now);
+            }
             if (!waiting.digests.isIdle()) {
                 return false;
             }
@@ -851,6 +853,12 @@ final class NixlWorker implements WorkerConnector {
             } else if (waiting.isOfAnotherPrompt(load)) {
                 reject(Rejection.MISMATCH, "they are of another prompt");
             } else {
+                if (waiting.permit
+                        .filter(permit -> permit.writes() != waiting.digests.writes())
+                        .isPresent()) {
+                    // A write that nobody told of, as it was not done, may have changed what was digested.
+                    waiting.digests.forget();
+                }
                 take(waiting.proven(load), owner, Optional.of(waiting.digests), now);
             }
             return true;
@@ -891,7 +899,7 @@ final class NixlWorker implements WorkerConnector {
                         .filter(peer -> !peer.alive())
                         .forEach(peer -> waiting.awaited.remove(peer.name()));
                 Duration longest = settings.pushRegistrationTimeout().plus(settings.transferTimeout());
-                if (now - waiting.gaveUp.getAsLong() >= longest.toNanos()) {
+                if (owner.isOneOfOurs() && now - waiting.gaveUp.getAsLong() >= longest.toNanos()) {
                     // By then it has given up what it began, too.
                     waiting.awaited.clear();
                 }

@@ -31,6 +31,8 @@ final class PushedDigests {
     /** By piece and head of ours: how many layers were digested, or {@link #WRITTEN_AGAIN}. */
     private final int[] layers;
 
+    private int writes;
+
     private CompletableFuture<Boolean> last = CompletableFuture.completedFuture(true);
 
     /** @param wake called by any thread when nothing is left to be digested */
@@ -88,6 +90,7 @@ final class PushedDigests {
                 || part.endPiece() > map.pieces().size()) {
             return;
         }
+        writes++;
         Heads heads = from.get();
         last = last.thenApplyAsync(_ -> digest(heads, part), background);
         // Apart: who is woken must find it done.
@@ -118,6 +121,16 @@ final class PushedDigests {
             }
         }
         return true;
+    }
+
+    /** Of which it was told. */
+    int writes() {
+        return writes;
+    }
+
+    /** What was digested may not be what is there. Called when idle. */
+    void forget() {
+        Arrays.fill(layers, WRITTEN_AGAIN);
     }
 
     /** True if nothing is being digested. What was written before {@link #of} is asked is then in it. */

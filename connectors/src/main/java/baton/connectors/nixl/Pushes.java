@@ -205,13 +205,15 @@ final class Pushes {
 
     void register(Notice.PushRegistration registration, String from) {
         for (Target target : targets) {
+            if (target.agentName.equals(from)
+                    && target.registration.attempt().equals(registration.attempt())
+                    && (target.failure.isEmpty() || registration.permit().isPresent())) {
+                return;
+            }
             // Where one has failed, this is the next attempt; it is answered after that one.
             if (target.failure.isEmpty()
                     && target.agentName.equals(from)
                     && target.registration.requestId().equals(registration.requestId())) {
-                if (target.registration.attempt().equals(registration.attempt())) {
-                    return;
-                }
                 // That it has given up could not be heard.
                 target.leftAlone = true;
                 target.fail("another attempt takes its place");
@@ -224,21 +226,14 @@ final class Pushes {
         targets.add(new Target(registration, from, ticker.nanos()));
     }
 
-    /**
-     * The target does not want the blocks any more. If it has no permit to close, it is told when nothing is written any more.
-     *
-     * @return false if there is no such target, and so nothing that is written to it
-     */
-    boolean cancel(String attempt, String from) {
-        boolean found = false;
+    /** The target does not want the blocks any more. If it has no permit to close, it is told when nothing is written any more. */
+    void cancel(String attempt, String from) {
         for (Target target : targets) {
             if (target.agentName.equals(from) && target.registration.attempt().equals(attempt)) {
-                found = true;
                 target.leftAlone = target.registration.permit().isPresent();
                 target.fail("cancelled");
             }
         }
-        return found;
     }
 
     // ---- what there is
@@ -307,6 +302,12 @@ final class Pushes {
                     target.fail(GIVEN_UP);
                 }
             }
+        }
+        // Of several attempts under one id whoever asks means the last.
+        String commonId = RequestMap.commonId(requestId);
+        for (Optional<Gone> before = gone.find(commonId); before.isPresent(); before = gone.find(commonId)) {
+            before.get().answered().forEach(answered::putIfAbsent);
+            gone.remove(before.get().requestId());
         }
         gone.remove(requestId);
         gone.put(
@@ -537,15 +538,9 @@ final class Pushes {
                 }
                 case Transfer.State.Failed(Transfer.Cause cause, String message) -> {
                     all.remove();
-                    if (cause == Transfer.Cause.REFUSED
-                            && target.registration.permit().isPresent()) {
-                        // It has closed the permit, as one who has given up does, and waits for nothing.
-                        log.debug(
-                                "{} takes nothing more of {}: {}",
-                                target.agentName,
-                                target.registration.attempt(),
-                                message);
-                        target.leftAlone = true;
+                    if (cause == Transfer.Cause.NOT_PERMITTED) {
+                        // The permit is closed by who has given up or has all, and then waits for nothing.
+                        log.debug("{} takes nothing more of {}", target.agentName, target.registration.attempt());
                         target.fail(message);
                     } else if (cause != Transfer.Cause.CANCELLED) {
                         stats.count("vllm:nixl_num_failed_transfers");

@@ -250,6 +250,9 @@ final class MemoryNet {
         private final String name;
         private final List<Region> regions = new ArrayList<>();
         private final Map<Long, List<MemorySegment>> permits = new HashMap<>();
+        /** By permit, how many have begun. */
+        private final Map<Long, Long> writes = new HashMap<>();
+
         private final List<Notification> inbox = new ArrayList<>();
         /** By name; as long as one lives, whoever connects is given the same. */
         private final Map<String, Peer> peers = new HashMap<>();
@@ -336,6 +339,11 @@ final class MemoryNet {
                 @Override
                 public long token() {
                     return token;
+                }
+
+                @Override
+                public long writes() {
+                    return writes.getOrDefault(token, 0L);
                 }
 
                 @Override
@@ -447,6 +455,7 @@ final class MemoryNet {
             }
             long bytes = 0;
             try {
+                other.writes.merge(permit, 1L, Long::sum);
                 for (Range range : ranges) {
                     beforeCopy.run();
                     MemorySegment local = own.at(range.local(), range.bytes());
@@ -463,10 +472,12 @@ final class MemoryNet {
                     afterCopy.run();
                 }
             } catch (IllegalArgumentException e) {
-                state = new State.Failed(Cause.REFUSED, String.valueOf(e.getMessage()));
+                state = new State.Failed(Cause.NOT_PERMITTED, String.valueOf(e.getMessage()));
                 return;
             }
-            notification.ifPresent(message -> other.inbox.add(new TransferAgent.Notification(own.name, message)));
+            notification
+                    .filter(_ -> !losesMessages)
+                    .ifPresent(message -> other.inbox.add(new TransferAgent.Notification(own.name, message)));
             state = new State.Done(bytes, Duration.ofNanos(1000));
             if (operation == TransferAgent.Operation.WRITE) {
                 written.add(this);

@@ -540,20 +540,6 @@ class WrittenBlocksTest {
     }
 
     @Test
-    void whereThereAreNoPermitsWhoseRegistrationWasLostIsAnsweredWhenItGivesUp() {
-        net.withoutPermits();
-        Running met = decode.admit(atDecode("s", 9).withKvTransferParams(whereToLook(1)), 0);
-        prefills("s");
-        completes(met, 8);
-        Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
-        net.loseMessages(true);
-        steps(2);
-        net.loseMessages(false);
-        decode.end(running, RequestEnd.ABORTED);
-        allBlocksAreBack();
-    }
-
-    @Test
     void whereThereAreNoPermitsALoadThatNobodyAnswersForEndsAtLast() {
         net.withoutPermits();
         Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
@@ -704,6 +690,28 @@ class WrittenBlocksTest {
         completes(running, 0);
         assertThat(rejections()).containsExactly("corrupt");
         net.afterCopy(() -> {});
+        allBlocksAreBack();
+    }
+
+    /** As by a write that ends with its permit, in the middle. */
+    @Test
+    void whatIsWrittenAgainAndNotToldOfIsCheckedAgain() {
+        Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
+        steps(2);
+        Running first = prefill.admit(atPrefill("r", 9), 0);
+        prefill.step(new Share(first, 8));
+        step(decode);
+        MemorySegment block = decode.cache().block(running.blockTable()[0]);
+        byte wrong = (byte) (block.get(ValueLayout.JAVA_BYTE, 5) + 1);
+        net.afterCopy(() -> block.set(ValueLayout.JAVA_BYTE, 5, wrong));
+        net.loseMessages(true);
+        assertThat(net.repeatWrites()).isPositive();
+        net.loseMessages(false);
+        net.afterCopy(() -> {});
+        prefill.step(new Share(first, 1));
+        prefill.end(first, RequestEnd.LENGTH);
+        completes(running, 0);
+        assertThat(rejections()).containsExactly("corrupt");
         allBlocksAreBack();
     }
 

@@ -259,6 +259,7 @@ sealed interface Frame {
             case TIMEOUT -> 3;
             case CANCELLED -> 4;
             case TRANSPORT -> 5;
+            case NOT_PERMITTED -> 6;
         };
     }
 

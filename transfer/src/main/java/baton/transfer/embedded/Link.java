@@ -673,7 +673,10 @@ final class Link {
             Set<Object> touched = new HashSet<>();
             Optional<Permits.Given> permit = agent.permits().of(write.permit());
             if (write.permit() != 0 && permit.isEmpty()) {
-                refuse(write.id(), "permit %016x is closed, or is none of this agent".formatted(write.permit()));
+                refuse(
+                        write.id(),
+                        Cause.NOT_PERMITTED,
+                        "permit %016x is closed, or is none of this agent".formatted(write.permit()));
                 return;
             }
             touched.addAll(permit.stream().toList());
@@ -687,6 +690,7 @@ final class Link {
                 if (!permit.map(each -> each.holds(found.get())).orElse(!agent.needsPermit(found.get()))) {
                     refuse(
                             write.id(),
+                            Cause.NOT_PERMITTED,
                             "%d bytes at %d need a permit, %s"
                                     .formatted(
                                             ranges[i + 2],
@@ -713,6 +717,7 @@ final class Link {
             }
             served = new Served(write.id(), local, touched, !write.mapped(), write.mapped(), write.timeoutMillis());
             agent.add(served);
+            permit.ifPresent(Permits.Given::begin);
         }
         served.begin();
         if (local.isEmpty()) {
@@ -731,11 +736,11 @@ final class Link {
     }
 
     private void refuse(long id, long address, long bytes) {
-        refuse(id, "%d bytes at %d are not registered memory".formatted(bytes, address));
+        refuse(id, Cause.REFUSED, "%d bytes at %d are not registered memory".formatted(bytes, address));
     }
 
-    private void refuse(long id, String why) {
-        send(new Frame.Result(id, Optional.of(new Frame.Failure(Optional.of(Cause.REFUSED), why))));
+    private void refuse(long id, Cause cause, String why) {
+        send(new Frame.Result(id, Optional.of(new Frame.Failure(Optional.of(cause), why))));
     }
 
     // Ending

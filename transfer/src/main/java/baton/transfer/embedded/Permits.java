@@ -50,6 +50,8 @@ final class Permits {
         /** Where pieces of memory end, by where they begin; no two touch. */
         private final NavigableMap<Long, Long> ends;
 
+        private long writes;
+
         private Given(long token, NavigableMap<Long, Long> ends) {
             this.token = token;
             this.ends = ends;
@@ -59,6 +61,18 @@ final class Permits {
         boolean holds(MemorySegment memory) {
             Map.Entry<Long, Long> piece = ends.floorEntry(memory.address());
             return piece != null && memory.address() + memory.byteSize() <= piece.getValue();
+        }
+
+        /** A write by it begins. */
+        void begin() {
+            writes++;
+        }
+
+        @Override
+        public long writes() {
+            synchronized (agent.registry()) {
+                return writes;
+            }
         }
 
         @Override
@@ -71,7 +85,7 @@ final class Permits {
             synchronized (agent.registry()) {
                 byToken.remove(token);
             }
-            agent.endAll(moving -> moving.touches(this), Cause.REFUSED, "the permit was closed");
+            agent.endAll(moving -> moving.touches(this), Cause.NOT_PERMITTED, "the permit was closed");
         }
     }
 }
