@@ -341,7 +341,7 @@ final class NixlWorker implements WorkerConnector {
         String text = new String(notification.message(), StandardCharsets.UTF_8);
         if (text.startsWith(Pushes.DONE) || text.startsWith(Pushes.FAILED)) {
             if (pulls.values().stream().noneMatch(pull -> pull.hear(from, text))) {
-                if (Notice.PushRegistration.hasPermit(text.split(":", 3)[1])) {
+                if (Notice.PushRegistration.isOfPermitted(text)) {
                     // Nothing can be written any more for an attempt whose permit is closed, and it may be told of its
                     // end twice.
                     log.debug("{} says after its end: {}", from, text);

@@ -111,7 +111,7 @@ sealed interface Notice {
             OptionalLong permit)
             implements Notice {
         private static final String WHAT = "PUSH_REG";
-        private static final Pattern PERMITTED = Pattern.compile("#[0-9a-f]{16}$");
+        private static final Pattern PERMITTED = Pattern.compile("#[0-9a-f]{16}(:|$)");
 
         /** An instance and its side channel. */
         record Instance(String engineId, String host, int port, int tensorParallelSize) {
@@ -135,8 +135,9 @@ sealed interface Notice {
             return permit.isPresent() ? requestId + "#%016x".formatted(permit.getAsLong()) : requestId;
         }
 
-        static boolean hasPermit(String attempt) {
-            return PERMITTED.matcher(attempt).find();
+        /** Whether a message is about an attempt with a permit. */
+        static boolean isOfPermitted(String message) {
+            return PERMITTED.matcher(message).find();
         }
 
         @Override

@@ -109,6 +109,12 @@ record Reference(
 
     /** The {@code kv_transfer_params} that lead to an owner whose blocks are not known yet. */
     static JsonFields ahead(String engineId, String host, int port, int tensorParallelSize, int pipelineParallelSize) {
+        return JsonFields.of(
+                "kv_transfer_params", owner(engineId, host, port, tensorParallelSize, pipelineParallelSize));
+    }
+
+    private static ObjectNode owner(
+            String engineId, String host, int port, int tensorParallelSize, int pipelineParallelSize) {
         ObjectNode params = JSON.objectNode();
         params.put("do_remote_prefill", true);
         params.put("do_remote_decode", false);
@@ -117,7 +123,7 @@ record Reference(
         params.put("remote_port", port);
         params.put("tp_size", tensorParallelSize);
         params.put("pp_size", pipelineParallelSize);
-        return JsonFields.of("kv_transfer_params", params);
+        return params;
     }
 
     /**
@@ -126,20 +132,13 @@ record Reference(
      * @param expiry {@code remote_blocks_expiry_time}: seconds by the owner's monotonic clock
      */
     JsonFields toParams(double expiry, int pipelineParallelSize) {
-        ObjectNode params = JSON.objectNode();
-        params.put("do_remote_prefill", true);
-        params.put("do_remote_decode", false);
+        ObjectNode params = owner(engineId, host, port, tensorParallelSize, pipelineParallelSize);
         ArrayNode group = JSON.arrayNode();
         for (int block : blocks) {
             group.add(block);
         }
         params.set(BLOCKS, JSON.arrayNode().add(group));
-        params.put("remote_engine_id", engineId);
         params.put("remote_request_id", requestId);
-        params.put("remote_host", host);
-        params.put("remote_port", port);
-        params.put("tp_size", tensorParallelSize);
-        params.put("pp_size", pipelineParallelSize);
         params.put("remote_num_tokens", tokens);
         params.put("remote_blocks_expiry_time", expiry);
         params.put("transfer_mode", mode.label());

@@ -120,24 +120,18 @@ class MessagesTest {
         same(new Completion("cmpl-1:2-0", 4), text("cmpl-1:2-0:4"));
         same(new Heartbeat(List.of("a", "b")), text("HB:a,b"));
         same(new Heartbeat(List.of()), text("HB:"));
-        same(
-                new PushRegistration(
-                        "cmpl-1-0-0123abcd",
-                        new Instance("d-1", "127.0.0.1", 5601, 2),
-                        new int[] {1, 2, 300},
-                        new Instance("p-1", "localhost", 5600, 1),
-                        1,
-                        OptionalLong.empty()),
-                hex(PUSH));
-        same(
-                new PushRegistration(
-                        "cmpl-1-0-0123abcd",
-                        new Instance("d-1", "127.0.0.1", 5601, 2),
-                        new int[] {1, 2, 300},
-                        new Instance("p-1", "localhost", 5600, 1),
-                        1,
-                        OptionalLong.of(-2)),
-                hex(PUSH_WITH_PERMIT));
+        same(registration(OptionalLong.empty()), hex(PUSH));
+        same(registration(OptionalLong.of(-2)), hex(PUSH_WITH_PERMIT));
+    }
+
+    private static PushRegistration registration(OptionalLong permit) {
+        return new PushRegistration(
+                "cmpl-1-0-0123abcd",
+                new Instance("d-1", "127.0.0.1", 5601, 2),
+                new int[] {1, 2, 300},
+                new Instance("p-1", "localhost", 5600, 1),
+                1,
+                permit);
     }
 
     private static void same(Notice notice, byte[] bytes) {
