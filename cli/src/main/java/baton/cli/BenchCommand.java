@@ -7,12 +7,16 @@ import baton.bench.HandoverReport;
 import baton.bench.TransferBench;
 import baton.bench.TransferReport;
 import baton.engine.model.Quantization;
+import baton.kv.ConfigException;
 import java.io.IOException;
 import java.io.PrintWriter;
+import java.net.URI;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
+import java.util.Locale;
+import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.concurrent.Callable;
 import org.jspecify.annotations.Nullable;
@@ -30,7 +34,8 @@ import picocli.CommandLine.Spec;
         subcommands = {
             BenchCommand.EngineCommand.class,
             BenchCommand.TransferCommand.class,
-            BenchCommand.HandoverCommand.class
+            BenchCommand.HandoverCommand.class,
+            BenchCommand.FirstTokenCommand.class
         })
 final class BenchCommand {
     /** {@code baton bench engine}: forward passes against the machine's limits, requests against forward passes. */
@@ -222,6 +227,59 @@ final class BenchCommand {
             report.print(spec.commandLine().getOut());
             if (json != null) {
                 Files.writeString(json, report.toJson().toPrettyString() + "\n");
+            }
+            return 0;
+        }
+    }
+
+    /** {@code baton bench first-token}: what the first requests after the start take. */
+    @Command(
+            name = "first-token",
+            description =
+                    "Measures the time to the first token of the first requests to an endpoint, one after the other.",
+            mixinStandardHelpOptions = true,
+            sortOptions = false)
+    static final class FirstTokenCommand implements Callable<Integer> {
+        @Spec
+        private CommandSpec spec;
+
+        @Option(
+                names = "--url",
+                description =
+                        "Where an instance or a router listens that has just been started (default: a cluster like"
+                                + " that of 'baton up' is started).")
+        private @Nullable URI url;
+
+        @Option(
+                names = "--model",
+                paramLabel = "DIR",
+                description = "Checkpoint directory of that cluster (default: the embedded tiny-ledger).")
+        private @Nullable Path model;
+
+        @Option(
+                names = "--connector",
+                defaultValue = "SharedStorageConnector",
+                description = "Of that cluster: ${COMPLETION-CANDIDATES} (default: ${DEFAULT-VALUE}).")
+        private LocalCluster.Connector connector;
+
+        @Option(names = "--requests", defaultValue = "10", description = "How many (default: ${DEFAULT-VALUE}).")
+        private int requests;
+
+        @Override
+        public Integer call() throws IOException, InterruptedException {
+            if (requests < 1) {
+                throw new ConfigException("requests", "is " + requests + ", must be at least 1");
+            }
+            PrintWriter out = spec.commandLine().getOut();
+            if (url != null) {
+                new FirstTokens(url).run(requests, out);
+                return 0;
+            }
+            long start = System.nanoTime();
+            try (LocalCluster cluster =
+                    LocalCluster.start(Models.orEmbedded(Optional.ofNullable(model)), connector, 0)) {
+                out.printf(Locale.ROOT, "%s, ready after %.1f s%n", connector, (System.nanoTime() - start) / 1e9);
+                new FirstTokens(cluster.router()).run(requests, out);
             }
             return 0;
         }

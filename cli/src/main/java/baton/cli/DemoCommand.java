@@ -24,7 +24,7 @@ import picocli.CommandLine.Spec;
                 "Starts a prefill instance, a decode instance and a router, asks a question about a long text and shows the hand-over.",
         mixinStandardHelpOptions = true)
 final class DemoCommand implements Callable<Integer> {
-    private static final String QUESTION = "To whom does the glass dagger belong?";
+    static final String QUESTION = "To whom does the glass dagger belong?";
     private static final int MAX_TOKENS = 48;
 
     @Spec

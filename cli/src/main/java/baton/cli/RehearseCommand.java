@@ -2,8 +2,12 @@ package baton.cli;
 
 import baton.engine.EngineConfig;
 import baton.engine.LocalEngine;
+import baton.engine.core.HandoverRehearsal;
+import baton.kv.DType;
+import baton.kv.KvLayout;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
+import baton.kv.ModelFingerprint;
 import baton.router.Router;
 import baton.router.RouterConfig;
 import baton.server.ApiServer;
@@ -13,18 +17,21 @@ import java.io.IOException;
 import java.net.URI;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.Callable;
 import picocli.CommandLine.Command;
 
 /**
- * {@code baton rehearse}: an instance and a router in one process answer a few questions. The launcher runs it once after a build,
- * for the JVM to record in its AOT cache what every later start then finds prepared.
+ * {@code baton rehearse}: an instance and a router in one process answer a few questions, and every connector that can rehearses its
+ * hand-overs. The launcher runs it once after a build, for the JVM to record in its AOT cache what every later start then finds prepared.
  */
 @Command(name = "rehearse", hidden = true, description = "Does a little of everything and ends.")
 final class RehearseCommand implements Callable<Integer> {
     private static final int QUESTIONS = 8;
+    /** Of each connector. */
+    private static final Duration HANDOVERS = Duration.ofSeconds(2);
 
     @Override
     public Integer call() throws IOException, InterruptedException {
@@ -37,10 +44,34 @@ final class RehearseCommand implements Callable<Integer> {
                         .extra("shared_storage_path", shared)
                         .build())
                 .build();
+        Router.warmUp(RouterConfig.DEFAULT_FLOW, RouteCommand.WARM_UP);
         try (LocalEngine engine = LocalEngine.start(config, metrics);
                 ApiServer server = ApiServer.start(
-                        ServerConfig.of("tiny-ledger").host("127.0.0.1").port(0).build(), engine, metrics);
-                Router router = route(URI.create("http://127.0.0.1:" + server.port()));
+                        ServerConfig.of("tiny-ledger")
+                                .port(0)
+                                .warmUp(ServeCommand.WARM_UP)
+                                .build(),
+                        engine,
+                        metrics)) {
+            server.warmUp();
+            ask(URI.create("http://127.0.0.1:" + server.port()));
+            for (LocalCluster.Connector connector : LocalCluster.Connector.values()) {
+                KvTransferConfig transfer = KvTransferConfig.builder(connector.name(), KvRole.PRODUCER)
+                        .build();
+                HandoverRehearsal.rehearse(
+                        transfer,
+                        new ModelFingerprint("tiny-ledger", "0".repeat(64)),
+                        new KvLayout(6, 4, 32, config.blockSize(), DType.BF16),
+                        HANDOVERS);
+            }
+        } finally {
+            LocalCluster.delete(shared);
+        }
+        return 0;
+    }
+
+    private static void ask(URI instance) throws IOException, InterruptedException {
+        try (Router router = route(instance);
                 ApiClient client = new ApiClient()) {
             URI endpoint = URI.create("http://127.0.0.1:" + router.port());
             String ledger = DemoCommand.ledger();
@@ -50,10 +81,7 @@ final class RehearseCommand implements Callable<Integer> {
                 client.chat(endpoint, text + "\n\nTo whom does the glass dagger belong?", 24, piece -> {});
                 client.metrics(endpoint);
             }
-        } finally {
-            LocalCluster.delete(shared);
         }
-        return 0;
     }
 
     private static Router route(URI instance) {

@@ -19,6 +19,9 @@ import picocli.CommandLine.Option;
         mixinStandardHelpOptions = true,
         sortOptions = false)
 final class RouteCommand implements Callable<Integer> {
+    /** How long requests to stand-ins are sent at most. */
+    static final Duration WARM_UP = Duration.ofMillis(500);
+
     /** How the line begins that says where instances register; it comes before the one that says where the router listens. */
     static final String REGISTRATIONS = "Registrations at tcp://";
 
@@ -98,12 +101,21 @@ final class RouteCommand implements Callable<Integer> {
                     "Key for the instances: for clients that send none, and for what the router asks them itself.")
     private @Nullable String apiKey;
 
+    @Option(
+            names = "--warmup",
+            negatable = true,
+            defaultValue = "true",
+            fallbackValue = "true",
+            description = "Send requests to stand-ins for instances before being ready, for about half a second"
+                    + " (default: on).")
+    private boolean warmUp;
+
     @Option(names = "--exit-with-parent", hidden = true, description = "Stop when standard input ends.")
     private boolean exitWithParent;
 
     @Override
     public Integer call() throws InterruptedException {
-        Router router = Router.start(new RouterConfig(
+        RouterConfig config = new RouterConfig(
                 host,
                 port,
                 prefill,
@@ -112,7 +124,11 @@ final class RouteCommand implements Callable<Integer> {
                 Optional.ofNullable(apiKey),
                 RouterConfig.Limits.DEFAULT,
                 registry(),
-                localPrefill()));
+                localPrefill());
+        if (warmUp) {
+            Router.warmUp(flow, WARM_UP);
+        }
+        Router router = Router.start(config);
         router.registerPort()
                 .ifPresent(open -> System.out.println(REGISTRATIONS + Service.reachable(registerHost()) + ":" + open));
         return Service.run("baton route", host, router.port(), exitWithParent, () -> {}, router::close);

@@ -3,6 +3,7 @@ package baton.cli;
 import baton.engine.CpuBinding;
 import baton.engine.EngineConfig;
 import baton.engine.EngineListener;
+import baton.engine.EngineUnavailableException;
 import baton.engine.LocalEngine;
 import baton.engine.ParallelConfig;
 import baton.engine.SchedulingPolicy;
@@ -44,6 +45,8 @@ import picocli.CommandLine.Parameters;
         })
 final class ServeCommand implements Callable<Integer> {
     private static final Logger LOG = LoggerFactory.getLogger(ServeCommand.class);
+    /** How long an instance may take to warm up. */
+    static final Duration WARM_UP = Duration.ofSeconds(2);
 
     @Parameters(
             index = "0",
@@ -237,6 +240,14 @@ final class ServeCommand implements Callable<Integer> {
                     "After SIGTERM, how long running requests and hand-offs of KV caches may take (default: ${DEFAULT-VALUE}).")
     private int shutdownSeconds;
 
+    @Option(
+            names = "--warmup",
+            negatable = true,
+            defaultValue = "true",
+            fallbackValue = "true",
+            description = "Compute prompts before being ready, for about two seconds at most (default: on).")
+    private boolean warmUp;
+
     @Option(names = "--exit-with-parent", hidden = true, description = "Stop when standard input ends.")
     private boolean exitWithParent;
 
@@ -272,6 +283,15 @@ final class ServeCommand implements Callable<Integer> {
             engine.close();
             throw e;
         }
+        try {
+            api.warmUp();
+        } catch (RuntimeException e) {
+            api.close(Duration.ZERO);
+            engine.close();
+            throw e instanceof EngineUnavailableException
+                    ? new CommandFailedException(String.valueOf(e.getMessage()))
+                    : e;
+        }
         AtomicBoolean drained = new AtomicBoolean();
         Runnable drain = () -> {
             drained.set(true);
@@ -300,6 +320,9 @@ final class ServeCommand implements Callable<Integer> {
                 .responseRole(responseRole)
                 .trustRequestChatTemplate(trustRequestChatTemplate);
         Optional.ofNullable(apiKey).ifPresent(server::apiKey);
+        if (warmUp) {
+            server.warmUp(WARM_UP);
+        }
         if (disableAccessLog) {
             server.accessLog(line -> {});
         }

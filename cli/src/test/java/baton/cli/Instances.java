@@ -65,12 +65,19 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
         return Files.createDirectories(directory.resolve(name));
     }
 
-    /** Starts a server of the tiny model on a free port; does not wait for it. */
+    /** Starts a server of the tiny model on a free port, which does not warm up unless told to; does not wait for it. */
     Instance serve(String name, String... options) throws IOException {
         List<String> arguments = new ArrayList<>(
                 List.of("serve", MODEL.toString(), "--port", "0", "--threads", "1", "--kv-cache-memory-bytes", "64M"));
         arguments.addAll(List.of(options));
-        return start(name, arguments);
+        return start(name, withoutWarmUp(arguments));
+    }
+
+    private static List<String> withoutWarmUp(List<String> arguments) {
+        if (!arguments.contains("--warmup")) {
+            arguments.add("--no-warmup");
+        }
+        return arguments;
     }
 
     /** Starts a server that hands over through {@code shared}; does not wait for it. */
@@ -122,7 +129,7 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
             arguments.addAll(List.of("--decode", decode.url().toString()));
         }
         arguments.addAll(List.of(options));
-        return start(name, arguments);
+        return start(name, withoutWarmUp(arguments));
     }
 
     private Instance start(String name, List<String> arguments) throws IOException {
@@ -370,6 +377,11 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
                     .POST(HttpRequest.BodyPublishers.ofString(body.toString()));
             return http.sendAsync(
                     (headers.length == 0 ? request : request.headers(headers)).build(), BodyHandlers.ofString());
+        }
+
+        /** All samples by name, labels in braces included. */
+        Map<String, Double> metrics() throws IOException, InterruptedException {
+            return metrics.metrics(url());
         }
 
         /** The sum of the samples of that name whose labels contain {@code label}. */

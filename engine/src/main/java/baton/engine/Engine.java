@@ -4,6 +4,7 @@ import baton.engine.model.ModelConfig;
 import baton.engine.text.ChatTemplate;
 import baton.engine.text.Tokenizer;
 import baton.kv.JsonFields;
+import java.time.Duration;
 import java.util.Optional;
 import java.util.function.Consumer;
 
@@ -51,6 +52,29 @@ public interface Engine extends AutoCloseable {
 
     /** Forgets cached prefixes. False if that is not possible while requests run. */
     boolean resetPrefixCache();
+
+    /**
+     * From now until the answer is closed requests only warm the engine up: they are computed like others, but leave nothing in the
+     * prefix cache, take no seed from others, and no connector hears of them. Closing ends those that are left. Whoever calls sees to it
+     * that there are no others meanwhile.
+     *
+     * @param meanwhile told in place of the engine's listener, save what connectors measure
+     * @throws EngineUnavailableException if the engine is stopping or has failed
+     */
+    WarmUp warmUp(EngineListener meanwhile);
+
+    /** The time in which requests warm up. */
+    interface WarmUp extends AutoCloseable {
+        /**
+         * Has this engine's connector, if it has one, hand prompts over between two stand-ins for instances, within this process.
+         *
+         * @return how many
+         */
+        int rehearseHandovers(Duration atMost);
+
+        @Override
+        void close();
+    }
 
     /** A recent view of the engine's load. */
     EngineStatus status();

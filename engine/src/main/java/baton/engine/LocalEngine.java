@@ -1,6 +1,7 @@
 package baton.engine;
 
 import baton.engine.core.EngineCore;
+import baton.engine.core.HandoverRehearsal;
 import baton.engine.core.Request;
 import baton.engine.model.Checkpoint;
 import baton.engine.model.GenerationDefaults;
@@ -63,6 +64,9 @@ public final class LocalEngine implements Engine {
 
         record ResetPrefixCache(CompletableFuture<Boolean> done) implements Command {}
 
+        /** From here on the listener is told. Where that is the engine's own, the requests that warmed up end before. */
+        record Tell(EngineListener listener, CompletableFuture<Boolean> done) implements Command {}
+
         /** Look at what the connector has to report. */
         record Look() implements Command {}
 
@@ -96,6 +100,7 @@ public final class LocalEngine implements Engine {
     private final GenerationDefaults generationDefaults;
     private final ModelRunner runner;
     private final EngineListener listener;
+    private final RedirectedListener told;
     private final EngineCore core;
     private final Ticker ticker;
 
@@ -112,6 +117,8 @@ public final class LocalEngine implements Engine {
 
     private volatile EngineStatus status;
     private volatile boolean closed;
+    /** Requests only warm up. */
+    private volatile boolean warmingUp;
     /** Somebody has called {@link #close}: nobody needs the tokenizer when the engine's thread has ended. */
     private volatile boolean stopping;
 
@@ -140,13 +147,14 @@ public final class LocalEngine implements Engine {
         this.chatTemplate = chatTemplate;
         this.generationDefaults = checkpoint.generationDefaults();
         this.listener = listener;
+        this.told = new RedirectedListener(listener);
         this.ticker = ticker;
         this.core = new EngineCore(
                 config,
                 ranks,
                 Set.copyOf(checkpoint.eosTokenIds()),
                 KvConnectors.find(config.kvTransfer()),
-                listener,
+                told,
                 ticker,
                 this::wake);
         this.status = core.status(Optional.empty());
@@ -351,7 +359,9 @@ public final class LocalEngine implements Engine {
 
     private Command.Submit sequences(GenerationRequest request, Consumer<GenerationEvent> sink) {
         SamplingParams sampling = request.sampling();
-        long seed = sampling.seed().orElseGet(() -> mix(config.seed(), seeds.getAndIncrement()));
+        // Those of clients are the same whatever came before.
+        long seed = sampling.seed()
+                .orElseGet(() -> warmingUp ? config.seed() : mix(config.seed(), seeds.getAndIncrement()));
         Live live = new Live(request.id());
         List<Request> sequences = IntStream.range(0, sampling.n())
                 .mapToObj(index -> sequence(request, index, seed, live, sink))
@@ -420,7 +430,8 @@ public final class LocalEngine implements Engine {
                 seed + index,
                 new BlockHasher(runner.fingerprint(), config.blockSize()),
                 output,
-                ticker.nanos());
+                ticker.nanos(),
+                warmingUp);
     }
 
     @Override
@@ -431,14 +442,45 @@ public final class LocalEngine implements Engine {
     @Override
     public boolean resetPrefixCache() {
         CompletableFuture<Boolean> done = new CompletableFuture<>();
-        commands.add(new Command.ResetPrefixCache(done));
+        return isDone(new Command.ResetPrefixCache(done), done);
+    }
+
+    @Override
+    public WarmUp warmUp(EngineListener meanwhile) {
+        CompletableFuture<Boolean> begun = new CompletableFuture<>();
+        if (!isDone(new Command.Tell(meanwhile, begun), begun)) {
+            throw new EngineUnavailableException(whyUnavailable());
+        }
+        warmingUp = true;
+        return new WarmUp() {
+            @Override
+            public int rehearseHandovers(Duration atMost) {
+                return HandoverRehearsal.rehearse(
+                        config.kvTransfer(),
+                        runner.fingerprint(),
+                        runner.cache().layout(),
+                        atMost);
+            }
+
+            @Override
+            public void close() {
+                warmingUp = false;
+                CompletableFuture<Boolean> ended = new CompletableFuture<>();
+                isDone(new Command.Tell(listener, ended), ended);
+            }
+        };
+    }
+
+    /** Has the engine's thread obey, and waits for what it says; false if it does not in time. */
+    private boolean isDone(Command command, CompletableFuture<Boolean> done) {
+        commands.add(command);
         try {
             return !closed && done.get(STOP_SECONDS, TimeUnit.SECONDS);
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
             return false;
         } catch (ExecutionException | TimeoutException e) {
-            LOG.warn("The prefix cache was not reset", e);
+            LOG.warn("{} is not done", command, e);
             return false;
         }
     }
@@ -544,6 +586,16 @@ public final class LocalEngine implements Engine {
                 core.refused(id, kvTransferParams);
             }
             case Command.ResetPrefixCache(CompletableFuture<Boolean> done) -> done.complete(core.resetPrefixCache());
+            case Command.Tell(EngineListener meant, CompletableFuture<Boolean> done) -> {
+                if (meant.equals(listener)) {
+                    List.copyOf(liveById.values())
+                            .forEach(live -> List.copyOf(live.left()).forEach(core::abort));
+                }
+                told.tell(meant);
+                // Whoever waits looks at what the engine holds.
+                status = core.status(Optional.empty());
+                done.complete(true);
+            }
             case Command.Look() -> toLook.set(false);
             case Command.Stop() -> {
                 return false;
@@ -567,6 +619,7 @@ public final class LocalEngine implements Engine {
                 case Command.Submit(Live _, List<Request> sequences) ->
                     sequences.forEach(sequence -> sequence.refuse(whyUnavailable()));
                 case Command.ResetPrefixCache(CompletableFuture<Boolean> done) -> done.complete(false);
+                case Command.Tell(EngineListener _, CompletableFuture<Boolean> done) -> done.complete(false);
                 case Command.Abort _, Command.Refused _, Command.Look _, Command.Stop _ -> {}
             }
         }
@@ -585,7 +638,7 @@ public final class LocalEngine implements Engine {
         live.longestOutput = Math.max(live.longestOutput, outputTokens);
         if (live.left().isEmpty()) {
             liveById.remove(live.id(), live);
-            listener.onAllFinished(n, live.longestOutput);
+            told.onAllFinished(n, live.longestOutput);
         }
     }
 

@@ -384,7 +384,7 @@ final class Exchange {
         services.metrics().ended(outcome);
         long nanos = System.nanoTime() - started;
         services.metrics().request.record(nanos, TimeUnit.NANOSECONDS);
-        if (log.isInfoEnabled()) {
+        if (services.logged() && log.isInfoEnabled()) {
             log.info(
                     "request={} handoff={} path={} outcome={} status={} prefill={} prefill_ms={} decode={} first_byte_ms={} total_ms={} bytes={}",
                     givenId,

@@ -43,6 +43,13 @@ final class Instance {
         this.url = "http://" + host + ":" + port;
     }
 
+    /** One that is up without having been probed. */
+    static Instance standIn(Role role, URI address, PeerAddress kvAddress) {
+        Instance instance = new Instance(role, address, Optional.of(kvAddress));
+        instance.down = Optional.empty();
+        return instance;
+    }
+
     Role role() {
         return role;
     }

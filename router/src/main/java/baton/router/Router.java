@@ -6,6 +6,7 @@ import io.vertx.core.Future;
 import io.vertx.core.Vertx;
 import io.vertx.core.VertxOptions;
 import io.vertx.core.file.FileSystemOptions;
+import java.io.IOException;
 import java.net.SocketException;
 import java.time.Duration;
 import java.util.List;
@@ -52,6 +53,42 @@ public final class Router implements AutoCloseable {
     }
 
     /**
+     * Prepares a router of that flow, so that its first request takes no longer than later ones: for whoever is about to start one. What
+     * goes wrong is logged.
+     *
+     * @throws ConfigException if there is no such flow
+     */
+    public static void warmUp(String flow, Duration atMost) {
+        HandoffFlow handoffs = HandoffFlow.named(flow);
+        long start = System.nanoTime();
+        Vertx vertx = vertx(Runtime.getRuntime().availableProcessors());
+        try {
+            int answered = new WarmUp(vertx, handoffs).run(atMost);
+            log.info(
+                    "warmed up in {} ms: {} requests to stand-ins for instances",
+                    (System.nanoTime() - start) / 1_000_000,
+                    answered);
+        } catch (IOException | ExecutionException | TimeoutException e) {
+            log.warn("not warmed up: {}", e.toString());
+        } finally {
+            try {
+                await(vertx.close(), Duration.ofSeconds(10));
+            } catch (ExecutionException | TimeoutException e) {
+                log.warn("the event loops of the warm-up did not close: {}", e.toString());
+            }
+        }
+    }
+
+    private static Vertx vertx(int loops) {
+        return Vertx.vertx(new VertxOptions()
+                .setEventLoopPoolSize(loops)
+                .setWorkerPoolSize(1)
+                .setInternalBlockingPoolSize(2)
+                .setFileSystemOptions(
+                        new FileSystemOptions().setFileCachingEnabled(false).setClassPathResolvingEnabled(false)));
+    }
+
+    /**
      * Probes every instance once, and asks it what the flow needs to know, then listens. Instances that are not there yet are
      * used as soon as they are healthy.
      *
@@ -59,12 +96,7 @@ public final class Router implements AutoCloseable {
      */
     public static Router start(RouterConfig config) {
         int loops = Runtime.getRuntime().availableProcessors();
-        Vertx vertx = Vertx.vertx(new VertxOptions()
-                .setEventLoopPoolSize(loops)
-                .setWorkerPoolSize(1)
-                .setInternalBlockingPoolSize(2)
-                .setFileSystemOptions(
-                        new FileSystemOptions().setFileCachingEnabled(false).setClassPathResolvingEnabled(false)));
+        Vertx vertx = vertx(loops);
         InstanceSet prefills = new InstanceSet(Instance.Role.PREFILL, config.prefill());
         InstanceSet decodes = new InstanceSet(Instance.Role.DECODE, config.decode());
         AtomicInteger running = new AtomicInteger();
@@ -77,8 +109,8 @@ public final class Router implements AutoCloseable {
             await(
                     vertx.deployVerticle(
                             () -> {
-                                RouterVerticle verticle =
-                                        new RouterVerticle(config, flow, prefills, decodes, probe, metrics, running);
+                                RouterVerticle verticle = new RouterVerticle(
+                                        config, flow, prefills, decodes, probe, metrics, running, true);
                                 verticles.add(verticle);
                                 return verticle;
                             },
@@ -154,7 +186,7 @@ public final class Router implements AutoCloseable {
         metrics.close();
     }
 
-    private static void await(Future<?> future, Duration deadline) throws ExecutionException, TimeoutException {
+    static void await(Future<?> future, Duration deadline) throws ExecutionException, TimeoutException {
         try {
             future.toCompletionStage().toCompletableFuture().get(deadline.toNanos(), TimeUnit.NANOSECONDS);
         } catch (InterruptedException e) {

@@ -42,6 +42,7 @@ final class RouterVerticle extends VerticleBase {
     private final HealthProbe probe;
     private final RouterMetrics metrics;
     private final AtomicInteger running;
+    private final boolean logged;
 
     private final Map<String, Route> routes = Map.ofEntries(
             Map.entry("/v1/completions", new Route(HttpMethod.POST, this::handOff)),
@@ -60,6 +61,7 @@ final class RouterVerticle extends VerticleBase {
 
     private record Route(HttpMethod method, BiConsumer<Services, HttpServerRequest> handler) {}
 
+    /** @param logged whether each request has a line in the log */
     RouterVerticle(
             RouterConfig config,
             HandoffFlow flow,
@@ -67,7 +69,8 @@ final class RouterVerticle extends VerticleBase {
             InstanceSet decodes,
             HealthProbe probe,
             RouterMetrics metrics,
-            AtomicInteger running) {
+            AtomicInteger running,
+            boolean logged) {
         this.config = config;
         this.flow = flow;
         this.prefills = prefills;
@@ -75,6 +78,7 @@ final class RouterVerticle extends VerticleBase {
         this.probe = probe;
         this.metrics = metrics;
         this.running = running;
+        this.logged = logged;
     }
 
     @Override
@@ -100,7 +104,8 @@ final class RouterVerticle extends VerticleBase {
                 decodes,
                 probe,
                 metrics,
-                running);
+                running,
+                logged);
         // All verticles share one port, also when it is a free one.
         SocketAddress address = config.port() == 0
                 ? SocketAddress.sharedRandomPort(1, config.host())

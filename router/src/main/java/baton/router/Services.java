@@ -9,6 +9,7 @@ import java.util.concurrent.atomic.AtomicInteger;
  *
  * @param client this event loop's own, so that a leg never leaves its thread
  * @param running requests in flight in the whole router
+ * @param logged whether each request has a line in the log
  */
 record Services(
         Vertx vertx,
@@ -19,4 +20,5 @@ record Services(
         InstanceSet decodes,
         HealthProbe probe,
         RouterMetrics metrics,
-        AtomicInteger running) {}
+        AtomicInteger running,
+        boolean logged) {}

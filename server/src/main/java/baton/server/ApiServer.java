@@ -2,6 +2,7 @@ package baton.server;
 
 import baton.engine.Engine;
 import baton.engine.EngineStatus;
+import baton.engine.EngineUnavailableException;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import io.vertx.core.Context;
@@ -118,6 +119,8 @@ public final class ApiServer implements AutoCloseable {
             Map.entry("/detokenize", Map.of(HttpMethod.POST, this::detokenize)),
             Map.entry("/reset_prefix_cache", Map.of(HttpMethod.POST, this::resetPrefixCache)));
     private volatile boolean stopping;
+    /** While it is there only its own requests are served. */
+    private volatile Optional<WarmUp> warmUp;
 
     private ApiServer(ServerConfig config, Engine engine, PrometheusMetrics metrics) {
         this.config = config;
@@ -125,6 +128,7 @@ public final class ApiServer implements AutoCloseable {
         this.metrics = metrics;
         reader = new RequestReader(config, engine);
         writer = new ReplyWriter(engine.tokenizer());
+        warmUp = config.warmUp().map(budget -> new WarmUp(config, engine, budget));
         int threads = Math.max(2, Runtime.getRuntime().availableProcessors() / 2);
         preparers = new ThreadPoolExecutor(
                 threads,
@@ -150,7 +154,8 @@ public final class ApiServer implements AutoCloseable {
     }
 
     /**
-     * Listens and serves until closed.
+     * Listens, and serves until closed. Where the configuration has it warm up, requests and {@code /health} are answered with 503
+     * until {@link #warmUp} is done.
      *
      * @throws ConfigException if the address cannot be listened on
      */
@@ -166,6 +171,27 @@ public final class ApiServer implements AutoCloseable {
         }
         LOG.info("serving {} on http://{}:{}", config.servedModelNames().getFirst(), config.host(), server.port());
         return server;
+    }
+
+    /**
+     * Computes a few prompts, if the configuration says so, and is ready then. What goes wrong is logged.
+     *
+     * @throws EngineUnavailableException if the engine turns out to be unable to compute anything
+     */
+    public void warmUp() {
+        warmUp.ifPresent(requests -> requests.run(port(), this::settle));
+        warmUp = Optional.empty();
+    }
+
+    /** Returns when the event loop has done what it had begun. */
+    private void settle() {
+        Promise<Void> done = Promise.promise();
+        context.runOnContext(_ -> done.complete());
+        try {
+            await(done.future(), CLOSE_DEADLINE);
+        } catch (ExecutionException | TimeoutException e) {
+            LOG.warn("the event loop is busy: {}", e.toString());
+        }
     }
 
     /** The port it listens on. */
@@ -260,7 +286,11 @@ public final class ApiServer implements AutoCloseable {
     }
 
     private void handle(HttpServerRequest request) {
-        Exchange exchange = new Exchange(request, context, writer, config);
+        Optional<WarmUp> own = warmUp;
+        boolean warmsUp = own.filter(requests -> requests.isOwn(request)).isPresent();
+        // Probes that come before it is ready are not worth a line either.
+        boolean logged = !warmsUp && (own.isEmpty() || !config.unloggedPaths().contains(request.path()));
+        Exchange exchange = new Exchange(request, context, writer, config, warmsUp, logged);
         busy(request.connection(), exchange.response());
         try {
             requestIdHeader(request).ifPresent(exchange::identify);
@@ -334,7 +364,7 @@ public final class ApiServer implements AutoCloseable {
     }
 
     private void generate(Exchange exchange, Call.Api api, BiFunction<RequestReader, JsonFields, Call> read) {
-        refuseWhenStopping();
+        refuseUnlessReady(exchange);
         Optional<String> header = requestIdHeader(exchange.request());
         readBody(
                 exchange,
@@ -362,7 +392,7 @@ public final class ApiServer implements AutoCloseable {
     }
 
     private void start(Exchange exchange, String requestId, Call call) {
-        refuseWhenStopping();
+        refuseUnlessReady(exchange);
         exchange.identify(requestId);
         Generation generation = new Generation(
                 new ReplyWriter.Head(call, call.api().idPrefix() + requestId, System.currentTimeMillis() / 1000),
@@ -380,9 +410,13 @@ public final class ApiServer implements AutoCloseable {
         return UUID.randomUUID().toString().substring(0, 8);
     }
 
-    private void refuseWhenStopping() {
+    private void refuseUnlessReady(Exchange exchange) {
         if (stopping) {
             throw ApiException.unavailable("the server is stopping");
+        }
+        Optional<WarmUp> own = warmUp;
+        if (exchange.warmsUp() ? own.filter(requests -> !requests.isOver()).isEmpty() : own.isPresent()) {
+            throw ApiException.unavailable("the instance is warming up");
         }
     }
 
@@ -441,7 +475,7 @@ public final class ApiServer implements AutoCloseable {
     }
 
     private void health(Exchange exchange) {
-        refuseWhenStopping();
+        refuseUnlessReady(exchange);
         engine.status().failure().ifPresent(failure -> {
             throw ApiException.unavailable("the engine has failed: " + failure);
         });

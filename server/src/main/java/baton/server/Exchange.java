@@ -26,18 +26,33 @@ final class Exchange {
     private final Context context;
     private final ReplyWriter writer;
     private final ServerConfig config;
+    private final boolean warmsUp;
     private final long startNanos = System.nanoTime();
     private volatile boolean clientLeft;
+    /** It has its line, or is to have none. */
     private boolean logged;
+
     private String id = "-";
     private Optional<Runnable> whenClientLeaves = Optional.empty();
 
-    Exchange(HttpServerRequest request, Context context, ReplyWriter writer, ServerConfig config) {
+    /**
+     * @param warmsUp the request is the server's own
+     * @param logged whether it may have a line in the access log
+     */
+    Exchange(
+            HttpServerRequest request,
+            Context context,
+            ReplyWriter writer,
+            ServerConfig config,
+            boolean warmsUp,
+            boolean logged) {
         this.request = request;
         this.response = request.response();
         this.context = context;
         this.writer = writer;
         this.config = config;
+        this.warmsUp = warmsUp;
+        this.logged = !logged;
         response.closeHandler(_ -> left());
         // Both sides report a broken connection; it is the close handler that acts.
         response.exceptionHandler(
@@ -57,6 +72,11 @@ final class Exchange {
 
     HttpServerResponse response() {
         return response;
+    }
+
+    /** True of those requests that the server sends itself. */
+    boolean warmsUp() {
+        return warmsUp;
     }
 
     Context context() {

@@ -28,6 +28,8 @@ import org.slf4j.LoggerFactory;
  * @param unloggedPaths paths whose successful requests have no line, such as those that are polled
  * @param samplingDefaults applied to a request's parameters before its own fields are, e.g. to put the model's
  *     generation_config.json in force; a {@code maxTokens} set here counts for chat only
+ * @param warmUp how long the server may compute prompts of its own before it is ready, see {@link ApiServer#warmUp}; empty: it is ready
+ *     at once
  */
 public record ServerConfig(
         String host,
@@ -43,7 +45,8 @@ public record ServerConfig(
         boolean trustRequestChatTemplate,
         Consumer<String> accessLog,
         Set<String> unloggedPaths,
-        Consumer<SamplingParams.Builder> samplingDefaults) {
+        Consumer<SamplingParams.Builder> samplingDefaults,
+        Optional<Duration> warmUp) {
 
     /** Where access lines go unless told otherwise. */
     private static final Logger ACCESS_LOG = LoggerFactory.getLogger("access");
@@ -98,6 +101,7 @@ public record ServerConfig(
         private Consumer<String> accessLog = ACCESS_LOG::info;
         private Set<String> unloggedPaths = POLLED;
         private Consumer<SamplingParams.Builder> samplingDefaults = builder -> {};
+        private Optional<Duration> warmUp = Optional.empty();
 
         private Builder(List<String> servedModelNames) {
             this.servedModelNames = servedModelNames;
@@ -173,6 +177,11 @@ public record ServerConfig(
             return this;
         }
 
+        public Builder warmUp(Duration value) {
+            warmUp = Optional.of(value);
+            return this;
+        }
+
         /** @throws ConfigException if a value cannot be used */
         public ServerConfig build() {
             return new ServerConfig(
@@ -189,7 +198,8 @@ public record ServerConfig(
                     trustRequestChatTemplate,
                     accessLog,
                     unloggedPaths,
-                    samplingDefaults);
+                    samplingDefaults,
+                    warmUp);
         }
     }
 }

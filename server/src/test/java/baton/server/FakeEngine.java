@@ -2,6 +2,7 @@ package baton.server;
 
 import baton.engine.Engine;
 import baton.engine.EngineConfig;
+import baton.engine.EngineListener;
 import baton.engine.EngineStatus;
 import baton.engine.EngineUnavailableException;
 import baton.engine.FinishReason;
@@ -16,6 +17,7 @@ import baton.engine.text.Tokenizer;
 import baton.kv.DType;
 import baton.kv.JsonFields;
 import java.nio.file.Path;
+import java.time.Duration;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
@@ -168,6 +170,19 @@ final class FakeEngine implements Engine {
     @Override
     public boolean resetPrefixCache() {
         return resets;
+    }
+
+    @Override
+    public WarmUp warmUp(EngineListener meanwhile) {
+        return new WarmUp() {
+            @Override
+            public int rehearseHandovers(Duration atMost) {
+                return 0;
+            }
+
+            @Override
+            public void close() {}
+        };
     }
 
     @Override

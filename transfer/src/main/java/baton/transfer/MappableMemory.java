@@ -42,6 +42,9 @@ public record MappableMemory(MemorySegment memory, Path file) {
     private static final int O_RDONLY_NONBLOCK_CLOEXEC = 0x800 | 0x80000;
     private static final int F_ADD_SEALS = 1033;
     private static final int F_GET_SEALS = 1034;
+    private static final int PRIO_PROCESS = 0;
+    private static final int THIS_THREAD = 0;
+    private static final int LOWEST_PRIORITY = 19;
     private static final int SEAL_SHRINK = 0x2;
     private static final int SEAL_GROW = 0x4;
 
@@ -63,6 +66,7 @@ public record MappableMemory(MemorySegment memory, Path file) {
     private static final MethodHandle MUNMAP = handle("munmap", FunctionDescriptor.of(INT, ValueLayout.ADDRESS, LONG));
     private static final MethodHandle MADVISE =
             handle("madvise", FunctionDescriptor.of(INT, ValueLayout.ADDRESS, LONG, INT));
+    private static final MethodHandle SETPRIORITY = handle("setpriority", FunctionDescriptor.of(INT, INT, INT, INT));
 
     /**
      * Allocates. Pages are taken from the system from now on, by a thread of their own: a page that is taken when it is first written
@@ -205,9 +209,21 @@ public record MappableMemory(MemorySegment memory, Path file) {
         }
 
         private void run() {
+            yieldToOthers();
             long done = 0;
             while (done < bytes && populate(done, Math.min(POPULATED_AT_ONCE, bytes - done))) {
                 done += POPULATED_AT_ONCE;
+            }
+        }
+
+        /** Who computes or hands over meanwhile comes first: a page that is not there yet costs little, a gigabyte of them a core. */
+        private static void yieldToOthers() {
+            try {
+                int _ = (int) SETPRIORITY.invokeExact(PRIO_PROCESS, THIS_THREAD, LOWEST_PRIORITY);
+            } catch (RuntimeException | Error e) {
+                throw e;
+            } catch (Throwable e) {
+                throw new AssertionError("setpriority throws nothing", e);
             }
         }
 

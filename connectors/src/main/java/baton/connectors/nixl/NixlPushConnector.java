@@ -1,10 +1,13 @@
 package baton.connectors.nixl;
 
+import baton.kv.KvTransferConfig;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rank;
+import baton.kv.connector.Rehearsal;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerConnector;
+import java.util.Optional;
 import java.util.Set;
 
 /**
@@ -37,5 +40,10 @@ public final class NixlPushConnector implements KvConnector {
     @Override
     public WorkerConnector worker(ConnectorContext context, Rank rank) {
         return new NixlWorker(context, NixlConnector.settings(context), fabric, rank);
+    }
+
+    @Override
+    public Optional<Rehearsal> rehearsal(KvTransferConfig config) {
+        return NixlRehearsal.of(new NixlPushConnector(), "NixlPushConnector", config);
     }
 }

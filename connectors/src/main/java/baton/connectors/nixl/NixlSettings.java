@@ -57,8 +57,8 @@ public record NixlSettings(
     private static final String PUSH_TIMEOUT = "push_registration_timeout";
     private static final String HANDSHAKE_TIMEOUT = "handshake_timeout";
     private static final String TRANSFER_TIMEOUT = "transfer_timeout";
-    private static final String HOST = "side_channel_host";
-    private static final String PORT = "side_channel_port";
+    static final String HOST = "side_channel_host";
+    static final String PORT = "side_channel_port";
     private static final String PEERS = "peers";
     private static final Set<String> KNOWN = Set.of(
             TransferAgents.TRANSFER_AGENT,

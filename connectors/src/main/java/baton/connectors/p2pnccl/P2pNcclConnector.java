@@ -1,19 +1,27 @@
 package baton.connectors.p2pnccl;
 
 import baton.kv.ConfigException;
+import baton.kv.KvRole;
+import baton.kv.KvTransferConfig;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rank;
+import baton.kv.connector.Rehearsal;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerConnector;
+import baton.messages.FreePorts;
 import baton.messages.MessageException;
 import baton.messages.PeerChannel;
+import baton.messages.p2p.P2pRequestId;
+import baton.messages.p2p.PeerAddress;
 import baton.messages.zeromq.ZeroMqPeerChannel;
 import baton.pipe.WireTransport;
 import baton.pipe.WireTransports;
 import baton.pipe.p2p.P2pEndpoint;
 import baton.pipe.p2p.P2pSettings;
 import baton.pipe.p2p.TensorExchange;
+import java.io.IOException;
+import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.ThreadFactory;
 import java.util.function.Function;
@@ -28,6 +36,9 @@ import java.util.function.Supplier;
  * {@code [2, tokens, kv heads, head dim]}, so that block sizes may differ.
  */
 public final class P2pNcclConnector implements KvConnector {
+    private static final String LOOPBACK = "127.0.0.1";
+    private static final long REHEARSAL_BYTES = 64L << 20;
+
     private final Supplier<PeerChannel> channels;
     private final Opening opening;
     private final ThreadFactory threads;
@@ -114,5 +125,28 @@ public final class P2pNcclConnector implements KvConnector {
             throw new ConfigException("kv_port", "is 0, must be a port: peers find rank i at kv_port + i");
         }
         return P2pNcclSettings.of(context.config());
+    }
+
+    /** Over TCP on the loopback interface. */
+    @Override
+    public Optional<Rehearsal> rehearsal(KvTransferConfig config) throws IOException {
+        int port = FreePorts.inARow(2);
+        PeerAddress prefill = new PeerAddress(LOOPBACK, port);
+        PeerAddress decode = new PeerAddress(LOOPBACK, port + 1);
+        return Optional.of(new Rehearsal(
+                new P2pNcclConnector(),
+                side(KvRole.PRODUCER, prefill),
+                side(KvRole.CONSUMER, decode),
+                number -> new P2pRequestId(prefill, decode, "%032x".formatted(number)).format(),
+                () -> {}));
+    }
+
+    private static KvTransferConfig side(KvRole role, PeerAddress self) {
+        return KvTransferConfig.builder("P2pNcclConnector", role)
+                .ip(self.host())
+                .port(self.port())
+                .bufferSize(REHEARSAL_BYTES)
+                .extra(P2pNcclSettings.TRANSPORT, "tcp")
+                .build();
     }
 }

@@ -51,7 +51,7 @@ record P2pNcclSettings(
     private static final String POOL = "mem_pool_size_gb";
     private static final String SEND_TYPE = "send_type";
     private static final String CHANNELS = "nccl_num_channels";
-    private static final String TRANSPORT = "transport";
+    static final String TRANSPORT = "transport";
     private static final String ALLOWED = "allowed_peers";
     private static final String EXCHANGE = "exchange_timeout";
     private static final String TRANSFER = "transfer_timeout";

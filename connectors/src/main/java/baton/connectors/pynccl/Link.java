@@ -16,6 +16,7 @@ import java.util.Optional;
 import java.util.concurrent.TimeUnit;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
+import org.slf4j.event.Level;
 
 /**
  * A rank's connection with its counterpart: two wires, each told first what this side is, then a pipe each, and the lookup buffer over
@@ -43,6 +44,7 @@ final class Link implements AutoCloseable {
     private final WireTransport transport;
     private final int port;
     private final String fit;
+    private final Level atMost;
     private final Thread thread;
     private Optional<LookupBuffer> buffer = Optional.empty();
     /** Until when those who need the peer wait for it, in the system's nanoseconds. */
@@ -60,8 +62,12 @@ final class Link implements AutoCloseable {
     private String lastFailure = "";
     private boolean misfit;
 
-    /** @param fit what the counterpart has to be like, as {@code name=value} words */
-    Link(PyNcclSettings settings, WireTransport transport, int port, String fit) {
+    /**
+     * @param fit what the counterpart has to be like, as {@code name=value} words
+     * @param atMost level at which comings and goings are logged
+     */
+    Link(PyNcclSettings settings, WireTransport transport, int port, String fit, Level atMost) {
+        this.atMost = atMost;
         this.settings = settings;
         this.transport = transport;
         this.port = port;
@@ -121,7 +127,8 @@ final class Link implements AutoCloseable {
     private void say(PipeException e) {
         String failure = String.valueOf(e.getMessage());
         if (!failure.equals(lastFailure) && !isClosed()) {
-            log.warn("Not connected with the {} at {}:{}: {}", counterpart(), settings.host(), port, failure);
+            log.atLevel(atMost)
+                    .log("Not connected with the {} at {}:{}: {}", counterpart(), settings.host(), port, failure);
         }
         lastFailure = failure;
     }
@@ -159,12 +166,13 @@ final class Link implements AutoCloseable {
                 buffer = Optional.of(made);
                 lastFailure = "";
                 notifyAll();
-                log.info(
-                        "Connected with the {} over {} at {}:{}",
-                        counterpart(),
-                        transport.name(),
-                        settings.host(),
-                        port);
+                log.atLevel(atMost == Level.WARN ? Level.INFO : atMost)
+                        .log(
+                                "Connected with the {} over {} at {}:{}",
+                                counterpart(),
+                                transport.name(),
+                                settings.host(),
+                                port);
                 return;
             }
         }
@@ -242,11 +250,12 @@ final class Link implements AutoCloseable {
             TimeUnit.MINUTES.timedWait(this, 1);
         }
         if (!closed) {
-            log.warn(
-                    "The {} at {}:{} is gone; prompts are computed here until it is back",
-                    counterpart(),
-                    settings.host(),
-                    port);
+            log.atLevel(atMost)
+                    .log(
+                            "The {} at {}:{} is gone; prompts are computed here until it is back",
+                            counterpart(),
+                            settings.host(),
+                            port);
         }
     }
 

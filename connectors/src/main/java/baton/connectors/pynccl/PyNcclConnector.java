@@ -1,15 +1,23 @@
 package baton.connectors.pynccl;
 
 import baton.kv.KvLayout;
+import baton.kv.KvRole;
+import baton.kv.KvTransferConfig;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rank;
+import baton.kv.connector.Rehearsal;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerConnector;
+import baton.messages.FreePorts;
 import baton.pipe.WireTransport;
 import baton.pipe.WireTransports;
+import baton.pipe.tcp.TcpTransport;
+import java.io.IOException;
+import java.util.Optional;
 import java.util.Set;
 import java.util.function.Function;
+import org.slf4j.event.Level;
 
 /**
  * One producer and one consumer that meet at {@code kv_ip:kv_port}: {@code PyNcclConnector}, vLLM's first connector. The producer puts
@@ -19,7 +27,10 @@ import java.util.function.Function;
  * <p>Each rank has its counterpart in the rank of the other side with the same place, so both sides need the same parallel sizes.
  */
 public final class PyNcclConnector implements KvConnector {
+    private static final long REHEARSAL_BYTES = 64L << 20;
+
     private final Function<String, WireTransport> transports;
+    private final Level atMost;
 
     public PyNcclConnector() {
         this(name -> WireTransports.named("kv_connector_extra_config." + PyNcclSettings.TRANSPORT, name));
@@ -27,7 +38,16 @@ public final class PyNcclConnector implements KvConnector {
 
     /** @param transports makes one by the setting's value */
     PyNcclConnector(Function<String, WireTransport> transports) {
+        this(transports, Level.WARN);
+    }
+
+    /**
+     * @param transports makes one by the setting's value
+     * @param atMost level at which the comings and goings of the counterpart are logged
+     */
+    private PyNcclConnector(Function<String, WireTransport> transports, Level atMost) {
         this.transports = transports;
+        this.atMost = atMost;
     }
 
     @Override
@@ -56,7 +76,28 @@ public final class PyNcclConnector implements KvConnector {
                         layout.kvHeads(),
                         layout.headDim(),
                         context.model().digest());
-        Link link = new Link(settings, transports.apply(settings.transport()), settings.port(context, rank), fit);
+        Link link =
+                new Link(settings, transports.apply(settings.transport()), settings.port(context, rank), fit, atMost);
         return new PyNcclWorker(settings, link, rank.pipeline() == context.pipelineParallelSize() - 1, context.wake());
+    }
+
+    /** Over TCP on the loopback interface. */
+    @Override
+    public Optional<Rehearsal> rehearsal(KvTransferConfig config) throws IOException {
+        int port = FreePorts.inARow(2);
+        return Optional.of(new Rehearsal(
+                new PyNcclConnector(_ -> new TcpTransport(), Level.DEBUG),
+                side(KvRole.PRODUCER, port),
+                side(KvRole.CONSUMER, port),
+                "rehearsal-%d"::formatted,
+                () -> {}));
+    }
+
+    private static KvTransferConfig side(KvRole role, int port) {
+        return KvTransferConfig.builder("PyNcclConnector", role)
+                .parallelSize(2)
+                .port(port)
+                .bufferSize(REHEARSAL_BYTES)
+                .build();
     }
 }

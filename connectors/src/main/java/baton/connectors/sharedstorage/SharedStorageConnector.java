@@ -2,13 +2,18 @@ package baton.connectors.sharedstorage;
 
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
+import baton.kv.KvRole;
+import baton.kv.KvTransferConfig;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.HandshakeMetadata;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rank;
+import baton.kv.connector.Rehearsal;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerConnector;
+import baton.store.safetensors.ScratchDirectory;
 import baton.store.safetensors.SharedStorage;
+import java.io.IOException;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
@@ -52,6 +57,24 @@ public final class SharedStorageConnector implements KvConnector {
         return new SharedStorageWorker(
                 transfers.orElseThrow(() -> new IllegalStateException("rank " + rank + " comes before the first")),
                 rank);
+    }
+
+    /** Through a directory of its own, which does not outlive it. */
+    @Override
+    public Optional<Rehearsal> rehearsal(KvTransferConfig config) throws IOException {
+        ScratchDirectory scratch = ScratchDirectory.create();
+        return Optional.of(new Rehearsal(
+                new SharedStorageConnector(),
+                through(scratch.path(), KvRole.PRODUCER),
+                through(scratch.path(), KvRole.CONSUMER),
+                "rehearsal-%d"::formatted,
+                scratch::close));
+    }
+
+    private static KvTransferConfig through(Path directory, KvRole role) {
+        return KvTransferConfig.builder("SharedStorageConnector", role)
+                .extra(Settings.PATH, directory)
+                .build();
     }
 
     /** The layers that a rank has. */

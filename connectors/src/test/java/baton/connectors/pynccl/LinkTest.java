@@ -15,6 +15,7 @@ import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
+import org.slf4j.event.Level;
 
 @Timeout(120)
 class LinkTest {
@@ -28,7 +29,7 @@ class LinkTest {
     }
 
     private Link link(boolean producer, WireTransport transport) {
-        Link link = new Link(settings(producer), transport, 7, "kv=test");
+        Link link = new Link(settings(producer), transport, 7, "kv=test", Level.WARN);
         link.start(1 << 20);
         return link;
     }
@@ -67,7 +68,7 @@ class LinkTest {
 
     @Test
     void oneThatWasNeverStartedCanBeClosed() {
-        Link link = new Link(settings(true), wires, 7, "kv=test");
+        Link link = new Link(settings(true), wires, 7, "kv=test", Level.WARN);
         link.close();
         assertThat(link.await(SOON)).isEmpty();
     }

@@ -334,6 +334,7 @@ public final class EngineCore implements AutoCloseable {
         for (int i = 0; i < slices.size(); i++) {
             Slice slice = slices.get(i);
             if (slice.count() > 0
+                    && !slice.request().warmsUp()
                     && slice.start() + slice.count() == slice.request().promptLength()) {
                 ends.put(i, slice.request().id());
             }

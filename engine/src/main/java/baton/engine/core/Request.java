@@ -43,6 +43,7 @@ public final class Request implements KvRequest {
     private final long seed;
     private final RequestListener listener;
     private final long arrivalNanos;
+    private final boolean warmsUp;
 
     private @Nullable SequenceSampler sequenceSampler;
     private int[] tokens;
@@ -83,12 +84,7 @@ public final class Request implements KvRequest {
     long firstTokenNanos;
     long lastTokenNanos;
 
-    /**
-     * @param prompt token ids
-     * @param maxLength tokens that prompt and output may have together
-     * @param seed of the sampling
-     * @param hasher makes the block hashes, on the core's thread
-     */
+    /** A request of a client. */
     public Request(
             String id,
             int[] prompt,
@@ -101,6 +97,42 @@ public final class Request implements KvRequest {
             BlockHasher hasher,
             RequestListener listener,
             long arrivalNanos) {
+        this(
+                id,
+                prompt,
+                sampling,
+                maxLength,
+                kvTransferParams,
+                cacheSalt,
+                priority,
+                seed,
+                hasher,
+                listener,
+                arrivalNanos,
+                false);
+    }
+
+    /**
+     * @param prompt token ids
+     * @param maxLength tokens that prompt and output may have together
+     * @param seed of the sampling
+     * @param hasher makes the block hashes, on the core's thread
+     * @param warmsUp the request is there to be computed, and for nothing else: it leaves nothing in the prefix cache, and no connector hears
+     *     of it
+     */
+    public Request(
+            String id,
+            int[] prompt,
+            SamplingParams sampling,
+            int maxLength,
+            Optional<JsonFields> kvTransferParams,
+            Optional<String> cacheSalt,
+            int priority,
+            long seed,
+            BlockHasher hasher,
+            RequestListener listener,
+            long arrivalNanos,
+            boolean warmsUp) {
         this.id = id;
         this.sampling = sampling;
         this.promptLength = prompt.length;
@@ -113,6 +145,7 @@ public final class Request implements KvRequest {
         this.hashRoot = hasher.root(Optional.empty(), cacheSalt);
         this.listener = listener;
         this.arrivalNanos = arrivalNanos;
+        this.warmsUp = warmsUp;
         this.tokens = Arrays.copyOf(prompt, Math.min(maxLength, prompt.length + 64));
         this.length = prompt.length;
     }
@@ -181,6 +214,10 @@ public final class Request implements KvRequest {
 
     SamplingParams sampling() {
         return sampling;
+    }
+
+    boolean warmsUp() {
+        return warmsUp;
     }
 
     /** Makes this sequence's choices; there from the moment the request is added. */

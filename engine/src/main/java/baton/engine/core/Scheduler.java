@@ -28,6 +28,7 @@ import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.Set;
 import java.util.TreeSet;
+import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -66,6 +67,10 @@ import org.slf4j.LoggerFactory;
  *   call its state and the engine's may differ: the step throws, and the owner ends everything.
  *   The connector is told exactly once and may ask to keep the blocks until a worker reports them as sent. Blocks that a load is
  *   still writing to are kept until it is reported as over. Reports about requests that nobody knows are counted and ignored.
+ *
+ * Warming up
+ *
+ *   A request that warms up takes the same way, save that its blocks are not published and the connector hears nothing of it.
  */
 
 /** Decides what each step computes and owns the blocks. One thread uses it. */
@@ -220,11 +225,16 @@ final class Scheduler {
         request.sequence = arrivals++;
         waiting.add(request);
         try {
-            connector.ifPresent(c -> c.onNewRequest(request));
+            connectorOf(request).ifPresent(c -> c.onNewRequest(request));
             return Optional.empty();
         } catch (RuntimeException e) {
             return Optional.of(failed(request, "onNewRequest", e));
         }
+    }
+
+    /** Whoever is to hear of the request. */
+    private Optional<SchedulerConnector> connectorOf(Request request) {
+        return request.warmsUp() ? Optional.empty() : connector;
     }
 
     private static String failed(Request request, String call, RuntimeException e) {
@@ -307,7 +317,8 @@ final class Scheduler {
         ConnectorMetadata metadata = connector
                 .map(c -> c.buildMetadata(new ScheduledStep(
                         ordered.stream()
-                                .filter(slice -> slice.count() > 0)
+                                .filter(slice ->
+                                        slice.count() > 0 && !slice.request().warmsUp())
                                 .map(slice -> new ScheduledRequest(
                                         slice.request(),
                                         slice.request().blocks.toArray(),
@@ -315,7 +326,9 @@ final class Scheduler {
                                         slice.count()))
                                 .toList(),
                         finished,
-                        preempted)))
+                        preempted.stream()
+                                .filter(id -> find(id).filter(Request::warmsUp).isEmpty())
+                                .collect(Collectors.toUnmodifiableSet()))))
                 .orElseGet(ConnectorMetadata.None::new);
         return new Step(ordered, finished, preempted, refused, metadata);
     }
@@ -413,10 +426,11 @@ final class Scheduler {
             }
             int external = 0;
             boolean async = false;
-            if (connector.isPresent() && !request.connectorDone && request.mayLoad()) {
+            Optional<SchedulerConnector> source = connectorOf(request);
+            if (source.isPresent() && !request.connectorDone && request.mayLoad()) {
                 KvMatch match;
                 try {
-                    match = connector.get().match(request, local);
+                    match = source.get().match(request, local);
                 } catch (RuntimeException e) {
                     refused.put(request, failed(request, "match", e));
                     continue;
@@ -498,7 +512,7 @@ final class Scheduler {
         if (!grow(request, tokens)) {
             throw new IllegalStateException("admitted without room: " + request);
         }
-        connector.ifPresent(c -> c.onAllocated(request, request.blocks.toArray(), local, external));
+        connectorOf(request).ifPresent(c -> c.onAllocated(request, request.blocks.toArray(), local, external));
     }
 
     /** The cached blocks of the request's longest known prefix that leaves a token to compute. */
@@ -591,7 +605,7 @@ final class Scheduler {
             counters.prefixQueries += request.length();
             counters.prefixHits += local;
         }
-        if (connector.isPresent() && !request.connectorDone) {
+        if (connectorOf(request).isPresent() && !request.connectorDone) {
             counters.externalQueries += request.length() - local;
             counters.externalHits += external;
         }
@@ -742,7 +756,9 @@ final class Scheduler {
             List<BlockHash> hashes = request.blockHashes();
             while (request.publishedBlocks < full) {
                 int index = request.publishedBlocks++;
-                pool.publish(request.blocks.get(index), hashes.get(index));
+                if (!request.warmsUp()) {
+                    pool.publish(request.blocks.get(index), hashes.get(index));
+                }
                 wake(hashes.get(index));
             }
         }
@@ -762,7 +778,9 @@ final class Scheduler {
         request.state = Request.State.FINISHED;
         Release release = release(request, end);
         request.awaitsSent = release.delayed();
-        finishedSinceStep.add(request.id());
+        if (!request.warmsUp()) {
+            finishedSinceStep.add(request.id());
+        }
         if (request.awaitsReceived || request.awaitsSent) {
             lingering.put(request.id(), request);
         } else {
@@ -774,7 +792,7 @@ final class Scheduler {
     /** A connector that fails here has no claim to the blocks. */
     private Release release(Request request, RequestEnd end) {
         try {
-            return connector
+            return connectorOf(request)
                     .map(c -> c.onFinished(request, end, request.blocks.toArray()))
                     .orElse(Release.NOW);
         } catch (RuntimeException e) {

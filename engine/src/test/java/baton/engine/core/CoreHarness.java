@@ -118,6 +118,20 @@ final class CoreHarness implements AutoCloseable {
         return result;
     }
 
+    /** A request that only warms up. */
+    Result addWarmUp(String id, int[] prompt, int maxTokens) {
+        Result result = new Result(prompt);
+        results.put(id, result);
+        SamplingParams sampling = SamplingParams.builder()
+                .temperature(0)
+                .maxTokens(maxTokens)
+                .ignoreEos(true)
+                .build();
+        core.add(new Request(
+                id, prompt, sampling, maxLength, Optional.empty(), Optional.empty(), 0, 0, hasher, result, now, true));
+        return result;
+    }
+
     Result result(String id) {
         return Objects.requireNonNull(results.get(id), id);
     }

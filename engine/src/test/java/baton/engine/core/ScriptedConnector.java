@@ -53,6 +53,8 @@ final class ScriptedConnector implements KvConnector {
     final Map<String, HiddenState> saved = new HashMap<>();
     final List<Load> started = new ArrayList<>();
     final List<String> events = new ArrayList<>();
+    /** Requests that lost their blocks, as it was told. */
+    final Set<String> preempted = new HashSet<>();
 
     private @Nullable KvCache registered;
     private final Map<String, Load> pendingAsync = new HashMap<>();
@@ -130,6 +132,7 @@ final class ScriptedConnector implements KvConnector {
 
             @Override
             public ConnectorMetadata buildMetadata(ScheduledStep step) {
+                preempted.addAll(step.preempted());
                 Loads metadata = new Loads(loads);
                 loads = new ArrayList<>();
                 return metadata;

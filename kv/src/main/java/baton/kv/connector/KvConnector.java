@@ -1,5 +1,8 @@
 package baton.kv.connector;
 
+import baton.kv.KvTransferConfig;
+import java.io.IOException;
+import java.util.Optional;
 import java.util.Set;
 
 /**
@@ -29,4 +32,16 @@ public interface KvConnector {
      * @throws baton.kv.ConfigException if the configuration cannot work
      */
     WorkerConnector worker(ConnectorContext context, Rank rank);
+
+    /**
+     * How hand-overs can be rehearsed ahead of the first request, so that what comes with first use is done by then. The instance
+     * itself has no part in it.
+     *
+     * @param config of the instance
+     * @return empty if that is not possible, or not needed; the caller closes it
+     * @throws IOException if what is needed for it cannot be had
+     */
+    default Optional<Rehearsal> rehearsal(KvTransferConfig config) throws IOException {
+        return Optional.empty();
+    }
 }

@@ -1,0 +1,99 @@
+package baton.cli;
+
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.io.PrintWriter;
+import java.net.InetSocketAddress;
+import java.net.Socket;
+import java.net.URI;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import java.util.Locale;
+import java.util.Random;
+import tools.jackson.databind.json.JsonMapper;
+import tools.jackson.databind.node.ObjectNode;
+
+/**
+ * Times of the first requests to an endpoint, one after the other: each asks the demo's question about the demo's ledger with its lines in another
+ * order, so that no cache has the answer. Over plain sockets, because a client of its own first use would be measured too.
+ */
+final class FirstTokens {
+    private static final Duration DEADLINE = Duration.ofMinutes(2);
+    private static final JsonMapper JSON = JsonMapper.builder().build();
+    private static final int MAX_TOKENS = 24;
+
+    /** How an answer's first piece of text is told from what comes before it: roles come without text. */
+    private static final String TEXT = "\"content\":\"";
+
+    private final URI endpoint;
+    private final List<String> facts;
+    private final Random random = new Random(1);
+
+    FirstTokens(URI endpoint) throws IOException {
+        this.endpoint = endpoint;
+        this.facts = new ArrayList<>(DemoCommand.ledger().strip().lines().toList());
+    }
+
+    /** Asks so many times, and prints what each took. */
+    void run(int requests, PrintWriter out) throws IOException {
+        List<Double> millis = new ArrayList<>();
+        out.println("  request   first token   whole answer");
+        for (int i = 1; i <= requests; i++) {
+            long start = System.nanoTime();
+            long first = ask();
+            double ttft = (first - start) / 1e6;
+            millis.add(ttft);
+            out.printf(Locale.ROOT, "  %7d %10.1f ms %11.1f ms%n", i, ttft, (System.nanoTime() - start) / 1e6);
+            out.flush();
+        }
+        out.printf(
+                Locale.ROOT,
+                "  The first token of the first request took %.2f times as long as that of the last.%n",
+                millis.getFirst() / millis.getLast());
+        out.flush();
+    }
+
+    /** When the first token came, in nanoseconds. */
+    private long ask() throws IOException {
+        Collections.shuffle(facts, random);
+        ObjectNode json = JSON.createObjectNode();
+        json.putArray("messages")
+                .addObject()
+                .put("role", "user")
+                .put("content", String.join("\n", facts) + "\n\n" + DemoCommand.QUESTION);
+        json.put("temperature", 0).put("max_tokens", MAX_TOKENS).put("stream", true);
+        byte[] body = JSON.writeValueAsBytes(json);
+        String head = "POST /v1/chat/completions HTTP/1.1\r\nHost: " + endpoint.getAuthority()
+                + "\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: " + body.length
+                + "\r\n\r\n";
+        try (Socket socket = new Socket()) {
+            socket.connect(
+                    new InetSocketAddress(endpoint.getHost(), endpoint.getPort() < 0 ? 80 : endpoint.getPort()),
+                    (int) DEADLINE.toMillis());
+            socket.setSoTimeout((int) DEADLINE.toMillis());
+            socket.getOutputStream().write(head.getBytes(StandardCharsets.US_ASCII));
+            socket.getOutputStream().write(body);
+            BufferedReader answer =
+                    new BufferedReader(new InputStreamReader(socket.getInputStream(), StandardCharsets.UTF_8));
+            String status = String.valueOf(answer.readLine());
+            if (!status.startsWith("HTTP/1.1 200")) {
+                throw new CommandFailedException(endpoint + " answered: " + status);
+            }
+            long first = 0;
+            for (String line = answer.readLine(); line != null; line = answer.readLine()) {
+                int text = line.indexOf(TEXT);
+                if (first == 0 && text >= 0 && line.charAt(text + TEXT.length()) != '"') {
+                    first = System.nanoTime();
+                }
+            }
+            if (first == 0) {
+                throw new CommandFailedException(endpoint + " has answered without text");
+            }
+            return first;
+        }
+    }
+}

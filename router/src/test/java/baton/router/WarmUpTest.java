@@ -1,0 +1,32 @@
+package baton.router;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import baton.kv.ConfigException;
+import io.vertx.core.Vertx;
+import java.time.Duration;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+
+class WarmUpTest {
+    @ParameterizedTest
+    @ValueSource(strings = {"content-keyed", "kv_transfer_params", "kv_transfer_params_push", "p2p_nccl"})
+    void everyFlowIsGoneThrough(String flow) throws Exception {
+        Vertx vertx = Vertx.vertx();
+        try {
+            assertThat(new WarmUp(vertx, HandoffFlow.named(flow)).run(Duration.ofSeconds(20)))
+                    .isEqualTo(WarmUp.REQUESTS);
+        } finally {
+            Router.await(vertx.close(), Duration.ofSeconds(10));
+        }
+    }
+
+    @Test
+    void aFlowThatThereIsNotIsNamed() {
+        assertThatThrownBy(() -> Router.warmUp("carrier-pigeon", Duration.ofSeconds(1)))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageContaining("carrier-pigeon");
+    }
+}

@@ -1,0 +1,317 @@
+package baton.server;
+
+import baton.engine.Engine;
+import baton.engine.EngineListener;
+import baton.engine.EngineUnavailableException;
+import baton.engine.StepPhase;
+import baton.kv.KvTransferConfig;
+import io.vertx.core.http.HttpServerRequest;
+import java.io.ByteArrayOutputStream;
+import java.io.IOException;
+import java.io.InputStream;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.net.Socket;
+import java.net.SocketTimeoutException;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Random;
+import java.util.TreeMap;
+import java.util.UUID;
+import java.util.concurrent.TimeUnit;
+import java.util.stream.Collectors;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+import tools.jackson.databind.json.JsonMapper;
+import tools.jackson.databind.node.ObjectNode;
+
+/**
+ * Has an instance answer requests of its own over its own port before it says that it is ready. What comes with first use is done
+ * then: classes are loaded, machine code is compiled, kernels are chosen, memory is touched.
+ *
+ * <p>Short prompts come first. Then comes the longest that, by the time that those before it took, ends within the budget, again and
+ * again until that makes it no faster. A step that has begun is not broken off, so the end may be later by one step.
+ *
+ * <p>The requests are known by a header that nobody else can know. They have no line in the access log, and to the engine they are
+ * requests that warm up.
+ */
+final class WarmUp {
+    private static final Logger LOG = LoggerFactory.getLogger(WarmUp.class);
+    private static final JsonMapper MAPPER = JsonMapper.builder().build();
+
+    private static final String HEADER = "X-Baton-Warm-Up";
+    private static final Duration CONNECT = Duration.ofSeconds(1);
+
+    /** Hand-overs may take one part of so many of the time. */
+    private static final int HANDOVERS_SHARE = 3;
+
+    /** Tokens of prompts. */
+    private static final int[] LENGTHS = {16, 128, 512, 1024};
+
+    /** Tokens of a prompt for an instance that does not prefill. */
+    private static final int SHORT = 128;
+
+    private static final int OUTPUT = 3;
+    private static final int SEQUENCES = 4;
+
+    /** What a step with one token costs, in tokens of a prompt. */
+    private static final int STEP_COST = 16;
+
+    /** Of the time that is left, what a prompt may take by what those before it took: it mostly takes less, as they were the first. */
+    private static final double SHARE = 1.2;
+
+    /** A repetition that takes more than this share of the one before it is no faster; after so many of these there is no point in more. */
+    private static final double FASTER = 0.9;
+
+    private static final int ENOUGH = 2;
+
+    private static final String[] WORDS = {
+        "the", "of", "and", "a", "to", "in", "is", "you", "that", "it", "he", "was", "for", "on", "are", "as", "with",
+        "his", "they", "I", "at", "be", "this", "have", "from", "or", "one", "had", "by", "word", "but", "not", "what",
+        "all", "were", "we", "when", "your", "can", "said", "there", "use", "an", "each", "which", "she", "do", "how"
+    };
+
+    private final ServerConfig config;
+    private final Engine engine;
+    private final Duration budget;
+    private final int output;
+    private final int longest;
+    private final String secret = UUID.randomUUID().toString();
+    private final Random random = new Random(1);
+    /** How many prompts of which length. */
+    private final Map<Integer, Integer> computed = new TreeMap<>();
+
+    private long leastNanos = Long.MAX_VALUE;
+    /** The least that the model took for one of {@link #cost}; of the engine's thread. */
+    private volatile double modelNanos = Double.POSITIVE_INFINITY;
+
+    private volatile boolean over;
+
+    /** @param budget what it may take, in all */
+    WarmUp(ServerConfig config, Engine engine, Duration budget) {
+        this.config = config;
+        this.engine = engine;
+        this.budget = budget;
+        KvTransferConfig transfer = engine.config().kvTransfer();
+        // Prefill instances are asked for one token, and what decode instances compute themselves is short.
+        output = transfer.isProducer() && !transfer.isConsumer() ? 1 : OUTPUT;
+        longest = transfer.isConsumer() && !transfer.isProducer() ? SHORT : Integer.MAX_VALUE;
+    }
+
+    /** True if the request is one of those that warm up. */
+    boolean isOwn(HttpServerRequest request) {
+        return secret.equals(request.getHeader(HEADER));
+    }
+
+    /** True once its requests are not to be served any more. */
+    boolean isOver() {
+        return over;
+    }
+
+    /**
+     * Warms up; returns when the engine is at rest again. What goes wrong is logged, and the instance can do without.
+     *
+     * @param port that the server listens on
+     * @param settle returns when the server knows that this is over
+     * @throws EngineUnavailableException if the engine has failed, or cannot compute a prompt of one token
+     */
+    void run(int port, Runnable settle) {
+        long start = System.nanoTime();
+        long end = start + budget.toNanos();
+        PrometheusMetrics unseen =
+                new PrometheusMetrics(config.servedModelNames().getFirst());
+        unseen.onStart(
+                engine.config(),
+                engine.maxModelLen(),
+                engine.config().dtype().orElse(engine.model().dtype()),
+                engine.status().totalBlocks());
+        Optional<String> problem = Optional.empty();
+        int handovers = 0;
+        try (Engine.WarmUp warmUp = engine.warmUp(unseen.and(stopwatch()))) {
+            try {
+                handovers = warmUp.rehearseHandovers(budget.dividedBy(HANDOVERS_SHARE));
+                computeAll(port, end);
+                unseen.scrape(engine.status());
+            } catch (SocketTimeoutException e) {
+                LOG.debug("no time is left", e);
+            } catch (IOException e) {
+                problem = Optional.of(String.valueOf(e.getMessage()));
+            } finally {
+                over = true;
+                settle.run();
+            }
+        }
+        engine.status().failure().ifPresent(failure -> {
+            throw new EngineUnavailableException("The engine has failed while it warmed up: " + failure);
+        });
+        String done = String.format(
+                Locale.ROOT,
+                "warmed up in %.1f s: prompts of %s tokens%s",
+                (System.nanoTime() - start) / 1e9,
+                computed.entrySet().stream()
+                        .map(entry -> (entry.getValue() == 1 ? "" : entry.getValue() + " x ") + entry.getKey())
+                        .collect(Collectors.joining(", ")),
+                handovers == 0 ? "" : ", " + handovers + " hand-overs between stand-ins");
+        problem.ifPresentOrElse(why -> LOG.warn("{}; it ended early: {}", done, why), () -> LOG.info("{}", done));
+    }
+
+    private EngineListener stopwatch() {
+        return new EngineListener() {
+            @Override
+            public void onStepTimes(StepTimes times) {
+                long cost = times.tokens() - times.sequences() + (long) STEP_COST * times.sequences();
+                modelNanos = Math.min(modelNanos, (double) times.nanos(StepPhase.MODEL) / cost);
+            }
+        };
+    }
+
+    private void computeAll(int port, long end) throws IOException {
+        Answer smallest = ask(port, "/v1/completions", completion(1, 1), end);
+        if (smallest.status() == 500) {
+            // Nothing can be computed then.
+            throw new EngineUnavailableException("A prompt of one token cannot be computed: " + smallest.body());
+        }
+        took(1, smallest);
+        int most = Math.clamp(engine.maxModelLen() - 1 - output, 1, longest);
+        List<Integer> lengths = Arrays.stream(LENGTHS)
+                .map(length -> Math.min(length, most))
+                .distinct()
+                .boxed()
+                .toList();
+        int last = lengths.getFirst();
+        long before = compute(port, last, end);
+        boolean batched = false;
+        for (int noFaster = 0; noFaster < ENOUGH; ) {
+            Optional<Integer> next = longest(lengths, last, end);
+            if (next.isEmpty()) {
+                break;
+            }
+            int length = next.get();
+            if (length == last && length == lengths.getLast() && !batched) {
+                batched = true;
+                batch(port, lengths.getFirst(), end);
+                continue;
+            }
+            long nanos = compute(port, length, end);
+            noFaster = length > last || nanos < before * FASTER ? 0 : noFaster + 1;
+            before = nanos;
+            last = length;
+        }
+    }
+
+    /** The longest that can be computed in time, not shorter than {@code least}. */
+    private Optional<Integer> longest(List<Integer> lengths, int least, long end) {
+        double left = SHARE * (end - System.nanoTime()) - leastNanos;
+        // The engine's thread may not have told yet.
+        double each = Double.isInfinite(modelNanos) ? leastNanos : modelNanos;
+        return lengths.reversed().stream()
+                .filter(length -> length >= least && each * cost(length) <= left)
+                .findFirst();
+    }
+
+    /** What a prompt costs, in tokens of one: each token of output is a step of its own. */
+    private int cost(int tokens) {
+        return tokens - 1 + output * STEP_COST;
+    }
+
+    /** Computes a prompt of so many tokens, as clients mostly ask for it. How long that took, in nanoseconds. */
+    private long compute(int port, int tokens, long end) throws IOException {
+        ObjectNode body = completion(tokens, output);
+        if (computed.getOrDefault(tokens, 0) % 2 == 0) {
+            body.put("temperature", 0.8).put("top_p", 0.95).put("top_k", 40);
+        }
+        if (output > 1) {
+            body.put("stream", true).putObject("stream_options").put("include_usage", true);
+        }
+        if (engine.chatTemplate().isEmpty()) {
+            return took(tokens, ask(port, "/v1/completions", body, end));
+        }
+        String text = body.remove("prompt").asString();
+        body.putArray("messages").addObject().put("role", "user").put("content", text);
+        return took(tokens, ask(port, "/v1/chat/completions", body, end));
+    }
+
+    /** Computes several sequences at once, with more to say of each. */
+    private void batch(int port, int tokens, long end) throws IOException {
+        ObjectNode body = completion(tokens, output)
+                .put("n", Math.min(SEQUENCES, engine.config().maxNumSeqs()))
+                .put("temperature", 0.8)
+                .put("logprobs", 2);
+        body.putArray("stop").add("\u0000");
+        took(tokens, ask(port, "/v1/completions", body, end));
+    }
+
+    private long took(int tokens, Answer answer) throws IOException {
+        if (answer.status() != 200) {
+            throw new IOException(
+                    "a prompt of " + tokens + " tokens was answered with " + answer.status() + ": " + answer.body());
+        }
+        LOG.debug("a prompt of {} tokens took {} ms", tokens, TimeUnit.NANOSECONDS.toMillis(answer.nanos()));
+        computed.merge(tokens, 1, Integer::sum);
+        leastNanos = Math.min(leastNanos, answer.nanos());
+        return answer.nanos();
+    }
+
+    private ObjectNode completion(int tokens, int most) {
+        StringBuilder text = new StringBuilder();
+        // A word is one token or more.
+        for (int i = 0; i < tokens; i++) {
+            text.append(i == 0 ? "" : " ").append(WORDS[random.nextInt(WORDS.length)]);
+        }
+        return MAPPER.createObjectNode()
+                .put("prompt", text.toString())
+                .put("truncate_prompt_tokens", tokens)
+                .put("max_tokens", most)
+                .put("ignore_eos", true)
+                .put("temperature", 0);
+    }
+
+    private record Answer(int status, String body, long nanos) {}
+
+    /** Sends a request and reads all of its answer, in the way that needs least beside the server. */
+    private Answer ask(int port, String path, ObjectNode json, long end) throws IOException {
+        byte[] body = MAPPER.writeValueAsBytes(json);
+        StringBuilder head = new StringBuilder("POST " + path + " HTTP/1.1\r\nHost: localhost\r\n")
+                .append("Content-Type: application/json\r\nConnection: close\r\nContent-Length: ")
+                .append(body.length)
+                .append("\r\n" + HEADER + ": ")
+                .append(secret);
+        config.apiKey()
+                .ifPresent(key -> head.append("\r\nAuthorization: Bearer ").append(key));
+        long start = System.nanoTime();
+        try (Socket socket = new Socket()) {
+            socket.connect(new InetSocketAddress(reachable(), port), (int) CONNECT.toMillis());
+            socket.getOutputStream().write(head.append("\r\n\r\n").toString().getBytes(StandardCharsets.UTF_8));
+            socket.getOutputStream().write(body);
+            String answer = readAll(socket, end);
+            int bodyStart = answer.indexOf("\r\n\r\n");
+            if (!answer.startsWith("HTTP/1.1 ") || bodyStart < 0) {
+                throw new IOException("a connection to this server ended without an answer");
+            }
+            int status = Integer.parseInt(answer.substring(9, 12));
+            return new Answer(status, answer.substring(bodyStart).strip(), System.nanoTime() - start);
+        }
+    }
+
+    private static String readAll(Socket socket, long end) throws IOException {
+        ByteArrayOutputStream answer = new ByteArrayOutputStream();
+        byte[] buffer = new byte[16 << 10];
+        InputStream in = socket.getInputStream();
+        for (int read = 0; read >= 0; read = in.read(buffer)) {
+            answer.write(buffer, 0, read);
+            socket.setSoTimeout((int) Math.max(1, TimeUnit.NANOSECONDS.toMillis(end - System.nanoTime())));
+        }
+        return answer.toString(StandardCharsets.UTF_8);
+    }
+
+    /** Where the server listens, as one of this host gets there. */
+    private InetAddress reachable() throws IOException {
+        InetAddress address = InetAddress.getByName(config.host());
+        return address.isAnyLocalAddress() ? InetAddress.getLoopbackAddress() : address;
+    }
+}

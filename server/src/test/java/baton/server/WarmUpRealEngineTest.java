@@ -1,0 +1,117 @@
+package baton.server;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.engine.EngineConfig;
+import baton.engine.LocalEngine;
+import baton.kv.DType;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.List;
+import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.function.UnaryOperator;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
+
+/** What a warm-up leaves behind: nothing. The real tiny model behind the real server. */
+class WarmUpRealEngineTest {
+    /** Instances that can do little. */
+    enum Narrow implements UnaryOperator<EngineConfig.Builder> {
+        ONE_SEQUENCE {
+            @Override
+            public EngineConfig.Builder apply(EngineConfig.Builder config) {
+                return config.maxNumSeqs(1).maxWaiting(1);
+            }
+        },
+        NO_LONGER_THAN_A_FEW_TOKENS {
+            @Override
+            public EngineConfig.Builder apply(EngineConfig.Builder config) {
+                return config.maxModelLen(5).numBlocks(1);
+            }
+        },
+        NO_LONGER_THAN_ONE_TOKEN {
+            @Override
+            public EngineConfig.Builder apply(EngineConfig.Builder config) {
+                return config.maxModelLen(1).numBlocks(1);
+            }
+        },
+        IN_SMALL_CHUNKS {
+            @Override
+            public EngineConfig.Builder apply(EngineConfig.Builder config) {
+                return config.maxNumSeqs(2).maxNumBatchedTokens(7).enablePrefixCaching(false);
+            }
+        }
+    }
+
+    @Test
+    void nothingIsCountedOrKept() throws Exception {
+        List<String> accessLog = new CopyOnWriteArrayList<>();
+        PrometheusMetrics metrics = new PrometheusMetrics(ServerFixture.MODEL);
+        try (LocalEngine engine = LocalEngine.start(config().build(), metrics);
+                ApiServer server = start(engine, metrics, accessLog)) {
+            server.warmUp();
+            assertThat(engine.status().isAtRest()).isTrue();
+            assertThat(engine.status().usedBlocks()).isZero();
+            String text = new String(metrics.scrape(engine.status()), StandardCharsets.UTF_8);
+            assertThat(counted(text)).as("series that moved").isEmpty();
+            assertThat(accessLog).isEmpty();
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void anInstanceThatCanDoLittleIsReadyAllTheSame(Narrow narrow) throws Exception {
+        PrometheusMetrics metrics = new PrometheusMetrics(ServerFixture.MODEL);
+        try (LocalEngine engine = LocalEngine.start(narrow.apply(config()).build(), metrics);
+                ApiServer server = start(engine, metrics, new CopyOnWriteArrayList<>())) {
+            server.warmUp();
+            assertThat(engine.status().usedBlocks()).isZero();
+            assertThat(counted(new String(metrics.scrape(engine.status()), StandardCharsets.UTF_8)))
+                    .isEmpty();
+        }
+    }
+
+    @Test
+    void withNoTimeAtAllItIsReadyToo() throws Exception {
+        PrometheusMetrics metrics = new PrometheusMetrics(ServerFixture.MODEL);
+        try (LocalEngine engine = LocalEngine.start(config().build(), metrics);
+                ApiServer server = ApiServer.start(
+                        ServerConfig.of(ServerFixture.MODEL)
+                                .port(0)
+                                .warmUp(Duration.ofNanos(1))
+                                .build(),
+                        engine,
+                        metrics)) {
+            server.warmUp();
+            assertThat(engine.status().usedBlocks()).isZero();
+        }
+    }
+
+    private static EngineConfig.Builder config() {
+        return EngineConfig.of(FakeEngine.MODEL).dtype(DType.F32).numBlocks(256).threads(1);
+    }
+
+    private static ApiServer start(LocalEngine engine, PrometheusMetrics metrics, List<String> accessLog) {
+        return ApiServer.start(
+                ServerConfig.of(ServerFixture.MODEL)
+                        .port(0)
+                        .apiKey("secret")
+                        .accessLog(accessLog::add)
+                        .warmUp(Duration.ofSeconds(2))
+                        .build(),
+                engine,
+                metrics);
+    }
+
+    /** Series other than of what is so by configuration, that are not zero. */
+    private static List<String> counted(String metrics) {
+        return metrics.lines()
+                .filter(line -> !line.startsWith("#")
+                        && !line.startsWith("vllm:cache_config_info")
+                        && !line.startsWith("baton:kv_blocks_total")
+                        && !line.endsWith(" 0.0")
+                        && !line.endsWith(" 0"))
+                .toList();
+    }
+}
