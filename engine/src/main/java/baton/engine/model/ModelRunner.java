@@ -17,6 +17,11 @@ public interface ModelRunner extends AutoCloseable {
 
     ModelFingerprint fingerprint();
 
+    /** What it computes with and why, one line each; empty if there is no choice. */
+    default List<String> kernels() {
+        return List.of();
+    }
+
     /** The cache that {@link #forward} reads and writes. */
     KvCache cache();
 

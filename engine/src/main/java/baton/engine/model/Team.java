@@ -1,5 +1,6 @@
 package baton.engine.model;
 
+import baton.engine.kernel.ParallelFor;
 import java.lang.foreign.Arena;
 import java.lang.foreign.FunctionDescriptor;
 import java.lang.foreign.Linker;
@@ -25,7 +26,7 @@ import org.slf4j.LoggerFactory;
  * @see <a href="https://gcc.gnu.org/onlinedocs/libgomp/Implementing-PARALLEL-construct.html">what a compiler makes of
  *     {@code #pragma omp parallel}</a>
  */
-final class Team {
+final class Team implements ParallelFor {
     private static final Logger LOG = LoggerFactory.getLogger(Team.class);
 
     private static final Linker LINKER = Linker.nativeLinker();
@@ -66,29 +67,13 @@ final class Team {
         }
     }
 
-    /** How many threads there are. */
-    int size() {
+    @Override
+    public int size() {
         return size;
     }
 
-    /** A part of a loop. */
-    @FunctionalInterface
-    interface Work {
-        /**
-         * Does what is to be done for {@code first} and on, up to {@code end}, which is not among them.
-         *
-         * @param member who does it, from 0; one thread at a time
-         */
-        void accept(int member, int first, int end);
-    }
-
-    /**
-     * Does the work for 0 to {@code count}, by all threads if it is more than one piece.
-     *
-     * @param piece how many are taken at once
-     * @throws IllegalStateException if a piece failed, with a failure as its cause; others were perhaps not done
-     */
-    void share(int count, int piece, Work work) {
+    @Override
+    public void share(int count, int piece, Work work) {
         Loop shared = new Loop(count, piece, work);
         if (size == 1 || count <= piece) {
             shared.take();

@@ -10,9 +10,13 @@ import java.util.List;
 import java.util.OptionalInt;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.FutureTask;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /** Makes model runners of checkpoints. */
 public final class TorchModels {
+    private static final Logger LOG = LoggerFactory.getLogger(TorchModels.class);
+
     private TorchModels() {}
 
     /** The same without quantisation. */
@@ -108,6 +112,8 @@ public final class TorchModels {
         }
         List<Shard> shards = Shard.of(config, tensorParallelSize, pipelineParallelSize);
         int threadCount = LibTorch.load(threads);
+        KernelChoice choice = KernelChoice.here(config, dtype, quantization);
+        LOG.info("kernels: {}", String.join("; ", choice.reasons()));
         // Another type of computation and quantised weights give other keys and values, as another model does.
         ModelFingerprint fingerprint = checkpoint
                 .fingerprint()
@@ -123,6 +129,7 @@ public final class TorchModels {
                             fingerprint,
                             dtype,
                             quantization,
+                            choice,
                             shard,
                             collective.member(shard),
                             shard.config().kvLayout(blockSize, cacheDtype),
