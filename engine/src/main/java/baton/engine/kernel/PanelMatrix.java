@@ -13,9 +13,9 @@ import java.util.List;
  * of both.
  *
  * Products. Few rows take the weights as they are: each is read once, at the memory's speed, and becomes fp32 in registers. Many rows
- * go block by block, as large as stays in the second cache; weights become fp32 once for a block, so many inputs at a time that they stay in the first
- * cache together with the rows' elements. See K. Goto and R. van de Geijn, "Anatomy of High-Performance Matrix Multiplication", ACM
- * TOMS 34(3), 2008. Sums of a block's rows are kept in a tile of the thread's own until all inputs are taken.
+ * go block by block, and of the inputs some at a time: weights become fp32 once for a block and stay in the first cache, while the rows' elements,
+ * which some panels use one after the other, stay in the second. See K. Goto and R. van de Geijn, "Anatomy of High-Performance Matrix
+ * Multiplication", ACM TOMS 34(3), 2008. Sums are kept in tiles of the thread's own until all inputs are taken.
  */
 
 /**
@@ -23,13 +23,11 @@ import java.util.List;
  * outputs]. Used by one thread at a time, which calls others.
  */
 public final class PanelMatrix {
-    /** Bytes of a block of rows. */
-    private static final long BLOCK_BYTES = 1L << 20;
+    /** Rows of a block, in groups that are multiplied together. */
+    private static final int BLOCK_GROUPS = 18;
 
-    /** Of {@link Kernels#productRows}. */
-    private static final int LEAST_GROUPS = 4;
-
-    private static final int MOST_GROUPS = 18;
+    /** Panels that use the same rows one after the other. */
+    private static final int TOGETHER = 8;
 
     /** Inputs whose weights are fp32 at a time. */
     private static final int EXPANDED_INPUTS = 256;
@@ -58,10 +56,14 @@ public final class PanelMatrix {
         public Scratch(Kernels kernels, int threads, Arena arena) {
             long width = kernels.panelWidth() * (long) Float.BYTES;
             for (int i = 0; i < threads; i++) {
-                // Twice: the last panel's columns are finished in the second half.
-                tiles.add(arena.allocate(2L * MOST_GROUPS * kernels.productRows() * width, 64));
+                // One more: the last panel's columns are finished there.
+                tiles.add(arena.allocate((TOGETHER + 1) * tileBytes(kernels), 64));
                 expanded.add(arena.allocate(EXPANDED_INPUTS * width, 64));
             }
+        }
+
+        private static long tileBytes(Kernels kernels) {
+            return (long) BLOCK_GROUPS * kernels.productRows() * kernels.panelWidth() * Float.BYTES;
         }
     }
 
@@ -133,33 +135,30 @@ public final class PanelMatrix {
             return;
         }
         int group = kernels.productRows();
-        boolean direct = count <= DIRECT_GROUPS * group || type == WeightType.FP32 && count <= MOST_GROUPS * group;
-        int blockRows = direct ? count : blockRows(count, group);
-        int blocks = Math.ceilDiv(count, blockRows);
-        int tasks = blocks * panelCount;
-        int piece = Math.clamp(panelCount / (threads.size() * PIECES_PER_THREAD), 1, PIECES_PER_THREAD);
-        threads.share(tasks, piece, (member, first, end) -> {
-            MemorySegment tile = scratch.tiles.get(member);
+        boolean direct = count <= DIRECT_GROUPS * group;
+        int together = direct ? 1 : Math.clamp(panelCount / (2L * threads.size()), 1, TOGETHER);
+        int blocks = Math.ceilDiv(count, BLOCK_GROUPS * group);
+        int blockRows = blocks == 1 ? count : Math.ceilDiv(Math.ceilDiv(count, blocks), group) * group;
+        int columns = Math.ceilDiv(panelCount, together);
+        int piece = direct ? Math.clamp(panelCount / (threads.size() * PIECES_PER_THREAD), 1, PIECES_PER_THREAD) : 1;
+        threads.share(Math.ceilDiv(count, blockRows) * columns, piece, (member, first, end) -> {
+            MemorySegment tiles = scratch.tiles.get(member);
             for (int task = first; task < end; task++) {
-                int row = task / panelCount * blockRows;
-                int panel = task % panelCount;
+                int row = task / columns * blockRows;
+                int panel = task % columns * together;
                 int some = Math.min(blockRows, count - row);
+                int panels = Math.min(together, panelCount - panel);
                 long from = rows.address() + row * rowStride;
                 if (direct) {
-                    direct(from, rowStride, some, panel, tile.address());
+                    direct(from, rowStride, some, panel, tiles.address());
                 } else {
-                    expanded(from, rowStride, some, panel, tile.address(), member);
+                    expanded(from, rowStride, some, panel, panels, tiles.address(), member);
                 }
-                finish(finish, panel, tile, some, out, row * outStride, outStride);
+                for (int i = 0; i < panels; i++) {
+                    finish(finish, panel + i, tiles, i, some, out, row * outStride, outStride);
+                }
             }
         });
-    }
-
-    private int blockRows(int count, int group) {
-        long fitting = BLOCK_BYTES / ((long) inputs * Float.BYTES) / group;
-        int groups = Math.clamp(fitting, LEAST_GROUPS, MOST_GROUPS);
-        int blocks = Math.ceilDiv(count, groups * group);
-        return Math.ceilDiv(Math.ceilDiv(count, blocks), group) * group;
     }
 
     private void direct(long from, long rowStride, int rows, int panel, long tile) {
@@ -176,22 +175,26 @@ public final class PanelMatrix {
         }
     }
 
-    private void expanded(long from, long rowStride, int rows, int panel, long tile, int member) {
-        long rowBytes = (long) kernels.panelWidth() * type.bytes();
-        long weights = panels.address() + panel * panelBytes;
+    private void expanded(
+            long from, long rowStride, int rows, int firstPanel, int panelsTogether, long tiles, int member) {
+        long inputBytes = (long) kernels.panelWidth() * type.bytes();
         for (int input = 0; input < inputs; input += EXPANDED_INPUTS) {
             int some = Math.min(EXPANDED_INPUTS, inputs - input);
-            long chunk = weights + input * rowBytes;
-            if (type != WeightType.FP32) {
-                long place = scratch.expanded.get(member).address();
-                kernels.expand(type, chunk, place, some, type == WeightType.INT8 ? scalesOf(panel) : 0);
-                chunk = place;
-            }
-            long a = from + (long) input * Float.BYTES;
-            if (input == 0) {
-                kernels.product(WeightType.FP32, a, rowStride, chunk, some, tile, rows);
-            } else {
-                kernels.addProduct(a, rowStride, chunk, some, tile, rows);
+            long elements = from + (long) input * Float.BYTES;
+            for (int i = 0; i < panelsTogether; i++) {
+                int panel = firstPanel + i;
+                long weights = panels.address() + panel * panelBytes + input * inputBytes;
+                if (type != WeightType.FP32) {
+                    long place = scratch.expanded.get(member).address();
+                    kernels.expand(type, weights, place, some, type == WeightType.INT8 ? scalesOf(panel) : 0);
+                    weights = place;
+                }
+                long tile = tiles + i * Scratch.tileBytes(kernels);
+                if (input == 0) {
+                    kernels.product(WeightType.FP32, elements, rowStride, weights, some, tile, rows);
+                } else {
+                    kernels.addProduct(elements, rowStride, weights, some, tile, rows);
+                }
             }
         }
     }
@@ -200,22 +203,31 @@ public final class PanelMatrix {
         return scales.address() + (long) panel * kernels.panelWidth() * Float.BYTES;
     }
 
+    /** @param index of the panel's tile */
     private void finish(
-            Finish finish, int panel, MemorySegment tile, int rows, MemorySegment out, long start, long outStride) {
+            Finish finish,
+            int panel,
+            MemorySegment tiles,
+            int index,
+            int rows,
+            MemorySegment out,
+            long start,
+            long outStride) {
         int width = kernels.panelWidth();
         long column = (long) panel * width * Float.BYTES;
+        long tile = tiles.address() + index * Scratch.tileBytes(kernels);
         int columns = Math.min(width, outputs - panel * width);
         if (columns == width) {
-            kernels.finish(finish, tile.address(), out.address() + start + column, outStride, rows);
+            kernels.finish(finish, tile, out.address() + start + column, outStride, rows);
             return;
         }
         long bytes = (long) columns * Float.BYTES;
         long stride = (long) width * Float.BYTES;
-        MemorySegment whole = tile.asSlice(tile.byteSize() / 2);
+        MemorySegment whole = tiles.asSlice(TOGETHER * Scratch.tileBytes(kernels));
         for (int row = 0; row < rows; row++) {
             MemorySegment.copy(out, start + row * outStride + column, whole, row * stride, bytes);
         }
-        kernels.finish(finish, tile.address(), whole.address(), stride, rows);
+        kernels.finish(finish, tile, whole.address(), stride, rows);
         for (int row = 0; row < rows; row++) {
             MemorySegment.copy(whole, row * stride, out, start + row * outStride + column, bytes);
         }
