@@ -97,10 +97,41 @@ public final class TorchModels {
             int pipelineParallelSize,
             boolean mappable)
             throws IOException {
-        ModelConfig config = checkpoint.config();
         if (dtype == DType.F16) {
             throw ConfigException.unsupported("dtype", dtype.torchName(), "bfloat16, float32");
         }
+        KernelChoice choice = KernelChoice.here(checkpoint.config(), dtype, quantization);
+        LOG.info("kernels: {}", String.join("; ", choice.reasons()));
+        return load(
+                checkpoint,
+                dtype,
+                quantization,
+                choice,
+                cacheDtype,
+                blockSize,
+                blocks,
+                threads,
+                maxPositions,
+                tensorParallelSize,
+                pipelineParallelSize,
+                mappable);
+    }
+
+    static ModelRanks load(
+            Checkpoint checkpoint,
+            DType dtype,
+            Quantization quantization,
+            KernelChoice choice,
+            DType cacheDtype,
+            int blockSize,
+            int blocks,
+            OptionalInt threads,
+            int maxPositions,
+            int tensorParallelSize,
+            int pipelineParallelSize,
+            boolean mappable)
+            throws IOException {
+        ModelConfig config = checkpoint.config();
         if (cacheDtype == DType.F16) {
             throw ConfigException.unsupported("kv_cache_dtype", cacheDtype.torchName(), "auto, bfloat16, float32");
         }
@@ -112,8 +143,6 @@ public final class TorchModels {
         }
         List<Shard> shards = Shard.of(config, tensorParallelSize, pipelineParallelSize);
         int threadCount = LibTorch.load(threads);
-        KernelChoice choice = KernelChoice.here(config, dtype, quantization);
-        LOG.info("kernels: {}", String.join("; ", choice.reasons()));
         // Another type of computation and quantised weights give other keys and values, as another model does.
         ModelFingerprint fingerprint = checkpoint
                 .fingerprint()
