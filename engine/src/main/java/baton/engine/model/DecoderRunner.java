@@ -58,7 +58,6 @@ final class DecoderRunner implements ModelRunner {
     private final KvLayout layout;
     private final KvCache cache;
     private final int maxPositions;
-    private final int threads;
     private final DType activations;
     private final ScalarType type;
 
@@ -82,7 +81,6 @@ final class DecoderRunner implements ModelRunner {
             ModelFingerprint fingerprint,
             KvCache cache,
             int maxPositions,
-            int threads,
             KernelChoice choice,
             ModelKernels kernels,
             Arena arena,
@@ -95,7 +93,6 @@ final class DecoderRunner implements ModelRunner {
         this.cache = cache;
         this.layout = cache.layout();
         this.maxPositions = maxPositions;
-        this.threads = threads;
         this.activations = kernels.activations();
         this.type = LibTorch.scalarType(activations);
         this.kernels = kernels;
@@ -146,7 +143,7 @@ final class DecoderRunner implements ModelRunner {
             List<String> names = IntStream.range(firstLayer, firstLayer + layout.layers())
                     .mapToObj("model.layers.%d.self_attn.attn"::formatted)
                     .toList();
-            ModelKernels kernels = choice.make(dtype, quantization, new Team(threads, arena), arena, owned);
+            ModelKernels kernels = choice.make(dtype, quantization, threads, arena, owned);
             Weights weights = Weights.load(
                     checkpoint, shard, dtype, kernels, maxPositions, arena, owned, first.map(each -> each.weights));
             return new DecoderRunner(
@@ -155,7 +152,6 @@ final class DecoderRunner implements ModelRunner {
                     fingerprint,
                     new KvCache(pool, layout, blocks, names, shared.map(MappableMemory::file)),
                     maxPositions,
-                    threads,
                     choice,
                     kernels,
                     arena,
@@ -217,7 +213,7 @@ final class DecoderRunner implements ModelRunner {
     private Logits compute(Batch batch, LayerHooks hooks) {
         if (threadConfigured != Thread.currentThread().threadId()) {
             // OpenMP keeps the number by calling thread.
-            torch.set_num_threads(threads);
+            torch.set_num_threads(kernels.torchThreads());
             threadConfigured = Thread.currentThread().threadId();
         }
         try (InferenceMode _ = new InferenceMode(true);
@@ -276,6 +272,7 @@ final class DecoderRunner implements ModelRunner {
         }
         closed = true;
         attention.close();
+        kernels.close();
         owned.close();
         logitsArena.close();
         arena.close();

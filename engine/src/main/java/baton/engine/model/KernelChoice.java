@@ -1,6 +1,7 @@
 package baton.engine.model;
 
 import baton.engine.kernel.Kernels;
+import baton.engine.kernel.ThreadTeam;
 import baton.engine.model.Weights.Owned;
 import baton.kv.ConfigException;
 import baton.kv.DType;
@@ -171,11 +172,16 @@ public record KernelChoice(Kind kind, List<String> reasons) {
     }
 
     /** The kernels of one rank. */
-    ModelKernels make(DType dtype, Quantization quantization, Team team, Arena arena, Owned owned) {
+    ModelKernels make(DType dtype, Quantization quantization, int threads, Arena arena, Owned owned) {
         return switch (kind) {
-            case AMX, LIBTORCH -> new TorchKernels(dtype, quantization, team, arena, owned);
-            case AVX512 -> new PanelKernels(Kernels.of(Width.ZMM), dtype, quantization, team, arena, owned);
-            case AVX2 -> new PanelKernels(Kernels.of(Width.YMM), dtype, quantization, team, arena, owned);
+            case AMX, LIBTORCH -> new TorchKernels(dtype, quantization, new Team(threads, arena), arena, owned);
+            case AVX512 -> panels(Width.ZMM, dtype, quantization, threads, arena, owned);
+            case AVX2 -> panels(Width.YMM, dtype, quantization, threads, arena, owned);
         };
+    }
+
+    private static ModelKernels panels(
+            Width width, DType dtype, Quantization quantization, int threads, Arena arena, Owned owned) {
+        return new PanelKernels(Kernels.of(width), dtype, quantization, new ThreadTeam(threads), arena, owned);
     }
 }

@@ -10,9 +10,12 @@ import org.bytedeco.pytorch.Tensor;
  * What a rank of a model is computed with. {@link KernelChoice} says which are taken; what they make is used together. Used by one
  * thread, which calls others.
  */
-sealed interface ModelKernels permits TorchKernels, PanelKernels {
+sealed interface ModelKernels extends AutoCloseable permits TorchKernels, PanelKernels {
     /** Type of activations: of hidden states, queries and so on. */
     DType activations();
+
+    /** Threads that LibTorch's operators take. */
+    int torchThreads();
 
     /** A number of rows to compute rounded up, if each new number of rows costs something. */
     int padded(int rows);
@@ -47,6 +50,10 @@ sealed interface ModelKernels permits TorchKernels, PanelKernels {
 
     /** @param reach by layer, how many positions a token attends to */
     Attention attention(ModelConfig config, KvCache cache, int[] reach);
+
+    /** Ends threads of its own. What it has made is freed with the arena and the objects that it was given. */
+    @Override
+    void close();
 
     /** Divides heads by their root mean square, and multiplies them by weights: {@code x / sqrt(mean(x * x) + eps) * weight}. */
     @FunctionalInterface

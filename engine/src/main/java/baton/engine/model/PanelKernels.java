@@ -5,6 +5,7 @@ import baton.engine.kernel.PagedAttention;
 import baton.engine.kernel.PagedAttention.Span;
 import baton.engine.kernel.PanelMatrix;
 import baton.engine.kernel.RowKernels;
+import baton.engine.kernel.ThreadTeam;
 import baton.engine.kernel.WeightType;
 import baton.engine.model.Batch.Chunk;
 import baton.engine.model.Batch.Group;
@@ -32,14 +33,14 @@ final class PanelKernels implements ModelKernels {
     private final Kernels kernels;
     private final DType dtype;
     private final WeightType weightType;
-    private final Team team;
+    private final ThreadTeam team;
     private final Arena arena;
     private final Owned owned;
     private final PanelMatrix.Scratch scratch;
     private final RowKernels rowKernels;
 
     /** @param dtype of weights that are not quantised */
-    PanelKernels(Kernels kernels, DType dtype, Quantization quantization, Team team, Arena arena, Owned owned) {
+    PanelKernels(Kernels kernels, DType dtype, Quantization quantization, ThreadTeam team, Arena arena, Owned owned) {
         this.kernels = kernels;
         this.dtype = dtype;
         this.weightType = switch (quantization) {
@@ -56,6 +57,12 @@ final class PanelKernels implements ModelKernels {
     @Override
     public DType activations() {
         return DType.F32;
+    }
+
+    /** LibTorch's operators have little to do, and threads of theirs would spin beside those of the kernels. */
+    @Override
+    public int torchThreads() {
+        return 1;
     }
 
     @Override
@@ -149,6 +156,11 @@ final class PanelKernels implements ModelKernels {
                 return batch.slot(first + row);
             }
         });
+    }
+
+    @Override
+    public void close() {
+        team.close();
     }
 
     @Override

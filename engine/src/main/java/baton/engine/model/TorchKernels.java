@@ -50,6 +50,11 @@ final class TorchKernels implements ModelKernels {
     }
 
     @Override
+    public int torchThreads() {
+        return team.size();
+    }
+
+    @Override
     public int padded(int rows) {
         return Batch.padded(rows);
     }
@@ -119,6 +124,9 @@ final class TorchKernels implements ModelKernels {
             }
         });
     }
+
+    @Override
+    public void close() {}
 
     @Override
     public Attention attention(ModelConfig config, KvCache cache, int[] reach) {

@@ -92,7 +92,8 @@ class GoldenTest {
 
     /** Those that are not chosen on this processor too: a few prompts, at once and in chunks. */
     @ParameterizedTest(name = "{0}, {1}")
-    @CsvSource({"AMX, BF16", "AVX512, BF16", "AVX512, F32", "AVX2, BF16", "AVX2, F32", "LIBTORCH, F32", "LIBTORCH, BF16"})
+    @CsvSource({"AMX, BF16", "AVX512, BF16", "AVX512, F32", "AVX2, BF16", "AVX2, F32", "LIBTORCH, F32", "LIBTORCH, BF16"
+    })
     void greedyTokensOfAllKernels(Kind kind, DType dtype) throws IOException {
         ModelKernelsOf.requireProcessor(kind);
         List<Golden> few = goldens.stream()

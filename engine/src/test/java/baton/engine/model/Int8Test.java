@@ -52,8 +52,7 @@ class Int8Test {
         try (PointerScope _ = new PointerScope();
                 Arena arena = Arena.ofShared();
                 Owned owned = new Owned()) {
-            ModelKernels kernels = new KernelChoice(kind, List.of())
-                    .make(dtype, Quantization.INT8, new Team(1, arena), arena, owned);
+            ModelKernels kernels = new KernelChoice(kind, List.of()).make(dtype, Quantization.INT8, 1, arena, owned);
             ScalarType type = LibTorch.scalarType(kernels.activations());
             double resolution = kernels.activations() == DType.F32 ? 1e-6 : 1 / 256.0;
             float[] matrix = random(random, outputs * inputs, 0.02);
