@@ -67,4 +67,11 @@ class MappableMemoryTest {
                     .hasMessageContaining("cannot open");
         }
     }
+
+    @Test
+    void itIsThereOnLinuxOnly() {
+        assertThat(MappableMemory.whyNone(Platform.of("Linux", "aarch64"))).isEmpty();
+        assertThat(MappableMemory.whyNone(Platform.of("Mac OS X", "aarch64")))
+                .hasValueSatisfying(why -> assertThat(why).contains("macosx-arm64"));
+    }
 }

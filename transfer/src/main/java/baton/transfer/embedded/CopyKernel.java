@@ -1,6 +1,7 @@
 package baton.transfer.embedded;
 
 import baton.transfer.Digests;
+import baton.transfer.Platform;
 import baton.transfer.embedded.Copier.Copy;
 import java.io.IOException;
 import java.io.UncheckedIOException;
@@ -78,8 +79,9 @@ final class CopyKernel {
     }
 
     private static Optional<CopyKernel> load() {
-        if (!System.getProperty("os.arch").equals("amd64") || !processorHas(FLAGS)) {
-            LOG.debug("memory is copied by Java: no x86-64 processor with {}", FLAGS);
+        Platform platform = Platform.current();
+        if (!platform.isLinux() || !platform.isX86() || !processorHas(FLAGS)) {
+            LOG.info("memory is copied by Java: {} here, machine code takes linux-x86_64 with {}", platform, FLAGS);
             return Optional.empty();
         }
         try {
