@@ -17,6 +17,7 @@ import baton.kv.DType;
 import baton.kv.JsonFields;
 import baton.kv.Ticker;
 import baton.kv.connector.KvConnectors;
+import baton.transfer.MappableMemory;
 import java.io.IOException;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -203,7 +204,8 @@ public final class LocalEngine implements Engine {
                     maxModelLen,
                     tensorSize,
                     pipelineSize,
-                    config.kvTransfer().connector().isPresent());
+                    config.kvTransfer().connector().isPresent()
+                            && MappableMemory.whyNone().isEmpty());
             made.add(ranks);
             LocalEngine engine = new LocalEngine(
                     config, maxModelLen, checkpoint, tokenizer, chatTemplate, ranks, listener, Ticker.system());

@@ -14,7 +14,7 @@ import java.util.Set;
  *
  * @param flags those that all cores have; empty where the system does not tell
  */
-public record Processor(String architecture, String name, Set<String> flags) {
+public record Processor(Platform platform, String name, Set<String> flags) {
     private static final Path CPUINFO = Path.of("/proc/cpuinfo");
 
     public Processor {
@@ -23,16 +23,19 @@ public record Processor(String architecture, String name, Set<String> flags) {
 
     /** The one that this process runs on. */
     public static Processor current() {
-        String architecture = System.getProperty("os.arch");
+        Platform platform = Platform.current();
+        if (!platform.isLinux()) {
+            return new Processor(platform, "unknown", Set.of());
+        }
         try {
-            return of(architecture, Files.readAllLines(CPUINFO));
+            return of(platform, Files.readAllLines(CPUINFO));
         } catch (IOException | UncheckedIOException _) {
-            return new Processor(architecture, "unknown", Set.of());
+            return new Processor(platform, "unknown", Set.of());
         }
     }
 
     /** @param cpuinfo lines of Linux' {@code /proc/cpuinfo} */
-    static Processor of(String architecture, List<String> cpuinfo) {
+    static Processor of(Platform platform, List<String> cpuinfo) {
         Optional<Set<String>> common = cpuinfo.stream()
                 .filter(line -> line.startsWith("flags"))
                 .map(line -> (Set<String>) new HashSet<>(List.of(line.split("[\\s:]+"))))
@@ -45,11 +48,11 @@ public record Processor(String architecture, String name, Set<String> flags) {
                 .map(line -> line.substring(line.indexOf(':') + 1).strip())
                 .findFirst()
                 .orElse("unknown");
-        return new Processor(architecture, name, common.orElse(Set.of()));
+        return new Processor(platform, name, common.orElse(Set.of()));
     }
 
     /** Whether it is an x86-64 processor, all cores of which have these instruction sets. */
     public boolean has(String... sets) {
-        return architecture.equals("amd64") && flags.containsAll(List.of(sets));
+        return platform.isX86() && flags.containsAll(List.of(sets));
     }
 }

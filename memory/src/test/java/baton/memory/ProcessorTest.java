@@ -9,7 +9,7 @@ class ProcessorTest {
     @Test
     void instructionSetsAreThoseThatAllCoresHave() {
         Processor processor = Processor.of(
-                "amd64",
+                Platform.of("Linux", "amd64"),
                 List.of(
                         "processor\t: 0",
                         "model name\t: Some Processor @ 2 GHz",
@@ -24,8 +24,10 @@ class ProcessorTest {
 
     @Test
     void anArchitectureWithoutFlagsHasNone() {
-        assertThat(Processor.of("aarch64", List.of("Features\t: fp asimd")).has("avx2"))
+        assertThat(Processor.of(Platform.of("Linux", "aarch64"), List.of("Features\t: fp asimd"))
+                        .has("avx2"))
                 .isFalse();
-        assertThat(Processor.of("aarch64", List.of()).name()).isEqualTo("unknown");
+        assertThat(Processor.of(Platform.of("Linux", "aarch64"), List.of()).name())
+                .isEqualTo("unknown");
     }
 }

@@ -1,6 +1,7 @@
 package baton.transfer.embedded;
 
 import baton.memory.MachineCode;
+import baton.memory.Platform;
 import baton.memory.Processor;
 import baton.transfer.Digests;
 import baton.transfer.embedded.Copier.Copy;
@@ -68,7 +69,10 @@ final class CopyKernel {
 
     private static Optional<CopyKernel> load() {
         if (!Processor.current().has(INSTRUCTION_SETS)) {
-            LOG.debug("memory is copied by Java: no x86-64 processor with {}", String.join(", ", INSTRUCTION_SETS));
+            LOG.info(
+                    "memory is copied by Java: {} here, machine code takes linux-x86_64 with {}",
+                    Platform.current(),
+                    String.join(", ", INSTRUCTION_SETS));
             return Optional.empty();
         }
         try {
