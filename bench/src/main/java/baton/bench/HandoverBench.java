@@ -86,6 +86,7 @@ public record HandoverBench(
     private static final int WARM = 0;
 
     private static final int DEADLINE_SECONDS = 300;
+    private static final Duration WRITING_DEADLINE = Duration.ofSeconds(DEADLINE_SECONDS);
     /** What the other process says to us begins with it; what else it prints does not count. */
     private static final String SAYS = "handover ";
 
@@ -133,7 +134,7 @@ public record HandoverBench(
             leftOut.add(tooShort(random));
         } else if (random1b) {
             reports.addAll(
-                    EngineBench.withRandomCheckpoint(random, progress, directory -> measure(directory, leftOut)));
+                    RandomModel.with(random, WRITING_DEADLINE, progress, directory -> measure(directory, leftOut)));
         }
         if (reports.isEmpty()) {
             throw new ConfigException(
