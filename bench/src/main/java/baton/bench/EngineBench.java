@@ -155,7 +155,7 @@ public record EngineBench(
                 config.parameters(),
                 config.dtype(),
                 quantization,
-                List.of(),
+                runner.kernels(),
                 forward.prefills(),
                 forward.decodes(),
                 Optional.empty());
