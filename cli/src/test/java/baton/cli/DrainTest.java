@@ -24,7 +24,7 @@ class DrainTest {
 
     @Test
     void whatRunsIsFinishedAndWhatComesIsRefused() throws Exception {
-        Instance instance = INSTANCES.serve("drained");
+        Instance instance = INSTANCES.serve("drained", "--shutdown-timeout", "120");
         // Sixteen long answers in one: it does not end before the test has looked.
         HttpResponse<InputStream> answer = instance.stream(
                 "/v1/completions",
