@@ -141,7 +141,7 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
 
         private void prefill(int tokens) throws IOException {
             String what = "prefill " + tokens;
-            Turns turns = new Turns(1, (_, answers) -> answers.getFirst().secondsToFirst());
+            Turns turns = new Turns(1, 1, (_, answers) -> answers.getFirst().secondsToFirst());
             if (!begin(what, tokens * secondsPerToken)) {
                 return;
             }
@@ -163,13 +163,13 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
             int most = Math.min(MOST_OUTPUT, prompts.maxPositions() - context);
             Supplier<List<JsonNode>> prompt =
                     () -> Stream.generate(() -> prompt(context)).limit(requests).toList();
-            Turns turns = new Turns(Math.min(LEAST_OUTPUT, most), this::secondsPerStep);
+            Turns turns = new Turns(Math.min(LEAST_OUTPUT, most), most, this::secondsPerStep);
             if (!begin(what, requests * context * secondsPerToken)) {
                 return;
             }
             double share = share();
             try {
-                double pair = begun(turns, prompt, most);
+                double pair = turns.take(prompt.get());
                 double steps = turns.baton.getLast() + turns.other.getLast();
                 int output = (int)
                         Math.clamp(turns.maxTokens + (share / WANTED_TIMES - pair) / steps, turns.maxTokens, most);
@@ -179,20 +179,6 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
                 cases.add(turns.toCase("decode", requests, requests));
             } catch (NotComparableException | RefusedException e) {
                 refused(what, e);
-            }
-        }
-
-        /** The first turns. Requests that are fast and few tokens long may be over before all of them have begun. */
-        private double begun(Turns turns, Supplier<List<JsonNode>> prompt, int most) throws IOException {
-            long start = System.nanoTime();
-            try {
-                return turns.take(prompt.get());
-            } catch (NotComparableException e) {
-                if (!budget.fits((System.nanoTime() - start) * 1e-9 * most / turns.maxTokens)) {
-                    throw e;
-                }
-                turns.maxTokens = most;
-                return turns.take(prompt.get());
             }
         }
 
@@ -264,20 +250,38 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
             private final Measure measure;
             private final List<Double> baton = new ArrayList<>();
             private final List<Double> other = new ArrayList<>();
+            private final int most;
             private int maxTokens;
             private int batonPrompt;
             private int otherPrompt;
 
-            Turns(int maxTokens, Measure measure) {
+            /** @param most tokens of an answer, where {@code maxTokens} turn out to be too few */
+            Turns(int maxTokens, int most, Measure measure) {
                 this.maxTokens = maxTokens;
+                this.most = most;
                 this.measure = measure;
             }
 
             /** Asks one, then the other; the seconds of both together. */
             double take(List<JsonNode> asked) throws IOException {
                 long start = System.nanoTime();
-                List<Answer> ofBaton = ask(Run.this.baton, asked, maxTokens);
-                List<Answer> ofOther = ask(Run.this.other, asked, maxTokens);
+                try {
+                    return ask(asked);
+                } catch (NotComparableException e) {
+                    // Requests that are fast and few tokens long may be over before all of them have begun.
+                    double expected = (System.nanoTime() - start) * 1e-9 * most / maxTokens;
+                    if (maxTokens == most || !budget.fits(expected)) {
+                        throw e;
+                    }
+                    maxTokens = most;
+                    return ask(asked);
+                }
+            }
+
+            private double ask(List<JsonNode> asked) throws IOException {
+                long start = System.nanoTime();
+                List<Answer> ofBaton = Run.this.ask(Run.this.baton, asked, maxTokens);
+                List<Answer> ofOther = Run.this.ask(Run.this.other, asked, maxTokens);
                 double seconds = (System.nanoTime() - start) * 1e-9;
                 double batonSeconds = measure.seconds(Run.this.baton, ofBaton);
                 double otherSeconds = measure.seconds(Run.this.other, ofOther);
