@@ -1,13 +1,19 @@
 package baton.bench;
 
 import baton.engine.model.MachineLimits;
+import baton.engine.model.MachineLimits.Products;
+import baton.engine.model.OperatorRate;
 import baton.engine.model.Quantization;
 import baton.kv.DType;
 import java.io.PrintWriter;
+import java.util.Comparator;
 import java.util.List;
 import java.util.Locale;
 import java.util.Optional;
+import java.util.OptionalDouble;
+import java.util.function.Function;
 import java.util.function.ToDoubleFunction;
+import java.util.stream.Stream;
 import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
@@ -17,12 +23,22 @@ import tools.jackson.databind.node.ObjectNode;
  *
  * @param threads threads it computed with
  * @param limits of each round
+ * @param leftOut what was not measured, and why, a line each
+ * @param against another server beside Baton's, if there was one
  */
-public record EngineReport(int threads, List<MachineLimits> limits, List<ModelReport> models) {
+public record EngineReport(
+        Machine machine,
+        int threads,
+        List<MachineLimits> limits,
+        List<ModelReport> models,
+        List<String> leftOut,
+        Optional<AgainstReport> against) {
     private static final String HEADING = "  %-24s %10s %10s %8s %10s %10s %8s %10s %10s%n";
 
     /**
      * @param parameters weights of the model, a shared embedding counted once
+     * @param kernels what the model's runner says it computes with, line by line
+     * @param operators the best rates of its operators
      * @param serving requests through the whole engine, if they were measured
      */
     public record ModelReport(
@@ -30,11 +46,22 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
             long parameters,
             DType dtype,
             Quantization quantization,
+            List<String> kernels,
+            List<OperatorRate> operators,
             List<Prefill> prefills,
             List<Decode> decodes,
             Optional<ServingReport> serving) {
         ModelReport with(ServingReport measured) {
-            return new ModelReport(name, parameters, dtype, quantization, prefills, decodes, Optional.of(measured));
+            return new ModelReport(
+                    name,
+                    parameters,
+                    dtype,
+                    quantization,
+                    kernels,
+                    operators,
+                    prefills,
+                    decodes,
+                    Optional.of(measured));
         }
     }
 
@@ -42,14 +69,19 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
      * A first chunk of one sequence.
      *
      * @param flops operations that it takes
-     * @param shareBeside of the rate of matrix products that were done for as long right before and after it, at the median
+     * @param shareBeside of the rate of matrix products that were done for as long right before and after it, at the median; empty
+     *     if there was no time for them
      */
-    public record Prefill(int tokens, Timing timing, double flops, double shareBeside) {
+    public record Prefill(int tokens, Timing timing, double flops, OptionalDouble shareBeside) {
         static Prefill of(int tokens, double flops, List<Double> seconds, List<Beside> beside) {
             List<Double> shares = beside.stream()
                     .map(pass -> flops / pass.seconds() / pass.gemmFlops())
                     .toList();
-            return new Prefill(tokens, Timing.of(seconds), flops, Timing.median(shares));
+            return new Prefill(
+                    tokens,
+                    Timing.of(seconds),
+                    flops,
+                    shares.isEmpty() ? OptionalDouble.empty() : OptionalDouble.of(Timing.median(shares)));
         }
 
         public double tokensPerSecond() {
@@ -84,14 +116,33 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
         }
     }
 
-    /** bf16 operations a second in the best round. */
+    /** This with a comparison, and what that leaves out. */
+    public EngineReport with(AgainstReport measured) {
+        return new EngineReport(
+                machine,
+                threads,
+                limits,
+                models,
+                Stream.concat(leftOut.stream(), measured.leftOut().stream()).toList(),
+                Optional.of(measured));
+    }
+
+    /** The limit of prefill: operations a second of products in the faster type, in the best round. */
     public double gemmFlops() {
         return best(MachineLimits::gemmFlops);
     }
 
-    /** Bytes a second of the faster of both ways to read, in its best round. */
+    /** The type of the products that are the limit of prefill. */
+    public DType gemmDType() {
+        return limits.stream()
+                .max(Comparator.comparingDouble(MachineLimits::gemmFlops))
+                .orElseThrow()
+                .gemmDType();
+    }
+
+    /** The limit of decode: bytes a second of the fastest way to read, in its best round. */
     public double readBytesPerSecond() {
-        return Math.max(best(MachineLimits::linearBytesPerSecond), best(MachineLimits::readBytesPerSecond));
+        return best(MachineLimits::bytesPerSecond);
     }
 
     /** The share of the GEMM rate, both at their best, that a prefill reaches. */
@@ -115,12 +166,8 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
     }
 
     public void print(PrintWriter out) {
-        out.printf(Locale.ROOT, "This machine with %d threads, %d rounds%n", threads, limits.size());
-        limit(out, "bf16 GEMM [512, 2048] x [2048, 8192]", "TFLOP/s", 1e-12, MachineLimits::gemmFlops);
-        limit(out, "  the fastest single product", "TFLOP/s", 1e-12, MachineLimits::gemmBurstFlops);
-        limit(out, "  eight in a row by LibTorch's linear", "TFLOP/s", 1e-12, MachineLimits::linearFlops);
-        limit(out, "weights read by linear layers, 1 row", "GB/s", 1e-9, MachineLimits::linearBytesPerSecond);
-        limit(out, "memory read by summing it up", "GB/s", 1e-9, MachineLimits::readBytesPerSecond);
+        machine.print(out, threads);
+        printLimits(out);
         for (ModelReport model : models) {
             out.println();
             out.printf(
@@ -130,6 +177,10 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
                     model.parameters() / 1e6,
                     model.dtype().torchName(),
                     model.quantization().label());
+            model.kernels().forEach(line -> out.println("  kernels: " + line));
+            model.operators().stream()
+                    .filter(OperatorRate::isSlow)
+                    .forEach(rate -> out.println("  slow: " + rate.describe()));
             out.printf(
                     Locale.ROOT,
                     HEADING,
@@ -145,7 +196,7 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
             for (Prefill prefill : model.prefills()) {
                 out.printf(
                         Locale.ROOT,
-                        "  %-24s %10.0f %10.0f %8d %10.2f %10.3f %7.1f%% %9.1f%% %9.1f%%%n",
+                        "  %-24s %10.0f %10.0f %8d %10.2f %10.3f %7.1f%% %9.1f%% %10s%n",
                         "prefill " + prefill.tokens(),
                         prefill.tokensPerSecond(),
                         prefill.tokens() / prefill.timing().median(),
@@ -154,7 +205,9 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
                         prefill.flopsPerSecond() * 1e-12,
                         share(prefill) * 100,
                         shareOfLinear(prefill) * 100,
-                        prefill.shareBeside() * 100);
+                        prefill.shareBeside().isPresent()
+                                ? "%.1f%%".formatted(prefill.shareBeside().getAsDouble() * 100)
+                                : "-");
             }
             out.printf(
                     Locale.ROOT,
@@ -185,6 +238,8 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
         }
         out.println();
         out.println(Work.COUNTED);
+        against.ifPresent(report -> report.print(out));
+        leftOut.forEach(line -> out.println("left out: " + line));
         out.flush();
     }
 
@@ -202,14 +257,17 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
     public ObjectNode toJson() {
         ObjectNode json = JsonMapper.builder().build().createObjectNode();
         json.put("threads", threads);
+        machine.writeTo(json.putObject("machine"));
+        json.putObject("limit_of_prefill").put("dtype", gemmDType().torchName()).put("flops_per_second", gemmFlops());
+        json.putObject("limit_of_decode").put("bytes_per_second", readBytesPerSecond());
         ArrayNode rounds = json.putArray("limits");
         for (MachineLimits limit : limits) {
-            rounds.addObject()
+            ObjectNode round = rounds.addObject()
                     .put("gemm_flops_per_second", limit.gemmFlops())
-                    .put("gemm_burst_flops_per_second", limit.gemmBurstFlops())
-                    .put("linear_flops_per_second", limit.linearFlops())
-                    .put("linear_bytes_per_second", limit.linearBytesPerSecond())
+                    .put("gemm_dtype", limit.gemmDType().torchName())
                     .put("read_bytes_per_second", limit.readBytesPerSecond());
+            products(round.putObject(DType.BF16.torchName()), limit.bf16());
+            products(round.putObject(DType.F32.torchName()), limit.fp32());
         }
         ArrayNode modelNodes = json.putArray("models");
         for (ModelReport model : models) {
@@ -219,14 +277,24 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
                     .put("parameters", model.parameters())
                     .put("dtype", model.dtype().torchName())
                     .put("quantization", model.quantization().label());
+            ArrayNode kernels = node.putArray("kernels");
+            model.kernels().forEach(kernels::add);
+            ArrayNode operators = node.putArray("operators");
+            model.operators()
+                    .forEach(rate -> operators
+                            .addObject()
+                            .put("name", rate.operator())
+                            .put("bound", rate.bound().name().toLowerCase(Locale.ROOT))
+                            .put("per_thread", rate.perThread())
+                            .put("slow", rate.isSlow()));
             ArrayNode prefills = node.putArray("prefill");
             for (Prefill prefill : model.prefills()) {
-                timing(prefills.addObject().put("tokens", prefill.tokens()), prefill.timing())
+                ObjectNode prefillNode = timing(prefills.addObject().put("tokens", prefill.tokens()), prefill.timing())
                         .put("tokens_per_second", prefill.tokensPerSecond())
                         .put("flops_per_second", prefill.flopsPerSecond())
                         .put("share_of_gemm", share(prefill))
-                        .put("share_of_linear", shareOfLinear(prefill))
-                        .put("share_of_gemm_beside", prefill.shareBeside());
+                        .put("share_of_linear", shareOfLinear(prefill));
+                prefill.shareBeside().ifPresent(share -> prefillNode.put("share_of_gemm_beside", share));
             }
             ArrayNode decodes = node.putArray("decode");
             for (Decode decode : model.decodes()) {
@@ -240,7 +308,17 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
             }
             model.serving().ifPresent(serving -> serving.writeTo(node.putObject("engine"), model.decodes()));
         }
+        against.ifPresent(report -> report.writeTo(json.putObject("against")));
+        ArrayNode missing = json.putArray("left_out");
+        leftOut.forEach(missing::add);
         return json;
+    }
+
+    private static void products(ObjectNode node, Products products) {
+        node.put("gemm_flops_per_second", products.flops())
+                .put("gemm_burst_flops_per_second", products.burstFlops())
+                .put("linear_flops_per_second", products.linearFlops())
+                .put("linear_bytes_per_second", products.bytesPerSecond());
     }
 
     static ObjectNode timing(ObjectNode node, Timing timing) {
@@ -249,14 +327,49 @@ public record EngineReport(int threads, List<MachineLimits> limits, List<ModelRe
                 .put("repetitions", timing.repetitions());
     }
 
-    private void limit(PrintWriter out, String what, String unit, double scale, ToDoubleFunction<MachineLimits> value) {
+    private void printLimits(PrintWriter out) {
+        String unit = "GFLOP/s";
+        for (DType dtype : List.of(DType.BF16, DType.F32)) {
+            String name = dtype == DType.BF16 ? "bf16" : "fp32";
+            Function<MachineLimits, Products> products =
+                    dtype == DType.BF16 ? MachineLimits::bf16 : MachineLimits::fp32;
+            limit(
+                    out,
+                    name + " products [512, 2048] x [2048, 8192]",
+                    unit,
+                    of(products, Products::flops),
+                    dtype == gemmDType() ? "the limit of prefill" : "");
+            limit(out, "  the fastest single one", unit, of(products, Products::burstFlops), "");
+            limit(out, "  by LibTorch's linear", unit, of(products, Products::linearFlops), "");
+        }
+        String reading = "the limit of decode";
+        ToDoubleFunction<MachineLimits> bf16 = of(MachineLimits::bf16, Products::bytesPerSecond);
+        ToDoubleFunction<MachineLimits> fp32 = of(MachineLimits::fp32, Products::bytesPerSecond);
+        ToDoubleFunction<MachineLimits> sum = MachineLimits::readBytesPerSecond;
+        limit(out, "read by bf16 linear of 1 row", "GB/s", bf16, isReadLimit(bf16) ? reading : "");
+        limit(out, "read by fp32 linear of 1 row", "GB/s", fp32, isReadLimit(fp32) ? reading : "");
+        limit(out, "read by summing it up", "GB/s", sum, isReadLimit(sum) ? reading : "");
+    }
+
+    private static ToDoubleFunction<MachineLimits> of(
+            Function<MachineLimits, Products> products, ToDoubleFunction<Products> value) {
+        return limits -> value.applyAsDouble(products.apply(limits));
+    }
+
+    private boolean isReadLimit(ToDoubleFunction<MachineLimits> way) {
+        return best(way) == readBytesPerSecond();
+    }
+
+    private void limit(
+            PrintWriter out, String what, String unit, ToDoubleFunction<MachineLimits> value, String remark) {
         out.printf(
                 Locale.ROOT,
-                "  %-38s %8.3f %-7s (median round %.3f)%n",
+                "  %-38s %9.2f %-7s (median round %.2f) %s%n",
                 what,
-                best(value) * scale,
+                best(value) * 1e-9,
                 unit,
-                Timing.median(limits.stream().map(value::applyAsDouble).toList()) * scale);
+                Timing.median(limits.stream().map(value::applyAsDouble).toList()) * 1e-9,
+                remark);
     }
 
     private double best(ToDoubleFunction<MachineLimits> value) {

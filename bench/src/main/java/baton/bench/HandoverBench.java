@@ -19,7 +19,6 @@ import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.LoadFailurePolicy;
 import baton.kv.connector.Measurement;
-import baton.transfer.MappableMemory;
 import baton.transfer.Range;
 import baton.transfer.Region;
 import baton.transfer.Transfer;
@@ -87,6 +86,7 @@ public record HandoverBench(
     private static final int WARM = 0;
 
     private static final int DEADLINE_SECONDS = 300;
+    private static final Duration WRITING_DEADLINE = Duration.ofSeconds(DEADLINE_SECONDS);
     /** What the other process says to us begins with it; what else it prints does not count. */
     private static final String SAYS = "handover ";
 
@@ -134,7 +134,7 @@ public record HandoverBench(
             leftOut.add(tooShort(random));
         } else if (random1b) {
             reports.addAll(
-                    EngineBench.withRandomCheckpoint(random, progress, directory -> measure(directory, leftOut)));
+                    RandomModel.with(random, WRITING_DEADLINE, progress, directory -> measure(directory, leftOut)));
         }
         if (reports.isEmpty()) {
             throw new ConfigException(
@@ -359,9 +359,9 @@ public record HandoverBench(
         private final Peer peer;
 
         private TransferAlone(byte[] metadata, long address, int blocks, long blockBytes) throws TransferException {
-            MappableMemory pool = MappableMemory.allocate(arena, blocks * blockBytes, "transfer alone");
+            Region pool = Region.allocate(arena, blocks * blockBytes, "transfer alone");
             agent = EmbeddedAgent.open("alone", EmbeddedAgent.Settings.at("127.0.0.1"));
-            agent.register(new Region(pool.memory(), Optional.of(pool.file())));
+            agent.register(pool);
             peer = agent.connect(metadata, Duration.ofSeconds(DEADLINE_SECONDS));
             List<Integer> order =
                     new ArrayList<>(IntStream.range(0, blocks).boxed().toList());
@@ -382,10 +382,10 @@ public record HandoverBench(
 
         /** Offers blocks to the other process, for as long as this one lives. */
         static ObjectNode offer(JsonMapper json, int blocks, long blockBytes) throws TransferException {
-            MappableMemory pool = MappableMemory.allocate(Arena.global(), blocks * blockBytes, "transfer alone");
+            Region pool = Region.allocate(Arena.global(), blocks * blockBytes, "transfer alone");
             pool.memory().fill((byte) 1);
             EmbeddedAgent agent = EmbeddedAgent.open("alone", EmbeddedAgent.Settings.at("127.0.0.1"));
-            agent.register(new Region(pool.memory(), Optional.of(pool.file())));
+            agent.register(pool);
             return json.createObjectNode()
                     .put("agent", HexFormat.of().formatHex(agent.metadata()))
                     .put("address", pool.memory().address());

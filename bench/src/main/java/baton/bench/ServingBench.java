@@ -12,11 +12,15 @@ import baton.engine.LocalEngine;
 import baton.engine.RequestOutput;
 import baton.engine.SamplingParams;
 import baton.engine.StepProfile;
+import baton.engine.model.Quantization;
+import baton.kv.DType;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Locale;
+import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.Random;
 import java.util.concurrent.CompletionException;
@@ -27,100 +31,211 @@ import java.util.stream.Stream;
  * Measures requests through a whole engine, from {@code submit} to the events: scheduler, model, sampler, detokenizer.
  *
  * @param threads to compute with; empty: one for each processor
- * @param each how long each case is measured
+ * @param dtype to compute in; empty: what the engine chooses
+ * @param quantization of the model
+ * @param budget for all cases
+ * @param each how long each case is measured at most; empty: as the budget allows
+ * @param forward the model's forward passes, by which it is known what fits into the budget
  */
-record ServingBench(OptionalInt threads, Duration each) {
-    static final int FIRST_TOKEN_PROMPT = 2000;
-    private static final int[] DECODE_SEQUENCES = {1, 8, 32};
+record ServingBench(
+        OptionalInt threads,
+        Optional<DType> dtype,
+        Quantization quantization,
+        Budget budget,
+        Optional<Duration> each,
+        ForwardBench.Measured forward) {
+    private static final int FIRST_TOKEN_PROMPT = 2000;
+    private static final int[] DECODE_SEQUENCES = ForwardBench.DECODE_BATCHES;
+    private static final int MOST_SEQUENCES = DECODE_SEQUENCES[DECODE_SEQUENCES.length - 1];
+    private static final int WANTED_FIRST_TOKENS = 2;
     private static final int BLOCKS = 1024;
-    /** Contexts grow from this by {@link #OUTPUT}, and are {@link EngineBench#DECODE_CONTEXT} in the middle. */
-    private static final int PROMPT = EngineBench.DECODE_CONTEXT - 16;
+    /** Contexts grow from this by {@link #OUTPUT}, and are {@link ForwardBench#DECODE_CONTEXT} in the middle. */
+    private static final int PROMPT = ForwardBench.DECODE_CONTEXT - 16;
 
     private static final int OUTPUT = 32;
-    private static final int LEAST_REPETITIONS = 3;
-    private static final long DEADLINE_SECONDS = 600;
+    /** Positions that a model must have. */
+    static final int LEAST_POSITIONS = PROMPT + OUTPUT;
 
-    /** @throws IOException if the checkpoint cannot be read */
-    ServingReport run(Path model) throws IOException {
-        EngineConfig.Builder config =
-                EngineConfig.of(model).maxModelLen(EngineBench.LONGEST_PREFILL).numBlocks(BLOCKS);
+    /** What a case makes do with rather than be left out. */
+    private static final int LEAST_OUTPUT = 4;
+    /** Warming up, and measuring. */
+    private static final int TIMES = 2;
+    /** A request may take that much longer than the budget. */
+    private static final Duration GRACE = Duration.ofSeconds(30);
+
+    /**
+     * @param positions that sequences may have
+     * @throws IOException if the checkpoint cannot be read
+     */
+    ServingReport run(Path model, int positions) throws IOException {
+        EngineConfig.Builder config = EngineConfig.of(model)
+                .quantization(quantization)
+                .maxModelLen(positions)
+                .numBlocks(BLOCKS);
         threads.ifPresent(config::threads);
+        dtype.ifPresent(config::dtype);
         Steps steps = new Steps();
         try (LocalEngine engine = LocalEngine.start(config.build(), steps)) {
-            Load load = new Load(engine);
-            List<Decode> decodes = new ArrayList<>();
+            Run run = new Run(engine, steps);
             for (int sequences : DECODE_SEQUENCES) {
-                decodes.add(decode(load, steps, sequences, false));
+                run.decode(sequences, false);
             }
-            decodes.add(decode(load, steps, DECODE_SEQUENCES[DECODE_SEQUENCES.length - 1], true));
-            return new ServingReport(engine.model().name(), List.copyOf(decodes), firstToken(load));
+            run.decode(MOST_SEQUENCES, true);
+            run.firstToken();
+            return new ServingReport(
+                    engine.model().name(), List.copyOf(run.decodes), run.firstToken, List.copyOf(run.leftOut));
         }
     }
 
-    private Decode decode(Load load, Steps steps, int sequences, boolean sampled) {
-        SamplingParams.Builder sampling =
-                SamplingParams.builder().maxTokens(OUTPUT).ignoreEos(true);
-        SamplingParams params = sampled
-                ? sampling.temperature(0.8).topP(0.95).seed(1L).build()
-                : sampling.temperature(0).build();
-        // The first times are for the JVM, which compiles the engine's code meanwhile on the cores that the model
-        // computes on.
-        generate(load, sequences, params);
-        steps.record(sequences);
-        generate(load, sequences, params);
-        Recorded recorded = steps.take();
-        return new Decode(
-                sequences,
-                sampled,
-                Timing.of(recorded.seconds()),
-                recorded.profile().summaries().getFirst());
-    }
+    /** All cases, one after the other. */
+    private final class Run {
+        private final LocalEngine engine;
+        private final Steps steps;
+        private final Load load;
+        private final List<Decode> decodes = new ArrayList<>();
+        private final List<String> leftOut = new ArrayList<>();
+        private Optional<FirstToken> firstToken = Optional.empty();
+        /** How many of the prompts have been computed. Their blocks are found in the cache when they come again. */
+        private int prompted;
 
-    private void generate(Load load, int sequences, SamplingParams params) {
-        long end = System.nanoTime() + each.toNanos();
-        do {
-            load.generate(sequences, PROMPT, params);
-        } while (System.nanoTime() < end);
-    }
+        private int casesLeft = DECODE_SEQUENCES.length + 2;
 
-    private FirstToken firstToken(Load load) {
-        SamplingParams one = SamplingParams.greedy(1);
-        List<Double> cold = new ArrayList<>();
-        List<Double> hit = new ArrayList<>();
-        int cached = FIRST_TOKEN_PROMPT;
-        long end = System.nanoTime() + each.toNanos();
-        for (int i = 0; i < LEAST_REPETITIONS || System.nanoTime() < end; i++) {
-            int[] prompt = load.prompt(FIRST_TOKEN_PROMPT);
-            load.secondsToFirstToken(prompt, one, cold);
-            cached = Math.min(cached, load.secondsToFirstToken(prompt, one, hit));
+        Run(LocalEngine engine, Steps steps) {
+            this.engine = engine;
+            this.steps = steps;
+            load = new Load(engine, budget);
         }
-        return new FirstToken(FIRST_TOKEN_PROMPT, cached, Timing.of(cold), Timing.of(hit));
+
+        void decode(int sequences, boolean sampled) {
+            double affordable = budget.leftSeconds() / casesLeft / TIMES;
+            double time = share() / TIMES;
+            double step = secondsPerStep(sequences);
+            double prompts = Math.max(0, sequences - prompted) * PROMPT * forward.secondsPerToken();
+            int output = (int) Math.clamp((affordable - prompts) / step, LEAST_OUTPUT, OUTPUT);
+            double expected = prompts + TIMES * output * step;
+            String what = "decode " + sequences + (sampled ? ", sampled" : "");
+            if (!fits(what, expected)) {
+                return;
+            }
+            SamplingParams.Builder sampling =
+                    SamplingParams.builder().maxTokens(output).ignoreEos(true);
+            SamplingParams params = sampled
+                    ? sampling.temperature(0.8).topP(0.95).seed(1L).build()
+                    : sampling.temperature(0).build();
+            // The first times are for the JVM, which compiles the engine's code meanwhile on the cores that the model
+            // computes on.
+            generate(sequences, params, time, output * step);
+            prompted = Math.max(prompted, sequences);
+            steps.record(sequences);
+            generate(sequences, params, time, output * step);
+            Recorded recorded = steps.take();
+            if (recorded.seconds().isEmpty()) {
+                leftOut.add(what(what) + "no step decoded all of them");
+                return;
+            }
+            decodes.add(new Decode(
+                    sequences,
+                    sampled,
+                    Timing.of(recorded.seconds()),
+                    recorded.profile().summaries().getFirst()));
+        }
+
+        /** Once, and again while there is time for it. */
+        private void generate(int sequences, SamplingParams params, double seconds, double once) {
+            long start = System.nanoTime();
+            do {
+                load.generate(sequences, params);
+            } while ((System.nanoTime() - start) * 1e-9 + once < seconds);
+        }
+
+        void firstToken() {
+            double share = share();
+            double expected = FIRST_TOKEN_PROMPT * forward.secondsPerToken();
+            String what = "first token of %d tokens".formatted(FIRST_TOKEN_PROMPT);
+            if (engine.maxModelLen() <= FIRST_TOKEN_PROMPT) {
+                leftOut.add(what(what) + "the model has max_position_embeddings=" + engine.maxModelLen());
+                return;
+            }
+            if (!fits(what, expected)) {
+                return;
+            }
+            SamplingParams one = SamplingParams.greedy(1);
+            List<Double> cold = new ArrayList<>();
+            List<Double> hit = new ArrayList<>();
+            int cached = FIRST_TOKEN_PROMPT;
+            long start = System.nanoTime();
+            do {
+                int[] prompt = load.prompt(FIRST_TOKEN_PROMPT);
+                load.secondsToFirstToken(prompt, one, cold);
+                cached = Math.min(cached, load.secondsToFirstToken(prompt, one, hit));
+            } while ((System.nanoTime() - start) * 1e-9 + expected < share
+                    || (cold.size() < WANTED_FIRST_TOKENS && budget.fits(cold.getLast())));
+            firstToken = Optional.of(new FirstToken(FIRST_TOKEN_PROMPT, cached, Timing.of(cold), Timing.of(hit)));
+        }
+
+        /** Seconds for the next case. */
+        private double share() {
+            double share = budget.leftSeconds() / casesLeft--;
+            return Math.min(share, each.map(most -> most.toNanos() * 1e-9).orElse(share));
+        }
+
+        private boolean fits(String what, double expected) {
+            boolean fits = budget.fits(expected);
+            if (!fits) {
+                leftOut.add(String.format(
+                        Locale.ROOT,
+                        "%swould take about %.1f s, %.1f s of the budget are left",
+                        what(what),
+                        expected,
+                        budget.leftSeconds()));
+            }
+            return fits;
+        }
+
+        private String what(String what) {
+            return "%s: through the engine: %s: ".formatted(engine.model().name(), what);
+        }
+
+        private double secondsPerStep(int sequences) {
+            return forward.decodes().stream()
+                    .filter(decode -> decode.batch() == sequences)
+                    .mapToDouble(decode -> decode.timing().median())
+                    .findFirst()
+                    .orElse(sequences * forward.secondsPerToken());
+        }
     }
 
     /** Makes requests, one set at a time. */
     private static final class Load {
         private final LocalEngine engine;
+        private final Budget budget;
         private final Random random = new Random(1);
+        private final List<int[]> prompts;
         private long requests;
 
-        Load(LocalEngine engine) {
+        Load(LocalEngine engine, Budget budget) {
             this.engine = engine;
+            this.budget = budget;
+            prompts =
+                    Stream.generate(() -> prompt(PROMPT)).limit(MOST_SEQUENCES).toList();
         }
 
         int[] prompt(int length) {
             return random.ints(length, 5, engine.model().vocabularySize()).toArray();
         }
 
-        void generate(int sequences, int length, SamplingParams sampling) {
-            List<GenerationCollector> collectors = Stream.generate(() -> request(prompt(length), sampling))
+        /** As many sequences, always of the same prompts. */
+        void generate(int sequences, SamplingParams sampling) {
+            List<GenerationCollector> collectors = prompts.stream()
                     .limit(sequences)
-                    .map(request -> {
+                    .map(prompt -> {
+                        GenerationRequest request = request(prompt, sampling);
                         GenerationCollector collector = new GenerationCollector(request);
                         engine.submit(request, collector);
                         return collector;
                     })
                     .toList();
-            collectors.forEach(Load::await);
+            collectors.forEach(this::await);
         }
 
         /** Adds the time to {@code seconds}; returns how many of the prompt's tokens were cached. */
@@ -141,12 +256,13 @@ record ServingBench(OptionalInt threads, Duration each) {
             return new GenerationRequest("bench-" + requests++, prompt, sampling);
         }
 
-        private static RequestOutput await(GenerationCollector collector) {
+        private RequestOutput await(GenerationCollector collector) {
+            Duration deadline = budget.left().plus(GRACE);
             try {
                 RequestOutput output = collector
                         .result()
                         .copy()
-                        .orTimeout(DEADLINE_SECONDS, TimeUnit.SECONDS)
+                        .orTimeout(deadline.toMillis(), TimeUnit.MILLISECONDS)
                         .join();
                 output.completions().forEach(completion -> {
                     if (completion.reason() == FinishReason.ERROR) {
@@ -156,7 +272,7 @@ record ServingBench(OptionalInt threads, Duration each) {
                 });
                 return output;
             } catch (CompletionException e) {
-                throw new IllegalStateException("a request did not end in " + DEADLINE_SECONDS + " s", e);
+                throw new IllegalStateException("a request did not end in " + deadline.toSeconds() + " s", e);
             }
         }
     }

@@ -6,12 +6,17 @@ import baton.engine.StepProfile.Percentile;
 import java.io.PrintWriter;
 import java.util.List;
 import java.util.Locale;
+import java.util.Optional;
 import java.util.stream.DoubleStream;
 import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
-/** What {@link ServingBench} measured of a model's requests through a whole engine. */
-public record ServingReport(String name, List<Decode> decodes, FirstToken firstToken) {
+/**
+ * What {@link ServingBench} measured of a model's requests through a whole engine.
+ *
+ * @param leftOut what there was no time for, a line each
+ */
+public record ServingReport(String name, List<Decode> decodes, Optional<FirstToken> firstToken, List<String> leftOut) {
     /**
      * Steps that decode one token of each sequence.
      *
@@ -49,17 +54,19 @@ public record ServingReport(String name, List<Decode> decodes, FirstToken firstT
 
     /** @param forward tokens/s of forward passes alone, the batches in the order of ours; of batches missing here nothing is said */
     void print(PrintWriter out, List<EngineReport.Decode> forward) {
-        out.printf(
-                Locale.ROOT,
-                "  %-24s %10s %10s %8s %10s %10s %10s %10s%n",
-                "through the engine",
-                "tokens/s",
-                "median",
-                "steps",
-                "ms/step",
-                "of forward",
-                "overhead",
-                "p99 us");
+        if (!decodes.isEmpty()) {
+            out.printf(
+                    Locale.ROOT,
+                    "  %-24s %10s %10s %8s %10s %10s %10s %10s%n",
+                    "through the engine",
+                    "tokens/s",
+                    "median",
+                    "steps",
+                    "ms/step",
+                    "of forward",
+                    "overhead",
+                    "p99 us");
+        }
         for (Decode decode : decodes) {
             List<Percentile> percentiles = decode.profile().percentiles();
             out.printf(
@@ -77,15 +84,15 @@ public record ServingReport(String name, List<Decode> decodes, FirstToken firstT
                     percentiles.getFirst().overhead() / 1e3,
                     percentiles.getLast().overhead() / 1e3);
         }
-        out.printf(
+        firstToken.ifPresent(first -> out.printf(
                 Locale.ROOT,
                 "  first token of %d tokens: %.2f ms; %.2f ms with %d of them cached, %.1f%% of it (medians of %d)%n",
-                firstToken.promptTokens(),
-                firstToken.cold().median() * 1e3,
-                firstToken.hit().median() * 1e3,
-                firstToken.cachedTokens(),
-                firstToken.share() * 100,
-                firstToken.cold().repetitions());
+                first.promptTokens(),
+                first.cold().median() * 1e3,
+                first.hit().median() * 1e3,
+                first.cachedTokens(),
+                first.share() * 100,
+                first.cold().repetitions()));
     }
 
     /** Where the steps' time went, in microseconds. */
@@ -116,12 +123,14 @@ public record ServingReport(String name, List<Decode> decodes, FirstToken firstT
                 }
             }
         }
-        ObjectNode first = node.putObject("first_token")
-                .put("prompt_tokens", firstToken.promptTokens())
-                .put("cached_tokens", firstToken.cachedTokens())
-                .put("share_of_cold", firstToken.share());
-        EngineReport.timing(first.putObject("cold"), firstToken.cold());
-        EngineReport.timing(first.putObject("hit"), firstToken.hit());
+        firstToken.ifPresent(first -> {
+            ObjectNode firstNode = node.putObject("first_token")
+                    .put("prompt_tokens", first.promptTokens())
+                    .put("cached_tokens", first.cachedTokens())
+                    .put("share_of_cold", first.share());
+            EngineReport.timing(firstNode.putObject("cold"), first.cold());
+            EngineReport.timing(firstNode.putObject("hit"), first.hit());
+        });
     }
 
     private static DoubleStream ofForward(Decode decode, List<EngineReport.Decode> forward) {

@@ -8,7 +8,6 @@ import baton.pipe.Wire;
 import baton.pipe.WireTransport;
 import baton.pipe.WireTransports;
 import baton.transfer.Digests;
-import baton.transfer.MappableMemory;
 import baton.transfer.Range;
 import baton.transfer.Region;
 import baton.transfer.Transfer;
@@ -302,12 +301,12 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
         int threads = Integer.parseInt(args[0]);
         long bytes = Integer.parseInt(args[1]) * BLOCK_BYTES;
         Arena arena = Arena.global();
-        MappableMemory pool = MappableMemory.allocate(arena, bytes, "bench");
+        Region pool = Region.allocate(arena, bytes, "bench");
         pool.memory().fill((byte) 1);
         Map<String, Opener> openers = openers(threads, NixlLibrary.find(Optional.empty()));
         for (Map.Entry<String, Opener> each : openers.entrySet()) {
             TransferAgent agent = each.getValue().open("owner");
-            agent.register(new Region(pool.memory(), Optional.of(pool.file())));
+            agent.register(pool);
             System.out.println(HexFormat.of().formatHex(agent.metadata()));
         }
         System.out.println(pool.memory().address());
@@ -377,7 +376,7 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
     private static final class Here implements AutoCloseable {
         private final Owner owner;
         private final int blocks;
-        private final MappableMemory pool;
+        private final Region pool;
         private final Map<String, TransferAgent> agents = new LinkedHashMap<>();
         private final LinkedHashMap<String, Peer> peers = new LinkedHashMap<>();
         private final SocketChannel raw;
@@ -389,12 +388,12 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
             this.wanted = arena.allocate(ValueLayout.JAVA_LONG);
             this.owner = owner;
             this.blocks = blocks;
-            this.pool = MappableMemory.allocate(arena, blocks * BLOCK_BYTES, "bench");
+            this.pool = Region.allocate(arena, blocks * BLOCK_BYTES, "bench");
             pool.memory().fill((byte) 2);
             for (Map.Entry<String, Opener> each : openers.entrySet()) {
                 TransferAgent agent = each.getValue().open("reader");
                 agents.put(each.getKey(), agent);
-                agent.register(new Region(pool.memory(), Optional.of(pool.file())));
+                agent.register(pool);
                 byte[] metadata = owner.metadata.get(each.getKey());
                 if (metadata == null) {
                     throw new IllegalStateException("the other process has no agent for " + each.getKey());
@@ -487,8 +486,8 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
         private final int threads;
         private final ExecutorService executor;
 
-        Copying(Arena arena, MappableMemory to, int threads) {
-            this.from = MappableMemory.allocate(arena, to.memory().byteSize(), "bench")
+        Copying(Arena arena, Region to, int threads) {
+            this.from = Region.allocate(arena, to.memory().byteSize(), "bench")
                     .memory()
                     .fill((byte) 3);
             this.to = to.memory();

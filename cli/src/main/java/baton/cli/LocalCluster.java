@@ -1,13 +1,10 @@
 package baton.cli;
 
-import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.UncheckedIOException;
-import java.lang.management.ManagementFactory;
 import java.net.InetAddress;
 import java.net.ServerSocket;
 import java.net.URI;
-import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -17,9 +14,7 @@ import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CopyOnWriteArrayList;
-import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.stream.Stream;
 
@@ -33,7 +28,7 @@ final class LocalCluster implements AutoCloseable {
     private static final int PORT_ATTEMPTS = 20;
 
     private final Path directory;
-    private final List<Member> members = new CopyOnWriteArrayList<>();
+    private final List<ChildProcess> members = new CopyOnWriteArrayList<>();
     private final AtomicBoolean closed = new AtomicBoolean();
     private final Thread onSignal = Thread.ofPlatform().name("stop-cluster").unstarted(this::stop);
     private URI prefill = URI.create("http://127.0.0.1");
@@ -138,24 +133,24 @@ final class LocalCluster implements AutoCloseable {
             List<String> route = List.of("route", "--port", Integer.toString(routerPort), "--flow", connector.flow);
             int meetingPort = freePort(2);
             if (connector.registers()) {
-                Member router = cluster.spawn("router", with(route, "--register-port", "0"));
-                cluster.router = router.awaitReady();
-                Optional<URI> registry = Optional.of(router.registrations
+                ChildProcess router = cluster.spawn("router", with(route, "--register-port", "0"));
+                cluster.router = router.awaitReady(START_DEADLINE);
+                Optional<URI> registry = Optional.of(router.registrations()
                         .orTimeout(START_DEADLINE.toSeconds(), TimeUnit.SECONDS)
                         .join());
                 Place first = new Place(shared, meetingPort, registry, freePort(1));
-                Member prefill = cluster.serve("prefill", model, "kv_producer", connector, first);
+                ChildProcess prefill = cluster.serve("prefill", model, "kv_producer", connector, first);
                 Place second = new Place(shared, meetingPort, registry, freePort(1));
-                Member decode = cluster.serve("decode", model, "kv_consumer", connector, second);
-                cluster.prefill = prefill.awaitReady();
-                cluster.decode = decode.awaitReady();
+                ChildProcess decode = cluster.serve("decode", model, "kv_consumer", connector, second);
+                cluster.prefill = prefill.awaitReady(START_DEADLINE);
+                cluster.decode = decode.awaitReady(START_DEADLINE);
                 awaitHealthy(cluster.router);
             } else {
                 Place place = new Place(shared, meetingPort, Optional.empty(), 0);
-                Member prefill = cluster.serve("prefill", model, "kv_producer", connector, place);
-                Member decode = cluster.serve("decode", model, "kv_consumer", connector, place);
-                cluster.prefill = prefill.awaitReady();
-                cluster.decode = decode.awaitReady();
+                ChildProcess prefill = cluster.serve("prefill", model, "kv_producer", connector, place);
+                ChildProcess decode = cluster.serve("decode", model, "kv_consumer", connector, place);
+                cluster.prefill = prefill.awaitReady(START_DEADLINE);
+                cluster.decode = decode.awaitReady(START_DEADLINE);
                 cluster.router = cluster.spawn(
                                 "router",
                                 with(
@@ -164,7 +159,7 @@ final class LocalCluster implements AutoCloseable {
                                         cluster.prefill.toString(),
                                         "--decode",
                                         cluster.decode.toString()))
-                        .awaitReady();
+                        .awaitReady(START_DEADLINE);
             }
             return cluster;
         } catch (IOException | InterruptedException | RuntimeException e) {
@@ -232,13 +227,13 @@ final class LocalCluster implements AutoCloseable {
 
     /** Completes with a description when one of the processes ends. */
     CompletableFuture<String> anyExit() {
-        List<CompletableFuture<String>> exits = members.stream()
-                .map(member -> member.process.onExit().thenApply(ended -> member.describeExit()))
-                .toList();
+        List<CompletableFuture<String>> exits =
+                members.stream().map(ChildProcess::onExit).toList();
         return CompletableFuture.anyOf(exits.toArray(CompletableFuture[]::new)).thenApply(String::valueOf);
     }
 
-    private Member serve(String name, Path model, String role, Connector connector, Place place) throws IOException {
+    private ChildProcess serve(String name, Path model, String role, Connector connector, Place place)
+            throws IOException {
         List<String> arguments = new ArrayList<>(List.of(
                 "serve",
                 model.toString(),
@@ -257,18 +252,8 @@ final class LocalCluster implements AutoCloseable {
         return spawn(name, arguments);
     }
 
-    private Member spawn(String name, List<String> arguments) throws IOException {
-        List<String> command =
-                new ArrayList<>(List.of(ProcessHandle.current().info().command().orElse("java")));
-        // This process's own JVM options, its AOT cache among them.
-        command.addAll(ManagementFactory.getRuntimeMXBean().getInputArguments());
-        command.addAll(List.of("-cp", System.getProperty("java.class.path"), Baton.class.getName()));
-        command.addAll(arguments);
-        command.add("--exit-with-parent");
-        Path log = directory.resolve(name + ".log");
-        Process process =
-                new ProcessBuilder(command).redirectError(log.toFile()).start();
-        Member member = new Member(name, process, log);
+    private ChildProcess spawn(String name, List<String> arguments) throws IOException {
+        ChildProcess member = ChildProcess.start(name, arguments, directory.resolve(name + ".log"));
         members.add(member);
         return member;
     }
@@ -292,24 +277,8 @@ final class LocalCluster implements AutoCloseable {
         if (closed.getAndSet(true)) {
             return;
         }
-        // The end of its standard input tells each process to stop.
-        for (Member member : members.reversed()) {
-            try {
-                member.process.getOutputStream().close();
-            } catch (IOException e) {
-                member.process.destroy();
-            }
-        }
-        for (Member member : members) {
-            try {
-                if (!member.process.waitFor(STOP_DEADLINE)) {
-                    member.process.destroyForcibly();
-                }
-            } catch (InterruptedException e) {
-                member.process.destroyForcibly();
-                Thread.currentThread().interrupt();
-            }
-        }
+        members.reversed().forEach(ChildProcess::askToStop);
+        members.forEach(member -> member.awaitEnd(STOP_DEADLINE));
         delete(directory);
     }
 
@@ -321,65 +290,6 @@ final class LocalCluster implements AutoCloseable {
             }
         } catch (IOException | UncheckedIOException e) {
             System.err.println("baton: could not remove " + directory + ": " + e.getMessage());
-        }
-    }
-
-    /** One process. */
-    private static final class Member {
-        private final String name;
-        private final Process process;
-        private final Path log;
-        private final CompletableFuture<URI> ready = new CompletableFuture<>();
-        /** Comes before it is ready, if it does. */
-        private final CompletableFuture<URI> registrations = new CompletableFuture<>();
-
-        private Member(String name, Process process, Path log) {
-            this.name = name;
-            this.process = process;
-            this.log = log;
-            // A virtual thread that reads a pipe holds the processor that it runs on.
-            Thread.ofPlatform().daemon().name(name + "-output").start(this::readOutput);
-        }
-
-        private void readOutput() {
-            try (BufferedReader output = process.inputReader(StandardCharsets.UTF_8)) {
-                for (String line = output.readLine(); line != null; line = output.readLine()) {
-                    if (line.startsWith(RouteCommand.REGISTRATIONS)) {
-                        registrations.complete(
-                                URI.create("tcp://" + line.substring(RouteCommand.REGISTRATIONS.length())));
-                    }
-                    if (line.startsWith(Service.READY)) {
-                        ready.complete(URI.create(line.substring(Service.READY.length())));
-                    }
-                }
-                ready.completeExceptionally(new IOException("its output ended"));
-            } catch (IOException | IllegalArgumentException e) {
-                ready.completeExceptionally(e);
-            }
-        }
-
-        private URI awaitReady() throws InterruptedException {
-            try {
-                return ready.get(START_DEADLINE.toSeconds(), TimeUnit.SECONDS);
-            } catch (TimeoutException e) {
-                throw new CommandFailedException("the " + name + " process was not ready within "
-                        + START_DEADLINE.toSeconds() + " s; its log ends:\n" + logTail());
-            } catch (ExecutionException e) {
-                throw new CommandFailedException(describeExit());
-            }
-        }
-
-        private String describeExit() {
-            return "the " + name + " process ended; its log ends:\n" + logTail();
-        }
-
-        private String logTail() {
-            try {
-                List<String> lines = Files.readAllLines(log);
-                return "  " + String.join("\n  ", lines.subList(Math.max(0, lines.size() - 15), lines.size()));
-            } catch (IOException e) {
-                return "  (" + log + " cannot be read: " + e.getMessage() + ")";
-            }
         }
     }
 }

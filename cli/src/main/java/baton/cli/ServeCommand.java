@@ -79,7 +79,10 @@ final class ServeCommand implements Callable<Integer> {
     @Option(names = "--api-key", description = "Key that clients must present.")
     private @Nullable String apiKey;
 
-    @Option(names = "--dtype", defaultValue = "auto", description = "auto (the checkpoint's), bfloat16 or float32.")
+    @Option(
+            names = "--dtype",
+            defaultValue = "auto",
+            description = "auto (the fastest that loses nothing of the checkpoint), bfloat16 or float32.")
     private String dtype;
 
     @Option(

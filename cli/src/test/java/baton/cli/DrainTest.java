@@ -24,13 +24,13 @@ class DrainTest {
 
     @Test
     void whatRunsIsFinishedAndWhatComesIsRefused() throws Exception {
-        Instance instance = INSTANCES.serve("drained");
-        // Sixteen long answers in one: it does not end before the test has looked.
+        Instance instance = INSTANCES.serve("drained", "--shutdown-timeout", "120");
+        // Eight answers in one: long enough not to end before the test has looked.
         HttpResponse<InputStream> answer = instance.stream(
                 "/v1/completions",
-                Instances.greedy(Ledgers.prompt(50, 3), 1900)
+                Instances.greedy(Ledgers.prompt(50, 3), 600)
                         .put("ignore_eos", true)
-                        .put("n", 16));
+                        .put("n", 8));
         assertThat(answer.statusCode()).isEqualTo(200);
         CompletableFuture<List<String>> events = CompletableFuture.supplyAsync(() -> {
             try (BufferedReader reader =
@@ -49,7 +49,7 @@ class DrainTest {
         assertThat(refused.status()).isEqualTo(503);
         assertThat(refused.response().headers().firstValueAsLong("Retry-After")).hasValue(1);
         assertThat(refused.error()).contains("stopping");
-        assertThat(events.get(2, TimeUnit.MINUTES)).hasSizeGreaterThan(16 * 500).endsWith("data: [DONE]");
+        assertThat(events.get(2, TimeUnit.MINUTES)).hasSizeGreaterThan(8 * 300).endsWith("data: [DONE]");
         assertThat(instance.awaitExit()).isZero();
     }
 

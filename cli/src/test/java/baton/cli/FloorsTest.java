@@ -33,6 +33,7 @@ class FloorsTest {
     void theWholeHouseIsLookedAt() {
         for (String module : List.of(
                 "kv",
+                "memory",
                 "messages",
                 "pipe",
                 "store",
@@ -74,6 +75,8 @@ class FloorsTest {
                 .definedBy("baton.pipe..")
                 .layer("messages")
                 .definedBy("baton.messages..")
+                .layer("memory")
+                .definedBy("baton.memory..")
                 .layer("kv")
                 .definedBy("baton.kv..")
                 .optionalLayer("testkit")
@@ -100,6 +103,8 @@ class FloorsTest {
                 .mayOnlyBeAccessedByLayers("connectors", "bench", "testkit")
                 .whereLayer("messages")
                 .mayOnlyBeAccessedByLayers("pipe", "connectors", "router", "testkit")
+                .whereLayer("memory")
+                .mayOnlyBeAccessedByLayers("transfer", "engine")
                 .whereLayer("testkit")
                 .mayNotBeAccessedByAnyLayer()
                 .check(HOUSE);

@@ -65,7 +65,10 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
         return Files.createDirectories(directory.resolve(name));
     }
 
-    /** Starts a server of the tiny model on a free port, which does not warm up unless told to; does not wait for it. */
+    /**
+     * Starts a server of the tiny model on a free port, which does not warm up unless told to; does not wait for it. Options that begin
+     * with {@code -D} are its JVM's.
+     */
     Instance serve(String name, String... options) throws IOException {
         List<String> arguments = new ArrayList<>(
                 List.of("serve", MODEL.toString(), "--port", "0", "--threads", "1", "--kv-cache-memory-bytes", "64M"));
@@ -241,10 +244,13 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
         }
 
         private Process launch() throws IOException {
-            List<String> all = new ArrayList<>(arguments);
+            List<String> all = new ArrayList<>(
+                    arguments.stream().filter(each -> !isOfTheJvm(each)).toList());
             all.add("--exit-with-parent");
-            Process started = new ProcessBuilder(Program.baton(all))
-                    .redirectError(ProcessBuilder.Redirect.appendTo(log.toFile()))
+            ProcessBuilder program = new ProcessBuilder(Program.baton(all));
+            program.command()
+                    .addAll(1, arguments.stream().filter(Instance::isOfTheJvm).toList());
+            Process started = program.redirectError(ProcessBuilder.Redirect.appendTo(log.toFile()))
                     .start();
             CompletableFuture<URI> said = ready;
             // A virtual thread that reads a pipe holds the processor that it runs on.
@@ -263,6 +269,10 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
                 }
             });
             return started;
+        }
+
+        private static boolean isOfTheJvm(String argument) {
+            return argument.startsWith("-D");
         }
 
         /** Where it listens; waits until it does. */

@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import baton.cli.Instances.Instance;
 import baton.cli.Instances.Prompts;
 import baton.cli.Instances.Reply;
+import baton.memory.Platform;
 import java.io.BufferedReader;
 import java.io.InputStream;
 import java.io.InputStreamReader;
@@ -223,6 +224,25 @@ class NixlHandoverTest {
                         .asString())
                 .contains("Harrow");
         assertThat(decode.prompts().since(before).transferred()).isPositive();
+    }
+
+    /** What is bound to Linux or to x86 has something in its place, is said once, and changes no answer. */
+    @Test
+    void instancesHandOverOnPlatformsThatLackWhatLinuxHas() throws Exception {
+        String platform = "-D" + Platform.PROPERTY + "=macosx-arm64";
+        Instance from = serve("mac-prefill", "kv_producer", platform);
+        Instance to = serve("mac-decode", "kv_consumer", platform);
+        Instance front = route("mac-router", from, to);
+        int[] prompt = Ledgers.prompt(300, 41);
+        assertThat(front.complete(prompt, MAX_TOKENS).tokenIds())
+                .isEqualTo(alone.complete(prompt, MAX_TOKENS).tokenIds());
+        assertThat(to.prompts().transferred()).isGreaterThanOrEqualTo(prompt.length - 1);
+        for (Instance each : List.of(from, to)) {
+            assertThat(each.log())
+                    .containsOnlyOnce("memory cannot be mapped by other processes of this host on macosx-arm64")
+                    .containsOnlyOnce("memory is copied by Java: macosx-arm64 here")
+                    .containsOnlyOnce("on macosx-arm64 memory is the JVM's");
+        }
     }
 
     /** The blocks of a hand-off that nobody came for, and of one whose reader dies. */

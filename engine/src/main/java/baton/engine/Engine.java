@@ -54,11 +54,11 @@ public interface Engine extends AutoCloseable {
     boolean resetPrefixCache();
 
     /**
-     * From now until the answer is closed requests only warm the engine up: they are computed like others, but leave nothing in the
-     * prefix cache, take no seed from others, and no connector hears of them. Closing ends those that are left. Whoever calls sees to it
-     * that there are no others meanwhile.
+     * From now until the returned object is closed, requests only warm the engine up: they are scheduled and computed as usual, but
+     * their blocks are not published in the prefix cache, they draw no seed, and the connector is not told. Closing aborts those that
+     * still run. The caller submits no client's request meanwhile.
      *
-     * @param meanwhile told in place of the engine's listener, save what connectors measure
+     * @param meanwhile gets the events in place of the engine's listener, except the connector's measurements
      * @throws EngineUnavailableException if the engine is stopping or has failed
      */
     WarmUp warmUp(EngineListener meanwhile);
@@ -66,9 +66,9 @@ public interface Engine extends AutoCloseable {
     /** The time in which requests warm up. */
     interface WarmUp extends AutoCloseable {
         /**
-         * Has this engine's connector, if it has one, hand prompts over between two stand-ins for instances, within this process.
+         * Runs hand-overs of this engine's connector, if it has one, between two stand-ins for instances within this process.
          *
-         * @return how many
+         * @return the number of prompts that were handed over
          */
         int rehearseHandovers(Duration atMost);
 

@@ -4,10 +4,12 @@ import baton.engine.core.EngineCore;
 import baton.engine.core.HandoverRehearsal;
 import baton.engine.core.Request;
 import baton.engine.model.Checkpoint;
+import baton.engine.model.DTypeChoice;
 import baton.engine.model.GenerationDefaults;
 import baton.engine.model.ModelConfig;
 import baton.engine.model.ModelRanks;
 import baton.engine.model.ModelRunner;
+import baton.engine.model.OperatorRate;
 import baton.engine.model.TorchModels;
 import baton.engine.sampling.Sampler;
 import baton.engine.text.ChatTemplate;
@@ -18,6 +20,7 @@ import baton.kv.DType;
 import baton.kv.JsonFields;
 import baton.kv.Ticker;
 import baton.kv.connector.KvConnectors;
+import baton.transfer.MappableMemory;
 import java.io.IOException;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -38,6 +41,7 @@ import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Consumer;
+import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
@@ -64,7 +68,7 @@ public final class LocalEngine implements Engine {
 
         record ResetPrefixCache(CompletableFuture<Boolean> done) implements Command {}
 
-        /** From here on the listener is told. Where that is the engine's own, the requests that warmed up end before. */
+        /** Redirects events to the listener. If that is the engine's own, requests that warm up are aborted first. */
         record Tell(EngineListener listener, CompletableFuture<Boolean> done) implements Command {}
 
         /** Look at what the connector has to report. */
@@ -187,7 +191,8 @@ public final class LocalEngine implements Engine {
                     "is " + maxModelLen + ", must be at most the model's max_position_embeddings, which is "
                             + model.maxPositions());
         }
-        DType dtype = config.dtype().orElse(model.dtype());
+        DTypeChoice dtypeChoice = DTypeChoice.here(config.dtype(), model, config.quantization());
+        DType dtype = dtypeChoice.dtype();
         ParallelConfig parallel = config.parallel();
         int tensorSize = parallel.tensorParallelSize();
         int pipelineSize = parallel.pipelineParallelSize();
@@ -211,7 +216,8 @@ public final class LocalEngine implements Engine {
                     maxModelLen,
                     tensorSize,
                     pipelineSize,
-                    config.kvTransfer().connector().isPresent());
+                    config.kvTransfer().connector().isPresent()
+                            && MappableMemory.whyNone().isEmpty());
             made.add(ranks);
             LocalEngine engine = new LocalEngine(
                     config, maxModelLen, checkpoint, tokenizer, chatTemplate, ranks, listener, Ticker.system());
@@ -223,7 +229,7 @@ public final class LocalEngine implements Engine {
                     model.name(),
                     ranks.first().fingerprint().digest().substring(0, 12),
                     model.layers(),
-                    dtype.torchName(),
+                    dtypeChoice.describe(),
                     config.quantization().label(),
                     tensorSize,
                     pipelineSize,
@@ -359,7 +365,7 @@ public final class LocalEngine implements Engine {
 
     private Command.Submit sequences(GenerationRequest request, Consumer<GenerationEvent> sink) {
         SamplingParams sampling = request.sampling();
-        // Those of clients are the same whatever came before.
+        // A warm-up must not shift the seeds of clients' requests.
         long seed = sampling.seed()
                 .orElseGet(() -> warmingUp ? config.seed() : mix(config.seed(), seeds.getAndIncrement()));
         Live live = new Live(request.id());
@@ -469,6 +475,17 @@ public final class LocalEngine implements Engine {
                 isDone(new Command.Tell(listener, ended), ended);
             }
         };
+    }
+
+    private void warnOfSlowOperators() {
+        List<OperatorRate> slow =
+                runner.operatorRates().stream().filter(OperatorRate::isSlow).toList();
+        if (!slow.isEmpty()) {
+            LOG.warn(
+                    "slow kernels: {}; kernels: {}",
+                    slow.stream().map(OperatorRate::describe).collect(Collectors.joining("; ")),
+                    String.join("; ", runner.kernels()));
+        }
     }
 
     /** Has the engine's thread obey, and waits for what it says; false if it does not in time. */
@@ -592,7 +609,10 @@ public final class LocalEngine implements Engine {
                             .forEach(live -> List.copyOf(live.left()).forEach(core::abort));
                 }
                 told.tell(meant);
-                // Whoever waits looks at what the engine holds.
+                if (meant.equals(listener)) {
+                    warnOfSlowOperators();
+                }
+                // The caller reads the status as soon as this is done.
                 status = core.status(Optional.empty());
                 done.complete(true);
             }

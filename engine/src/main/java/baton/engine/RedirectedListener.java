@@ -4,10 +4,7 @@ import baton.kv.DType;
 import baton.kv.connector.Measurement;
 import java.util.List;
 
-/**
- * Tells whichever listener it is to tell at the moment; connectors' measurements, which are not of requests that warm up, always go to
- * the first.
- */
+/** Passes events to a listener that can be exchanged. Connectors' measurements always go to the first: warm-up requests cause none. */
 final class RedirectedListener implements EngineListener {
     private final EngineListener first;
     private EngineListener current;

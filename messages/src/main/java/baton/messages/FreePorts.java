@@ -6,14 +6,14 @@ import java.net.ServerSocket;
 import java.util.ArrayList;
 import java.util.List;
 
-/** Ports of this host for whoever must name one before it is listened on. */
+/** Finds free ports of this host, for configurations that must name a port before it is listened on. */
 public final class FreePorts {
     private static final int ATTEMPTS = 20;
 
     private FreePorts() {}
 
     /**
-     * The first of so many ports in a row that were free a moment ago.
+     * The first of {@code count} consecutive ports that were free a moment ago.
      *
      * @throws IOException if there are none
      */

@@ -53,8 +53,8 @@ public final class Router implements AutoCloseable {
     }
 
     /**
-     * Prepares a router of that flow, so that its first request takes no longer than later ones: for whoever is about to start one. What
-     * goes wrong is logged.
+     * Runs requests through a router of that flow in this process, so that the first request of the one that is started next takes no
+     * longer than later ones. Failures are logged.
      *
      * @throws ConfigException if there is no such flow
      */

@@ -37,8 +37,8 @@ import tools.jackson.databind.node.ObjectNode;
  * <p>Short prompts come first. Then comes the longest that, by the time that those before it took, ends within the budget, again and
  * again until that makes it no faster. A step that has begun is not broken off, so the end may be later by one step.
  *
- * <p>The requests are known by a header that nobody else can know. They have no line in the access log, and to the engine they are
- * requests that warm up.
+ * <p>A header with a random value marks the requests. They are not in the access log, and the engine treats them as
+ * {@link Engine#warmUp} says.
  */
 final class WarmUp {
     private static final Logger LOG = LoggerFactory.getLogger(WarmUp.class);

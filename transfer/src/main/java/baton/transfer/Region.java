@@ -1,5 +1,6 @@
 package baton.transfer;
 
+import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.nio.file.Path;
 import java.util.Optional;
@@ -13,6 +14,8 @@ import java.util.Optional;
  *     read it in any case
  */
 public record Region(MemorySegment memory, Optional<Path> file, boolean needsPermit) {
+    private static final long CACHE_LINE = 64;
+
     public Region {
         if (!memory.isNative() || memory.byteSize() == 0) {
             throw new IllegalArgumentException("memory=" + memory + " must be native and not empty");
@@ -22,6 +25,26 @@ public record Region(MemorySegment memory, Optional<Path> file, boolean needsPer
     /** One that peers may write to as they like. */
     public Region(MemorySegment memory, Optional<Path> file) {
         this(memory, file, false);
+    }
+
+    /**
+     * Memory of zeros that peers may write to as they like: {@link MappableMemory}, or this process's alone where there is none.
+     *
+     * @param arena with which the memory ends
+     * @param purpose what it is for, for errors
+     * @throws IllegalStateException if the system refuses
+     */
+    public static Region allocate(Arena arena, long bytes, String purpose) {
+        if (MappableMemory.whyNone().isEmpty()) {
+            MappableMemory mappable = MappableMemory.allocate(arena, bytes, purpose);
+            return new Region(mappable.memory(), Optional.of(mappable.file()));
+        }
+        try {
+            return new Region(arena.allocate(bytes, CACHE_LINE), Optional.empty());
+        } catch (OutOfMemoryError e) {
+            throw new IllegalStateException(
+                    "no memory: the system refused %d bytes for %s".formatted(bytes, purpose), e);
+        }
     }
 
     /** The same, to be written to by peers with a permit only. */

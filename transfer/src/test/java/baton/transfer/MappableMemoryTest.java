@@ -3,6 +3,7 @@ package baton.transfer;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import baton.memory.Platform;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -66,5 +67,12 @@ class MappableMemoryTest {
                     .isInstanceOf(IOException.class)
                     .hasMessageContaining("cannot open");
         }
+    }
+
+    @Test
+    void itIsThereOnLinuxOnly() {
+        assertThat(MappableMemory.whyNone(Platform.of("Linux", "aarch64"))).isEmpty();
+        assertThat(MappableMemory.whyNone(Platform.of("Mac OS X", "aarch64")))
+                .hasValueSatisfying(why -> assertThat(why).contains("macosx-arm64"));
     }
 }

@@ -5,7 +5,6 @@ import baton.kv.connector.Rank;
 import baton.messages.MessageException;
 import baton.messages.SideChannel;
 import baton.messages.zeromq.ZeroMqSideChannel;
-import baton.transfer.MappableMemory;
 import baton.transfer.Region;
 import baton.transfer.TransferAgent;
 import baton.transfer.TransferAgents;
@@ -41,8 +40,7 @@ final class SystemFabric implements Fabric {
     public Memory allocate(long bytes) {
         Arena arena = Arena.ofShared();
         try {
-            MappableMemory memory = MappableMemory.allocate(arena, bytes, "kv seals");
-            Region region = new Region(memory.memory(), Optional.of(memory.file()));
+            Region region = Region.allocate(arena, bytes, "kv seals");
             return new Memory() {
                 @Override
                 public Region region() {

@@ -1,6 +1,7 @@
 package baton.engine.core;
 
 import baton.kv.ConfigException;
+import baton.memory.Platform;
 import java.lang.foreign.Arena;
 import java.lang.foreign.FunctionDescriptor;
 import java.lang.foreign.Linker;
@@ -17,8 +18,17 @@ final class CpuAffinity {
 
     private static final FunctionDescriptor SIGNATURE = FunctionDescriptor.of(
             ValueLayout.JAVA_INT, ValueLayout.JAVA_INT, ValueLayout.JAVA_LONG, ValueLayout.ADDRESS);
-    private static final MethodHandle SET = handle("sched_setaffinity");
-    private static final MethodHandle GET = handle("sched_getaffinity");
+
+    /** Looked up when the first is called: not every system has them. */
+    private static final class Calls {
+        private static final MethodHandle SET = handle("sched_setaffinity");
+        private static final MethodHandle GET = handle("sched_getaffinity");
+
+        private static MethodHandle handle(String name) {
+            Linker linker = Linker.nativeLinker();
+            return linker.downcallHandle(linker.defaultLookup().findOrThrow(name), SIGNATURE);
+        }
+    }
 
     private CpuAffinity() {}
 
@@ -26,9 +36,19 @@ final class CpuAffinity {
      * Pins the calling thread.
      *
      * @param field the setting, for the error
-     * @throws ConfigException if the thread may not run on all of these cores
+     * @throws ConfigException if the thread may not run on all of these cores, or threads cannot be pinned on this platform
      */
     static void pin(String field, SortedSet<Integer> cores) {
+        pin(Platform.current(), field, cores);
+    }
+
+    static void pin(Platform platform, String field, SortedSet<Integer> cores) {
+        if (!platform.isLinux()) {
+            throw new ConfigException(
+                    field,
+                    "names cores %s, but threads are pinned on Linux only, this is %s; allowed: auto"
+                            .formatted(cores, platform));
+        }
         BitSet wanted = new BitSet();
         cores.forEach(wanted::set);
         BitSet missing = (BitSet) wanted.clone();
@@ -44,7 +64,7 @@ final class CpuAffinity {
     static BitSet current() {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment mask = arena.allocate(MASK_BYTES, Long.BYTES);
-            if (call(GET, mask) < 0) {
+            if (call(Calls.GET, mask) < 0) {
                 throw new IllegalStateException("sched_getaffinity failed");
             }
             return BitSet.valueOf(mask.toArray(ValueLayout.JAVA_LONG));
@@ -56,7 +76,7 @@ final class CpuAffinity {
             MemorySegment mask = arena.allocate(MASK_BYTES, Long.BYTES);
             long[] words = cores.toLongArray();
             MemorySegment.copy(words, 0, mask, ValueLayout.JAVA_LONG, 0, words.length);
-            return call(SET, mask) == 0;
+            return call(Calls.SET, mask) == 0;
         }
     }
 
@@ -68,10 +88,5 @@ final class CpuAffinity {
         } catch (Throwable e) {
             throw new AssertionError("C throws nothing", e);
         }
-    }
-
-    private static MethodHandle handle(String name) {
-        Linker linker = Linker.nativeLinker();
-        return linker.downcallHandle(linker.defaultLookup().findOrThrow(name), SIGNATURE);
     }
 }

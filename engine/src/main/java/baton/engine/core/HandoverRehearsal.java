@@ -191,7 +191,7 @@ public final class HandoverRehearsal implements AutoCloseable {
                     System.nanoTime()));
         }
 
-        /** Blocks are in use, whoever still needs them. */
+        /** Blocks are still in use. */
         boolean isBusy() {
             return core.status(Optional.empty()).usedBlocks() > 0;
         }
@@ -207,7 +207,7 @@ public final class HandoverRehearsal implements AutoCloseable {
         }
     }
 
-    /** What becomes of a request. */
+    /** The outcome of a request. */
     private static final class Leg implements RequestListener {
         private boolean ended;
         private int loaded;

@@ -117,8 +117,7 @@ public final class Request implements KvRequest {
      * @param maxLength tokens that prompt and output may have together
      * @param seed of the sampling
      * @param hasher makes the block hashes, on the core's thread
-     * @param warmsUp the request is there to be computed, and for nothing else: it leaves nothing in the prefix cache, and no connector hears
-     *     of it
+     * @param warmsUp the request is only computed: its blocks are not published in the prefix cache and the connector is not told
      */
     public Request(
             String id,

@@ -232,7 +232,7 @@ final class Scheduler {
         }
     }
 
-    /** Whoever is to hear of the request. */
+    /** The connector, unless it must not see the request. */
     private Optional<SchedulerConnector> connectorOf(Request request) {
         return request.warmsUp() ? Optional.empty() : connector;
     }

@@ -15,11 +15,12 @@ import java.util.List;
 import java.util.Optional;
 import java.util.stream.IntStream;
 
-/** In place of a model: has a cache like its, computes nothing, and finds all tokens equally probable. */
+/** Stands in for a model: has a KV cache of the given layout, computes nothing, and all tokens are equally probable. */
 final class StandInRunner implements ModelRunner {
     static final int VOCABULARY = 64;
 
     private static final int HIDDEN = 8;
+    private static final int ALIGNMENT = 4096;
 
     private final ModelFingerprint fingerprint;
     private final ModelConfig config;
@@ -43,11 +44,15 @@ final class StandInRunner implements ModelRunner {
                 Optional.empty(),
                 true,
                 DType.F32);
-        MappableMemory memory = MappableMemory.allocate(arena, blocks * layout.blockBytes(), "a rehearsal");
+        long bytes = blocks * layout.blockBytes();
+        Optional<MappableMemory> mappable = MappableMemory.whyNone().isEmpty()
+                ? Optional.of(MappableMemory.allocate(arena, bytes, "a rehearsal"))
+                : Optional.empty();
         List<String> layers = IntStream.range(0, layout.layers())
                 .mapToObj(layer -> "layers." + layer)
                 .toList();
-        this.cache = new KvCache(memory.memory(), layout, blocks, layers, Optional.of(memory.file()));
+        MemorySegment memory = mappable.map(MappableMemory::memory).orElseGet(() -> arena.allocate(bytes, ALIGNMENT));
+        this.cache = new KvCache(memory, layout, blocks, layers, mappable.map(MappableMemory::file));
     }
 
     @Override

@@ -8,6 +8,7 @@ import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.function.IntUnaryOperator;
 
 /**
  * How the tokens of a step lie in the batch: sequences with one token first, by context length and in groups of similar lengths,
@@ -48,10 +49,29 @@ final class Batch {
         int context() {
             return start + length;
         }
+
+        /** The first of the chunk's tokens that is among these rows, which ascend; its length if none is. */
+        int firstOf(long[] rows) {
+            for (long row : rows) {
+                if (row >= offset && row < offset + length) {
+                    return (int) row - offset;
+                }
+            }
+            return length;
+        }
     }
 
-    /** @throws IllegalArgumentException naming the slice if it does not fit the model or its blocks */
-    Batch(List<SequenceSlice> slices, ModelConfig config, KvLayout layout, int poolBlocks, int maxPositions) {
+    /**
+     * @param padding how many rows to compute for so many tokens
+     * @throws IllegalArgumentException naming the slice if it does not fit the model or its blocks
+     */
+    Batch(
+            List<SequenceSlice> slices,
+            ModelConfig config,
+            KvLayout layout,
+            int poolBlocks,
+            int maxPositions,
+            IntUnaryOperator padding) {
         blockSize = layout.blockSize();
         int tokens = 0;
         int logits = 0;
@@ -63,7 +83,7 @@ final class Batch {
         if (tokens == 0 && logits == 0) {
             throw new IllegalArgumentException("slices: nothing to compute");
         }
-        ids = new long[padded(tokens)];
+        ids = new long[padding.applyAsInt(tokens)];
         positions = new int[ids.length];
         blocks = new int[tokens];
         this.slices = slices;

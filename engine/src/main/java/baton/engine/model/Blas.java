@@ -1,6 +1,5 @@
 package baton.engine.model;
 
-import java.lang.foreign.Arena;
 import java.lang.foreign.FunctionDescriptor;
 import java.lang.foreign.Linker;
 import java.lang.foreign.SymbolLookup;
@@ -44,10 +43,10 @@ final class Blas {
         try {
             return Optional.of(Linker.nativeLinker()
                     .downcallHandle(
-                            SymbolLookup.libraryLookup("libopenblas.so.0", Arena.global())
-                                    .findOrThrow("openblas_set_num_threads"),
+                            // The process's own, whatever its file is called: LibTorch's JNI library depends on it.
+                            SymbolLookup.loaderLookup().findOrThrow("openblas_set_num_threads"),
                             FunctionDescriptor.ofVoid(ValueLayout.JAVA_INT)));
-        } catch (IllegalArgumentException | NoSuchElementException e) {
+        } catch (NoSuchElementException e) {
             LOG.info("OpenBLAS keeps its number of threads: {}", e.getMessage());
             return Optional.empty();
         }

@@ -1,9 +1,7 @@
 package baton.engine.model;
 
-import baton.engine.model.Batch.Chunk;
-import baton.engine.model.Batch.Group;
-import baton.engine.model.RowMath.Heads;
-import baton.engine.model.RowMath.NormWeights;
+import baton.engine.model.ModelKernels.Heads;
+import baton.engine.model.ModelKernels.Norm;
 import baton.engine.model.Weights.HeadNorms;
 import baton.engine.model.Weights.LayerWeights;
 import baton.engine.model.Weights.Owned;
@@ -17,19 +15,14 @@ import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
-import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.HashMap;
 import java.util.List;
-import java.util.Map;
-import java.util.Objects;
 import java.util.Optional;
 import java.util.stream.IntStream;
 import org.bytedeco.javacpp.PointerScope;
 import org.bytedeco.pytorch.InferenceMode;
 import org.bytedeco.pytorch.LongOptional;
 import org.bytedeco.pytorch.Tensor;
-import org.bytedeco.pytorch.TensorOptional;
 import org.bytedeco.pytorch.global.torch;
 import org.bytedeco.pytorch.global.torch.ScalarType;
 
@@ -50,40 +43,11 @@ import org.bytedeco.pytorch.global.torch.ScalarType;
  * load, listed in `owned`, and freed by close. Nothing waits for the garbage collector.
  */
 final class DecoderRunner implements ModelRunner {
-    /** Rows of a later chunk that share one mask. */
-    private static final int MASKED_ROWS = 512;
-
-    /**
-     * Queries of a head that are taken together where rows are fewer, R of each: enough for the kernel's large tiles. Their mask is R
-     * times as large, so more rows stay unstacked: with 512 it gains little.
-     */
-    private static final int STACKED_ROWS = 1024;
-
-    /** Rows from which on the kernel takes large tiles by itself, and leaves out what is later than all queries of a tile. */
-    private static final int LARGE_TILE_ROWS = 768;
-
     /**
      * Rows that go through everything but attention together: enough for full speed, and few enough that activations are memory
      * that the allocator keeps, not pages that the kernel has to clear each time.
      */
     private static final int PIECE_ROWS = 1024;
-
-    /**
-     * Queries from which on the bf16 kernel of attention uses the processor's matrix unit. With fewer fp32 is far faster; with half as
-     * many it pays to fill up with zeros.
-     */
-    private static final int FLASH_ROWS = 64;
-
-    private static final short BF16_MINUS_INFINITY = (short) 0xff80;
-
-    /** Attention is computed over multiples of this many positions: it has kernels by length, which are kept, and a mask is cheaper. */
-    private static final int CONTEXT_STEP = 64;
-
-    /** Rows that a thread copies at once. */
-    private static final int COPIED_ROWS = 32;
-
-    /** Bytes that a thread copies at once: fewer are copied sooner than another thread has begun. */
-    private static final int COPIED_BYTES = 64 << 10;
 
     private final Shard shard;
     /** The model as far as this rank has it. */
@@ -94,20 +58,18 @@ final class DecoderRunner implements ModelRunner {
     private final KvLayout layout;
     private final KvCache cache;
     private final int maxPositions;
-    private final int threads;
-    private final DType dtype;
+    private final DType activations;
     private final ScalarType type;
-    private final ScalarType cacheType;
-    private final Team team;
-    private final RowMath rowMath;
+
+    private final ModelKernels kernels;
+    private final KernelChoice choice;
+    private final OperatorTimes times;
+    private final Attention attention;
     private final Arena arena;
     private final Owned owned;
     private final Weights weights;
     private final int rowElements;
     private final int queryElements;
-
-    /** By layer, how many positions a token attends to. */
-    private final int[] reach;
 
     private boolean closed;
     private Arena logitsArena = Arena.ofShared();
@@ -120,8 +82,9 @@ final class DecoderRunner implements ModelRunner {
             ModelFingerprint fingerprint,
             KvCache cache,
             int maxPositions,
-            int threads,
-            DType dtype,
+            KernelChoice choice,
+            ModelKernels kernels,
+            OperatorTimes times,
             Arena arena,
             Owned owned,
             Weights weights) {
@@ -132,20 +95,21 @@ final class DecoderRunner implements ModelRunner {
         this.cache = cache;
         this.layout = cache.layout();
         this.maxPositions = maxPositions;
-        this.threads = threads;
-        this.dtype = dtype;
-        this.type = LibTorch.scalarType(dtype);
-        this.cacheType = LibTorch.scalarType(layout.dtype());
-        this.team = new Team(threads, arena);
-        this.rowMath = new RowMath(dtype, team);
+        this.activations = kernels.activations();
+        this.type = LibTorch.scalarType(activations);
+        this.kernels = kernels;
+        this.choice = choice;
         this.arena = arena;
         this.owned = owned;
         this.weights = weights;
         this.queryElements = config.heads() * config.headDim();
         this.rowElements = queryElements + 2 * config.kvHeads() * config.headDim();
-        this.reach = IntStream.range(0, config.layers())
+        int[] reach = IntStream.range(0, config.layers())
                 .map(layer -> shard.model().attendedPositions(shard.layers().first() + layer))
                 .toArray();
+        this.times = times;
+        this.attention = times.timed(
+                kernels.attention(config, cache, reach), config, reach, layout.tokenBytes() / config.layers());
     }
 
     /**
@@ -160,6 +124,7 @@ final class DecoderRunner implements ModelRunner {
             ModelFingerprint fingerprint,
             DType dtype,
             Quantization quantization,
+            KernelChoice choice,
             Shard shard,
             Collective.Member ranks,
             KvLayout layout,
@@ -182,12 +147,14 @@ final class DecoderRunner implements ModelRunner {
             List<String> names = IntStream.range(firstLayer, firstLayer + layout.layers())
                     .mapToObj("model.layers.%d.self_attn.attn"::formatted)
                     .toList();
+            ModelKernels kernels = choice.make(dtype, quantization, threads, arena, owned);
+            OperatorTimes times = new OperatorTimes(threads);
             Weights weights = Weights.load(
                     checkpoint,
                     shard,
                     dtype,
-                    quantization,
-                    threads,
+                    kernels,
+                    times,
                     maxPositions,
                     arena,
                     owned,
@@ -198,8 +165,9 @@ final class DecoderRunner implements ModelRunner {
                     fingerprint,
                     new KvCache(pool, layout, blocks, names, shared.map(MappableMemory::file)),
                     maxPositions,
-                    threads,
-                    dtype,
+                    choice,
+                    kernels,
+                    times,
                     arena,
                     owned,
                     weights);
@@ -213,6 +181,16 @@ final class DecoderRunner implements ModelRunner {
     /** Bytes of native memory that hold the weights. */
     long weightBytes() {
         return owned.bytes();
+    }
+
+    @Override
+    public List<String> kernels() {
+        return choice.reasons();
+    }
+
+    @Override
+    public List<OperatorRate> operatorRates() {
+        return times.rates();
     }
 
     @Override
@@ -232,7 +210,9 @@ final class DecoderRunner implements ModelRunner {
 
     @Override
     public boolean takes(HiddenState state) {
-        return state.dtype() == dtype && state.data().byteSize() == hiddenBytes();
+        // Activations of another processor's kernels may have another type.
+        boolean known = state.dtype() == DType.F32 || state.dtype() == DType.BF16;
+        return known && state.data().byteSize() == hiddenBytes(state.dtype());
     }
 
     @Override
@@ -242,7 +222,7 @@ final class DecoderRunner implements ModelRunner {
         }
         ranks.enter();
         try {
-            return compute(new Batch(slices, config, layout, cache.blocks(), maxPositions), hooks);
+            return compute(new Batch(slices, config, layout, cache.blocks(), maxPositions, kernels::padded), hooks);
         } catch (RuntimeException | Error e) {
             ranks.fail(e);
             throw e;
@@ -252,7 +232,7 @@ final class DecoderRunner implements ModelRunner {
     private Logits compute(Batch batch, LayerHooks hooks) {
         if (threadConfigured != Thread.currentThread().threadId()) {
             // OpenMP keeps the number by calling thread.
-            torch.set_num_threads(threads);
+            torch.set_num_threads(kernels.torchThreads());
             threadConfigured = Thread.currentThread().threadId();
         }
         try (InferenceMode _ = new InferenceMode(true);
@@ -267,6 +247,7 @@ final class DecoderRunner implements ModelRunner {
             Tensor rotation = rotation(batch, scratch);
             Tensor x = shard.isFirstStage()
                     ? torch.embedding(weights.embedding, longs(scratch, batch.ids()))
+                            .to(type)
                     : ranks.handedOn(type, batch.rows());
             for (int layer = 0; layer < config.layers(); layer++) {
                 hooks.beforeLayer(layer);
@@ -279,7 +260,7 @@ final class DecoderRunner implements ModelRunner {
             if (shard.isLastStage()) {
                 for (int slice : hooks.hiddenWanted()) {
                     Tensor row = x.narrow(0, batch.lastRow(slice), 1);
-                    hooks.hidden(slice, new HiddenState(dtype, LibTorch.memory(row, hiddenBytes())));
+                    hooks.hidden(slice, new HiddenState(activations, LibTorch.memory(row, hiddenBytes(activations))));
                 }
             }
             return logits(x, batch, scratch);
@@ -309,6 +290,8 @@ final class DecoderRunner implements ModelRunner {
             return;
         }
         closed = true;
+        attention.close();
+        kernels.close();
         owned.close();
         logitsArena.close();
         arena.close();
@@ -325,233 +308,33 @@ final class DecoderRunner implements ModelRunner {
         return weights.rope.index_select(0, longs(scratch, positions));
     }
 
-    /** What the attention of all layers of one forward pass shares. */
+    /** What all layers of one forward pass share. */
     private final class Step {
         final Batch batch;
         /** Of one layer after the other: [T, H*D] each. */
         final Tensor queries;
 
         final Tensor attended;
-        private final int longest;
-        private final Map<Integer, Attention> attentions = new HashMap<>();
+        final Attention.Pass attention;
 
-        /** What the last layer's attention works on if its output is wanted of few rows only, and which these are. */
-        private final Optional<Tail> tail;
+        /** The rows that the last layer goes on for, some repeated, if they are few; an empty tensor if none. */
+        final Optional<Tensor> tail;
 
         /** @param lastRows the rows that anything is wanted of behind the last layer, in ascending order */
         Step(Batch batch, long[] lastRows, Arena scratch) {
             this.batch = batch;
-            queries = LibTorch.empty(type, batch.rows(), queryElements);
-            attended = LibTorch.empty(type, batch.rows(), queryElements);
-            // Plain loops here and below: after a forward pass nothing of a stream's machinery is in the caches any
-            // more.
-            int most = 0;
-            for (Group group : batch.groups()) {
-                most = Math.max(most, group.longest());
-            }
-            for (Chunk chunk : batch.chunks()) {
-                most = Math.max(most, chunk.context());
-            }
-            longest = most;
-            for (int each : reach) {
-                int window = Math.min(each, longest);
-                if (!attentions.containsKey(window)) {
-                    attentions.put(window, attention(window, scratch));
-                }
-            }
+            queries = kernels.rows(batch.rows(), queryElements);
+            attended = kernels.rows(batch.rows(), queryElements);
             boolean few = shard.isLastStage() && 2 * lastRows.length < batch.rows();
-            tail = few ? Optional.of(tail(lastRows, scratch)) : Optional.empty();
-        }
-
-        Attention attention(int layer) {
-            return Objects.requireNonNull(attentions.get(Math.min(reach[layer], longest)));
-        }
-
-        private Attention attention(int window, Arena scratch) {
-            List<GroupStep> groups = new ArrayList<>(batch.groups().size());
-            for (Group group : batch.groups()) {
-                groups.add(groupStep(group, window, scratch));
-            }
-            List<ChunkStep> chunks = new ArrayList<>(batch.chunks().size());
-            for (Chunk chunk : batch.chunks()) {
-                chunks.add(chunkStep(chunk, 0, window));
-            }
-            return new Attention(groups, chunks);
-        }
-
-        private Tail tail(long[] rows, Arena scratch) {
-            int layer = config.layers() - 1;
-            if (rows.length == 0) {
-                return new Tail(Optional.empty(), new Attention(List.of(), List.of()));
-            }
-            List<ChunkStep> chunks = new ArrayList<>();
-            for (Chunk chunk : batch.chunks()) {
-                int next = 0;
-                while (next < rows.length && rows[next] < chunk.offset()) {
-                    next++;
-                }
-                if (next < rows.length && rows[next] < chunk.offset() + chunk.length()) {
-                    chunks.add(chunkStep(chunk, (int) rows[next] - chunk.offset(), Math.min(reach[layer], longest)));
-                }
-            }
-            long[] padded = Arrays.copyOf(rows, Batch.padded(rows.length));
-            Arrays.fill(padded, rows.length, padded.length, rows[0]);
-            return new Tail(Optional.of(longs(scratch, padded)), new Attention(attention(layer).groups, chunks));
-        }
-
-        private GroupStep groupStep(Group group, int window, Arena scratch) {
-            long[] shape = {config.kvHeads(), group.size(), padded(group.longest()), 2L * config.headDim()};
-            Tensor gathered = LibTorch.empty(cacheType, shape);
-            Tensor floats = cacheType == ScalarType.Float ? gathered : LibTorch.empty(ScalarType.Float, shape);
-            return new GroupStep(group, mask(group, window, scratch), gathered, floats);
-        }
-
-        /** @param first the first row that attends, from the chunk's beginning */
-        private ChunkStep chunkStep(Chunk chunk, int first, int window) {
-            // A run begins anywhere and its positions are padded from there.
-            int positions = padded(chunk.context()) + CONTEXT_STEP;
-            return new ChunkStep(
-                    chunk,
-                    runs(chunk, first, window),
-                    LibTorch.empty(cacheType, config.kvHeads(), positions, 2L * config.headDim()));
-        }
-
-        /** Zero for the last positions of a sequence, minus infinity elsewhere, as [1, sequences, 1, padded context]. */
-        private TensorOptional mask(Group group, int window, Arena scratch) {
-            int padded = padded(group.longest());
-            boolean needed = false;
-            for (int context : group.contexts()) {
-                needed |= context < padded || context > window;
-            }
-            if (!needed) {
-                return new TensorOptional();
-            }
-            // Comes as zeros.
-            MemorySegment memory = scratch.allocate(ValueLayout.JAVA_FLOAT, (long) group.size() * padded);
-            for (int i = 0; i < group.size(); i++) {
-                long start = (long) i * padded;
-                int context = group.contexts()[i];
-                for (int position = 0; position < context - window; position++) {
-                    memory.setAtIndex(ValueLayout.JAVA_FLOAT, start + position, Float.NEGATIVE_INFINITY);
-                }
-                for (int position = context; position < padded; position++) {
-                    memory.setAtIndex(ValueLayout.JAVA_FLOAT, start + position, Float.NEGATIVE_INFINITY);
-                }
-            }
-            return new TensorOptional(LibTorch.over(memory, ScalarType.Float, 1, group.size(), 1, padded));
-        }
-
-        private List<Run> runs(Chunk chunk, int begin, int window) {
-            int shared = config.heads() / config.kvHeads();
-            boolean whole = begin == 0 && chunk.start() == 0 && chunk.length() <= window;
-            if (whole && chunk.length() >= (shared == 1 ? FLASH_ROWS : LARGE_TILE_ROWS)) {
-                int height = Batch.padded(chunk.length());
-                return List.of(run(0, chunk.length(), height, 0, chunk.length(), false, type, weights.none));
-            }
-            int most = Math.clamp(STACKED_ROWS / shared, FLASH_ROWS, MASKED_ROWS);
-            List<Run> runs = new ArrayList<>();
-            int rows;
-            for (int first = begin; first < chunk.length(); first += rows) {
-                int left = chunk.length() - first;
-                boolean many = !whole && left >= MASKED_ROWS;
-                rows = Math.min(many ? MASKED_ROWS : most, left);
-                int start = chunk.start() + first;
-                int from = Math.max(0, start + 1 - window);
-                int positions = start + rows - from;
-                int height = Batch.padded(rows);
-                boolean stacked = !many && 2 * shared * height >= FLASH_ROWS;
-                height = stacked ? Math.max(height, Math.ceilDiv(FLASH_ROWS, shared)) : height;
-                ScalarType as = stacked || many ? type : ScalarType.Float;
-                Tensor mask = mask(as, stacked ? shared : 1, rows, height, start - from, padded(positions), window);
-                runs.add(run(first, rows, height, from, positions, stacked, as, new TensorOptional(mask)));
-            }
-            return runs;
-        }
-
-        private Run run(
-                int first,
-                int rows,
-                int height,
-                int from,
-                int positions,
-                boolean stacked,
-                ScalarType type,
-                TensorOptional mask) {
-            long shared = config.heads() / config.kvHeads();
-            Tensor own = LibTorch.empty(type, config.kvHeads(), shared, height, config.headDim());
-            // What stands behind the rows is computed too, and must not be slow to compute with.
-            own.narrow(2, rows, own.size(2) - rows).zero_();
-            return new Run(first, rows, from, padded(positions), stacked, mask, own);
-        }
-
-        /**
-         * Minus infinity where a position is later than a row's or not within its window, zero elsewhere and for what stands behind the
-         * rows: [copies * height, positions].
-         *
-         * @param copies of all rows, one after the other
-         * @param own the first row's position
-         */
-        private Tensor mask(ScalarType as, int copies, int rows, int height, int own, int positions, int window) {
-            Tensor mask = LibTorch.empty(as, (long) copies * height, positions).zero_();
-            long width = (long) positions * mask.element_size();
-            MemorySegment memory = LibTorch.memory(mask, width * copies * height);
-            for (int row = 0; row < rows; row++) {
-                MemorySegment of = memory.asSlice(row * width, width);
-                minusInfinity(of, as, 0, own + row + 1 - window);
-                minusInfinity(of, as, own + row + 1, positions);
-                for (int copy = 1; copy < copies; copy++) {
-                    MemorySegment.copy(of, 0, memory, ((long) copy * height + row) * width, width);
-                }
-            }
-            return mask;
-        }
-
-        private static void minusInfinity(MemorySegment row, ScalarType as, int first, int end) {
-            if (as == ScalarType.Float) {
-                for (int i = first; i < end; i++) {
-                    row.setAtIndex(ValueLayout.JAVA_FLOAT, i, Float.NEGATIVE_INFINITY);
-                }
-            } else {
-                for (int i = first; i < end; i++) {
-                    row.setAtIndex(ValueLayout.JAVA_SHORT, i, BF16_MINUS_INFINITY);
-                }
-            }
+            Optional<long[]> tailRows = few ? Optional.of(lastRows) : Optional.empty();
+            attention = DecoderRunner.this.attention.begin(batch, tailRows, queries, attended, scratch);
+            tail = tailRows.map(rows -> {
+                long[] padded = Arrays.copyOf(rows, rows.length == 0 ? 0 : kernels.padded(rows.length));
+                Arrays.fill(padded, rows.length, padded.length, rows.length == 0 ? 0 : rows[0]);
+                return longs(scratch, padded);
+            });
         }
     }
-
-    /** What the attention of the layers that reach equally far works on. */
-    private record Attention(List<GroupStep> groups, List<ChunkStep> chunks) {}
-
-    /**
-     * What is left to do in the last layer when its keys and values are saved.
-     *
-     * @param rows numbers of the rows that it goes on for, some repeated; none if for no row
-     * @param attention of these rows, and perhaps of some more
-     */
-    private record Tail(Optional<Tensor> rows, Attention attention) {}
-
-    /**
-     * @param gathered place for a layer's entries of the group
-     * @param floats place for them in fp32; unused if they are
-     */
-    private record GroupStep(Group group, TensorOptional mask, Tensor gathered, Tensor floats) {}
-
-    /** @param gathered place for a layer's entries up to the chunk's last, by head: [G, context, 2D] */
-    private record ChunkStep(Chunk chunk, List<Run> runs, Tensor gathered) {}
-
-    /**
-     * Rows of a chunk that attend together.
-     *
-     * @param first the first of them, from the chunk's beginning
-     * @param from first position that any of them attends to
-     * @param positions how many from there, padded
-     * @param stacked the R queries of a row stand as rows of one head: together they are many enough for the fast kernel
-     * @param mask minus infinity where a position is later than the row's or behind its window: [padded rows, positions], R times if
-     *     stacked; none: the rows are a sequence's first and attend to all before them
-     * @param own place for their queries by head, in the type to attend in: [G, R, padded rows, D]
-     */
-    private record Run(
-            int first, int rows, int from, long positions, boolean stacked, TensorOptional mask, Tensor own) {}
 
     /** Adds a layer to {@code x}. Behind the last one only the rows that are wanted are right, the others are of no use to anybody. */
     private void layer(int layer, Tensor x, Step step, Tensor rotation) {
@@ -563,31 +346,22 @@ final class DecoderRunner implements ModelRunner {
             save(layer, projected, step.batch, (int) first);
         });
         if (layer == config.layers() - 1 && step.tail.isPresent()) {
-            Tail tail = step.tail.get();
-            attend(layer, tail.attention, step);
-            tail.rows.ifPresent(rows -> {
+            step.attention.attendTail(layer);
+            Tensor rows = step.tail.get();
+            if (rows.numel() > 0) {
                 Tensor few = x.index_select(0, rows);
                 ranks.addTo(few, layerWeights.output(), step.attended.index_select(0, rows));
                 feedForward(layerWeights, few);
                 x.index_copy_(0, rows, few);
-            });
+            }
             return;
         }
-        attend(layer, step.attention(layer), step);
+        step.attention.attend(layer);
         forPieces(
                 x,
                 (first, piece) ->
                         ranks.addTo(piece, layerWeights.output(), step.attended.narrow(0, first, piece.size(0))));
         forPieces(x, (_, piece) -> feedForward(layerWeights, piece));
-    }
-
-    private void attend(int layer, Attention attention, Step step) {
-        for (GroupStep group : attention.groups) {
-            attend(layer, group, step);
-        }
-        for (ChunkStep chunk : attention.chunks) {
-            attend(layer, chunk, step);
-        }
     }
 
     /** Takes a matrix's rows in pieces: the first row of each and the piece itself, which is a part of the matrix. */
@@ -612,34 +386,29 @@ final class DecoderRunner implements ModelRunner {
         ranks.addTo(x, layerWeights.down(), gated);
     }
 
-    private Tensor norm(Tensor x, NormWeights weights) {
-        Tensor normed = LibTorch.empty(type, x.size(0), x.size(1));
-        rowMath.norm(heads(x), heads(normed), weights, config.rmsNormEps());
+    private Tensor norm(Tensor x, Norm norm) {
+        Tensor normed = kernels.rows(x.size(0), x.size(1));
+        norm.apply(heads(x, 0, 1, x.size(1)), heads(normed, 0, 1, x.size(1)));
         return normed;
     }
 
     /** Turns queries and keys by their positions: the keys in place, the queries into {@code queries}. */
     private void rotate(Tensor projected, Optional<HeadNorms> norms, Tensor rotation, Tensor queries) {
-        int rows = (int) projected.size(0);
         int head = config.headDim();
-        MemorySegment memory = LibTorch.memory(projected, (long) rows * rowElements * dtype.bytes());
-        Heads ownHeads = new Heads(memory, rows, 0, rowElements, config.heads(), head);
-        Heads keyHeads = new Heads(memory, rows, queryElements, rowElements, config.kvHeads(), 2L * head);
+        Heads ownHeads = heads(projected, 0, config.heads(), head);
+        Heads keyHeads = heads(projected, queryElements, config.kvHeads(), 2L * head);
         norms.ifPresent(norm -> {
-            rowMath.norm(ownHeads, ownHeads, norm.queries(), config.rmsNormEps());
-            rowMath.norm(keyHeads, keyHeads, norm.keys(), config.rmsNormEps());
+            norm.queries().apply(ownHeads, ownHeads);
+            norm.keys().apply(keyHeads, keyHeads);
         });
-        MemorySegment table = LibTorch.memory(rotation, (long) rows * head * dtype.bytes());
-        MemorySegment turned = LibTorch.memory(queries, (long) rows * queryElements * dtype.bytes());
-        Heads turnedHeads = new Heads(turned, rows, 0, queryElements, config.heads(), head);
-        rowMath.rotate(ownHeads, turnedHeads, keyHeads, head, table);
+        MemorySegment table = LibTorch.memory(rotation, rotation.numel() * rotation.element_size());
+        kernels.rotate(ownHeads, heads(queries, 0, config.heads(), head), keyHeads, head, table);
     }
 
-    /** The rows of a dense matrix, each as one head. */
-    private Heads heads(Tensor x) {
-        long width = x.size(1);
-        MemorySegment memory = LibTorch.memory(x, x.numel() * dtype.bytes());
-        return new Heads(memory, (int) x.size(0), 0, width, 1, width);
+    /** Heads of a matrix' rows, from {@code offset} in each. */
+    private static Heads heads(Tensor x, long offset, int heads, long headStride) {
+        return new Heads(
+                LibTorch.memory(x, LibTorch.rowBytes(x)), (int) x.size(0), offset, x.stride(0), heads, headStride);
     }
 
     /**
@@ -650,135 +419,10 @@ final class DecoderRunner implements ModelRunner {
      */
     private void save(int layer, Tensor projected, Batch batch, int first) {
         int count = Math.min((int) projected.size(0), batch.tokens() - first);
-        if (count <= 0) {
-            return;
+        if (count > 0) {
+            kernels.save(
+                    layer, projected.narrow(1, queryElements, rowElements - queryElements), cache, batch, first, count);
         }
-        Tensor stored =
-                projected.narrow(1, queryElements, rowElements - queryElements).to(cacheType);
-        long entry = layout.entryBytes();
-        long rowBytes = stored.stride(0) * layout.dtype().bytes();
-        MemorySegment rows = LibTorch.memory(stored, (count - 1) * rowBytes + config.kvHeads() * entry);
-        team.share(count, COPIED_ROWS, (_, begin, end) -> {
-            for (int i = begin; i < end; i++) {
-                long from = i * rowBytes;
-                long to = cache.layerStart(batch.block(first + i), layer) + batch.slot(first + i) * entry;
-                for (int head = 0; head < config.kvHeads(); head++) {
-                    MemorySegment.copy(
-                            rows, from + head * entry, cache.memory(), to + head * layout.headBytes(), entry);
-                }
-            }
-        });
-    }
-
-    private void attend(int layer, GroupStep groupStep, Step step) {
-        Group group = groupStep.group;
-        long head = config.headDim();
-        long shared = config.heads() / config.kvHeads();
-        long padded = padded(group.longest());
-        gather(layer, group.blockTables(), group.contexts(), padded, groupStep.gathered);
-        Tensor floats = cacheType == ScalarType.Float ? groupStep.gathered : groupStep.floats.copy_(groupStep.gathered);
-        long[] shape = {config.kvHeads(), group.size(), padded, head};
-        long[] strides = {group.size() * padded * 2 * head, padded * 2 * head, 2 * head, 1};
-        Tensor keys = floats.as_strided(shape, strides, new LongOptional(0));
-        Tensor values = floats.as_strided(shape, strides, new LongOptional(head));
-        long[] rowsShape = {config.kvHeads(), group.size(), shared, head};
-        long[] rowsStrides = {shared * head, queryElements, head, 1};
-        LongOptional offset = new LongOptional((long) group.offset() * queryElements);
-        Tensor own = step.queries.as_strided(rowsShape, rowsStrides, offset).to(ScalarType.Float);
-        Tensor result = attention(own, keys, values, groupStep.mask, false);
-        step.attended.as_strided(rowsShape, rowsStrides, offset).copy_(result);
-    }
-
-    /**
-     * The sequences' cached entries of a layer, [G, sequences, padded, 2D]. What is beyond a sequence's context is zero: such slots
-     * may hold anything, NaN too, which no mask stops. Copied here and not by index_select, which first makes the whole layer of
-     * the pool contiguous.
-     */
-    private void gather(int layer, List<int[]> blockTables, int[] contexts, long padded, Tensor gathered) {
-        int sequences = contexts.length;
-        long entry = layout.entryBytes();
-        MemorySegment memory = LibTorch.memory(gathered, (long) config.kvHeads() * sequences * padded * entry);
-        int together = (int) Math.max(1, COPIED_BYTES / (padded * entry));
-        team.share(sequences * config.kvHeads(), together, (_, first, end) -> {
-            for (int each = first; each < end; each++) {
-                int sequence = each % sequences;
-                int head = each / sequences;
-                long used = contexts[sequence] * entry;
-                long to = each * padded * entry;
-                int block = 0;
-                for (long at = 0; at < used; at += layout.headBytes()) {
-                    long from = cache.layerStart(blockTables.get(sequence)[block++], layer) + head * layout.headBytes();
-                    MemorySegment.copy(cache.memory(), from, memory, to + at, Math.min(layout.headBytes(), used - at));
-                }
-                memory.asSlice(to + used, padded * entry - used).fill((byte) 0);
-            }
-        });
-    }
-
-    private void attend(int layer, ChunkStep chunkStep, Step step) {
-        Chunk chunk = chunkStep.chunk;
-        long head = config.headDim();
-        long shared = config.heads() / config.kvHeads();
-        long positions = chunkStep.gathered.size(1);
-        gather(layer, List.of(chunk.blockTable()), new int[] {chunk.context()}, positions, chunkStep.gathered);
-        long[] rowsStrides = {shared * head, head, queryElements, 1};
-        long[] strides = {2 * head * positions, 0, 2 * head, 1};
-        for (Run run : chunkStep.runs) {
-            Tensor source = chunkStep.gathered.to(run.own.scalar_type());
-            long[] shape = {config.kvHeads(), run.stacked ? 1 : shared, run.positions, head};
-            long start = 2 * head * run.from;
-            Tensor keys = source.as_strided(shape, strides, new LongOptional(start));
-            Tensor values = source.as_strided(shape, strides, new LongOptional(start + head));
-            long[] rowsShape = {config.kvHeads(), shared, run.rows, head};
-            LongOptional rows = new LongOptional((long) (chunk.offset() + run.first) * queryElements);
-            copyRows(step.queries.as_strided(rowsShape, rowsStrides, rows), run.own);
-            boolean causal = !run.mask.has_value();
-            Tensor own = run.stacked ? run.own.view(config.kvHeads(), 1, -1, head) : run.own;
-            Tensor result = attention(own, keys, values, run.mask, causal).reshape(run.own.sizes());
-            copyRows(result.narrow(2, 0, run.rows), step.attended.as_strided(rowsShape, rowsStrides, rows));
-        }
-    }
-
-    /** Copies rows by head, [G, R, rows, D]; {@code to} may have more. */
-    private void copyRows(Tensor from, Tensor to) {
-        long rows = from.size(2);
-        if (from.scalar_type() != to.scalar_type() || from.stride(3) != 1 || to.stride(3) != 1) {
-            to.narrow(2, 0, rows).copy_(from);
-            return;
-        }
-        long element = from.element_size();
-        long bytes = from.size(3) * element;
-        long groups = from.size(0);
-        long shared = from.size(1);
-        MemorySegment source = memory(from);
-        MemorySegment target = memory(to);
-        long[] there = {from.stride(0) * element, from.stride(1) * element, from.stride(2) * element};
-        long[] here = {to.stride(0) * element, to.stride(1) * element, to.stride(2) * element};
-        team.share((int) rows, COPIED_ROWS, (_, first, end) -> {
-            for (long row = first; row < end; row++) {
-                for (long group = 0; group < groups; group++) {
-                    for (long each = 0; each < shared; each++) {
-                        long at = group * there[0] + each * there[1] + row * there[2];
-                        long into = group * here[0] + each * here[1] + row * here[2];
-                        MemorySegment.copy(source, at, target, into, bytes);
-                    }
-                }
-            }
-        });
-    }
-
-    /** From the first to the last element of a tensor with gaps. */
-    private static MemorySegment memory(Tensor tensor) {
-        long elements = 1;
-        for (int i = 0; i < tensor.dim(); i++) {
-            elements += (tensor.size(i) - 1) * tensor.stride(i);
-        }
-        return LibTorch.memory(tensor, elements * tensor.element_size());
-    }
-
-    private Tensor attention(Tensor queries, Tensor keys, Tensor values, TensorOptional mask, boolean causal) {
-        return torch.scaled_dot_product_attention(
-                queries, keys, values, mask, 0.0, causal, weights.defaultScale, false);
     }
 
     private Logits logits(Tensor x, Batch batch, Arena scratch) {
@@ -805,21 +449,24 @@ final class DecoderRunner implements ModelRunner {
         int rows = batch.logitRows().length;
         if (batch.given().isEmpty()) {
             // Padded with the first row.
-            return x.index_select(0, longs(scratch, Arrays.copyOf(batch.logitRows(), Batch.padded(rows))));
+            return x.index_select(0, longs(scratch, Arrays.copyOf(batch.logitRows(), kernels.padded(rows))));
         }
         Tensor wanted =
-                LibTorch.empty(type, Batch.padded(rows), config.hiddenSize()).zero_();
-        MemorySegment memory = LibTorch.memory(wanted, rows * hiddenBytes());
+                LibTorch.empty(type, kernels.padded(rows), config.hiddenSize()).zero_();
         for (int i = 0; i < rows; i++) {
             HiddenState state = batch.given().get(i);
-            MemorySegment from =
-                    state == null ? LibTorch.memory(x.narrow(0, batch.logitRows()[i], 1), hiddenBytes()) : state.data();
-            MemorySegment.copy(from, 0, memory, i * hiddenBytes(), hiddenBytes());
+            wanted.narrow(0, i, 1).copy_(state == null ? x.narrow(0, batch.logitRows()[i], 1) : hidden(state, scratch));
         }
         return wanted;
     }
 
-    private long hiddenBytes() {
+    private Tensor hidden(HiddenState state, Arena scratch) {
+        MemorySegment memory = scratch.allocate(state.data().byteSize(), Float.BYTES);
+        memory.copyFrom(state.data());
+        return LibTorch.over(memory, LibTorch.scalarType(state.dtype()), 1, config.hiddenSize());
+    }
+
+    private long hiddenBytes(DType dtype) {
         return (long) config.hiddenSize() * dtype.bytes();
     }
 
@@ -834,10 +481,6 @@ final class DecoderRunner implements ModelRunner {
             logitsMemory = Pages.allocate(logitsArena, bytes, "logits");
         }
         return logitsMemory.asSlice(0, bytes);
-    }
-
-    private static int padded(int positions) {
-        return Math.ceilDiv(positions, CONTEXT_STEP) * CONTEXT_STEP;
     }
 
     private static Tensor longs(Arena scratch, long[] values) {

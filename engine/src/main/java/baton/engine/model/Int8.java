@@ -64,15 +64,7 @@ final class Int8 implements Linear {
         try (PointerScope _ = new PointerScope()) {
             zeroPoints.zero_();
             Tensor quantized = LibTorch.empty(ScalarType.Char, outputs, inputs);
-            for (long first = 0; first < outputs; first += QUANTIZED_ROWS) {
-                try (PointerScope _ = new PointerScope()) {
-                    long rows = Math.min(QUANTIZED_ROWS, outputs - first);
-                    Tensor part = matrix.narrow(0, first, rows);
-                    Tensor scale = largest(part).div(new Scalar(LEVELS));
-                    quantized.narrow(0, first, rows).copy_(part.div(scale).round_());
-                    scales.narrow(0, first, rows).copy_(scale.view(rows));
-                }
-            }
+            quantize(matrix, quantized, scales);
             Tensor packed = call(operator("onednn::qlinear_prepack"), new IValue(quantized), new IValue());
             long bytes;
             try (IValueVector stack = new IValueVector(new IValue(packed))) {
@@ -102,6 +94,20 @@ final class Int8 implements Linear {
                 owned.add(arguments[i]);
             }
             return new Int8(product, arguments, outputs, inputs);
+        }
+    }
+
+    /** Rounds a matrix [out, in] into {@code quantized}, of as many integers, and {@code scales}, [out]. */
+    static void quantize(Tensor matrix, Tensor quantized, Tensor scales) {
+        long outputs = matrix.size(0);
+        for (long first = 0; first < outputs; first += QUANTIZED_ROWS) {
+            try (PointerScope _ = new PointerScope()) {
+                long rows = Math.min(QUANTIZED_ROWS, outputs - first);
+                Tensor part = matrix.narrow(0, first, rows);
+                Tensor scale = largest(part).div(new Scalar(LEVELS));
+                quantized.narrow(0, first, rows).copy_(part.div(scale).round_());
+                scales.narrow(0, first, rows).copy_(scale.view(rows));
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 package baton.engine.model;
 
 import baton.kv.DType;
+import baton.memory.Platform;
 import java.lang.foreign.MemorySegment;
 import java.util.OptionalInt;
 import org.bytedeco.javacpp.Loader;
@@ -35,12 +36,18 @@ final class LibTorch {
             return torch.get_num_threads();
         } catch (LinkageError e) {
             throw new IllegalStateException(
-                    "LibTorch cannot be loaded: it needs Linux on x86_64 with glibc 2.35 and libstdc++ 12 or newer"
-                            + " (Debian 12, Ubuntu 22.04), its jar for linux-x86_64 on the class path, and room for 450 MB in"
-                            + " ~/.javacpp/cache or -Dorg.bytedeco.javacpp.cachedir: "
+                    "LibTorch cannot be loaded: it needs " + needs(Platform.current())
+                            + " on the class path, and room for 450 MB in ~/.javacpp/cache or"
+                            + " -Dorg.bytedeco.javacpp.cachedir: "
                             + e.getMessage(),
                     e);
         }
+    }
+
+    private static String needs(Platform platform) {
+        return platform.isMacOs()
+                ? "macOS 15 or newer on Apple silicon, its jar for macosx-arm64"
+                : "Linux on x86_64 with glibc 2.35 and libstdc++ 12 or newer (Debian 12, Ubuntu 22.04), its jar for linux-x86_64";
     }
 
     /** Why models cannot be computed on a GPU here. */
@@ -83,6 +90,12 @@ final class LibTorch {
         try (Pointer data = tensor.data_ptr()) {
             return MemorySegment.ofAddress(data.address()).reinterpret(bytes);
         }
+    }
+
+    /** Bytes from a matrix' first element to its last, with the gaps between rows. */
+    static long rowBytes(Tensor matrix) {
+        long rows = matrix.size(0);
+        return rows == 0 ? 0 : ((rows - 1) * matrix.stride(0) + matrix.size(1)) * matrix.element_size();
     }
 
     private static void setUnlessSet(String property, String value) {

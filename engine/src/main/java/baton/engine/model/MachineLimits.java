@@ -1,13 +1,18 @@
 package baton.engine.model;
 
 import baton.engine.model.Weights.Owned;
+import baton.kv.DType;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Comparator;
 import java.util.List;
 import java.util.Optional;
 import java.util.OptionalInt;
+import java.util.SplittableRandom;
+import java.util.stream.Stream;
 import org.bytedeco.javacpp.PointerScope;
 import org.bytedeco.pytorch.IValue;
 import org.bytedeco.pytorch.InferenceMode;
@@ -18,46 +23,72 @@ import org.bytedeco.pytorch.global.torch.ScalarType;
 /**
  * What this machine can do, measured in this process just now: the bounds for prefill (arithmetic) and decode (reading weights).
  *
- * @param gemmFlops bf16 operations a second, a multiplication and an addition counted as two, of [512, 2048] by [2048, 8192] with eight
- *     matrices one after the other, as a model has them, in the faster of LibTorch's and oneDNN's layout
- * @param gemmBurstFlops the same of the fastest single product among them
- * @param linearFlops the same eight products in a row by LibTorch's {@code linear}, whose matrices are not laid out beforehand
- * @param linearBytesPerSecond weight bytes read by the same projection of a single row, over more weights than caches hold
+ * @param bf16 products of bf16 matrices
+ * @param fp32 products of fp32 matrices, which are faster on processors without instructions for bf16
  * @param readBytesPerSecond bytes of memory read by summing it up
  */
-public record MachineLimits(
-        double gemmFlops,
-        double gemmBurstFlops,
-        double linearFlops,
-        double linearBytesPerSecond,
-        double readBytesPerSecond) {
+public record MachineLimits(Products bf16, Products fp32, double readBytesPerSecond) {
+    /**
+     * What LibTorch does with matrices of one type.
+     *
+     * @param flops operations a second, a multiplication and an addition counted as two, of [512, 2048] by [2048, 8192] with eight
+     *     matrices one after the other, as a model has them, in the faster of LibTorch's and oneDNN's layout
+     * @param burstFlops the same of the fastest single product among them
+     * @param linearFlops the same products as {@code flops} by LibTorch's {@code linear}, with matrices that are not laid out beforehand
+     * @param bytesPerSecond bytes of weights read by {@code linear} of a single row, over more weights than caches hold
+     */
+    public record Products(double flops, double burstFlops, double linearFlops, double bytesPerSecond) {}
+
+    /** The type that matrix products are faster in. */
+    public DType gemmDType() {
+        return bf16.flops >= fp32.flops ? DType.BF16 : DType.F32;
+    }
+
+    /** Operations a second of eight products in a row in the faster type: the bound for prefill. */
+    public double gemmFlops() {
+        return Math.max(bf16.flops, fp32.flops);
+    }
+
+    /** Operations a second of the fastest single product of either type. */
+    public double gemmBurstFlops() {
+        return Math.max(bf16.burstFlops, fp32.burstFlops);
+    }
+
+    /** The same products as {@link #gemmFlops} by LibTorch's {@code linear}, in the type that it is faster in. */
+    public double linearFlops() {
+        return Math.max(bf16.linearFlops, fp32.linearFlops);
+    }
+
+    /** Bytes a second in the fastest way to read: the bound for decode. */
+    public double bytesPerSecond() {
+        return Math.max(readBytesPerSecond, Math.max(bf16.bytesPerSecond, fp32.bytesPerSecond));
+    }
+
     private static final int ROWS = 512;
     private static final int IN = 2048;
     private static final int OUT = 8192;
-    private static final int MATRICES = 32;
-    /** The first runs prepare kernels and caches. */
-    private static final int LEAST_RUNS = 3;
-
+    private static final long BYTES = 1L << 30;
     private static final double PRODUCT_FLOPS = 2.0 * ROWS * IN * OUT;
 
     /** Matrices that are multiplied by in a row: more than caches of a core hold, and a stretch as long as some layers. */
     private static final int ROW = 8;
 
-    /** Measures again and again over the same 1 GB of memory. Used by one thread. */
+    /** The first runs prepare kernels and caches. */
+    private static final int FIRST_RUNS = 2;
+
+    /** A way to multiply that takes so many times as long as the fastest does not become the limit by being measured again. */
+    private static final double FAR_SLOWER = 2;
+
+    /** Measures again and again over the same 1 GiB of memory. Used by one thread. */
     public static final class Probe implements AutoCloseable {
         private final int threads;
         private final Arena arena = Arena.ofConfined();
         private final Owned owned = new Owned();
-        private final MemorySegment memory;
-        private final List<Tensor> matrices = new ArrayList<>();
-        private final List<Runnable> products = new ArrayList<>();
-        private final List<Runnable> packedProducts = new ArrayList<>();
+        private final Matrices bf16;
+        private final Matrices fp32;
+        private final List<Way> ways;
         private final Tensor all;
-        private final Tensor rows;
-        private final Tensor row;
         private int next;
-        private final List<Double> plainRows = new ArrayList<>();
-        private final List<Double> packedRows = new ArrayList<>();
 
         /**
          * @param threads as in {@link TorchModels#load}
@@ -65,31 +96,28 @@ public record MachineLimits(
          */
         public Probe(OptionalInt threads) {
             this.threads = LibTorch.load(threads);
-            long matrixBytes = (long) IN * OUT * Short.BYTES;
-            memory = Pages.allocate(arena, MATRICES * matrixBytes, "measuring");
-            for (int i = 0; i < MATRICES; i++) {
-                MemorySegment part = memory.asSlice(i * matrixBytes, matrixBytes);
-                Tensor matrix = owned.add(LibTorch.over(part, ScalarType.BFloat16, OUT, IN));
-                if (i == 0) {
-                    owned.add(matrix.normal_());
-                } else {
-                    part.copyFrom(memory.asSlice(0, matrixBytes));
-                }
-                matrices.add(matrix);
+            MemorySegment memory = Pages.allocate(arena, BYTES, "measuring");
+            MemorySegment first = memory.asSlice(0, (long) IN * OUT * Short.BYTES);
+            draw(first);
+            for (long at = first.byteSize(); at < BYTES; at += first.byteSize()) {
+                MemorySegment.copy(first, 0, memory, at, first.byteSize());
             }
-            all = owned.add(LibTorch.over(memory, ScalarType.Float, memory.byteSize() / Float.BYTES));
-            rows = owned.add(LibTorch.empty(ScalarType.BFloat16, ROWS, IN));
-            owned.add(rows.normal_());
-            row = owned.add(rows.narrow(0, 0, 1));
-            Optional<OneDnn> packing = OneDnn.find(ScalarType.BFloat16, owned);
-            for (Tensor matrix : matrices.subList(0, ROW)) {
-                products.add(() -> torch.linear(rows, matrix));
-                packing.ifPresent(oneDnn -> {
-                    try (PointerScope _ = new PointerScope()) {
-                        IValue packed = owned.add(new IValue(oneDnn.pack(matrix)));
-                        packedProducts.add(() -> oneDnn.linear(rows, packed));
-                    }
-                });
+            Blas blas = Blas.loaded(this.threads);
+            bf16 = new Matrices(memory, DType.BF16, blas, owned);
+            fp32 = new Matrices(memory, DType.F32, blas, owned);
+            ways = Stream.concat(bf16.ways.stream(), fp32.ways.stream()).toList();
+            all = owned.add(LibTorch.over(memory, ScalarType.Float, BYTES / Float.BYTES));
+        }
+
+        /**
+         * Numbers between 1 and 2 and between -2 and -1, whether it is read as bf16 or, two of these making one, as fp32. With numbers so
+         * small that they are not normalized processors would take many times as long.
+         */
+        private static void draw(MemorySegment memory) {
+            SplittableRandom random = new SplittableRandom(1);
+            for (long at = 0; at < memory.byteSize(); at += Short.BYTES) {
+                int signAndFraction = random.nextInt() & 0x807f;
+                memory.set(ValueLayout.JAVA_SHORT, at, (short) (signAndFraction | 0x3f80));
             }
         }
 
@@ -98,55 +126,51 @@ public record MachineLimits(
             return threads;
         }
 
-        /** Runs each of the three for that long, but thrice at least; the best run of each counts. */
+        /**
+         * Measures the products of each type and each of the ways to read for about that long, but once at least; the best run of
+         * each counts. Of a way to multiply that takes far longer than the fastest, eight products are measured only the first time,
+         * and not even then if they take longer than {@code each}: then single ones count for it.
+         */
         public MachineLimits measure(Duration each) {
             torch.set_num_threads(threads);
             try (InferenceMode _ = new InferenceMode(true)) {
-                Seconds plain = Seconds.NONE;
-                Seconds packed = Seconds.NONE;
-                long end = System.nanoTime() + each.toNanos();
-                // In turns, so that what disturbs one disturbs the other.
-                for (int runs = 0; runs < LEAST_RUNS || System.nanoTime() < end; runs++) {
-                    plain = plain.best(once(products, plainRows));
-                    packed = packedProducts.isEmpty() ? plain : packed.best(once(packedProducts, packedRows));
-                }
-                double linear = Seconds.of(each, List.of(() -> matrices.forEach(matrix -> torch.linear(row, matrix))))
-                        .inARow();
-                double read = Seconds.of(each, List.of(all::sum)).inARow();
+                ways.forEach(way -> way.prepare(each));
+                double fastest =
+                        ways.stream().mapToDouble(way -> way.single).min().orElseThrow();
+                List<Way> near = ways.stream()
+                        .filter(way -> way.single <= FAR_SLOWER * fastest)
+                        .toList();
+                ways.stream()
+                        .filter(way -> !near.contains(way) && way.rows.isEmpty())
+                        .filter(way -> ROW * way.single <= each.toNanos() * 1e-9)
+                        .forEach(Way::run);
+                near.forEach(Way::forget);
+                long end = System.nanoTime() + 2 * each.toNanos();
+                do {
+                    // In turns, so that what disturbs one disturbs the others.
+                    near.forEach(Way::run);
+                } while (System.nanoTime() < end);
                 return new MachineLimits(
-                        ROW * PRODUCT_FLOPS / Math.min(plain.inARow, packed.inARow),
-                        PRODUCT_FLOPS / Math.min(plain.single, packed.single),
-                        ROW * PRODUCT_FLOPS / plain.inARow,
-                        memory.byteSize() / linear,
-                        memory.byteSize() / read);
+                        bf16.measured(best(each, bf16::read)),
+                        fp32.measured(best(each, fp32::read)),
+                        BYTES / best(each, all::sum));
             }
         }
 
-        private static Seconds once(List<Runnable> work, List<Double> rows) {
-            Seconds seconds = Seconds.once(work);
-            rows.add(seconds.inARow);
-            return seconds;
-        }
-
-        private static double median(List<Double> seconds) {
-            return seconds.isEmpty()
-                    ? Double.MAX_VALUE
-                    : seconds.stream().sorted().toList().get(seconds.size() / 2);
-        }
-
         /**
-         * Operations a second of the same products one after the other for at least that long, in the layout that was the faster one
+         * Operations a second of the same products one after the other for at least that long, in the way that was the fastest
          * at the median when it was measured. A machine that others use is never at its best for long: this is the limit of work that takes as long.
          */
         public double sustainedGemmFlops(Duration atLeast) {
             torch.set_num_threads(threads);
-            List<Runnable> faster = median(packedRows) < median(plainRows) ? packedProducts : products;
+            Way fastest =
+                    ways.stream().min(Comparator.comparingDouble(Way::median)).orElseThrow();
             try (InferenceMode _ = new InferenceMode(true)) {
                 long start = System.nanoTime();
                 long nanos;
                 int count = 0;
                 do {
-                    Seconds.run(faster.get(next++ % ROW));
+                    seconds(fastest.products.get(next++ % ROW));
                     count++;
                     nanos = System.nanoTime() - start;
                 } while (nanos < atLeast.toNanos());
@@ -160,45 +184,113 @@ public record MachineLimits(
             arena.close();
         }
 
-        /**
-         * The best times of work that is done again and again.
-         *
-         * @param inARow of all of it
-         * @param single of one part of it
-         */
-        private record Seconds(double inARow, double single) {
-            static final Seconds NONE = new Seconds(Double.MAX_VALUE, Double.MAX_VALUE);
+        private static double best(Duration each, Runnable work) {
+            double best = Double.MAX_VALUE;
+            long end = System.nanoTime() + each.toNanos();
+            for (int runs = 0; runs < FIRST_RUNS || System.nanoTime() < end; runs++) {
+                best = Math.min(best, seconds(work));
+            }
+            return best;
+        }
 
-            Seconds best(Seconds other) {
-                return new Seconds(Math.min(inARow, other.inARow), Math.min(single, other.single));
+        private static double seconds(Runnable work) {
+            long start = System.nanoTime();
+            try (PointerScope _ = new PointerScope()) {
+                work.run();
+            }
+            return (System.nanoTime() - start) * 1e-9;
+        }
+
+        /** All of the memory as matrices of one type. */
+        private static final class Matrices {
+            private final List<Tensor> all = new ArrayList<>();
+            private final Blas blas;
+            private final Tensor row;
+            private final Way plain = new Way();
+            private final Way packed = new Way();
+            private final List<Way> ways;
+
+            Matrices(MemorySegment memory, DType dtype, Blas blas, Owned owned) {
+                this.blas = blas;
+                ScalarType type = LibTorch.scalarType(dtype);
+                Tensor rows = owned.add(LibTorch.empty(type, ROWS, IN));
+                owned.add(rows.normal_());
+                row = owned.add(rows.narrow(0, 0, 1));
+                long bytes = (long) IN * OUT * dtype.bytes();
+                for (long at = 0; at < BYTES; at += bytes) {
+                    all.add(owned.add(LibTorch.over(memory.asSlice(at, bytes), type, OUT, IN)));
+                }
+                Optional<OneDnn> packing = OneDnn.find(type, owned);
+                for (Tensor matrix : all.subList(0, ROW)) {
+                    plain.products.add(() -> blas.product(() -> torch.linear(rows, matrix)));
+                    packing.ifPresent(oneDnn -> {
+                        try (PointerScope _ = new PointerScope()) {
+                            IValue laidOut = owned.add(new IValue(oneDnn.pack(matrix)));
+                            packed.products.add(() -> oneDnn.linear(rows, laidOut));
+                        }
+                    });
+                }
+                ways = packing.isPresent() ? List.of(plain, packed) : List.of(plain);
             }
 
-            static Seconds of(Duration duration, List<Runnable> work) {
-                Seconds best = NONE;
-                long end = System.nanoTime() + duration.toNanos();
-                for (int runs = 0; runs < LEAST_RUNS || System.nanoTime() < end; runs++) {
-                    best = best.best(once(work));
-                }
-                return best;
+            void read() {
+                all.forEach(matrix -> blas.product(() -> torch.linear(row, matrix)));
             }
 
-            static Seconds once(List<Runnable> work) {
-                double single = Double.MAX_VALUE;
-                long start = System.nanoTime();
-                long before = start;
-                for (Runnable part : work) {
-                    run(part);
-                    long now = System.nanoTime();
-                    single = Math.min(single, (now - before) * 1e-9);
-                    before = now;
+            Products measured(double readSeconds) {
+                double inARow = ways.stream().mapToDouble(Way::inARow).min().orElseThrow();
+                double single =
+                        ways.stream().mapToDouble(way -> way.single).min().orElseThrow();
+                return new Products(
+                        ROW * PRODUCT_FLOPS / inARow,
+                        PRODUCT_FLOPS / single,
+                        ROW * PRODUCT_FLOPS / plain.inARow(),
+                        BYTES / readSeconds);
+            }
+        }
+
+        /** A way to multiply by eight matrices, one after the other. */
+        private static final class Way {
+            private final List<Runnable> products = new ArrayList<>();
+            /** Seconds of all products, each time that it was measured. */
+            private final List<Double> rows = new ArrayList<>();
+
+            private double best = Double.MAX_VALUE;
+            private double single = Double.MAX_VALUE;
+
+            /** Some single products, to know about how long they take: one more each time that this way is not measured otherwise. */
+            void prepare(Duration each) {
+                long end = System.nanoTime() + each.toNanos();
+                int products = single == Double.MAX_VALUE ? FIRST_RUNS : 1;
+                for (int i = 0; i < products && (i == 0 || System.nanoTime() < end); i++) {
+                    single = Math.min(single, seconds(this.products.get(i)));
                 }
-                return new Seconds((before - start) * 1e-9, single);
             }
 
-            static void run(Runnable part) {
-                try (PointerScope _ = new PointerScope()) {
-                    part.run();
+            void forget() {
+                best = Double.MAX_VALUE;
+                single = Double.MAX_VALUE;
+            }
+
+            void run() {
+                double row = 0;
+                for (Runnable product : products) {
+                    double seconds = seconds(product);
+                    single = Math.min(single, seconds);
+                    row += seconds;
                 }
+                best = Math.min(best, row);
+                rows.add(row);
+            }
+
+            double inARow() {
+                return best == Double.MAX_VALUE ? ROW * single : best;
+            }
+
+            double median() {
+                return rows.isEmpty()
+                        ? Double.MAX_VALUE
+                        : rows.stream().sorted().toList().get(rows.size() / 2);
             }
         }
     }

@@ -17,6 +17,16 @@ public interface ModelRunner extends AutoCloseable {
 
     ModelFingerprint fingerprint();
 
+    /** What it computes with and why, one line each; empty if there is no choice. */
+    default List<String> kernels() {
+        return List.of();
+    }
+
+    /** How fast this runner's operators were at their best, of those that have had enough to do to tell. */
+    default List<OperatorRate> operatorRates() {
+        return List.of();
+    }
+
     /** The cache that {@link #forward} reads and writes. */
     KvCache cache();
 

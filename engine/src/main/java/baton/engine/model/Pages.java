@@ -1,5 +1,6 @@
 package baton.engine.model;
 
+import baton.memory.Platform;
 import java.lang.foreign.Arena;
 import java.lang.foreign.FunctionDescriptor;
 import java.lang.foreign.Linker;
@@ -7,12 +8,17 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.lang.invoke.MethodHandle;
 import java.util.Map;
+import java.util.Optional;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /**
  * Large memory straight from the kernel (mmap): zero without being touched, and in huge pages where the kernel grants them on
- * advice, which reading weights at full speed needs. Linux only, as LibTorch is here.
+ * advice, which reading weights at full speed needs. That is on Linux; elsewhere it is the JVM's memory.
  */
 final class Pages {
+    private static final Logger LOG = LoggerFactory.getLogger(Pages.class);
+    private static final Platform PLATFORM = Platform.current();
     private static final long HUGE_PAGE = 2L << 20;
     private static final long CACHE_LINE = 64;
     private static final int PROT_READ_WRITE = 0x1 | 0x2;
@@ -20,7 +26,7 @@ final class Pages {
     private static final int MADV_HUGEPAGE = 14;
     private static final long MAP_FAILED = -1;
 
-    private static final MethodHandle MMAP = handle(
+    private static final Optional<MethodHandle> MMAP = find(
             "mmap",
             FunctionDescriptor.of(
                     ValueLayout.ADDRESS,
@@ -30,13 +36,13 @@ final class Pages {
                     ValueLayout.JAVA_INT,
                     ValueLayout.JAVA_INT,
                     ValueLayout.JAVA_LONG));
-    private static final MethodHandle MUNMAP =
-            handle("munmap", FunctionDescriptor.of(ValueLayout.JAVA_INT, ValueLayout.ADDRESS, ValueLayout.JAVA_LONG));
-    private static final MethodHandle MADVISE = handle(
+    private static final Optional<MethodHandle> MUNMAP =
+            find("munmap", FunctionDescriptor.of(ValueLayout.JAVA_INT, ValueLayout.ADDRESS, ValueLayout.JAVA_LONG));
+    private static final Optional<MethodHandle> MADVISE = find(
             "madvise",
             FunctionDescriptor.of(
                     ValueLayout.JAVA_INT, ValueLayout.ADDRESS, ValueLayout.JAVA_LONG, ValueLayout.JAVA_INT));
-    private static final MethodHandle SETENV = handle(
+    private static final Optional<MethodHandle> SETENV = find(
             "setenv",
             FunctionDescriptor.of(
                     ValueLayout.JAVA_INT, ValueLayout.ADDRESS, ValueLayout.ADDRESS, ValueLayout.JAVA_INT));
@@ -50,10 +56,18 @@ final class Pages {
     /** As many bytes of freed memory stay before any are returned: more than the layers of a forward pass free. */
     private static final int KEPT = 1 << 30;
 
-    private static final MethodHandle MALLOPT =
-            handle("mallopt", FunctionDescriptor.of(ValueLayout.JAVA_INT, ValueLayout.JAVA_INT, ValueLayout.JAVA_INT));
-    private static final MethodHandle MALLOC_TRIM =
-            handle("malloc_trim", FunctionDescriptor.of(ValueLayout.JAVA_INT, ValueLayout.JAVA_LONG));
+    private static final Optional<MethodHandle> MALLOPT =
+            find("mallopt", FunctionDescriptor.of(ValueLayout.JAVA_INT, ValueLayout.JAVA_INT, ValueLayout.JAVA_INT));
+    private static final Optional<MethodHandle> MALLOC_TRIM =
+            find("malloc_trim", FunctionDescriptor.of(ValueLayout.JAVA_INT, ValueLayout.JAVA_LONG));
+
+    static {
+        if (!PLATFORM.isLinux()) {
+            LOG.info(
+                    "on {} memory is the JVM's: no huge pages, and what LibTorch frees is left to the C library",
+                    PLATFORM);
+        }
+    }
 
     private Pages() {}
 
@@ -61,25 +75,33 @@ final class Pages {
      * Maps {@code bytes} of zeros, aligned to a huge page if they fill one; they are unmapped when the arena closes.
      *
      * @param purpose what they are for, for the error
-     * @throws IllegalStateException if the kernel refuses
+     * @throws IllegalStateException if the system refuses
      */
     static MemorySegment allocate(Arena arena, long bytes, String purpose) {
-        if (bytes < HUGE_PAGE) {
-            return arena.allocate(bytes, CACHE_LINE);
+        return bytes < HUGE_PAGE || MMAP.isEmpty() ? ofTheJvm(arena, bytes, purpose) : map(arena, bytes, purpose);
+    }
+
+    static MemorySegment ofTheJvm(Arena arena, long bytes, String purpose) {
+        try {
+            return arena.allocate(bytes, bytes < HUGE_PAGE ? CACHE_LINE : HUGE_PAGE);
+        } catch (OutOfMemoryError e) {
+            throw refused(bytes, purpose);
         }
+    }
+
+    private static MemorySegment map(Arena arena, long bytes, String purpose) {
         long mapped = bytes + HUGE_PAGE;
         try {
-            MemorySegment start = (MemorySegment)
-                    MMAP.invokeExact(MemorySegment.NULL, mapped, PROT_READ_WRITE, MAP_PRIVATE_ANONYMOUS, -1, 0L);
+            MemorySegment start = (MemorySegment) MMAP.orElseThrow()
+                    .invokeExact(MemorySegment.NULL, mapped, PROT_READ_WRITE, MAP_PRIVATE_ANONYMOUS, -1, 0L);
             if (start.address() == MAP_FAILED) {
-                throw new IllegalStateException(
-                        "no memory: the kernel refused %d bytes for %s".formatted(bytes, purpose));
+                throw refused(bytes, purpose);
             }
             MemorySegment whole = start.reinterpret(mapped, arena, Pages::unmap);
             long aligned = Math.ceilDiv(start.address(), HUGE_PAGE) * HUGE_PAGE;
             MemorySegment pages = whole.asSlice(aligned - start.address(), bytes, HUGE_PAGE);
             // Refusal costs speed only, and there are kernels without huge pages.
-            int _ = (int) MADVISE.invokeExact(pages, bytes, MADV_HUGEPAGE);
+            int _ = (int) MADVISE.orElseThrow().invokeExact(pages, bytes, MADV_HUGEPAGE);
             return pages;
         } catch (RuntimeException | Error e) {
             throw e;
@@ -93,9 +115,15 @@ final class Pages {
      * at the variable {@code THP_MEM_ALLOC_ENABLE} at its first allocation; one set by the user stays.
      */
     static void adviseHugePagesToLibTorch() {
+        if (SETENV.isEmpty()) {
+            return;
+        }
         try (Arena arena = Arena.ofConfined()) {
-            int _ = (int) SETENV.invokeExact(
-                    arena.allocateFrom("THP_MEM_ALLOC_ENABLE"), arena.allocateFrom("1"), 0 /* keep the user's */);
+            int _ = (int) SETENV.orElseThrow()
+                    .invokeExact(
+                            arena.allocateFrom("THP_MEM_ALLOC_ENABLE"),
+                            arena.allocateFrom("1"),
+                            0 /* keep the user's */);
         } catch (Throwable e) {
             throw new AssertionError("setenv throws nothing", e);
         }
@@ -108,14 +136,15 @@ final class Pages {
      */
     static void keepFreedMemory() {
         Map<String, String> environment = System.getenv();
-        if (environment.keySet().stream().anyMatch(name -> name.startsWith("MALLOC_"))
+        if (MALLOPT.isEmpty()
+                || environment.keySet().stream().anyMatch(name -> name.startsWith("MALLOC_"))
                 || environment.getOrDefault("GLIBC_TUNABLES", "").contains("glibc.malloc.")) {
             return;
         }
         try {
             // Refusal costs speed only.
-            int _ = (int) MALLOPT.invokeExact(M_MMAP_THRESHOLD, REUSED);
-            int _ = (int) MALLOPT.invokeExact(M_TRIM_THRESHOLD, KEPT);
+            int _ = (int) MALLOPT.orElseThrow().invokeExact(M_MMAP_THRESHOLD, REUSED);
+            int _ = (int) MALLOPT.orElseThrow().invokeExact(M_TRIM_THRESHOLD, KEPT);
         } catch (Throwable e) {
             throw new AssertionError("mallopt throws nothing", e);
         }
@@ -126,8 +155,11 @@ final class Pages {
      * that come and go on threads of their own would leave a whole model's buffers with each.
      */
     static void giveBack() {
+        if (MALLOC_TRIM.isEmpty()) {
+            return;
+        }
         try {
-            int _ = (int) MALLOC_TRIM.invokeExact(0L);
+            int _ = (int) MALLOC_TRIM.orElseThrow().invokeExact(0L);
         } catch (Throwable e) {
             throw new AssertionError("malloc_trim throws nothing", e);
         }
@@ -135,14 +167,21 @@ final class Pages {
 
     private static void unmap(MemorySegment mapping) {
         try {
-            int _ = (int) MUNMAP.invokeExact(mapping, mapping.byteSize());
+            int _ = (int) MUNMAP.orElseThrow().invokeExact(mapping, mapping.byteSize());
         } catch (Throwable e) {
             throw new AssertionError("munmap throws nothing", e);
         }
     }
 
-    private static MethodHandle handle(String name, FunctionDescriptor descriptor) {
+    private static IllegalStateException refused(long bytes, String purpose) {
+        return new IllegalStateException("no memory: the system refused %d bytes for %s".formatted(bytes, purpose));
+    }
+
+    /** Empty where there is no such function, or it takes other numbers than Linux's. */
+    private static Optional<MethodHandle> find(String name, FunctionDescriptor descriptor) {
         Linker linker = Linker.nativeLinker();
-        return linker.downcallHandle(linker.defaultLookup().findOrThrow(name), descriptor);
+        return PLATFORM.isLinux()
+                ? linker.defaultLookup().find(name).map(symbol -> linker.downcallHandle(symbol, descriptor))
+                : Optional.empty();
     }
 }

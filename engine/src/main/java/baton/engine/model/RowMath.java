@@ -1,5 +1,6 @@
 package baton.engine.model;
 
+import baton.engine.model.ModelKernels.Heads;
 import baton.kv.DType;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -81,24 +82,13 @@ final class RowMath {
     }
 
     /**
-     * Where heads of rows lie: head h of row r begins at element {@code offset + r * rowStride + h * headStride}.
-     *
-     * @param memory elements of the rows' type, open to all threads
-     */
-    record Heads(MemorySegment memory, int rows, long offset, long rowStride, int heads, long headStride) {
-        long start(int row, int head) {
-            return offset + row * rowStride + head * headStride;
-        }
-    }
-
-    /**
      * Divides each head by its root mean square, and multiplies it by {@code weights}, which are as many as a head's elements:
      * x / sqrt(mean(x * x) + eps) * weight.
      *
      * @param to as many heads as {@code from}, and may be the same
      */
     void norm(Heads from, Heads to, NormWeights weights, double eps) {
-        forRows(from.rows, (part, row) -> part.norm(from, to, weights, eps, row));
+        forRows(from.rows(), (part, row) -> part.norm(from, to, weights, eps, row));
     }
 
     /**
@@ -109,12 +99,12 @@ final class RowMath {
      * @throws IllegalArgumentException if the queries are to lie further apart or closer than they do
      */
     void rotate(Heads queries, Heads turned, Heads keys, int headDim, MemorySegment table) {
-        if (turned.headStride != queries.headStride) {
+        if (turned.headStride() != queries.headStride()) {
             throw new IllegalArgumentException(
-                    "head stride %d becomes %d".formatted(queries.headStride, turned.headStride));
+                    "head stride %d becomes %d".formatted(queries.headStride(), turned.headStride()));
         }
-        forRows(queries.rows, (part, row) -> {
-            part.angles(table, (long) row * headDim, headDim, Math.max(queries.heads, keys.heads));
+        forRows(queries.rows(), (part, row) -> {
+            part.angles(table, (long) row * headDim, headDim, Math.max(queries.heads(), keys.heads()));
             part.rotate(queries, turned, headDim, row);
             part.rotate(keys, keys, headDim, row);
         });
@@ -166,13 +156,13 @@ final class RowMath {
         void norm(Heads from, Heads to, NormWeights weights, double eps, int row) {
             int half = weights.width() / 2;
             need(half);
-            for (int head = 0; head < from.heads; head++) {
-                load(from.memory, from.start(row, head), half);
+            for (int head = 0; head < from.heads(); head++) {
+                load(from.memory(), from.start(row, head), half);
                 float squared = sumOfSquares(own.even.values, own.odd.values, squares, half);
                 float scale = (float) (1 / Math.sqrt(squared / weights.width() + eps));
                 scale(own.even.values, weights.even, scale, half);
                 scale(own.odd.values, weights.odd, scale, half);
-                store(to.memory, to.start(row, head), half);
+                store(to.memory(), to.start(row, head), half);
             }
         }
 
@@ -243,16 +233,16 @@ final class RowMath {
 
         void rotate(Heads from, Heads to, int headDim, int row) {
             if (!inPairs(headDim)) {
-                for (int head = 0; head < from.heads; head++) {
-                    rotate(from.memory, from.start(row, head), to.memory, to.start(row, head), headDim / 2);
+                for (int head = 0; head < from.heads(); head++) {
+                    rotate(from.memory(), from.start(row, head), to.memory(), to.start(row, head), headDim / 2);
                 }
                 return;
             }
             int half = headDim / 2;
-            int all = from.heads * half;
-            int runs = from.headStride == headDim ? 1 : from.heads;
+            int all = from.heads() * half;
+            int runs = from.headStride() == headDim ? 1 : from.heads();
             for (int i = 0; i < runs; i++) {
-                loadPairs(from.memory, from.start(row, i), i * half, all / runs);
+                loadPairs(from.memory(), from.start(row, i), i * half, all / runs);
             }
             for (int first = 0; first < all; first += half) {
                 System.arraycopy(pairs, first, swapped, first + half / 2, half / 2);
@@ -263,9 +253,9 @@ final class RowMath {
             turn(own.even.values, cosines.even.values, other.even.values, sines.even.values, all);
             turn(own.odd.values, cosines.odd.values, other.odd.values, sines.odd.values, all);
             round(own, pairs, all);
-            int stores = to.headStride == headDim ? 1 : to.heads;
+            int stores = to.headStride() == headDim ? 1 : to.heads();
             for (int i = 0; i < stores; i++) {
-                storePairs(to.memory, to.start(row, i), i * half, all / stores);
+                storePairs(to.memory(), to.start(row, i), i * half, all / stores);
             }
         }
 

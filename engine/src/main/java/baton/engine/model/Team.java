@@ -1,5 +1,8 @@
 package baton.engine.model;
 
+import baton.engine.kernel.ParallelFor;
+import baton.engine.kernel.ThreadTeam;
+import baton.memory.Platform;
 import java.lang.foreign.Arena;
 import java.lang.foreign.FunctionDescriptor;
 import java.lang.foreign.Linker;
@@ -13,36 +16,53 @@ import java.util.NoSuchElementException;
 import java.util.Optional;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The threads that LibTorch computes with, for loops of ours between its operators. They are OpenMP's, which look out for work for
+ * The threads that LibTorch computes with, for loops between its operators. They are OpenMP's, which look out for work for
  * a while after each operator, so they begin within a microsecond: a thread that sleeps takes a hundred to wake, and then has to share a
- * processor with them. Used by the one thread that calls LibTorch, whose team they are.
+ * processor with them. Used by the one thread that calls LibTorch, whose team they are. Where there is no GNU OpenMP they are
+ * threads of Java's, which do as much of a loop as they are in time for.
  *
  * @see <a href="https://gcc.gnu.org/onlinedocs/libgomp/Implementing-PARALLEL-construct.html">what a compiler makes of
  *     {@code #pragma omp parallel}</a>
  */
-final class Team {
+final class Team implements ParallelFor {
     private static final Logger LOG = LoggerFactory.getLogger(Team.class);
 
     private static final Linker LINKER = Linker.nativeLinker();
     private static final FunctionDescriptor MEMBER = FunctionDescriptor.ofVoid(ValueLayout.ADDRESS);
 
     private final int size;
-    private final Optional<MethodHandle> parallel;
-    private final MemorySegment member;
+    private final Consumer<Loop> crew;
     private volatile Loop loop = new Loop(0, 1, (_, _, _) -> {});
+
+    /** Looked up when the first team is made, as LibTorch brings it. */
+    private static final class OpenMp {
+        static final Optional<MethodHandle> PARALLEL = find(Platform.current());
+    }
 
     /**
      * @param size how many threads, the calling one among them: as many as LibTorch has, which has been loaded
      * @param arena shared; when it is closed, the team is of no use any more
      */
     Team(int size, Arena arena) {
-        this.parallel = size == 1 ? Optional.empty() : find();
-        this.size = parallel.isPresent() ? size : 1;
+        this(size, arena, size == 1 ? Optional.empty() : OpenMp.PARALLEL);
+    }
+
+    /** @param parallel GNU OpenMP's {@code GOMP_parallel}; empty: threads of Java's */
+    Team(int size, Arena arena, Optional<MethodHandle> parallel) {
+        this.size = size;
+        this.crew = size == 1
+                ? Loop::take
+                : parallel.map(function -> openMp(function, arena)).orElseGet(() -> threads(arena));
+    }
+
+    private Consumer<Loop> openMp(MethodHandle parallel, Arena arena) {
+        MemorySegment member;
         try {
             Runnable take = () -> loop.take();
             MethodHandle run = MethodHandles.publicLookup()
@@ -52,55 +72,55 @@ final class Team {
         } catch (ReflectiveOperationException e) {
             throw new LinkageError("a method that every Runnable has", e);
         }
-    }
-
-    private static Optional<MethodHandle> find() {
-        try {
-            return Optional.of(LINKER.downcallHandle(
-                    SymbolLookup.libraryLookup("libgomp.so.1", Arena.global()).findOrThrow("GOMP_parallel"),
-                    FunctionDescriptor.ofVoid(
-                            ValueLayout.ADDRESS, ValueLayout.ADDRESS, ValueLayout.JAVA_INT, ValueLayout.JAVA_INT)));
-        } catch (IllegalArgumentException | NoSuchElementException e) {
-            LOG.info("Norms, rotations and copies of the KV cache are done by one thread: {}", e.getMessage());
-            return Optional.empty();
-        }
-    }
-
-    /** How many threads there are. */
-    int size() {
-        return size;
-    }
-
-    /** A part of a loop. */
-    @FunctionalInterface
-    interface Work {
-        /**
-         * Does what is to be done for {@code first} and on, up to {@code end}, which is not among them.
-         *
-         * @param member who does it, from 0; one thread at a time
-         */
-        void accept(int member, int first, int end);
-    }
-
-    /**
-     * Does the work for 0 to {@code count}, by all threads if it is more than one piece.
-     *
-     * @param piece how many are taken at once
-     * @throws IllegalStateException if a piece failed, with a failure as its cause; others were perhaps not done
-     */
-    void share(int count, int piece, Work work) {
-        Loop shared = new Loop(count, piece, work);
-        if (size == 1 || count <= piece) {
-            shared.take();
-        } else {
+        return shared -> {
             loop = shared;
             try {
-                parallel.orElseThrow().invokeExact(member, MemorySegment.NULL, size, 0);
+                parallel.invokeExact(member, MemorySegment.NULL, size, 0);
             } catch (RuntimeException | Error e) {
                 throw e;
             } catch (Throwable e) {
                 throw new AssertionError("C throws nothing", e);
             }
+        };
+    }
+
+    private Consumer<Loop> threads(Arena arena) {
+        ThreadTeam threads = new ThreadTeam(size);
+        MemorySegment unusedEnd = MemorySegment.NULL.reinterpret(arena, _ -> threads.close());
+        return shared -> threads.share(size, 1, (_, _, _) -> shared.take());
+    }
+
+    private static Optional<MethodHandle> find(Platform platform) {
+        String why;
+        if (platform.isLinux()) {
+            try {
+                return Optional.of(LINKER.downcallHandle(
+                        SymbolLookup.libraryLookup("libgomp.so.1", Arena.global())
+                                .findOrThrow("GOMP_parallel"),
+                        FunctionDescriptor.ofVoid(
+                                ValueLayout.ADDRESS, ValueLayout.ADDRESS, ValueLayout.JAVA_INT, ValueLayout.JAVA_INT)));
+            } catch (IllegalArgumentException | NoSuchElementException e) {
+                why = String.valueOf(e.getMessage());
+            }
+        } else {
+            why = "LibTorch for " + platform + " comes without GNU OpenMP";
+        }
+        LOG.info("Norms, rotations and copies of the KV cache are done by threads beside LibTorch's: {}", why);
+        return Optional.empty();
+    }
+
+    @Override
+    public int size() {
+        return size;
+    }
+
+    @Override
+    public void share(int count, int piece, Work work) {
+        Loop shared = new Loop(count, piece, work);
+        if (count <= piece) {
+            shared.take();
+        } else {
+            crew.accept(shared);
         }
         shared.complain();
     }

@@ -10,9 +10,13 @@ import java.util.List;
 import java.util.OptionalInt;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.FutureTask;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /** Makes model runners of checkpoints. */
 public final class TorchModels {
+    private static final Logger LOG = LoggerFactory.getLogger(TorchModels.class);
+
     private TorchModels() {}
 
     /** The same without quantisation. */
@@ -93,10 +97,41 @@ public final class TorchModels {
             int pipelineParallelSize,
             boolean mappable)
             throws IOException {
-        ModelConfig config = checkpoint.config();
         if (dtype == DType.F16) {
             throw ConfigException.unsupported("dtype", dtype.torchName(), "bfloat16, float32");
         }
+        KernelChoice choice = KernelChoice.here(checkpoint.config(), dtype, quantization);
+        LOG.info("kernels: {}", String.join("; ", choice.reasons()));
+        return load(
+                checkpoint,
+                dtype,
+                quantization,
+                choice,
+                cacheDtype,
+                blockSize,
+                blocks,
+                threads,
+                maxPositions,
+                tensorParallelSize,
+                pipelineParallelSize,
+                mappable);
+    }
+
+    static ModelRanks load(
+            Checkpoint checkpoint,
+            DType dtype,
+            Quantization quantization,
+            KernelChoice choice,
+            DType cacheDtype,
+            int blockSize,
+            int blocks,
+            OptionalInt threads,
+            int maxPositions,
+            int tensorParallelSize,
+            int pipelineParallelSize,
+            boolean mappable)
+            throws IOException {
+        ModelConfig config = checkpoint.config();
         if (cacheDtype == DType.F16) {
             throw ConfigException.unsupported("kv_cache_dtype", cacheDtype.torchName(), "auto, bfloat16, float32");
         }
@@ -123,6 +158,7 @@ public final class TorchModels {
                             fingerprint,
                             dtype,
                             quantization,
+                            choice,
                             shard,
                             collective.member(shard),
                             shard.config().kvLayout(blockSize, cacheDtype),

@@ -1,10 +1,8 @@
 package baton.engine.model;
 
 import baton.engine.model.Linear.Biased;
-import baton.engine.model.Linear.Dense;
-import baton.engine.model.Linear.Packed;
 import baton.engine.model.ModelConfig.Variant;
-import baton.engine.model.RowMath.NormWeights;
+import baton.engine.model.ModelKernels.Norm;
 import baton.kv.DType;
 import baton.store.safetensors.TensorInfo;
 import java.io.IOException;
@@ -17,28 +15,23 @@ import java.util.Deque;
 import java.util.List;
 import java.util.Optional;
 import java.util.function.Consumer;
+import java.util.function.Supplier;
 import org.bytedeco.javacpp.Pointer;
 import org.bytedeco.javacpp.PointerScope;
-import org.bytedeco.pytorch.DoubleOptional;
-import org.bytedeco.pytorch.IValue;
 import org.bytedeco.pytorch.Tensor;
-import org.bytedeco.pytorch.TensorOptional;
 import org.bytedeco.pytorch.global.torch.ScalarType;
 
 /** A model's weights as the forward pass wants them: in huge pages, in the type of computation, and fused where they meet. */
 final class Weights {
     final Tensor embedding;
     final List<LayerWeights> layers;
-    final NormWeights finalNorm;
+    final Norm finalNorm;
 
     /** The output projection to this rank's part of the vocabulary, [tokens, hidden]; only the last stage has it. */
     final Optional<Linear> head;
 
     /** By position: the cosines of a head's D/2 pairs, then their sines, [positions, D]. */
     final Tensor rope;
-
-    final DoubleOptional defaultScale;
-    final TensorOptional none;
 
     private Weights(Loader loader, int maxPositions, Optional<Weights> shared) throws IOException {
         ModelConfig config = loader.config;
@@ -50,8 +43,6 @@ final class Weights {
         finalNorm = loader.norm("model.norm.weight");
         head = loader.shard.isLastStage() ? Optional.of(loader.head(embedding)) : Optional.empty();
         rope = shared.isPresent() ? shared.get().rope : loader.rope(maxPositions);
-        defaultScale = loader.owned.add(new DoubleOptional());
-        none = loader.owned.add(new TensorOptional());
     }
 
     /** @param shared another rank's weights, whose embedding and rotation this one uses too */
@@ -59,23 +50,14 @@ final class Weights {
             Checkpoint checkpoint,
             Shard shard,
             DType dtype,
-            Quantization quantization,
-            int threads,
+            ModelKernels kernels,
+            OperatorTimes times,
             int maxPositions,
             Arena arena,
             Owned owned,
             Optional<Weights> shared)
             throws IOException {
-        Loader loader = new Loader(
-                checkpoint,
-                shard,
-                shard.config(),
-                dtype,
-                quantization,
-                arena,
-                owned,
-                OneDnn.find(LibTorch.scalarType(dtype), owned),
-                Blas.loaded(threads));
+        Loader loader = new Loader(checkpoint, shard, shard.config(), dtype, kernels, times, arena, owned);
         return new Weights(loader, maxPositions, shared);
     }
 
@@ -84,17 +66,17 @@ final class Weights {
      * @param headNorms of queries and keys before they are rotated
      */
     record LayerWeights(
-            NormWeights attentionNorm,
+            Norm attentionNorm,
             Linear projection,
             Optional<HeadNorms> headNorms,
             Linear output,
-            NormWeights feedForwardNorm,
+            Norm feedForwardNorm,
             Linear gate,
             Linear up,
             Linear down) {}
 
     /** Weights of the norms of each head, [D]. */
-    record HeadNorms(NormWeights queries, NormWeights keys) {}
+    record HeadNorms(Norm queries, Norm keys) {}
 
     /** Native objects to free together. */
     static final class Owned implements AutoCloseable {
@@ -131,11 +113,12 @@ final class Weights {
             Shard shard,
             ModelConfig config,
             DType dtype,
-            Quantization quantization,
+            ModelKernels kernels,
+            OperatorTimes times,
             Arena arena,
-            Owned owned,
-            Optional<OneDnn> oneDnn,
-            Blas blas) {
+            Owned owned) {
+        private static final String HEAD = "lm_head";
+
         LayerWeights layer(String prefix) throws IOException {
             Variant variant = config.variant();
             String attention = prefix + "self_attn.";
@@ -147,81 +130,66 @@ final class Weights {
                             ? Optional.of(
                                     new HeadNorms(norm(attention + "q_norm.weight"), norm(attention + "k_norm.weight")))
                             : Optional.empty(),
-                    linear(attention + "o_proj", variant.outputBias()),
+                    linear(attention, "o_proj", variant.outputBias()),
                     norm(prefix + "post_attention_layernorm.weight"),
-                    linear(prefix + "mlp.gate_proj", variant.feedForwardBias()),
-                    linear(prefix + "mlp.up_proj", variant.feedForwardBias()),
-                    linear(prefix + "mlp.down_proj", variant.feedForwardBias()));
+                    linear(prefix + "mlp.", "gate_proj", variant.feedForwardBias()),
+                    linear(prefix + "mlp.", "up_proj", variant.feedForwardBias()),
+                    linear(prefix + "mlp.", "down_proj", variant.feedForwardBias()));
         }
 
-        private Linear linear(String name, boolean bias) throws IOException {
-            Linear matrix = linear(name + ".weight");
+        private Linear linear(String prefix, String name, boolean bias) throws IOException {
+            Linear matrix = linear(prefix, name);
             if (!bias) {
                 return matrix;
             }
             try (PointerScope _ = new PointerScope()) {
-                Tensor source = source(name + ".bias");
-                Tensor vector = allocate(source.numel());
+                Tensor source = source(prefix + name + ".bias");
+                Tensor vector = allocate(LibTorch.scalarType(dtype), source.numel());
                 vector.copy_(source);
                 return new Biased(matrix, vector);
             }
         }
 
         Tensor embedding() throws IOException {
-            Tensor matrix = allocate(config.vocabularySize(), config.hiddenSize());
+            Tensor matrix = allocate(LibTorch.scalarType(dtype), config.vocabularySize(), config.hiddenSize());
             try (PointerScope _ = new PointerScope()) {
                 matrix.copy_(source("model.embed_tokens.weight"));
             }
             return matrix;
         }
 
-        /** Packed even if it is the embedding once more: all of it is read for each token. */
         Linear head(Tensor embedding) throws IOException {
             if (!config.tiedEmbeddings()) {
-                return linear("lm_head.weight");
+                return linear("", HEAD);
             }
             Shard.Range tokens = shard.vocabulary();
-            Tensor rows = owned.add(embedding.narrow(0, tokens.first(), tokens.count()));
-            return oneDnn.isPresent() || quantization != Quantization.NONE
-                    ? linear(matrix -> matrix.copy_(rows), tokens.count(), config.hiddenSize())
-                    : new Dense(rows, blas);
+            Tensor matrix = owned.add(embedding.narrow(0, tokens.first(), tokens.count()));
+            return timed(HEAD, matrix.numel(), () -> kernels.shared(matrix));
         }
 
-        private Linear linear(String name) throws IOException {
+        private Linear linear(String prefix, String name) throws IOException {
             try (PointerScope _ = new PointerScope()) {
-                Tensor source = source(name);
-                return linear(matrix -> matrix.copy_(source), source.size(0), source.size(1));
+                Tensor source = source(prefix + name + ".weight");
+                return timed(
+                        name,
+                        source.numel(),
+                        () -> kernels.linear(matrix -> matrix.copy_(source), source.size(0), source.size(1)));
             }
         }
 
-        private Linear linear(Consumer<Tensor> filler, long rows, long columns) {
-            if (quantization == Quantization.NONE && oneDnn.isEmpty()) {
-                Tensor matrix = allocate(rows, columns);
-                try (PointerScope _ = new PointerScope()) {
-                    filler.accept(matrix);
-                }
-                return new Dense(matrix, blas);
-            }
-            try (PointerScope _ = new PointerScope()) {
-                Tensor matrix = LibTorch.empty(LibTorch.scalarType(dtype), rows, columns);
-                filler.accept(matrix);
-                return switch (quantization) {
-                    case INT8 -> Int8.quantize(matrix, owned);
-                    case NONE -> {
-                        owned.count(rows * columns * dtype.bytes());
-                        OneDnn packing = oneDnn.orElseThrow();
-                        yield new Packed(packing, owned.add(new IValue(packing.pack(matrix))));
-                    }
-                };
-            }
+        private Linear timed(String name, long elements, Supplier<Linear> maker) {
+            long before = owned.bytes();
+            Linear matrix = maker.get();
+            long bytes = owned.bytes() - before;
+            return times.timed(name, matrix, elements, bytes > 0 ? bytes : elements * dtype.bytes());
         }
 
-        NormWeights norm(String name) throws IOException {
+        Norm norm(String name) throws IOException {
             try (PointerScope _ = new PointerScope()) {
                 // Rounded to the type that the model computes in, as in a checkpoint of that type.
                 Tensor floats = source(name).to(LibTorch.scalarType(dtype)).to(ScalarType.Float);
                 MemorySegment memory = LibTorch.memory(floats, floats.numel() * Float.BYTES);
-                return NormWeights.of(memory.toArray(ValueLayout.JAVA_FLOAT_UNALIGNED));
+                return kernels.norm(memory.toArray(ValueLayout.JAVA_FLOAT_UNALIGNED), config.rmsNormEps());
             }
         }
 
@@ -234,15 +202,14 @@ final class Weights {
                 Tensor q = source(prefix + "q_proj.weight");
                 Tensor k = source(prefix + "k_proj.weight");
                 Tensor v = source(prefix + "v_proj.weight");
-                return linear(
-                        matrix -> {
-                            matrix.narrow(0, 0, queries).copy_(q);
-                            Tensor pairs = matrix.narrow(0, queries, pairRows).view(config.kvHeads(), 2, head, hidden);
-                            pairs.select(1, 0).copy_(k.view(config.kvHeads(), head, hidden));
-                            pairs.select(1, 1).copy_(v.view(config.kvHeads(), head, hidden));
-                        },
-                        queries + pairRows,
-                        hidden);
+                Consumer<Tensor> filler = matrix -> {
+                    matrix.narrow(0, 0, queries).copy_(q);
+                    Tensor pairs = matrix.narrow(0, queries, pairRows).view(config.kvHeads(), 2, head, hidden);
+                    pairs.select(1, 0).copy_(k.view(config.kvHeads(), head, hidden));
+                    pairs.select(1, 1).copy_(v.view(config.kvHeads(), head, hidden));
+                };
+                long rows = queries + pairRows;
+                return timed("qkv_proj", rows * hidden, () -> kernels.linear(filler, rows, hidden));
             }
         }
 
@@ -250,7 +217,7 @@ final class Weights {
         private Tensor projectionBias(String prefix) throws IOException {
             long head = config.headDim();
             long queries = config.heads() * head;
-            Tensor bias = allocate(queries + 2L * config.kvHeads() * head);
+            Tensor bias = allocate(LibTorch.scalarType(dtype), queries + 2L * config.kvHeads() * head);
             try (PointerScope _ = new PointerScope()) {
                 bias.narrow(0, 0, queries).copy_(source(prefix + "q_proj.bias"));
                 Tensor pairs =
@@ -278,7 +245,7 @@ final class Weights {
                                 ValueLayout.JAVA_FLOAT, row + half + i, (float) (amplitude * Math.sin(angle)));
                     }
                 }
-                Tensor table = allocate(positions, head);
+                Tensor table = allocate(LibTorch.scalarType(kernels.activations()), positions, head);
                 try (PointerScope _ = new PointerScope()) {
                     table.copy_(LibTorch.over(values, ScalarType.Float, positions, head));
                 }
@@ -294,14 +261,15 @@ final class Weights {
             return shard.part(name, LibTorch.over(checkpoint.data(name), LibTorch.scalarType(stored), shape));
         }
 
-        private Tensor allocate(long... shape) {
+        private Tensor allocate(ScalarType type, long... shape) {
             long elements = 1;
             for (long size : shape) {
                 elements *= size;
             }
-            MemorySegment memory = Pages.allocate(arena, elements * dtype.bytes(), "weights");
-            owned.count(elements * dtype.bytes());
-            return owned.add(LibTorch.over(memory, LibTorch.scalarType(dtype), shape));
+            long bytes = elements * (type == ScalarType.Float ? Float.BYTES : dtype.bytes());
+            MemorySegment memory = Pages.allocate(arena, bytes, "weights");
+            owned.count(bytes);
+            return owned.add(LibTorch.over(memory, type, shape));
         }
     }
 }

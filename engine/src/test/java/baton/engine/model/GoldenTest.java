@@ -3,6 +3,7 @@ package baton.engine.model;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.within;
 
+import baton.engine.model.KernelChoice.Kind;
 import baton.kv.DType;
 import java.io.IOException;
 import java.util.ArrayList;
@@ -86,6 +87,47 @@ class GoldenTest {
     void greedyTokensOfRanksInBf16(int tensorSize, int pipelineSize) throws IOException {
         try (ModelRunner ranks = RanksTest.load(DType.BF16, 16, 3000, tensorSize, pipelineSize)) {
             assertBf16(Quantization.NONE, replay(ranks, WHOLE, WHOLE));
+        }
+    }
+
+    /** Those that are not chosen on this processor too: a few prompts, at once and in chunks. */
+    @ParameterizedTest(name = "{0}, {1}")
+    @CsvSource({"AMX, BF16", "AVX512, BF16", "AVX512, F32", "AVX2, BF16", "AVX2, F32", "LIBTORCH, F32", "LIBTORCH, BF16"
+    })
+    void greedyTokensOfAllKernels(Kind kind, DType dtype) throws IOException {
+        ModelKernelsOf.requireProcessor(kind);
+        List<Golden> few = goldens.stream()
+                .filter(golden -> golden.prompt().length < 500)
+                .limit(4)
+                .toList();
+        assertThat(few).hasSize(4);
+        try (Checkpoint checkpoint = Checkpoint.open(Golden.TINY_LEDGER);
+                ModelRanks ranks = TorchModels.load(
+                        checkpoint,
+                        dtype,
+                        Quantization.NONE,
+                        new KernelChoice(kind, List.of()),
+                        dtype,
+                        16,
+                        500,
+                        OptionalInt.of(2),
+                        checkpoint.config().maxPositions(),
+                        1,
+                        1,
+                        false)) {
+            Replay replay = new Replay(ranks.first(), false);
+            List<Replay.Sequence> replayed = replay.add(few);
+            replay.run(150, 400);
+            double resolution = dtype == DType.F32 ? 1e-3 : 0.5;
+            for (int i = 0; i < few.size(); i++) {
+                for (int step = 0; step < few.get(i).output().length; step++) {
+                    if (few.get(i).margins()[step] > resolution) {
+                        assertThat(replayed.get(i).chosen.get(step))
+                                .as("%s[%d]", few.get(i).name(), step)
+                                .isEqualTo(few.get(i).output()[step]);
+                    }
+                }
+            }
         }
     }
 

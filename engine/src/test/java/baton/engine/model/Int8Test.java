@@ -3,12 +3,14 @@ package baton.engine.model;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.within;
 
+import baton.engine.model.KernelChoice.Kind;
 import baton.engine.model.ModelRunner.LayerHooks;
 import baton.engine.model.ModelRunner.SequenceSlice;
 import baton.engine.model.Weights.Owned;
 import baton.kv.DType;
 import baton.kv.ModelFingerprint;
 import java.io.IOException;
+import java.lang.foreign.Arena;
 import java.lang.foreign.ValueLayout;
 import java.nio.file.Path;
 import java.util.Arrays;
@@ -38,26 +40,32 @@ class Int8Test {
         LibTorch.load(OptionalInt.of(1));
     }
 
-    @ParameterizedTest(name = "{0} rows, [{1}, {2}] in {3}")
-    @CsvSource({"1, 300, 256, F32", "1, 300, 256, BF16", "5, 37, 101, F32", "300, 4096, 64, F32", "300, 64, 4096, BF16"
+    @ParameterizedTest(name = "{0}: {1} rows, [{2}, {3}] of {4}")
+    @CsvSource({
+        "AMX, 1, 300, 256, BF16", "AMX, 300, 4096, 64, BF16", "AMX, 300, 64, 4096, BF16",
+        "AVX512, 1, 300, 256, BF16", "AVX512, 5, 37, 101, F32", "AVX512, 300, 64, 4096, BF16",
+        "AVX2, 1, 300, 256, BF16", "AVX2, 5, 37, 101, F32", "AVX2, 300, 64, 4096, BF16"
     })
-    void multipliesAsPlainArithmeticDoes(int rows, int outputs, int inputs, DType dtype) {
+    void multipliesAsPlainArithmeticDoes(Kind kind, int rows, int outputs, int inputs, DType dtype) {
+        ModelKernelsOf.requireProcessor(kind);
         Random random = new Random(17);
-        ScalarType type = LibTorch.scalarType(dtype);
-        double resolution = dtype == DType.F32 ? 1e-6 : 1 / 256.0;
         try (PointerScope _ = new PointerScope();
+                Arena arena = Arena.ofShared();
                 Owned owned = new Owned()) {
+            ModelKernels kernels = new KernelChoice(kind, List.of()).make(dtype, Quantization.INT8, 1, arena, owned);
+            ScalarType type = LibTorch.scalarType(kernels.activations());
+            double resolution = kernels.activations() == DType.F32 ? 1e-6 : 1 / 256.0;
             float[] matrix = random(random, outputs * inputs, 0.02);
             Arrays.fill(matrix, inputs, 2 * inputs, 0);
             float[] x = random(random, rows * inputs, 1);
             // An outlier takes resolution from its row alone.
             x[0] = 60;
             float[] before = random(random, rows * outputs, 1);
-            Tensor weights = tensor(matrix, type, outputs, inputs);
+            Tensor weights = tensor(matrix, LibTorch.scalarType(dtype), outputs, inputs);
             Tensor activations = tensor(x, type, rows, inputs);
             float[] exactMatrix = floats(weights);
             float[] exactX = floats(activations);
-            Int8 quantized = Int8.quantize(weights, owned);
+            Linear quantized = kernels.linear(copy -> copy.copy_(weights), outputs, inputs);
             float[] product = floats(quantized.apply(activations));
             Tensor sum = tensor(before, type, rows, outputs);
             float[] exactBefore = floats(sum);
@@ -189,7 +197,7 @@ class Int8Test {
     }
 
     private static float[] floats(Tensor tensor) {
-        return LibTorch.memory(tensor.to(ScalarType.Float), tensor.numel() * Float.BYTES)
+        return LibTorch.memory(tensor.contiguous().to(ScalarType.Float), tensor.numel() * Float.BYTES)
                 .toArray(ValueLayout.JAVA_FLOAT);
     }
 }

@@ -4,7 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import static org.assertj.core.api.Assertions.within;
 
-import baton.engine.model.RowMath.Heads;
+import baton.engine.model.ModelKernels.Heads;
 import baton.engine.model.RowMath.NormWeights;
 import baton.kv.DType;
 import java.lang.foreign.Arena;

@@ -14,7 +14,7 @@ import org.junit.jupiter.api.Test;
 
 /** Worlds from seeds. A failure says which seed replays it. */
 class SimulationTest {
-    private static final int WORLDS = Integer.getInteger("tests.worlds", 3000);
+    private static final int WORLDS = Integer.getInteger("tests.worlds", 1000);
 
     /** What a world of that seed exchanges its caches by. */
     private static Place.Wiring wiring(World.Site site, long seed) {

@@ -4,13 +4,13 @@ import baton.kv.KvTransferConfig;
 import java.util.function.IntFunction;
 
 /**
- * A connector's hand-overs between two instances that are both in this process and reach nobody else, and that nobody else reaches.
+ * Hand-overs of a connector between two stand-ins within this process, isolated from all other processes.
  *
- * @param connector of both
- * @param producer configuration of the instance that gives
- * @param consumer configuration of the one that takes
- * @param requestId of the hand-over of that number, what both legs' ids have in common
- * @param end removes what the hand-overs leave behind
+ * @param connector of both sides
+ * @param producer configuration of the prefill side
+ * @param consumer configuration of the decode side
+ * @param requestId gives, for the number of a hand-over, the part that the request ids of both legs have in common
+ * @param end removes files and sockets of the hand-overs
  */
 public record Rehearsal(
         KvConnector connector,

@@ -62,10 +62,14 @@ public final class GlooTransport implements WireTransport {
         setUnlessSet("org.bytedeco.javacpp.maxphysicalbytes", "0");
         try {
             Loader.load(torch.class);
-            return new GlooTransport();
+            // Not every LibTorch comes with Gloo, which shows when it is first called.
+            try (Milliseconds timeout = milliseconds(CONNECTING);
+                    ProcessGroupGloo.Options _ = ProcessGroupGloo.Options.create(timeout)) {
+                return new GlooTransport();
+            }
         } catch (LinkageError e) {
             throw new PipeException(
-                    "LibTorch cannot be loaded: it needs Linux on x86_64 with glibc 2.35, its jar for linux-x86_64 on the class"
+                    "LibTorch's Gloo cannot be loaded: it needs Linux on x86_64 with glibc 2.35, its jar for linux-x86_64 on the class"
                             + " path, and room for 450 MB in ~/.javacpp/cache or -Dorg.bytedeco.javacpp.cachedir: "
                             + e.getMessage(),
                     e);

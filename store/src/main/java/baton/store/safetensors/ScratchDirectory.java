@@ -10,7 +10,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * A directory for entries that nobody else is to see and nobody needs for long, in memory where the system has a place for that.
+ * A private temporary directory for short-lived entries, in memory where the system has a place for that.
  *
  * @param path of the directory
  */

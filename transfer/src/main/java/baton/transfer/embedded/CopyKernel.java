@@ -1,22 +1,18 @@
 package baton.transfer.embedded;
 
+import baton.memory.MachineCode;
+import baton.memory.Platform;
+import baton.memory.Processor;
 import baton.transfer.Digests;
 import baton.transfer.embedded.Copier.Copy;
-import java.io.IOException;
-import java.io.UncheckedIOException;
 import java.lang.foreign.AddressLayout;
 import java.lang.foreign.Arena;
 import java.lang.foreign.FunctionDescriptor;
-import java.lang.foreign.Linker;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.lang.invoke.MethodHandle;
-import java.nio.file.Files;
-import java.nio.file.Path;
 import java.util.Arrays;
-import java.util.List;
 import java.util.Optional;
-import java.util.stream.Stream;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -43,16 +39,10 @@ import org.slf4j.LoggerFactory;
 final class CopyKernel {
     private static final Logger LOG = LoggerFactory.getLogger(CopyKernel.class);
 
-    private static final List<String> FLAGS = List.of("sse4_2", "avx512f", "vpclmulqdq");
+    private static final String[] INSTRUCTION_SETS = {"sse4_2", "avx512f", "vpclmulqdq"};
 
     /** What the length of a copy is a multiple of. */
     static final long SIDE_BY_SIDE = (long) KernelCode.LANES * KernelCode.LINE;
-
-    private static final int PROT_READ = 1;
-    private static final int PROT_WRITE = 2;
-    private static final int PROT_EXEC = 4;
-    private static final int MAP_PRIVATE_ANONYMOUS = 0x22;
-    private static final long MAP_FAILED = -1;
 
     private static final ValueLayout.OfInt INT = ValueLayout.JAVA_INT;
     private static final ValueLayout.OfLong LONG = ValueLayout.JAVA_LONG;
@@ -66,10 +56,10 @@ final class CopyKernel {
     private final MethodHandle digestPastCaches;
     private final MethodHandle digest;
 
-    private CopyKernel(Linker linker) {
-        copyPastCaches = function(linker, KernelCode.copy(false, true));
-        digestPastCaches = function(linker, KernelCode.copy(true, true));
-        digest = function(linker, KernelCode.copy(true, false));
+    private CopyKernel() {
+        copyPastCaches = function(KernelCode.copy(false, true));
+        digestPastCaches = function(KernelCode.copy(true, true));
+        digest = function(KernelCode.copy(true, false));
     }
 
     /** Empty if the processor or the system lacks what it takes. */
@@ -78,26 +68,18 @@ final class CopyKernel {
     }
 
     private static Optional<CopyKernel> load() {
-        if (!System.getProperty("os.arch").equals("amd64") || !processorHas(FLAGS)) {
-            LOG.debug("memory is copied by Java: no x86-64 processor with {}", FLAGS);
+        if (!Processor.current().has(INSTRUCTION_SETS)) {
+            LOG.info(
+                    "memory is copied by Java: {} here, machine code takes linux-x86_64 with {}",
+                    Platform.current(),
+                    String.join(", ", INSTRUCTION_SETS));
             return Optional.empty();
         }
         try {
-            return Optional.of(new CopyKernel(Linker.nativeLinker()));
+            return Optional.of(new CopyKernel());
         } catch (RuntimeException e) {
             LOG.info("memory is copied by Java: {}", e.toString());
             return Optional.empty();
-        }
-    }
-
-    private static boolean processorHas(List<String> flags) {
-        try (Stream<String> lines = Files.lines(Path.of("/proc/cpuinfo"))) {
-            List<String> cores = lines.filter(line -> line.startsWith("flags")).toList();
-            return !cores.isEmpty()
-                    && cores.stream()
-                            .allMatch(core -> List.of(core.split("\\s+")).containsAll(flags));
-        } catch (IOException | UncheckedIOException _) {
-            return false;
         }
     }
 
@@ -181,39 +163,7 @@ final class CopyKernel {
         }
     }
 
-    private static MethodHandle function(Linker linker, byte[] code) {
-        return linker.downcallHandle(
-                executable(linker, code), FunctionDescriptor.ofVoid(ADDRESS, ADDRESS, ADDRESS, ADDRESS, ADDRESS));
-    }
-
-    /**
-     * A page with code, for as long as the process lives.
-     *
-     * @throws IllegalStateException if the system refuses, as a hardened one does
-     */
-    private static MemorySegment executable(Linker linker, byte[] code) {
-        MethodHandle mmap = system(linker, "mmap", FunctionDescriptor.of(ADDRESS, ADDRESS, LONG, INT, INT, INT, LONG));
-        MethodHandle mprotect = system(linker, "mprotect", FunctionDescriptor.of(INT, ADDRESS, LONG, INT));
-        try {
-            MemorySegment page = (MemorySegment) mmap.invokeExact(
-                    MemorySegment.NULL, (long) code.length, PROT_READ | PROT_WRITE, MAP_PRIVATE_ANONYMOUS, -1, 0L);
-            if (page.address() == MAP_FAILED) {
-                throw new IllegalStateException("the system gives no page for code");
-            }
-            MemorySegment memory = page.reinterpret(code.length);
-            MemorySegment.copy(code, 0, memory, ValueLayout.JAVA_BYTE, 0, code.length);
-            if ((int) mprotect.invokeExact(memory, memory.byteSize(), PROT_READ | PROT_EXEC) != 0) {
-                throw new IllegalStateException("the system lets nobody execute what was written");
-            }
-            return memory;
-        } catch (RuntimeException | Error e) {
-            throw e;
-        } catch (Throwable e) {
-            throw new AssertionError("system calls throw nothing", e);
-        }
-    }
-
-    private static MethodHandle system(Linker linker, String name, FunctionDescriptor descriptor) {
-        return linker.downcallHandle(linker.defaultLookup().findOrThrow(name), descriptor);
+    private static MethodHandle function(byte[] code) {
+        return MachineCode.function(code, FunctionDescriptor.ofVoid(ADDRESS, ADDRESS, ADDRESS, ADDRESS, ADDRESS));
     }
 }

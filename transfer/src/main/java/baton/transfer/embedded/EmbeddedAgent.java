@@ -580,7 +580,9 @@ public final class EmbeddedAgent implements TransferAgent {
     }
 
     boolean sharesMemoryWith(Metadata peer) {
-        return settings.transport == Transport.AUTO && peer.system().equals(system);
+        return settings.transport == Transport.AUTO
+                && MappableMemory.whyNone().isEmpty()
+                && peer.system().equals(system);
     }
 
     Inbox inbox() {

@@ -1,6 +1,6 @@
 package baton.transfer.embedded;
 
-import baton.transfer.MappableMemory;
+import baton.memory.Platform;
 import baton.transfer.Range;
 import baton.transfer.Region;
 import baton.transfer.Transfer;
@@ -34,11 +34,13 @@ final class OtherProcess implements AutoCloseable {
     final byte[] metadata;
     final long address;
 
-    OtherProcess(EmbeddedAgent.Transport transport, long bytes) throws IOException {
+    /** @param platform that it behaves as */
+    OtherProcess(EmbeddedAgent.Transport transport, long bytes, Platform platform) throws IOException {
         process = new ProcessBuilder(
                         Path.of(System.getProperty("java.home"), "bin", "java").toString(),
                         "--enable-native-access=ALL-UNNAMED",
                         "-XX:TieredStopAtLevel=1",
+                        "-D" + Platform.PROPERTY + "=" + platform,
                         "-cp",
                         System.getProperty("java.class.path"),
                         OtherProcess.class.getName(),
@@ -102,8 +104,8 @@ final class OtherProcess implements AutoCloseable {
         int bytes = Integer.parseInt(args[1]);
         try (Arena arena = Arena.ofShared();
                 EmbeddedAgent agent = EmbeddedAgent.open("other", settings)) {
-            MappableMemory pool = MappableMemory.allocate(arena, bytes, "a test");
-            agent.register(new Region(pool.memory(), Optional.of(pool.file())));
+            Region pool = Region.allocate(arena, bytes, "a test");
+            agent.register(pool);
             System.out.println(HexFormat.of().formatHex(agent.metadata()));
             System.out.println(pool.memory().address());
             BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));

@@ -3,6 +3,7 @@ package baton.transfer.embedded;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import baton.memory.Platform;
 import baton.transfer.MappableMemory;
 import baton.transfer.Range;
 import baton.transfer.Region;
@@ -26,6 +27,7 @@ import java.util.Optional;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.BooleanSupplier;
 import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 
@@ -48,11 +50,23 @@ class TwoProcessesTest {
     @ParameterizedTest
     @EnumSource
     void bytesGoBothWays(EmbeddedAgent.Transport transport) throws IOException, TransferException {
+        String way = transport == EmbeddedAgent.Transport.AUTO ? " by shared memory" : " over TCP";
+        bytesGoBothWays(transport, other(transport), way);
+    }
+
+    /** Neither maps the other's memory. */
+    @Test
+    void bytesGoOverTcpBothWaysWhereMemoryCannotBeMapped() throws IOException, TransferException {
+        OtherProcess other =
+                opened(new OtherProcess(EmbeddedAgent.Transport.AUTO, BYTES, Platform.of("Mac OS X", "aarch64")));
+        bytesGoBothWays(EmbeddedAgent.Transport.AUTO, other, " over TCP");
+    }
+
+    private void bytesGoBothWays(EmbeddedAgent.Transport transport, OtherProcess other, String way)
+            throws IOException, TransferException {
         EmbeddedAgent agent = agent(transport);
         MemorySegment pool = pool(agent);
-        OtherProcess other = other(transport);
         Peer peer = agent.connect(other.metadata, LONG);
-        String way = transport == EmbeddedAgent.Transport.AUTO ? " by shared memory" : " over TCP";
         assertThat(peer.toString()).endsWith(way);
 
         other.tell("fill 1");
@@ -138,7 +152,10 @@ class TwoProcessesTest {
     }
 
     private OtherProcess other(EmbeddedAgent.Transport transport) throws IOException {
-        OtherProcess other = new OtherProcess(transport, BYTES);
+        return opened(new OtherProcess(transport, BYTES, Platform.current()));
+    }
+
+    private OtherProcess opened(OtherProcess other) {
         opened.add(other);
         return other;
     }

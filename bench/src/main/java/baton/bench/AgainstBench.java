@@ -1,0 +1,321 @@
+package baton.bench;
+
+import baton.bench.AgainstReport.Case;
+import baton.bench.AgainstReport.Side;
+import baton.bench.CompletionsClient.Answer;
+import baton.bench.CompletionsClient.Event;
+import baton.bench.CompletionsClient.RefusedException;
+import java.io.IOException;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Locale;
+import java.util.Optional;
+import java.util.function.Consumer;
+import java.util.function.Supplier;
+import java.util.stream.Stream;
+import tools.jackson.databind.JsonNode;
+
+/**
+ * Sends the same requests to two servers that serve the same checkpoint, in turns, so that what disturbs one disturbs the other.
+ *
+ * @param budget for all cases; also the deadline for each answer
+ * @param each how long each case is measured with each server at most; empty: as the budget allows
+ * @param progress told what is being done, line by line
+ */
+public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<String> progress) {
+    private static final int[] PREFILL_TOKENS = {128, 512, 2048};
+    private static final int[] DECODE_REQUESTS = {1, 8};
+    /** Tokens of the prompts that decode. */
+    private static final int CONTEXT = 128;
+    /** Tokens of the request that tells what a server takes. */
+    private static final int TRIAL = 8;
+
+    private static final int LEAST_OUTPUT = 8;
+    private static final int MOST_OUTPUT = 128;
+    private static final int SERVERS = 2;
+    /** How often a case should be measured at least. */
+    private static final int WANTED_TIMES = 3;
+
+    private static final int AFFORDABLE_TIMES = 2;
+    /** A pair of requests may take so many times what is expected of it. */
+    private static final double MARGIN = 1.5;
+
+    private static final Duration SHORTEST_DEADLINE = Duration.ofSeconds(1);
+
+    /** Positions that sequences have at most. */
+    public static int positions() {
+        return Math.max(PREFILL_TOKENS[PREFILL_TOKENS.length - 1] + 1, CONTEXT + MOST_OUTPUT);
+    }
+
+    /**
+     * Measures.
+     *
+     * @param model directory of the checkpoint that both serve
+     * @throws IOException with the server's URL and what it answered, if one of them does not work or refuses every case
+     */
+    public AgainstReport run(Path model, CompletionsClient baton, CompletionsClient other) throws IOException {
+        try (RandomPrompts prompts = new RandomPrompts(model)) {
+            return new Run(prompts, baton, other).measure();
+        }
+    }
+
+    /** The servers do not do what a case needs; the message says which. */
+    private static final class NotComparableException extends IOException {
+        NotComparableException(String message) {
+            super(message);
+        }
+    }
+
+    /** How one of them answered a set of requests that were sent at once. */
+    private interface Measure {
+        double seconds(CompletionsClient server, List<Answer> answers) throws NotComparableException;
+    }
+
+    private final class Run {
+        private final RandomPrompts prompts;
+        private final CompletionsClient baton;
+        private final CompletionsClient other;
+        private final List<Case> cases = new ArrayList<>();
+        private final List<String> leftOut = new ArrayList<>();
+        private final boolean asText;
+        private int casesLeft = PREFILL_TOKENS.length + DECODE_REQUESTS.length;
+        private double secondsPerToken;
+        private Optional<IOException> refused = Optional.empty();
+
+        Run(RandomPrompts prompts, CompletionsClient baton, CompletionsClient other) throws IOException {
+            this.prompts = prompts;
+            this.baton = baton;
+            this.other = other;
+            asText = !takesIds();
+        }
+
+        /** Whether the other server takes prompts as token ids; if it takes text neither, what it answered is thrown. */
+        private boolean takesIds() throws IOException {
+            try {
+                ask(other, List.of(prompts.ids(TRIAL)), 1);
+                return true;
+            } catch (RefusedException e) {
+                try {
+                    ask(other, List.of(prompts.text(TRIAL)), 1);
+                    return false;
+                } catch (RefusedException again) {
+                    throw e;
+                }
+            }
+        }
+
+        AgainstReport measure() throws IOException {
+            int longest = 0;
+            for (int tokens : PREFILL_TOKENS) {
+                int fitting = Math.min(tokens, prompts.maxPositions() - 1);
+                if (fitting < tokens) {
+                    leaveOut(
+                            "prefill " + tokens,
+                            "the model has max_position_embeddings=%d%s"
+                                    .formatted(
+                                            prompts.maxPositions(),
+                                            fitting > longest ? "; prompts of %d instead".formatted(fitting) : ""));
+                }
+                if (fitting > longest) {
+                    prefill(fitting);
+                } else {
+                    casesLeft--;
+                }
+                longest = fitting;
+            }
+            for (int requests : DECODE_REQUESTS) {
+                decode(requests);
+            }
+            if (cases.isEmpty() && refused.isPresent()) {
+                throw refused.get();
+            }
+            return new AgainstReport(
+                    other.url(),
+                    other.model(),
+                    asText ? "text" : "token ids",
+                    List.copyOf(cases),
+                    List.copyOf(leftOut));
+        }
+
+        private void prefill(int tokens) throws IOException {
+            String what = "prefill " + tokens;
+            Turns turns = new Turns(1, 1, (_, answers) -> answers.getFirst().secondsToFirst());
+            if (!begin(what, tokens * secondsPerToken)) {
+                return;
+            }
+            double share = share();
+            try {
+                Supplier<List<JsonNode>> prompt = () -> List.of(prompt(tokens));
+                double pair = turns.take(prompt.get());
+                secondsPerToken = pair / tokens;
+                turns.repeat(share, pair, prompt);
+                cases.add(turns.toCase("prefill", tokens, tokens));
+            } catch (NotComparableException | RefusedException e) {
+                refused(what, e);
+            }
+        }
+
+        private void decode(int requests) throws IOException {
+            String what = "decode batch " + requests;
+            int context = Math.min(CONTEXT, prompts.maxPositions() / 2);
+            int most = Math.min(MOST_OUTPUT, prompts.maxPositions() - context);
+            Supplier<List<JsonNode>> prompt =
+                    () -> Stream.generate(() -> prompt(context)).limit(requests).toList();
+            Turns turns = new Turns(Math.min(LEAST_OUTPUT, most), most, this::secondsPerStep);
+            if (!begin(what, requests * context * secondsPerToken)) {
+                return;
+            }
+            double share = share();
+            try {
+                double pair = turns.take(prompt.get());
+                double steps = turns.baton.getLast() + turns.other.getLast();
+                int output = (int)
+                        Math.clamp(turns.maxTokens + (share / WANTED_TIMES - pair) / steps, turns.maxTokens, most);
+                pair += (output - turns.maxTokens) * steps;
+                turns.maxTokens = output;
+                turns.repeat(share, pair, prompt);
+                cases.add(turns.toCase("decode", requests, requests));
+            } catch (NotComparableException | RefusedException e) {
+                refused(what, e);
+            }
+        }
+
+        /** While all of them decode. */
+        private double secondsPerStep(CompletionsClient server, List<Answer> answers) throws NotComparableException {
+            long start = answers.stream().mapToLong(Answer::first).max().orElseThrow();
+            long end = answers.stream().mapToLong(Answer::last).min().orElseThrow();
+            double tokens = answers.stream()
+                    .flatMap(answer -> answer.events().stream())
+                    .filter(event -> event.at() > start && event.at() <= end)
+                    .mapToDouble(Event::tokens)
+                    .sum();
+            if (tokens == 0) {
+                throw new NotComparableException(
+                        server.url() + " never decoded all %d requests at once".formatted(answers.size()));
+            }
+            return (end - start) * 1e-9 / (tokens / answers.size());
+        }
+
+        private JsonNode prompt(int tokens) {
+            return asText ? prompts.text(tokens) : prompts.ids(tokens);
+        }
+
+        private List<Answer> ask(CompletionsClient server, List<JsonNode> asked, int maxTokens) throws IOException {
+            Duration left = budget.left();
+            return server.ask(asked, maxTokens, left.compareTo(SHORTEST_DEADLINE) < 0 ? SHORTEST_DEADLINE : left);
+        }
+
+        /** Whether there is time for both servers' answers. */
+        private boolean begin(String what, double expected) {
+            boolean fits = !budget.left().isZero() && budget.fits(MARGIN * expected);
+            if (fits) {
+                progress.accept("against %s: %s".formatted(other.url(), what));
+            } else {
+                casesLeft--;
+                leaveOut(
+                        what,
+                        String.format(
+                                Locale.ROOT,
+                                "would take about %.1f s, %.1f s of the budget are left",
+                                expected,
+                                budget.leftSeconds()));
+            }
+            return fits;
+        }
+
+        /** Seconds for the next case. */
+        private double share() {
+            double share = budget.leftSeconds() / casesLeft--;
+            return Math.min(
+                    share, each.map(most -> SERVERS * most.toNanos() * 1e-9).orElse(share));
+        }
+
+        /** What only this case is refused for is left out; a server that does not work ends the comparison. */
+        private void refused(String what, IOException e) throws IOException {
+            if (e instanceof RefusedException answer && !answer.isForTheRequest()) {
+                throw e;
+            }
+            refused = Optional.of(e);
+            leaveOut(what, String.valueOf(e.getMessage()));
+        }
+
+        private void leaveOut(String what, String why) {
+            leftOut.add("against %s: %s: %s".formatted(other.url(), what, why));
+        }
+
+        /** Both servers' answers to the same requests. */
+        private final class Turns {
+            private final Measure measure;
+            private final List<Double> baton = new ArrayList<>();
+            private final List<Double> other = new ArrayList<>();
+            private final int most;
+            private int maxTokens;
+            private int batonPrompt;
+            private int otherPrompt;
+
+            /** @param most tokens of an answer, where {@code maxTokens} turn out to be too few */
+            Turns(int maxTokens, int most, Measure measure) {
+                this.maxTokens = maxTokens;
+                this.most = most;
+                this.measure = measure;
+            }
+
+            /** Asks one, then the other; the seconds of both together. */
+            double take(List<JsonNode> asked) throws IOException {
+                long start = System.nanoTime();
+                try {
+                    return ask(asked);
+                } catch (NotComparableException e) {
+                    // Requests that are fast and few tokens long may be over before all of them have begun.
+                    double expected = (System.nanoTime() - start) * 1e-9 * most / maxTokens;
+                    if (maxTokens == most || !budget.fits(expected)) {
+                        throw e;
+                    }
+                    maxTokens = most;
+                    return ask(asked);
+                }
+            }
+
+            private double ask(List<JsonNode> asked) throws IOException {
+                long start = System.nanoTime();
+                List<Answer> ofBaton = Run.this.ask(Run.this.baton, asked, maxTokens);
+                List<Answer> ofOther = Run.this.ask(Run.this.other, asked, maxTokens);
+                double seconds = (System.nanoTime() - start) * 1e-9;
+                double batonSeconds = measure.seconds(Run.this.baton, ofBaton);
+                double otherSeconds = measure.seconds(Run.this.other, ofOther);
+                baton.add(batonSeconds);
+                other.add(otherSeconds);
+                batonPrompt = ofBaton.getFirst().promptTokens();
+                otherPrompt = ofOther.getFirst().promptTokens();
+                return seconds;
+            }
+
+            /** The first turns, which warm up, count only if there is no time for others. */
+            void repeat(double share, double expected, Supplier<List<JsonNode>> next) throws IOException {
+                double pair = expected;
+                double left = share;
+                int times = 0;
+                while (pair < left || (times < AFFORDABLE_TIMES && budget.fits(MARGIN * pair))) {
+                    pair = take(next.get());
+                    left -= pair;
+                    if (times++ == 0) {
+                        baton.removeFirst();
+                        other.removeFirst();
+                    }
+                }
+            }
+
+            /** @param tokens of what was timed, where the servers do not count them */
+            Case toCase(String what, int count, int tokens) {
+                boolean ofPrompts = what.equals("prefill");
+                return new Case(
+                        what,
+                        count,
+                        new Side(Timing.of(baton), ofPrompts && batonPrompt > 0 ? batonPrompt : tokens),
+                        new Side(Timing.of(other), ofPrompts && otherPrompt > 0 ? otherPrompt : tokens));
+            }
+        }
+    }
+}

@@ -1,0 +1,44 @@
+package baton.bench;
+
+import baton.kv.ConfigException;
+import java.time.Duration;
+
+/** Time that measurements may take: until a moment that has been set when they began. */
+public final class Budget {
+    private final long end;
+
+    private Budget(long end) {
+        this.end = end;
+    }
+
+    /**
+     * So much time from now on.
+     *
+     * @throws ConfigException if it is not positive
+     */
+    public static Budget of(Duration duration) {
+        if (!duration.isPositive()) {
+            throw new ConfigException("budget", "is " + duration.toMillis() / 1e3 + " s, must be positive");
+        }
+        return new Budget(System.nanoTime() + duration.toNanos());
+    }
+
+    /** What is left; never negative. */
+    public Duration left() {
+        return Duration.ofNanos(Math.max(0, end - System.nanoTime()));
+    }
+
+    double leftSeconds() {
+        return left().toNanos() * 1e-9;
+    }
+
+    /** Whether something that takes so many seconds ends in time. */
+    boolean fits(double seconds) {
+        return seconds <= leftSeconds();
+    }
+
+    /** This share of what is left, from now on. */
+    public Budget share(double share) {
+        return new Budget(System.nanoTime() + Math.round(share * left().toNanos()));
+    }
+}

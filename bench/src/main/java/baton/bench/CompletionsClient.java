@@ -1,0 +1,355 @@
+package baton.bench;
+
+import baton.kv.ConfigException;
+import java.io.IOException;
+import java.net.ConnectException;
+import java.net.URI;
+import java.net.URISyntaxException;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.net.http.HttpResponse.BodyHandlers;
+import java.nio.channels.UnresolvedAddressException;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Locale;
+import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Flow;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.stream.Collectors;
+import tools.jackson.core.JacksonException;
+import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.json.JsonMapper;
+import tools.jackson.databind.node.ObjectNode;
+
+/** One server with OpenAI's API, asked for streamed completions. What goes wrong is told with its URL and what it answered. */
+public final class CompletionsClient {
+    private static final JsonMapper JSON = JsonMapper.builder().build();
+    private static final Duration CONNECT_DEADLINE = Duration.ofSeconds(5);
+    private static final int MOST_SHOWN = 300;
+
+    private final String base;
+    private final String model;
+
+    private CompletionsClient(String base, String model) {
+        this.base = base;
+        this.model = model;
+    }
+
+    /**
+     * A server at this URL, with or without a {@code /v1} at its end.
+     *
+     * @param field the setting that it comes from
+     * @param model to ask for; empty: the first that the server says it has
+     * @param deadline for the server's answer
+     * @throws ConfigException if the URL is none
+     * @throws IOException if the server does not say which models it has
+     */
+    public static CompletionsClient connect(String field, String url, Optional<String> model, Duration deadline)
+            throws IOException {
+        String base = base(field, url);
+        return new CompletionsClient(base, model.isPresent() ? model.get() : firstModel(base, deadline));
+    }
+
+    private static String base(String field, String url) {
+        String wanted = "must be a server's URL such as http://127.0.0.1:8000";
+        URI uri;
+        try {
+            uri = new URI(url);
+        } catch (URISyntaxException e) {
+            throw new ConfigException(field, "is '" + url + "', " + wanted, e);
+        }
+        String scheme = String.valueOf(uri.getScheme()).toLowerCase(Locale.ROOT);
+        if (!List.of("http", "https").contains(scheme)
+                || uri.getHost() == null
+                || uri.getRawQuery() != null
+                || uri.getRawFragment() != null) {
+            throw new ConfigException(field, "is '" + url + "', " + wanted);
+        }
+        return url.replaceFirst("/+$", "").replaceFirst("/v1$", "");
+    }
+
+    /** The server's URL, without {@code /v1}. */
+    public String url() {
+        return base;
+    }
+
+    public String model() {
+        return model;
+    }
+
+    /** The server answered with a status other than 200. */
+    static final class RefusedException extends IOException {
+        private final int status;
+
+        RefusedException(int status, String message) {
+            super(message);
+            this.status = status;
+        }
+
+        /** Whether it is this request that it does not want. */
+        boolean isForTheRequest() {
+            return status >= 400 && status < 500;
+        }
+    }
+
+    /**
+     * A streamed answer. Times are {@link System#nanoTime}'s.
+     *
+     * @param sent when the request was sent
+     * @param events when tokens came, and how many; at least one
+     * @param promptTokens as the server counts them, 0 if it does not say
+     */
+    record Answer(long sent, List<Event> events, int promptTokens) {
+        long first() {
+            return events.getFirst().at;
+        }
+
+        long last() {
+            return events.getLast().at;
+        }
+
+        double secondsToFirst() {
+            return (first() - sent) * 1e-9;
+        }
+    }
+
+    /** @param tokens estimated if a server does not say how many an event has: equally many in each */
+    record Event(long at, double tokens) {}
+
+    /**
+     * Sends one request for each prompt, all at once, and waits for all answers.
+     *
+     * @param prompts texts, or arrays of token ids
+     * @param maxTokens that each answer has
+     * @throws RefusedException if the server refuses one
+     * @throws IOException if an answer does not come within the deadline, or is too short, or none
+     */
+    List<Answer> ask(List<JsonNode> prompts, int maxTokens, Duration deadline) throws IOException {
+        String url = base + "/v1/completions";
+        List<HttpRequest> requests = prompts.stream()
+                .map(prompt -> HttpRequest.newBuilder(URI.create(url))
+                        .header("Content-Type", "application/json")
+                        .POST(HttpRequest.BodyPublishers.ofString(body(prompt, maxTokens)))
+                        .build())
+                .toList();
+        List<Reply> replies = send(url, requests, deadline);
+        List<Answer> answers = new ArrayList<>();
+        for (Reply reply : replies) {
+            answers.add(reply.answer(url, maxTokens));
+        }
+        return answers;
+    }
+
+    private String body(JsonNode prompt, int maxTokens) {
+        ObjectNode body = JSON.createObjectNode().put("model", model);
+        body.set("prompt", prompt);
+        body.put("max_tokens", maxTokens)
+                .put("temperature", 0)
+                .put("ignore_eos", true)
+                .put("stream", true)
+                .put("return_token_ids", maxTokens > 1);
+        body.putObject("stream_options").put("include_usage", true);
+        return body.toString();
+    }
+
+    private static String firstModel(String base, Duration deadline) throws IOException {
+        String url = base + "/v1/models";
+        Reply answer = send(url, List.of(HttpRequest.newBuilder(URI.create(url)).build()), deadline)
+                .getFirst();
+        String text = answer.text();
+        try {
+            String model = JSON.readTree(text).path("data").path(0).path("id").asString("");
+            if (!model.isEmpty()) {
+                return model;
+            }
+        } catch (JacksonException e) {
+            // Said below.
+        }
+        throw new IOException(url + " answered without the name of a model: " + shown(text));
+    }
+
+    /** The answers, all of status 200, in the order of the requests. */
+    private static List<Reply> send(String url, List<HttpRequest> requests, Duration deadline) throws IOException {
+        // A client of its own: a connection that was idle meanwhile may be closed by the server at any moment.
+        try (HttpClient http = HttpClient.newBuilder()
+                .version(HttpClient.Version.HTTP_1_1)
+                .connectTimeout(CONNECT_DEADLINE)
+                .build()) {
+            List<Reply> replies = new ArrayList<>();
+            CompletableFuture<Object> failed = new CompletableFuture<>();
+            try {
+                List<CompletableFuture<HttpResponse<Void>>> responses = new ArrayList<>();
+                for (HttpRequest request : requests) {
+                    Reply reply = new Reply(System.nanoTime());
+                    replies.add(reply);
+                    CompletableFuture<HttpResponse<Void>> response =
+                            http.sendAsync(request, BodyHandlers.fromLineSubscriber(reply));
+                    responses.add(response.whenComplete((_, failure) -> {
+                        if (failure != null) {
+                            failed.completeExceptionally(failure);
+                        }
+                    }));
+                }
+                CompletableFuture<?> all = CompletableFuture.allOf(responses.toArray(CompletableFuture[]::new));
+                CompletableFuture.anyOf(all, failed).get(deadline.toNanos(), TimeUnit.NANOSECONDS);
+                for (int i = 0; i < requests.size(); i++) {
+                    int status = responses.get(i).join().statusCode();
+                    if (status != 200) {
+                        throw new RefusedException(
+                                status,
+                                url + " answered " + status + ": "
+                                        + shown(replies.get(i).text()));
+                    }
+                }
+                return replies;
+            } catch (TimeoutException e) {
+                throw new IOException(
+                        String.format(
+                                Locale.ROOT,
+                                "%s has not answered within %.1f s: %s",
+                                url,
+                                deadline.toMillis() / 1e3,
+                                replies.stream().map(Reply::soFar).collect(Collectors.joining(", "))),
+                        e);
+            } catch (ExecutionException e) {
+                throw new IOException(url + ": " + why(e), e);
+            } catch (InterruptedException e) {
+                Thread.currentThread().interrupt();
+                throw new IOException(url + ": interrupted", e);
+            } finally {
+                http.shutdownNow();
+            }
+        }
+    }
+
+    private static String why(Throwable failure) {
+        Throwable cause = failure;
+        while (cause.getCause() != null && !(cause instanceof ConnectException)) {
+            cause = cause.getCause();
+        }
+        if (cause instanceof ConnectException) {
+            return cause.getCause() instanceof UnresolvedAddressException
+                    ? "no host of that name is known"
+                    : "the connection is refused" + (cause.getMessage() == null ? "" : ": " + cause.getMessage());
+        }
+        return "the connection broke: " + (cause.getMessage() == null ? cause : cause.getMessage());
+    }
+
+    private static String shown(String text) {
+        String line = text.isBlank() ? "nothing" : text.strip().replaceAll("\\s+", " ");
+        return line.length() <= MOST_SHOWN ? line : line.substring(0, MOST_SHOWN) + "...";
+    }
+
+    /** The lines of an answer and when they came. */
+    private static final class Reply implements Flow.Subscriber<String> {
+        private static final String DATA = "data:";
+
+        private record Line(long at, String text) {}
+
+        private final long sent;
+        private final List<Line> lines = new ArrayList<>();
+
+        Reply(long sent) {
+            this.sent = sent;
+        }
+
+        @Override
+        public void onSubscribe(Flow.Subscription subscription) {
+            subscription.request(Long.MAX_VALUE);
+        }
+
+        @Override
+        public synchronized void onNext(String line) {
+            lines.add(new Line(System.nanoTime(), line));
+        }
+
+        @Override
+        public void onError(Throwable failure) {
+            // The response's future says it.
+        }
+
+        @Override
+        public void onComplete() {}
+
+        synchronized String text() {
+            return lines.stream().map(Line::text).collect(Collectors.joining("\n"));
+        }
+
+        synchronized String soFar() {
+            long events =
+                    lines.stream().filter(line -> line.text.startsWith(DATA)).count();
+            return events == 0 ? "nothing came" : events + " events came";
+        }
+
+        synchronized Answer answer(String url, int maxTokens) throws IOException {
+            List<Event> events = new ArrayList<>();
+            int promptTokens = 0;
+            Optional<Integer> said = Optional.empty();
+            for (Line line : lines) {
+                if (!line.text.startsWith(DATA)) {
+                    continue;
+                }
+                String data = line.text.substring(DATA.length()).strip();
+                if (data.equals("[DONE]")) {
+                    break;
+                }
+                JsonNode event = parse(url, data);
+                if (event.hasNonNull("error")) {
+                    throw new IOException(url + " answered 200 and then: " + shown(data));
+                }
+                JsonNode choice = event.path("choices").path(0);
+                int tokens = tokens(choice);
+                if (tokens > 0) {
+                    events.add(new Event(line.at, tokens));
+                }
+                if (event.path("usage").hasNonNull("completion_tokens")) {
+                    promptTokens = event.path("usage").path("prompt_tokens").asInt(0);
+                    said = Optional.of(
+                            event.path("usage").path("completion_tokens").asInt(0));
+                }
+            }
+            if (events.isEmpty()) {
+                throw new IOException(url + " answered 200 without a streamed completion: " + shown(text()));
+            }
+            double counted = events.stream().mapToDouble(Event::tokens).sum();
+            double tokens = said.map(Integer::doubleValue).orElse(counted);
+            if (tokens < maxTokens) {
+                throw new IOException(String.format(
+                        Locale.ROOT,
+                        "%s ended an answer after %.0f of %d tokens, ignore_eos was asked for",
+                        url,
+                        tokens,
+                        maxTokens));
+            }
+            return new Answer(
+                    sent,
+                    events.stream()
+                            .map(event -> new Event(event.at, event.tokens * tokens / counted))
+                            .toList(),
+                    promptTokens);
+        }
+
+        /** Some servers say which tokens an event has; with others it is one, unless there is nothing but the end. */
+        private static int tokens(JsonNode choice) {
+            if (choice.path("token_ids").isArray()) {
+                return choice.path("token_ids").size();
+            }
+            boolean onlyTheEnd = choice.hasNonNull("finish_reason")
+                    && choice.path("text").asString("").isEmpty();
+            return choice.isObject() && !onlyTheEnd ? 1 : 0;
+        }
+
+        private static JsonNode parse(String url, String data) throws IOException {
+            try {
+                return JSON.readTree(data);
+            } catch (JacksonException e) {
+                throw new IOException(url + " answered with an event that is no JSON: " + shown(data), e);
+            }
+        }
+    }
+}

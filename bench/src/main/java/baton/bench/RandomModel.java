@@ -1,0 +1,166 @@
+package baton.bench;
+
+import baton.engine.model.ModelConfig;
+import baton.engine.model.RandomCheckpoint;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.Comparator;
+import java.util.List;
+import java.util.Locale;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.FutureTask;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.function.Consumer;
+import java.util.stream.Stream;
+import tools.jackson.databind.json.JsonMapper;
+import tools.jackson.databind.node.ObjectNode;
+
+/** A checkpoint with random weights, in a temporary directory for as long as it is used. */
+final class RandomModel {
+    private RandomModel() {}
+
+    /** What is done with a checkpoint. */
+    interface Use<T> {
+        T with(Path directory) throws IOException;
+    }
+
+    /** Writing took longer than it was allowed to. */
+    static final class TooSlowException extends IOException {
+        TooSlowException(String message) {
+            super(message);
+        }
+    }
+
+    /**
+     * Writes one of that shape and uses it.
+     *
+     * @param atMost how long writing may take
+     * @throws TooSlowException if it takes longer
+     * @throws IOException if there is no room for it, or what {@code use} throws
+     */
+    static <T> T with(ModelConfig config, Duration atMost, Consumer<String> progress, Use<T> use) throws IOException {
+        Path temporary = Files.createTempDirectory("baton-bench");
+        // However the process ends: gigabytes are not to stay behind.
+        Thread onExit = Thread.ofPlatform().unstarted(() -> deleteQuietly(temporary));
+        Runtime.getRuntime().addShutdownHook(onExit);
+        try {
+            requireRoom(temporary, config);
+            // A checkpoint is named after its directory.
+            Path directory = temporary.resolve(config.name());
+            progress.accept("writing a random checkpoint of Llama-3.2-1B's shape to " + directory);
+            write(directory, config, atMost);
+            return use.with(directory);
+        } finally {
+            delete(temporary);
+            forget(onExit);
+        }
+    }
+
+    private static void write(Path directory, ModelConfig config, Duration atMost) throws IOException {
+        FutureTask<Boolean> task = new FutureTask<>(() -> {
+            RandomCheckpoint.write(directory, config, 1);
+            writeTokenizer(directory.resolve("tokenizer.json"), config.vocabularySize());
+            return true;
+        });
+        // An interrupt closes the file that it writes.
+        Thread writer = Thread.ofPlatform().name("random-checkpoint").start(task);
+        try {
+            task.get(atMost.toNanos(), TimeUnit.NANOSECONDS);
+        } catch (TimeoutException e) {
+            throw new TooSlowException(String.format(
+                    Locale.ROOT,
+                    "writing a checkpoint of %.1f GB took longer than %.0f s",
+                    bytes(config) / 1e9,
+                    atMost.toMillis() / 1e3));
+        } catch (ExecutionException e) {
+            if (e.getCause() instanceof IOException cause) {
+                throw cause;
+            }
+            throw new IllegalStateException(e.getCause());
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            throw new IOException("interrupted while a checkpoint was written", e);
+        } finally {
+            end(writer);
+        }
+    }
+
+    /** Returns when the thread does no longer write, so that its files can be deleted. */
+    private static void end(Thread writer) {
+        boolean interrupted = Thread.interrupted();
+        while (writer.isAlive()) {
+            writer.interrupt();
+            try {
+                writer.join(Duration.ofSeconds(1));
+            } catch (InterruptedException e) {
+                interrupted = true;
+            }
+        }
+        if (interrupted) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    /** A byte-level vocabulary of as many words; nobody encodes text with it. */
+    private static void writeTokenizer(Path file, int vocabularySize) throws IOException {
+        JsonMapper json = JsonMapper.builder().build();
+        ObjectNode root = json.createObjectNode().put("version", "1.0");
+        root.putArray("added_tokens");
+        for (String part : List.of("pre_tokenizer", "decoder")) {
+            root.putObject(part)
+                    .put("type", "ByteLevel")
+                    .put("add_prefix_space", false)
+                    .put("trim_offsets", false);
+        }
+        ObjectNode model = root.putObject("model").put("type", "BPE");
+        ObjectNode vocabulary = model.putObject("vocab");
+        for (int id = 0; id < vocabularySize; id++) {
+            vocabulary.put("\u0120" + id, id);
+        }
+        model.putArray("merges");
+        Files.writeString(file, json.writeValueAsString(root));
+    }
+
+    private static long bytes(ModelConfig config) {
+        return config.parameters() * config.dtype().bytes();
+    }
+
+    private static void requireRoom(Path directory, ModelConfig config) throws IOException {
+        long needed = bytes(config) + (64L << 20);
+        long free = Files.getFileStore(directory).getUsableSpace();
+        if (free < needed) {
+            throw new IOException(
+                    "the random checkpoint needs %.1f GB for a moment, %s has %.1f GB free; set java.io.tmpdir to another directory, or leave the model out"
+                            .formatted(needed / 1e9, directory.getParent(), free / 1e9));
+        }
+    }
+
+    private static void delete(Path directory) throws IOException {
+        try (Stream<Path> paths = Files.walk(directory)) {
+            for (Path path : paths.sorted(Comparator.reverseOrder()).toList()) {
+                Files.delete(path);
+            }
+        }
+    }
+
+    private static void deleteQuietly(Path directory) {
+        try {
+            if (Files.exists(directory)) {
+                delete(directory);
+            }
+        } catch (IOException e) {
+            System.err.println("baton: could not remove " + directory + ": " + e.getMessage());
+        }
+    }
+
+    private static void forget(Thread onExit) {
+        try {
+            Runtime.getRuntime().removeShutdownHook(onExit);
+        } catch (IllegalStateException e) {
+            // The process is ending, and the hook finds nothing left.
+        }
+    }
+}

@@ -1,0 +1,71 @@
+package baton.bench;
+
+import baton.engine.model.Checkpoint;
+import baton.engine.model.ModelConfig;
+import baton.engine.text.Tokenizer;
+import java.io.IOException;
+import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.Optional;
+import java.util.Random;
+import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.node.ArrayNode;
+import tools.jackson.databind.node.JsonNodeFactory;
+
+/** Prompts that no server has seen before: others in each process, or the other server's prefix cache would know them. */
+final class RandomPrompts implements AutoCloseable {
+    /** Special tokens are at both ends of a vocabulary; as many of its ids at each end are not used. */
+    private static final int END = 50;
+    /** Text of random tokens may be other tokens when it is read, and more of them. */
+    private static final int TRIES = 4;
+
+    private final Random random = new Random();
+    private final Path model;
+    private final ModelConfig config;
+    private Optional<Tokenizer> tokenizer = Optional.empty();
+
+    /** @throws IOException if the checkpoint cannot be read */
+    RandomPrompts(Path model) throws IOException {
+        this.model = model;
+        try (Checkpoint checkpoint = Checkpoint.open(model)) {
+            config = checkpoint.config();
+        }
+    }
+
+    /** Positions that the model has. */
+    int maxPositions() {
+        return config.maxPositions();
+    }
+
+    /** As an array of token ids. */
+    JsonNode ids(int tokens) {
+        ArrayNode array = JsonNodeFactory.instance.arrayNode();
+        Arrays.stream(draw(tokens)).forEach(array::add);
+        return array;
+    }
+
+    /** As text of about so many tokens, and no more. */
+    JsonNode text(int tokens) {
+        Tokenizer used = tokenizer.orElseGet(() -> Tokenizer.load(model));
+        tokenizer = Optional.of(used);
+        int[] ids = draw(tokens);
+        for (int i = 0; i < TRIES; i++) {
+            int[] read = used.encode(used.decode(ids, false), true);
+            if (read.length <= tokens) {
+                break;
+            }
+            ids = Arrays.copyOf(ids, Math.max(1, ids.length - (read.length - tokens)));
+        }
+        return JsonNodeFactory.instance.stringNode(used.decode(ids, false));
+    }
+
+    @Override
+    public void close() {
+        tokenizer.ifPresent(Tokenizer::close);
+    }
+
+    private int[] draw(int tokens) {
+        int margin = config.vocabularySize() / END;
+        return random.ints(tokens, margin, config.vocabularySize() - margin).toArray();
+    }
+}

@@ -1,0 +1,240 @@
+package baton.bench;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+import static org.assertj.core.api.Assertions.tuple;
+
+import baton.bench.StubServer.Completions;
+import baton.kv.ConfigException;
+import java.io.IOException;
+import java.io.PrintWriter;
+import java.io.StringWriter;
+import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.net.Socket;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.CountDownLatch;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.json.JsonMapper;
+import tools.jackson.databind.node.ObjectNode;
+
+/** Against servers that are not as they should be, and that answer as slowly as is known. */
+class AgainstBenchTest {
+    private static final Path TINY_LEDGER = Path.of(System.getProperty("baton.root", ".."), "models", "tiny-ledger");
+    private static final Duration DEADLINE = Duration.ofSeconds(30);
+
+    private static AgainstReport run(Completions baton, Completions other) throws IOException {
+        try (StubServer ours = new StubServer(baton);
+                StubServer theirs = new StubServer(other)) {
+            return run(ours.url(), theirs.url(), Duration.ofSeconds(60));
+        }
+    }
+
+    private static AgainstReport run(String baton, String other, Duration budget) throws IOException {
+        CompletionsClient first = CompletionsClient.connect("baton", baton, Optional.empty(), DEADLINE);
+        CompletionsClient second = CompletionsClient.connect("against", other, Optional.of("m"), DEADLINE);
+        return new AgainstBench(Budget.of(budget), Optional.of(Duration.ofMillis(50)), _ -> {})
+                .run(TINY_LEDGER, first, second);
+    }
+
+    @Test
+    void theSlowerServersTimesAreTheLongerOnes() throws IOException {
+        List<JsonNode> seen = new ArrayList<>();
+        Completions slow = StubServer.tokens(Duration.ofMillis(20));
+        AgainstReport report = run(StubServer.tokens(Duration.ofMillis(2)), (request, reply) -> {
+            synchronized (seen) {
+                seen.add(request);
+            }
+            slow.answer(request, reply);
+        });
+
+        // The checkpoint has 2,048 positions, and the last of them is for the token after the prompt.
+        assertThat(report.cases())
+                .extracting(AgainstReport.Case::what, AgainstReport.Case::count)
+                .containsExactly(
+                        tuple("prefill", 128),
+                        tuple("prefill", 512),
+                        tuple("prefill", 2047),
+                        tuple("decode", 1),
+                        tuple("decode", 8));
+        assertThat(report.leftOut())
+                .singleElement()
+                .asString()
+                .contains("prefill 2048", "max_position_embeddings=2048", "prompts of 2047 instead");
+        assertThat(report.cases()).allSatisfy(each -> {
+            assertThat(each.ratio()).isGreaterThan(1.5);
+            assertThat(each.other().timing().best()).isGreaterThanOrEqualTo(0.02);
+            assertThat(each.other().timing().repetitions()).isGreaterThanOrEqualTo(2);
+        });
+        assertThat(report.cases().get(1).other().tokens()).isEqualTo(512);
+        // Every prompt is another one, within the vocabulary, and ends where it is told to.
+        assertThat(seen).doesNotHaveDuplicates().allSatisfy(request -> {
+            assertThat(request.path("prompt").valueStream().mapToInt(JsonNode::asInt))
+                    .allMatch(id -> id >= 0 && id < 2048);
+            assertThat(request.path("ignore_eos").asBoolean()).isTrue();
+            assertThat(request.path("stream").asBoolean()).isTrue();
+            assertThat(request.path("model").asString()).isEqualTo("m");
+        });
+        StringWriter table = new StringWriter();
+        report.print(new PrintWriter(table, true));
+        assertThat(table.toString())
+                .contains("Against " + report.url(), "token ids", "prefill 2047", "decode batch 8")
+                .doesNotContain("NaN", "Infinity");
+        ObjectNode json = JsonMapper.builder().build().createObjectNode();
+        report.writeTo(json);
+        assertThat(json.at("/cases/4/ratio").asDouble())
+                .isEqualTo(report.cases().get(4).ratio());
+        assertThat(json.at("/cases/4/other/tokens").asInt()).isEqualTo(8);
+    }
+
+    @Test
+    void aServerThatTakesNoTokenIdsIsSentText() throws IOException {
+        Completions tokens = StubServer.tokens(Duration.ofMillis(1));
+        AgainstReport report = run(tokens, (request, reply) -> {
+            if (request.path("prompt").isArray()) {
+                reply.whole(400, "{\"error\": \"prompt must be a string\"}");
+            } else {
+                tokens.answer(request, reply);
+            }
+        });
+
+        assertThat(report.prompts()).isEqualTo("text");
+        assertThat(report.cases()).hasSize(5);
+    }
+
+    @Test
+    void aCaseThatIsRefusedIsNamedAndTheOthersGoOn() throws IOException {
+        Completions tokens = StubServer.tokens(Duration.ofMillis(1));
+        AgainstReport report = run(tokens, (request, reply) -> {
+            if (request.path("prompt").size() > 1000) {
+                reply.whole(400, "{\"error\": \"longer than my 1000\"}");
+            } else {
+                tokens.answer(request, reply);
+            }
+        });
+
+        assertThat(report.cases()).extracting(AgainstReport.Case::count).containsExactly(128, 512, 1, 8);
+        assertThat(report.leftOut().getLast())
+                .contains("prefill 2047", report.url(), "answered 400", "longer than my 1000");
+    }
+
+    @Test
+    void aServerThatDecodesOneAfterTheOtherIsNamed() throws IOException {
+        Completions tokens = StubServer.tokens(Duration.ofMillis(1));
+        Object turn = new Object();
+        AgainstReport report = run(tokens, (request, reply) -> {
+            synchronized (turn) {
+                tokens.answer(request, reply);
+            }
+        });
+
+        assertThat(report.cases()).hasSize(4);
+        assertThat(report.leftOut().getLast())
+                .contains("decode batch 8", report.url(), "never decoded all 8 requests at once");
+    }
+
+    @Test
+    void whatAFailingServerAnswersIsTold() {
+        Completions tokens = StubServer.tokens(Duration.ofMillis(1));
+        assertThatThrownBy(() -> run(tokens, (_, reply) -> reply.whole(500, "out of\norder")))
+                .isInstanceOf(IOException.class)
+                .hasMessageMatching("http://127.0.0.1:\\d+/v1/completions answered 500: out of order");
+        assertThatThrownBy(() -> run((_, reply) -> reply.whole(503, ""), tokens))
+                .hasMessageEndingWith("/v1/completions answered 503: nothing");
+        assertThatThrownBy(() -> run(tokens, (_, reply) -> reply.whole(200, "{\"choices\": []}")))
+                .hasMessageContainingAll("answered 200 without a streamed completion", "choices");
+        assertThatThrownBy(() -> run(tokens, (_, reply) -> {
+                    reply.begin();
+                    reply.event("{\"error\": \"no more memory\"}");
+                }))
+                .hasMessageContainingAll("answered 200 and then", "no more memory");
+        assertThatThrownBy(() -> run(tokens, (_, reply) -> {
+                    reply.begin();
+                    reply.event("{\"choices\": ");
+                }))
+                .hasMessageContaining("an event that is no JSON");
+        assertThatThrownBy(() -> run(tokens, (request, reply) -> {
+                    if (request.path("max_tokens").asInt() == 1) {
+                        tokens.answer(request, reply);
+                    } else {
+                        reply.begin();
+                        reply.event("{\"choices\": [{\"text\": \"x\", \"finish_reason\": \"stop\"}]}");
+                    }
+                }))
+                .hasMessageContaining("ended an answer after 1 of 8 tokens");
+    }
+
+    @Test
+    void aServerThatHangsIsNotWaitedForLongerThanTheBudget() throws IOException {
+        CountDownLatch end = new CountDownLatch(1);
+        try (StubServer other = new StubServer((_, _) -> {
+                    try {
+                        end.await();
+                    } catch (InterruptedException e) {
+                        Thread.currentThread().interrupt();
+                    }
+                });
+                StubServer baton = new StubServer(StubServer.tokens(Duration.ofMillis(1)))) {
+            long start = System.nanoTime();
+            try {
+                assertThatThrownBy(() -> run(baton.url(), other.url(), Duration.ofSeconds(2)))
+                        .isInstanceOf(IOException.class)
+                        .hasMessageMatching(
+                                "http://127.0.0.1:\\d+/v1/completions has not answered within \\d\\.\\d s: nothing came");
+                assertThat(Duration.ofNanos(System.nanoTime() - start)).isLessThan(Duration.ofSeconds(20));
+            } finally {
+                end.countDown();
+            }
+        }
+    }
+
+    @Test
+    void aServerThatClosesConnectionsIsNamed() throws Exception {
+        try (ServerSocket server = new ServerSocket(0, 50, InetAddress.getLoopbackAddress())) {
+            Thread closing = Thread.ofPlatform().start(() -> {
+                try {
+                    while (true) {
+                        try (Socket socket = server.accept()) {
+                            // It does not read what it is asked.
+                        }
+                    }
+                } catch (IOException e) {
+                    // The end of the test.
+                }
+            });
+            String url = "http://127.0.0.1:" + server.getLocalPort();
+            assertThatThrownBy(() -> CompletionsClient.connect("against", url, Optional.empty(), DEADLINE))
+                    .isInstanceOf(IOException.class)
+                    .hasMessageStartingWith(url + "/v1/models: the connection broke: ");
+            server.close();
+            closing.join(DEADLINE);
+            assertThatThrownBy(() -> CompletionsClient.connect("against", url, Optional.empty(), DEADLINE))
+                    .hasMessageStartingWith(url + "/v1/models: the connection is refused");
+        }
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"127.0.0.1:8000", "ftp://127.0.0.1", "http:///v1", "http://a b", "http://h?x=1", ""})
+    void urlsThatAreNone(String url) {
+        assertThatThrownBy(() -> CompletionsClient.connect("against", url, Optional.of("m"), DEADLINE))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageContainingAll("against: ", "'" + url + "'", "http://127.0.0.1:8000");
+    }
+
+    @Test
+    void theModelIsTheFirstThatTheServerHas() throws IOException {
+        try (StubServer server = new StubServer(StubServer.tokens(Duration.ofMillis(1)))) {
+            CompletionsClient client =
+                    CompletionsClient.connect("against", server.url() + "/v1/", Optional.empty(), DEADLINE);
+            assertThat(client.model()).isEqualTo("m");
+            assertThat(client.url()).isEqualTo(server.url());
+        }
+    }
+}

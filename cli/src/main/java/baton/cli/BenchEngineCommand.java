@@ -1,0 +1,205 @@
+package baton.cli;
+
+import baton.bench.AgainstBench;
+import baton.bench.AgainstReport;
+import baton.bench.Budget;
+import baton.bench.CompletionsClient;
+import baton.bench.EngineBench;
+import baton.bench.EngineReport;
+import baton.engine.model.Checkpoint;
+import baton.engine.model.Quantization;
+import baton.kv.ConfigException;
+import baton.kv.DType;
+import java.io.IOException;
+import java.io.PrintWriter;
+import java.net.URI;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+import java.util.OptionalInt;
+import java.util.concurrent.Callable;
+import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.Command;
+import picocli.CommandLine.Model.CommandSpec;
+import picocli.CommandLine.Option;
+import picocli.CommandLine.Spec;
+
+/** {@code baton bench engine}: forward passes against the machine's limits, requests against forward passes, another server beside. */
+@Command(
+        name = "engine",
+        description = "Measures prefill and decode of models against this machine's limits, both in one run.",
+        mixinStandardHelpOptions = true,
+        sortOptions = false)
+final class BenchEngineCommand implements Callable<Integer> {
+    /** Of the budget; the rest is for the engine. */
+    private static final double AGAINST_SHARE = 0.5;
+
+    private static final Duration MODELS_DEADLINE = Duration.ofSeconds(10);
+    private static final Duration STOP_DEADLINE = Duration.ofSeconds(10);
+
+    @Spec
+    private CommandSpec spec;
+
+    @Option(names = "--threads", description = "Threads to compute with (default: all cores).")
+    private @Nullable Integer threads;
+
+    @Option(
+            names = "--model",
+            paramLabel = "DIR",
+            description = "Checkpoint directory; repeatable (default: the embedded tiny-ledger).")
+    private List<Path> models = List.of();
+
+    @Option(
+            names = "--dtype",
+            defaultValue = "auto",
+            description = "auto (as serve takes it), bfloat16 or float32 (default: ${DEFAULT-VALUE}).")
+    private String dtype;
+
+    @Option(
+            names = {"--quantization", "-q"},
+            defaultValue = "none",
+            description = "Of the models: none or int8 (default: ${DEFAULT-VALUE}).")
+    private String quantization;
+
+    @Option(
+            names = "--skip-1b",
+            description = "Leave out the random checkpoint of Llama-3.2-1B's shape, which takes 2.5 GB of disk and of"
+                    + " memory while it is measured.")
+    private boolean skip1b;
+
+    @Option(
+            names = "--budget",
+            paramLabel = "SECONDS",
+            defaultValue = "240",
+            description =
+                    "How long all of it may take; what does not fit is named at the end (default: ${DEFAULT-VALUE}).")
+    private double budget;
+
+    @Option(
+            names = "--seconds",
+            description = "How long to measure each limit and each case at most (default: its share of the budget).")
+    private @Nullable Double seconds;
+
+    @Option(
+            names = "--against",
+            paramLabel = "URL",
+            description = "Another server that serves the model, to be sent the same requests as Baton's own server;"
+                    + " the random checkpoint is left out.")
+    private @Nullable String against;
+
+    @Option(
+            names = "--against-model",
+            paramLabel = "NAME",
+            description = "The model's name there (default: the first of /v1/models).")
+    private @Nullable String againstModel;
+
+    @Option(names = "--profile", description = "Print where the engine's steps spend their time too.")
+    private boolean profile;
+
+    @Option(names = "--json", paramLabel = "FILE", description = "Write the figures to this file too.")
+    private @Nullable Path json;
+
+    @Override
+    public Integer call() throws IOException, InterruptedException {
+        Budget all = Budget.of(duration(budget));
+        OptionalInt threadCount = threads == null ? OptionalInt.empty() : OptionalInt.of(threads);
+        Optional<Duration> each = Optional.ofNullable(seconds).map(BenchEngineCommand::duration);
+        List<Path> measured = models.isEmpty() ? List.of(Models.embedded()) : models;
+        EngineBench bench = new EngineBench(
+                threadCount,
+                dtype.equals("auto") ? Optional.empty() : Optional.of(DType.parse("dtype", dtype)),
+                Quantization.parse("quantization", quantization),
+                all,
+                each,
+                this::progress);
+        // First, as it needs a server that may not be what it should.
+        Optional<AgainstReport> comparison =
+                against == null ? Optional.empty() : Optional.of(compare(against, measured, all, each));
+        EngineReport report = bench.run(measured, !skip1b && against == null);
+        report = comparison.map(report::with).orElse(report);
+        PrintWriter out = spec.commandLine().getOut();
+        report.print(out);
+        if (profile) {
+            report.printProfile(out);
+        }
+        if (json != null) {
+            Files.writeString(json, report.toJson().toPrettyString() + "\n");
+        }
+        return 0;
+    }
+
+    private static Duration duration(double seconds) {
+        return Duration.ofNanos(Math.round(seconds * 1e9));
+    }
+
+    private void progress(String line) {
+        PrintWriter err = spec.commandLine().getErr();
+        err.println(line);
+        err.flush();
+    }
+
+    private AgainstReport compare(String url, List<Path> measured, Budget all, Optional<Duration> each)
+            throws IOException, InterruptedException {
+        if (measured.size() != 1) {
+            throw new ConfigException(
+                    "against",
+                    "compares one model, --model is given " + measured.size() + " times; give the one of both");
+        }
+        Path model = measured.getFirst();
+        Budget share = all.share(AGAINST_SHARE);
+        CompletionsClient other = CompletionsClient.connect(
+                "against", url, Optional.ofNullable(againstModel), atMost(MODELS_DEADLINE, share));
+        Path directory = Files.createTempDirectory("baton-");
+        try {
+            progress("starting Baton's server");
+            ChildProcess server = ChildProcess.start("serve", serve(model), directory.resolve("serve.log"));
+            try {
+                URI ready = server.awaitReady(share.left());
+                CompletionsClient baton = CompletionsClient.connect(
+                        "baton", ready.toString(), Optional.empty(), atMost(MODELS_DEADLINE, share));
+                return new AgainstBench(share, each, this::progress).run(model, baton, other);
+            } catch (IOException e) {
+                if (!server.isAlive()) {
+                    throw new CommandFailedException(server.describeExit());
+                }
+                throw e;
+            } finally {
+                server.askToStop();
+                server.awaitEnd(STOP_DEADLINE);
+            }
+        } finally {
+            LocalCluster.delete(directory);
+        }
+    }
+
+    /** As {@code ./baton serve} does it, on any free port. */
+    private List<String> serve(Path model) throws IOException {
+        int positions;
+        try (Checkpoint checkpoint = Checkpoint.open(model)) {
+            positions = Math.min(checkpoint.config().maxPositions(), AgainstBench.positions());
+        }
+        List<String> arguments = new ArrayList<>(List.of(
+                "serve",
+                model.toString(),
+                "--port",
+                "0",
+                "--max-model-len",
+                Integer.toString(positions),
+                "--dtype",
+                dtype,
+                "--quantization",
+                quantization,
+                "--disable-uvicorn-access-log"));
+        if (threads != null) {
+            arguments.addAll(List.of("--threads", threads.toString()));
+        }
+        return arguments;
+    }
+
+    private static Duration atMost(Duration most, Budget budget) {
+        return most.compareTo(budget.left()) < 0 ? most : budget.left();
+    }
+}

@@ -1,0 +1,65 @@
+package baton.cli;
+
+import baton.kv.ConfigException;
+import java.io.IOException;
+import java.io.PrintWriter;
+import java.net.URI;
+import java.nio.file.Path;
+import java.util.Locale;
+import java.util.Optional;
+import java.util.concurrent.Callable;
+import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.Command;
+import picocli.CommandLine.Model.CommandSpec;
+import picocli.CommandLine.Option;
+import picocli.CommandLine.Spec;
+
+/** {@code baton bench first-token}: what the first requests after the start take. */
+@Command(
+        name = "first-token",
+        description = "Measures the time to the first token of the first requests to an endpoint, one after the other.",
+        mixinStandardHelpOptions = true,
+        sortOptions = false)
+final class BenchFirstTokenCommand implements Callable<Integer> {
+    @Spec
+    private CommandSpec spec;
+
+    @Option(
+            names = "--url",
+            description = "Where an instance or a router listens that has just been started (default: a cluster like"
+                    + " that of 'baton up' is started).")
+    private @Nullable URI url;
+
+    @Option(
+            names = "--model",
+            paramLabel = "DIR",
+            description = "Checkpoint directory of that cluster (default: the embedded tiny-ledger).")
+    private @Nullable Path model;
+
+    @Option(
+            names = "--connector",
+            defaultValue = "SharedStorageConnector",
+            description = "Of that cluster: ${COMPLETION-CANDIDATES} (default: ${DEFAULT-VALUE}).")
+    private LocalCluster.Connector connector;
+
+    @Option(names = "--requests", defaultValue = "10", description = "How many (default: ${DEFAULT-VALUE}).")
+    private int requests;
+
+    @Override
+    public Integer call() throws IOException, InterruptedException {
+        if (requests < 1) {
+            throw new ConfigException("requests", "is " + requests + ", must be at least 1");
+        }
+        PrintWriter out = spec.commandLine().getOut();
+        if (url != null) {
+            new FirstTokens(url).run(requests, out);
+            return 0;
+        }
+        long start = System.nanoTime();
+        try (LocalCluster cluster = LocalCluster.start(Models.orEmbedded(Optional.ofNullable(model)), connector, 0)) {
+            out.printf(Locale.ROOT, "%s, ready after %.1f s%n", connector, (System.nanoTime() - start) / 1e9);
+            new FirstTokens(cluster.router()).run(requests, out);
+        }
+        return 0;
+    }
+}

@@ -1,0 +1,108 @@
+package baton.cli;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
+
+import java.io.File;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.LinkOption;
+import java.nio.file.Path;
+import java.nio.file.attribute.PosixFilePermissions;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+
+/** The launcher, with a Maven and a JDK that only say how they were called, and no tools but those it needs. */
+class LauncherTest {
+    private static final List<String> TOOLS =
+            List.of("dirname", "find", "grep", "head", "ln", "mkdir", "ps", "readlink", "rm", "sed", "sleep", "touch");
+    private static final Duration DEADLINE = Duration.ofMinutes(1);
+
+    @TempDir
+    @SuppressWarnings("NullAway.Init")
+    private Path home;
+
+    @BeforeEach
+    void prepare() throws IOException {
+        Files.copy(Program.ROOT.resolve("baton"), home.resolve("baton"));
+        Files.createDirectory(home.resolve("bin"));
+        for (String tool : TOOLS) {
+            provide(tool);
+        }
+        script("bin/java", "echo started \"$@\"");
+        script("bin/javac", "exit 1");
+        Files.writeString(home.resolve("release"), "JAVA_VERSION=\"25.0.1\"\n");
+        // Long enough for builds that are not kept apart to meet.
+        script("bin/mvn", "echo begin >>%1$s/builds\nsleep 1\necho end >>%1$s/builds".formatted(home));
+    }
+
+    @ParameterizedTest
+    @ValueSource(booleans = {true, false})
+    void oneBuildsAndTheOthersUseIt(boolean flock) throws Exception {
+        if (flock) {
+            provide("flock");
+        }
+        List<Process> all = new ArrayList<>();
+        try {
+            for (int i = 0; i < 3; i++) {
+                all.add(launch(i));
+            }
+            for (Process each : all) {
+                assertThat(each.waitFor(DEADLINE)).as("ended in time").isTrue();
+            }
+        } finally {
+            all.forEach(Process::destroyForcibly);
+        }
+        assertThat(Files.readAllLines(home.resolve("builds"))).containsExactly("begin", "end");
+        for (int i = 0; i < 3; i++) {
+            assertThat(Files.readString(home.resolve("said" + i))).containsPattern("started .* baton.cli.Baton --help");
+        }
+        assertThat(Files.exists(home.resolve("cli/target/.building"), LinkOption.NOFOLLOW_LINKS))
+                .isFalse();
+    }
+
+    @Test
+    void aMarkThatAKilledBuildHasLeftIsNamed() throws Exception {
+        Process gone = new ProcessBuilder("true").start();
+        assertThat(gone.waitFor(DEADLINE)).isTrue();
+        Path mark = Files.createDirectories(home.resolve("cli/target")).resolve(".building");
+        Files.createSymbolicLink(mark, Path.of(Long.toString(gone.pid())));
+        Process process = launch(0);
+        assertThat(process.waitFor(DEADLINE)).as("ended in time").isTrue();
+        assertThat(process.exitValue()).isEqualTo(1);
+        assertThat(Files.readString(home.resolve("said0"))).contains("has left").contains(mark.toString());
+        assertThat(home.resolve("builds")).doesNotExist();
+    }
+
+    private Process launch(int index) throws IOException {
+        ProcessBuilder builder = new ProcessBuilder(home.resolve("baton").toString(), "--help")
+                .redirectErrorStream(true)
+                .redirectOutput(home.resolve("said" + index).toFile());
+        builder.environment().clear();
+        builder.environment().put("PATH", home.resolve("bin").toString());
+        builder.environment().put("BATON_JAVA_HOME", home.toString());
+        return builder.start();
+    }
+
+    private void provide(String tool) throws IOException {
+        Optional<Path> found = Stream.of(System.getenv("PATH").split(File.pathSeparator))
+                .map(directory -> Path.of(directory, tool))
+                .filter(Files::isExecutable)
+                .findFirst();
+        assumeTrue(found.isPresent(), "there is no " + tool + " on the PATH");
+        script("bin/" + tool, "exec " + found.orElseThrow() + " \"$@\"");
+    }
+
+    private void script(String file, String text) throws IOException {
+        Path script = Files.writeString(home.resolve(file), "#!/bin/sh\n" + text + "\n");
+        Files.setPosixFilePermissions(script, PosixFilePermissions.fromString("rwxr-xr-x"));
+    }
+}

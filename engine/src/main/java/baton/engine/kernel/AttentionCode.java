@@ -1,0 +1,221 @@
+package baton.engine.kernel;
+
+import static baton.memory.Assembler.Mem.at;
+import static baton.memory.Assembler.Reg.R10;
+import static baton.memory.Assembler.Reg.R11;
+import static baton.memory.Assembler.Reg.R8;
+import static baton.memory.Assembler.Reg.R9;
+import static baton.memory.Assembler.Reg.RAX;
+import static baton.memory.Assembler.Reg.RCX;
+import static baton.memory.Assembler.Reg.RDI;
+import static baton.memory.Assembler.Reg.RDX;
+import static baton.memory.Assembler.Reg.RSI;
+
+import baton.memory.Assembler;
+import baton.memory.Assembler.Binary;
+import baton.memory.Assembler.Condition;
+import baton.memory.Assembler.Label;
+import baton.memory.Assembler.Reg;
+import baton.memory.Assembler.Unary;
+import baton.memory.Assembler.Width;
+import java.util.List;
+
+/**
+ * The parts of attention that are not products. Each query has a lane of a panel, as in A. Dao's FlashAttention (arXiv 2205.14135): a tile of
+ * scores is {@code [position][lane]}, the sums of values {@code [element of a head][lane]}, so that maxima and sums over
+ * positions are plain operations on vectors.
+ */
+final class AttentionCode {
+    /** Of each lane, vectors of a panel's width one after the other: the maximum of its scores, the sum of their exponentials. */
+    static final int STATE_VECTORS = 2 * ProductCode.VECTORS;
+
+    private static final Reg CONSTANTS = RAX;
+    private static final int QUAD = 4;
+
+    private AttentionCode() {}
+
+    /**
+     * {@code (scores, positions, state, limits, sums, head dim)}: takes a tile of scores into account. Scores become the weights of the
+     * values; what has been summed up before is made smaller if there is a new maximum. With a mask {@code limits} has, in vectors of
+     * the panel's width: each lane's last position and its first, counted from the tile's first, which is 0.
+     */
+    static byte[] softmax(Width width, boolean masked) {
+        Assembler code = new Assembler(width);
+        int vector = width.bytes();
+        int panel = ProductCode.VECTORS * vector;
+        Exponential exp = new Exponential(code, CONSTANTS, 4, 5, 6);
+        int maximum = 0; // of each vector
+        int position = 2;
+        int penalty = 3;
+        int score = 7;
+        int one = 8;
+        int largest = 9;
+        exp.begin();
+        for (int i = 0; i < ProductCode.VECTORS; i++) {
+            code.load(maximum + i, at(RDX, i * vector));
+        }
+        if (masked) {
+            code.clear(position);
+            code.load(one, exp.constant(Constants.ONE));
+            code.load(largest, exp.constant(Constants.MASKED));
+        }
+        code.move(R10, RDI);
+        code.move(R11, RSI);
+        Label scores = code.label();
+        code.bind(scores);
+        for (int i = 0; i < ProductCode.VECTORS; i++) {
+            if (masked) {
+                code.load(score, at(R10, i * vector));
+                code.load(penalty, at(RCX, i * vector));
+                code.op(Binary.SUB, penalty, penalty, position);
+                code.op(Binary.MIN, penalty, penalty, exp.constant(Constants.ZERO));
+                code.op(Binary.FMA, score, penalty, largest);
+                code.op(Binary.SUB, penalty, position, at(RCX, panel + i * vector));
+                code.op(Binary.MIN, penalty, penalty, exp.constant(Constants.ZERO));
+                code.op(Binary.FMA, score, penalty, largest);
+                code.store(at(R10, i * vector), score);
+                code.op(Binary.MAX, maximum + i, maximum + i, score);
+            } else {
+                code.op(Binary.MAX, maximum + i, maximum + i, at(R10, i * vector));
+            }
+        }
+        if (masked) {
+            code.op(Binary.ADD, position, position, one);
+        }
+        code.add(R10, panel);
+        code.subtract(R11, 1);
+        code.jump(Condition.NOT_EQUAL, scores);
+
+        // Factors of what is there, which are kept where the maxima were, whose place is the sums'.
+        int sum = 2;
+        for (int i = 0; i < ProductCode.VECTORS; i++) {
+            code.load(score, at(RDX, i * vector));
+            code.op(Binary.SUB, score, score, maximum + i);
+            exp.of(score);
+            code.store(at(RDX, i * vector), maximum + i);
+            code.op(Binary.MUL, sum + i, score, at(RDX, panel + i * vector));
+            code.op(Unary.LOAD, one + i, score);
+        }
+        code.move(R11, RSI);
+        Label weights = code.label();
+        code.bind(weights);
+        for (int i = 0; i < ProductCode.VECTORS; i++) {
+            code.load(score, at(RDI, i * vector));
+            code.op(Binary.SUB, score, score, maximum + i);
+            exp.of(score);
+            code.op(Binary.ADD, sum + i, sum + i, score);
+            code.store(at(RDI, i * vector), score);
+        }
+        code.add(RDI, panel);
+        code.subtract(R11, 1);
+        code.jump(Condition.NOT_EQUAL, weights);
+        for (int i = 0; i < ProductCode.VECTORS; i++) {
+            code.store(at(RDX, panel + i * vector), sum + i);
+        }
+        scaleRows(code, R8, R9, one);
+        code.returnFromVectors();
+        return code.code();
+    }
+
+    /** {@code (sums, head dim, state)}: divides the sums of values by those of their weights. */
+    static byte[] normalise(Width width) {
+        Assembler code = new Assembler(width);
+        int vector = width.bytes();
+        code.move(CONSTANTS, Constants.address(Constants.ONE));
+        for (int i = 0; i < ProductCode.VECTORS; i++) {
+            code.load(i, at(CONSTANTS, 0));
+            code.op(Binary.DIV, i, i, at(RDX, (ProductCode.VECTORS + i) * vector));
+        }
+        scaleRows(code, RDI, RSI, 0);
+        code.returnFromVectors();
+        return code.code();
+    }
+
+    /** Multiplies the rows of a tile by the factors in a register and the next one. */
+    private static void scaleRows(Assembler code, Reg tile, Reg rows, int factors) {
+        int vector = code.width().bytes();
+        Label loop = code.label();
+        code.bind(loop);
+        for (int i = 0; i < ProductCode.VECTORS; i++) {
+            code.op(Binary.MUL, 4 + i, factors + i, at(tile, i * vector));
+            code.store(at(tile, i * vector), 4 + i);
+        }
+        code.add(tile, ProductCode.VECTORS * vector);
+        code.subtract(rows, 1);
+        code.jump(Condition.NOT_EQUAL, loop);
+    }
+
+    /**
+     * {@code (addresses, tile, tile stride, quads, head dim, factor)}: heads to lanes, {@code tile[d][lane] = factor * head[lane][d]}, four lanes
+     * at a time. The addresses are of the lanes' heads; the factor's is one of four equal numbers.
+     */
+    static byte[] toLanes() {
+        return transpose(true);
+    }
+
+    /** {@code (addresses, tile, tile stride, quads, head dim)}: lanes to heads, the reverse, without a factor. */
+    static byte[] fromLanes() {
+        return transpose(false);
+    }
+
+    private static byte[] transpose(boolean toLanes) {
+        Assembler code = new Assembler(Width.XMM);
+        List<Reg> saved = List.of(Reg.RBX, Reg.RBP, Reg.R12, Reg.R13, Reg.R14);
+        saved.forEach(code::push);
+        List<Reg> heads = List.of(R10, R11, Reg.RBX, Reg.RBP);
+        Reg tileRow = Reg.R12;
+        Reg left = Reg.R13;
+        Label quads = code.label();
+        code.bind(quads);
+        for (int i = 0; i < QUAD; i++) {
+            code.load(heads.get(i), at(RDI, i * Long.BYTES));
+        }
+        code.move(tileRow, RSI);
+        code.move(left, R8);
+        if (toLanes) {
+            code.load(8, at(R9, 0));
+        }
+        Label loop = code.label();
+        code.bind(loop);
+        if (toLanes) {
+            for (int i = 0; i < QUAD; i++) {
+                code.op(Binary.MUL, i, 8, at(heads.get(i), 0));
+            }
+        } else {
+            code.move(Reg.R14, tileRow);
+            for (int i = 0; i < QUAD; i++) {
+                code.load(i, at(Reg.R14, 0));
+                code.add(Reg.R14, RDX);
+            }
+        }
+        code.op(Binary.INTERLEAVE_LOW, 4, 0, 1);
+        code.op(Binary.INTERLEAVE_LOW, 5, 2, 3);
+        code.op(Binary.INTERLEAVE_HIGH, 6, 0, 1);
+        code.op(Binary.INTERLEAVE_HIGH, 7, 2, 3);
+        code.op(Binary.LOWER_HALVES, 0, 4, 5);
+        code.op(Binary.UPPER_HALVES, 1, 5, 4);
+        code.op(Binary.LOWER_HALVES, 2, 6, 7);
+        code.op(Binary.UPPER_HALVES, 3, 7, 6);
+        if (toLanes) {
+            for (int i = 0; i < QUAD; i++) {
+                code.store(at(tileRow, 0), i);
+                code.add(tileRow, RDX);
+            }
+        } else {
+            for (int i = 0; i < QUAD; i++) {
+                code.store(at(heads.get(i), 0), i);
+            }
+            code.move(tileRow, Reg.R14);
+        }
+        heads.forEach(head -> code.add(head, QUAD * Float.BYTES));
+        code.subtract(left, QUAD);
+        code.jump(Condition.NOT_EQUAL, loop);
+        code.add(RDI, QUAD * Long.BYTES);
+        code.add(RSI, QUAD * Float.BYTES);
+        code.subtract(RCX, 1);
+        code.jump(Condition.NOT_EQUAL, quads);
+        saved.reversed().forEach(code::pop);
+        code.returnFromVectors();
+        return code.code();
+    }
+}

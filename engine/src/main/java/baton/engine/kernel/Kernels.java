@@ -1,0 +1,256 @@
+package baton.engine.kernel;
+
+import baton.engine.kernel.RowCode.Finish;
+import baton.memory.Assembler.Width;
+import baton.memory.MachineCode;
+import java.lang.foreign.FunctionDescriptor;
+import java.lang.foreign.MemoryLayout;
+import java.lang.foreign.ValueLayout;
+import java.lang.invoke.MethodHandle;
+import java.util.Collections;
+import java.util.EnumMap;
+import java.util.Map;
+import java.util.Objects;
+
+/**
+ * The kernels for vectors of one width, as functions of addresses. They touch nothing but what they are given; arguments are as their
+ * generators say. May be used by several threads.
+ */
+public final class Kernels {
+    private final Width width;
+    private final Map<WeightType, MethodHandle> products = new EnumMap<>(WeightType.class);
+    private final MethodHandle productAdded;
+    private final Map<WeightType, MethodHandle> expansions = new EnumMap<>(WeightType.class);
+    private final Map<Finish, MethodHandle> finishes = new EnumMap<>(Finish.class);
+    private final Map<Width, MethodHandle> widenings = new EnumMap<>(Width.class);
+    private final Map<Width, MethodHandle> narrowings = new EnumMap<>(Width.class);
+    private final Map<Width, MethodHandle> norms = new EnumMap<>(Width.class);
+    private final Map<Width, MethodHandle> rotations = new EnumMap<>(Width.class);
+    private final MethodHandle scaling;
+    private final MethodHandle softmax;
+    private final MethodHandle maskedSoftmax;
+    private final MethodHandle normalisation;
+    private final MethodHandle toLanes;
+    private final MethodHandle fromLanes;
+
+    private Kernels(Width width) {
+        this.width = width;
+        for (WeightType type : WeightType.values()) {
+            products.put(type, product(width, type, Float.BYTES, false));
+            if (type != WeightType.FP32) {
+                expansions.put(type, function(RowCode.expand(width, type), 4));
+            }
+        }
+        productAdded = product(width, WeightType.FP32, Float.BYTES, true);
+        for (Finish finish : Finish.values()) {
+            finishes.put(finish, function(RowCode.finish(width, finish), 4));
+        }
+        for (Width narrower : Width.values()) {
+            if (narrower.lanes() <= width.lanes()) {
+                widenings.put(narrower, function(RowCode.widen(narrower), 3));
+                narrowings.put(narrower, function(RowCode.narrow(narrower), 6));
+                norms.put(narrower, function(RowCode.norm(narrower), 5));
+                rotations.put(narrower, function(RowCode.rotate(narrower), 7));
+            }
+        }
+        scaling = function(RowCode.scaleColumns(width), 3);
+        softmax = function(AttentionCode.softmax(width, false), 6);
+        maskedSoftmax = function(AttentionCode.softmax(width, true), 6);
+        normalisation = function(AttentionCode.normalise(width), 3);
+        toLanes = function(AttentionCode.toLanes(), 6);
+        fromLanes = function(AttentionCode.fromLanes(), 5);
+    }
+
+    private static final class Avx512 {
+        static final Kernels KERNELS = new Kernels(Width.ZMM);
+    }
+
+    private static final class Avx2 {
+        static final Kernels KERNELS = new Kernels(Width.YMM);
+    }
+
+    /**
+     * The kernels for AVX2 (256 bits) or AVX-512 (512 bits), made once.
+     *
+     * @throws IllegalArgumentException for 128 bits
+     * @throws IllegalStateException if the system gives no executable memory
+     */
+    public static Kernels of(Width width) {
+        try {
+            return switch (width) {
+                case ZMM -> Avx512.KERNELS;
+                case YMM -> Avx2.KERNELS;
+                case XMM -> throw new IllegalArgumentException("width: is XMM, must be YMM or ZMM");
+            };
+        } catch (ExceptionInInitializerError e) {
+            throw new IllegalStateException(String.valueOf(e.getCause()), e.getCause());
+        }
+    }
+
+    private static MethodHandle product(Width width, WeightType type, int kStride, boolean adds) {
+        return function(ProductCode.of(width, type, kStride, adds), 6);
+    }
+
+    private static MethodHandle function(byte[] code, int arguments) {
+        MemoryLayout[] longs =
+                Collections.nCopies(arguments, ValueLayout.JAVA_LONG).toArray(MemoryLayout[]::new);
+        return MachineCode.function(code, FunctionDescriptor.ofVoid(longs));
+    }
+
+    public Width width() {
+        return width;
+    }
+
+    /** Columns of a panel and of a tile. */
+    public int panelWidth() {
+        return ProductCode.VECTORS * width.lanes();
+    }
+
+    /** Rows that a product takes together. */
+    int productRows() {
+        return ProductCode.mostRows(width);
+    }
+
+    /** The widest vectors of which {@code count} is a multiple; it is one of 4. */
+    private Width fitting(int count) {
+        Width fitting = width;
+        while (count % fitting.lanes() != 0) {
+            fitting = fitting == Width.ZMM ? Width.YMM : Width.XMM;
+        }
+        return fitting;
+    }
+
+    private static <K> MethodHandle get(Map<K, MethodHandle> functions, K key) {
+        return Objects.requireNonNull(functions.get(key));
+    }
+
+    void product(WeightType type, long a, long rowStride, long panel, long k, long tile, long rows) {
+        try {
+            get(products, type).invokeExact(a, rowStride, panel, k, tile, rows);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    void addProduct(long a, long rowStride, long panel, long k, long tile, long rows) {
+        try {
+            productAdded.invokeExact(a, rowStride, panel, k, tile, rows);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    /** A function like {@link #addProduct} of rows whose elements are {@code kStride} bytes apart. */
+    MethodHandle addedProduct(int kStride) {
+        return product(width, WeightType.FP32, kStride, true);
+    }
+
+    /** Calls what {@link #addedProduct} has made. */
+    static void addProduct(MethodHandle function, long a, long rowStride, long panel, long k, long tile, long rows) {
+        try {
+            function.invokeExact(a, rowStride, panel, k, tile, rows);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    void expand(WeightType type, long panel, long to, long k, long scales) {
+        try {
+            get(expansions, type).invokeExact(panel, to, k, scales);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    void finish(Finish finish, long tile, long out, long outStride, long rows) {
+        try {
+            get(finishes, finish).invokeExact(tile, out, outStride, rows);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    void scaleColumns(long tile, long scales, long rows) {
+        try {
+            scaling.invokeExact(tile, scales, rows);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    /** bf16 to fp32. */
+    void widen(long from, long to, int count) {
+        try {
+            get(widenings, fitting(count)).invokeExact(from, to, (long) count);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    /** fp32 to bf16, to nearest even: rows of {@code count} elements, a multiple of 8. */
+    void narrow(long from, long fromStride, long to, long toStride, long rows, int count) {
+        try {
+            Width fitting = count % 16 == 0 ? width : Width.XMM;
+            get(narrowings, fitting).invokeExact(from, fromStride, to, toStride, rows, (long) count);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    /** @param numbers 1 / count and eps */
+    void norm(long from, long to, long weights, int count, long numbers) {
+        try {
+            get(norms, fitting(count)).invokeExact(from, to, weights, (long) count, numbers);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    void rotate(long from, long fromStride, long to, long toStride, long heads, long table, int half) {
+        try {
+            get(rotations, fitting(half)).invokeExact(from, fromStride, to, toStride, heads, table, (long) half);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    void softmax(boolean masked, long scores, long positions, long state, long limits, long sums, long headDim) {
+        try {
+            (masked ? maskedSoftmax : softmax).invokeExact(scores, positions, state, limits, sums, headDim);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    void normalise(long sums, long headDim, long state) {
+        try {
+            normalisation.invokeExact(sums, headDim, state);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    void toLanes(long addresses, long tile, long tileStride, long quads, long headDim, long factor) {
+        try {
+            toLanes.invokeExact(addresses, tile, tileStride, quads, headDim, factor);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    void fromLanes(long addresses, long tile, long tileStride, long quads, long headDim) {
+        try {
+            fromLanes.invokeExact(addresses, tile, tileStride, quads, headDim);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    private static AssertionError failed(Throwable e) {
+        switch (e) {
+            case RuntimeException cause -> throw cause;
+            case Error cause -> throw cause;
+            default -> throw new AssertionError("machine code throws nothing", e);
+        }
+    }
+}

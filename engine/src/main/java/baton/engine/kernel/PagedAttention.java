@@ -1,0 +1,359 @@
+package baton.engine.kernel;
+
+import baton.kv.DType;
+import baton.kv.KvCache;
+import baton.kv.KvLayout;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.lang.invoke.MethodHandle;
+import java.util.ArrayList;
+import java.util.List;
+
+/*
+ * Shapes. G key/value heads, R query heads that share one, D head dim. A row's R queries of a key/value head, and those of neighbouring
+ * rows, have a lane each of a panel. Scores are the product of keys, as rows, with the panel of queries; what is attended is the product
+ * of values, whose elements are the rows, with the panel of the scores' exponentials. So keys and values are used as they lie in the
+ * cache: nothing but queries and results is transposed, and only conversion to fp32 copies them.
+ *
+ * Sequences with few rows convert keys and values while they use them, run by run in a buffer of the thread's that stays in its caches. Longer
+ * chunks have many panels that use the same keys and values, which are converted once, as many heads at a time as a buffer has room for.
+ */
+
+/**
+ * Attention over a paged cache in fp32. The thread that calls it shares the work out to others.
+ *
+ * <p>Rows of queries and results are [heads * D] of fp32: the R heads of key/value head g are heads g * R and on.
+ */
+public final class PagedAttention {
+    /** Positions that a tile of scores has. */
+    private static final int RUN = 128;
+
+    /** Bytes of keys and values that are converted for several panels. */
+    private static final long SHARED_BYTES = 32L << 20;
+
+    private static final float NO_SCORE = -1e30f;
+    private static final int QUAD = 4;
+
+    private static final ValueLayout.OfFloat FLOAT = ValueLayout.JAVA_FLOAT;
+    private static final ValueLayout.OfLong LONG = ValueLayout.JAVA_LONG;
+
+    private final Kernels kernels;
+    private final ParallelFor threads;
+    private final KvCache cache;
+    private final KvLayout layout;
+    private final int kvHeads;
+    private final int headDim;
+    private final int lanes;
+    private final MethodHandle addValues;
+    private final List<Scratch> scratches = new ArrayList<>();
+    private final MemorySegment factor;
+
+    /** Queries of a key/value head are taken in as many parts, if they are more than a panel has lanes. */
+    private final int parts;
+
+    private final int partHeads;
+    private final int panelRows;
+
+    private Arena sharedArena = Arena.ofShared();
+    private MemorySegment shared = MemorySegment.NULL;
+
+    /**
+     * Neighbouring tokens of a sequence whose queries attend.
+     *
+     * @param row the first one's among the rows of queries
+     * @param count how many
+     * @param position of the first; all keys and values up to each row's own are in the cache
+     * @param blockTable of the sequence
+     */
+    public record Span(int row, int count, int position, int[] blockTable) {
+        int end() {
+            return position + count;
+        }
+    }
+
+    /** What a thread works with. */
+    private final class Scratch {
+        final MemorySegment queries;
+        final MemorySegment scores;
+        final MemorySegment sums;
+        final MemorySegment state;
+        final MemorySegment limits;
+        final MemorySegment from;
+        final MemorySegment to;
+        /** Where lanes are stored that stand for no query. */
+        final MemorySegment unused;
+
+        final MemorySegment entries;
+
+        Scratch(Arena arena) {
+            long row = (long) lanes * Float.BYTES;
+            queries = floats(arena, headDim * row);
+            scores = floats(arena, RUN * row);
+            sums = floats(arena, headDim * row);
+            state = floats(arena, 2 * row);
+            limits = floats(arena, 2 * row);
+            from = floats(arena, (long) lanes * Long.BYTES);
+            to = floats(arena, (long) lanes * Long.BYTES);
+            unused = floats(arena, (long) headDim * Float.BYTES);
+            entries = floats(arena, (long) (RUN + layout.blockSize()) * entryFloats());
+        }
+
+        private static MemorySegment floats(Arena arena, long bytes) {
+            return arena.allocate(bytes, 64);
+        }
+    }
+
+    /**
+     * @param cache in bf16 or fp32, with a head dim that is a multiple of 8
+     * @param heads query heads, a multiple of the cache's
+     */
+    public PagedAttention(Kernels kernels, ParallelFor threads, KvCache cache, int heads, Arena arena) {
+        this.kernels = kernels;
+        this.threads = threads;
+        this.cache = cache;
+        this.layout = cache.layout();
+        this.kvHeads = layout.kvHeads();
+        this.headDim = layout.headDim();
+        this.lanes = kernels.panelWidth();
+        int sharing = heads / kvHeads;
+        this.parts = Math.ceilDiv(sharing, lanes);
+        if (sharing % parts != 0) {
+            throw new IllegalArgumentException(
+                    "heads: %d share a key/value head, which %d parts cannot do".formatted(sharing, parts));
+        }
+        this.partHeads = sharing / parts;
+        this.panelRows = Math.max(1, lanes / partHeads);
+        this.addValues = kernels.addedProduct(2 * headDim * Float.BYTES);
+        this.factor = arena.allocate(QUAD * (long) Float.BYTES, 64);
+        for (int i = 0; i < QUAD; i++) {
+            factor.setAtIndex(FLOAT, i, (float) (1 / Math.sqrt(headDim)));
+        }
+        for (int i = 0; i < threads.size(); i++) {
+            scratches.add(new Scratch(arena));
+        }
+    }
+
+    /** Frees what grew with the longest context. */
+    public void close() {
+        sharedArena.close();
+    }
+
+    /** Bytes of a position's key and value of one head in fp32. */
+    private long entryFloats() {
+        return 2L * headDim * Float.BYTES;
+    }
+
+    /**
+     * Attends for all rows of the spans.
+     *
+     * @param window how many positions a row attends to at most, its own included
+     * @param stride bytes from a row to the next one, of both matrices
+     */
+    public void attend(
+            int layer, List<Span> spans, int window, MemorySegment queries, MemorySegment attended, long stride) {
+        List<Span> few = new ArrayList<>();
+        for (Span span : spans) {
+            if (span.count <= panelRows) {
+                few.add(span);
+            } else {
+                attendMany(layer, span, window, queries, attended, stride);
+            }
+        }
+        int units = kvHeads * parts;
+        threads.share(few.size() * units, 1, (member, first, end) -> {
+            for (int task = first; task < end; task++) {
+                Span span = few.get(task / units);
+                Panel panel =
+                        new Panel(layer, span, 0, span.count, task % units, window, stride, scratches.get(member));
+                panel.attend(queries, attended, MemorySegment.NULL, 0);
+            }
+        });
+    }
+
+    private void attendMany(
+            int layer, Span span, int window, MemorySegment queries, MemorySegment attended, long stride) {
+        int blockSize = layout.blockSize();
+        int firstBlock = Math.max(0, span.position + 1 - window) / blockSize;
+        int blocks = Math.ceilDiv(span.end(), blockSize) - firstBlock;
+        long headBytes = (long) blocks * blockSize * entryFloats();
+        int together = Math.clamp(SHARED_BYTES / headBytes, 1, kvHeads);
+        MemorySegment converted = shared(together * headBytes);
+        int panels = Math.ceilDiv(span.count, panelRows);
+        for (int base = 0; base < kvHeads; base += together) {
+            int firstHead = base;
+            int heads = Math.min(together, kvHeads - firstHead);
+            threads.share(heads * blocks, 8, (_, first, end) -> {
+                for (int task = first; task < end; task++) {
+                    int block = task % blocks;
+                    int head = task / blocks;
+                    int used = Math.min(blockSize, span.end() - (firstBlock + block) * blockSize);
+                    convert(
+                            layer,
+                            span.blockTable[firstBlock + block],
+                            firstHead + head,
+                            0,
+                            used,
+                            converted.address() + head * headBytes + (long) block * blockSize * entryFloats());
+                }
+            });
+            // The last panels have the longest contexts: they come first, so that no thread is left with one at the
+            // end.
+            threads.share(heads * parts * panels, 1, (member, first, end) -> {
+                for (int task = first; task < end; task++) {
+                    int row = (panels - 1 - task / (heads * parts)) * panelRows;
+                    int unit = task % (heads * parts);
+                    int count = Math.min(panelRows, span.count - row);
+                    Panel panel = new Panel(
+                            layer, span, row, count, firstHead * parts + unit, window, stride, scratches.get(member));
+                    MemorySegment entries = converted.asSlice(unit / parts * headBytes, headBytes);
+                    panel.attend(queries, attended, entries, firstBlock * blockSize);
+                }
+            });
+        }
+    }
+
+    private MemorySegment shared(long bytes) {
+        if (shared.byteSize() < bytes) {
+            sharedArena.close();
+            sharedArena = Arena.ofShared();
+            shared = sharedArena.allocate(bytes, 64);
+        }
+        return shared;
+    }
+
+    /** Makes fp32 of a head's entries in a block, from slot {@code first} on. */
+    private void convert(int layer, int block, int head, int first, int count, long to) {
+        long from = cache.layerStart(block, layer) + head * layout.headBytes() + first * layout.entryBytes();
+        if (layout.dtype() == DType.BF16) {
+            kernels.widen(cache.memory().address() + from, to, count * 2 * headDim);
+        } else {
+            long bytes = count * layout.entryBytes();
+            MemorySegment.copy(cache.memory(), from, MemorySegment.ofAddress(to).reinterpret(bytes), 0, bytes);
+        }
+    }
+
+    /** Queries that attend together: of some rows, those of one part of a key/value head. */
+    private final class Panel {
+        private final int layer;
+        private final Span span;
+        private final int row;
+        private final int count;
+        private final int head;
+        private final int firstQuery;
+        private final int window;
+        private final long stride;
+        private final Scratch scratch;
+        private final int used;
+
+        /**
+         * @param row the first, from the span's beginning
+         * @param unit the part's number among those of all heads
+         */
+        Panel(int layer, Span span, int row, int count, int unit, int window, long stride, Scratch scratch) {
+            this.layer = layer;
+            this.span = span;
+            this.row = row;
+            this.count = count;
+            this.head = unit / parts;
+            this.firstQuery = unit * partHeads;
+            this.window = window;
+            this.stride = stride;
+            this.scratch = scratch;
+            this.used = count * partHeads;
+        }
+
+        /**
+         * @param entries the head's keys and values in fp32 from position {@code start} on; empty if they are to be converted
+         */
+        void attend(MemorySegment queries, MemorySegment attended, MemorySegment entries, int start) {
+            int quads = Math.ceilDiv(used, QUAD);
+            long tileRow = (long) lanes * Float.BYTES;
+            for (int lane = 0; lane < quads * QUAD; lane++) {
+                boolean real = lane < used;
+                long at = place(real ? lane : 0);
+                scratch.from.setAtIndex(LONG, lane, queries.address() + at);
+                scratch.to.setAtIndex(LONG, lane, real ? attended.address() + at : scratch.unused.address());
+            }
+            kernels.toLanes(
+                    scratch.from.address(), scratch.queries.address(), tileRow, quads, headDim, factor.address());
+            for (int lane = 0; lane < lanes; lane++) {
+                scratch.state.setAtIndex(FLOAT, lane, NO_SCORE);
+                scratch.state.setAtIndex(FLOAT, lanes + lane, 0);
+            }
+            scratch.sums.fill((byte) 0);
+            int end = span.position + row + count;
+            int first = Math.max(0, span.position + row + 1 - window);
+            if (entries.byteSize() > 0) {
+                for (int at = first; at < end; at += RUN) {
+                    int positions = Math.min(RUN, end - at);
+                    take(entries.address() + (at - start) * entryFloats(), at, positions);
+                }
+            } else {
+                convertAndTake(first, end);
+            }
+            kernels.normalise(scratch.sums.address(), headDim, scratch.state.address());
+            kernels.fromLanes(scratch.to.address(), scratch.sums.address(), tileRow, quads, headDim);
+        }
+
+        /** Where a lane's query is, from the first row. */
+        private long place(int lane) {
+            int query = firstQuery + lane % partHeads;
+            return (span.row + row + lane / partHeads) * stride + (long) query * headDim * Float.BYTES;
+        }
+
+        private void convertAndTake(int first, int end) {
+            int blockSize = layout.blockSize();
+            for (int at = first; at < end; at += RUN) {
+                int positions = Math.min(RUN, end - at);
+                for (int done = 0; done < positions; ) {
+                    int position = at + done;
+                    int slot = position % blockSize;
+                    int some = Math.min(blockSize - slot, positions - done);
+                    convert(
+                            layer,
+                            span.blockTable[position / blockSize],
+                            head,
+                            slot,
+                            some,
+                            scratch.entries.address() + done * entryFloats());
+                    done += some;
+                }
+                take(scratch.entries.address(), at, positions);
+            }
+        }
+
+        /** Takes a run of positions from {@code at} on into account. */
+        private void take(long entries, int at, int positions) {
+            int firstRow = span.position + row;
+            int lastRow = firstRow + count - 1;
+            boolean masked = at + positions - 1 > firstRow || at < lastRow + 1 - window;
+            if (masked) {
+                for (int lane = 0; lane < lanes; lane++) {
+                    int position = firstRow + Math.min(lane, used - 1) / partHeads;
+                    scratch.limits.setAtIndex(FLOAT, lane, position - at);
+                    scratch.limits.setAtIndex(FLOAT, lanes + lane, Math.max(0, position + 1 - window) - at);
+                }
+            }
+            long scores = scratch.scores.address();
+            kernels.product(
+                    WeightType.FP32, entries, entryFloats(), scratch.queries.address(), headDim, scores, positions);
+            kernels.softmax(
+                    masked,
+                    scores,
+                    positions,
+                    scratch.state.address(),
+                    scratch.limits.address(),
+                    scratch.sums.address(),
+                    headDim);
+            Kernels.addProduct(
+                    addValues,
+                    entries + (long) headDim * Float.BYTES,
+                    Float.BYTES,
+                    scores,
+                    positions,
+                    scratch.sums.address(),
+                    headDim);
+        }
+    }
+}

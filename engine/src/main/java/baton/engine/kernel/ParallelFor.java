@@ -1,0 +1,26 @@
+package baton.engine.kernel;
+
+/** Threads that share out the iterations of loops. Used by one thread at a time. */
+public interface ParallelFor {
+    /** Threads, the calling one among them. */
+    int size();
+
+    /**
+     * Does the work for 0 to {@code count}, by all threads if it is more than one piece.
+     *
+     * @param piece iterations that a thread takes at once
+     * @throws IllegalStateException if a piece failed, with the failure as its cause; others were perhaps not done
+     */
+    void share(int count, int piece, Work work);
+
+    /** A part of a loop. */
+    @FunctionalInterface
+    interface Work {
+        /**
+         * Does iterations {@code first} to {@code end}, which is not among them.
+         *
+         * @param member the thread's number, from 0; one thread at a time has it
+         */
+        void accept(int member, int first, int end);
+    }
+}

@@ -1,0 +1,228 @@
+package baton.engine.kernel;
+
+import static baton.memory.Assembler.Mem.at;
+import static baton.memory.Assembler.Reg.R10;
+import static baton.memory.Assembler.Reg.R11;
+import static baton.memory.Assembler.Reg.R12;
+import static baton.memory.Assembler.Reg.R13;
+import static baton.memory.Assembler.Reg.R8;
+import static baton.memory.Assembler.Reg.R9;
+import static baton.memory.Assembler.Reg.RAX;
+import static baton.memory.Assembler.Reg.RBP;
+import static baton.memory.Assembler.Reg.RBX;
+import static baton.memory.Assembler.Reg.RCX;
+import static baton.memory.Assembler.Reg.RDI;
+import static baton.memory.Assembler.Reg.RDX;
+import static baton.memory.Assembler.Reg.RSI;
+
+import baton.memory.Assembler;
+import baton.memory.Assembler.Binary;
+import baton.memory.Assembler.Condition;
+import baton.memory.Assembler.Label;
+import baton.memory.Assembler.Mem;
+import baton.memory.Assembler.Reg;
+import baton.memory.Assembler.Unary;
+import baton.memory.Assembler.Width;
+import java.util.List;
+
+/**
+ * The product of rows with a panel of weights: {@code tile[r][n] = sum over k of a[r][k] * panel[k][n]}.
+ *
+ * <p>A panel is two vectors wide. As many rows are taken together as their sums fit into registers, so that each vector of weights is
+ * loaded once for all of them and each element of the rows once for both vectors. Few rows have too few sums for the latency of
+ * multiplications: their sums are kept several times, for neighbouring k, and added up in the end.
+ *
+ * <p>Function: {@code (a, row stride, panel, k count, tile, rows)}, of elements of fp32. Strides are in bytes; that of k is part of the
+ * code, where several k are taken in a row, so that few instructions are spent on addresses.
+ */
+final class ProductCode {
+    /** Vectors of a panel's width. */
+    static final int VECTORS = 2;
+
+    /** Rows whose addresses are one pointer's: an index can be scaled by 1 and by 2. */
+    private static final int ROWS_OF_POINTER = 3;
+
+    private static final int BF16_BITS = 16;
+    private static final int CACHE_LINE = 64;
+
+    private static final Reg A = RDI;
+    private static final Reg ROW_STRIDE = RSI;
+    private static final Reg PANEL = RDX;
+    private static final Reg K_COUNT = RCX;
+    private static final Reg TILE = R8;
+    private static final Reg ROWS_LEFT = R9;
+    private static final List<Reg> POINTERS = List.of(RAX, R10, R11, RBX, RBP);
+    private static final Reg WEIGHTS = R12;
+    private static final Reg K_LEFT = R13;
+    private static final List<Reg> SAVED = List.of(RBX, RBP, R12, R13);
+
+    /** Values of k that are taken in a row. */
+    private static final int UNROLLED = 4;
+
+    /** Bytes that weights are fetched ahead, as the processor by itself does not fetch far enough. */
+    private static final int AHEAD = 4096;
+
+    private final Assembler code;
+    private final WeightType type;
+    private final int kStride;
+    private final boolean adds;
+    private final int weights;
+    private final int element;
+    private final int upperHalf;
+
+    private ProductCode(Width width, WeightType type, int kStride, boolean adds) {
+        this.code = new Assembler(width);
+        this.type = type;
+        this.kStride = kStride;
+        this.adds = adds;
+        this.weights = VECTORS * mostRows(width);
+        this.element = weights + VECTORS;
+        this.upperHalf = element + 1;
+    }
+
+    /** Rows that are multiplied together. */
+    static int mostRows(Width width) {
+        // The others are two vectors of weights, an element of a row in each lane, and a mask.
+        return (width.registers() - VECTORS - 2) / VECTORS;
+    }
+
+    /**
+     * @param kStride bytes from an element of a row to the next one
+     * @param adds whether the product is added to the tile
+     */
+    static byte[] of(Width width, WeightType type, int kStride, boolean adds) {
+        return new ProductCode(width, type, kStride, adds).function();
+    }
+
+    private byte[] function() {
+        SAVED.forEach(code::push);
+        if (type == WeightType.BF16) {
+            code.move(RAX, Constants.address(Constants.UPPER_HALF));
+            code.load(upperHalf, at(RAX, 0));
+        }
+        int most = mostRows(code.width());
+        Label end = code.label();
+        Label few = code.label();
+        Label many = code.label();
+        code.bind(many);
+        code.compare(ROWS_LEFT, most);
+        code.jump(Condition.LESS, few);
+        rows(most);
+        for (int i = 0; i < most; i++) {
+            code.add(A, ROW_STRIDE);
+        }
+        code.add(TILE, most * VECTORS * code.width().bytes());
+        code.subtract(ROWS_LEFT, most);
+        code.jump(many);
+        code.bind(few);
+        for (int rows = most - 1; rows > 0; rows--) {
+            Label other = code.label();
+            code.compare(ROWS_LEFT, rows);
+            code.jump(Condition.NOT_EQUAL, other);
+            rows(rows);
+            code.jump(end);
+            code.bind(other);
+        }
+        code.bind(end);
+        SAVED.reversed().forEach(code::pop);
+        code.returnFromVectors();
+        return code.code();
+    }
+
+    private void rows(int rows) {
+        int pointers = Math.ceilDiv(rows, ROWS_OF_POINTER);
+        code.move(POINTERS.getFirst(), A);
+        for (int i = 1; i < pointers; i++) {
+            code.address(POINTERS.get(i), at(POINTERS.get(i - 1), ROW_STRIDE, 1, 0));
+            code.address(POINTERS.get(i), at(POINTERS.get(i), ROW_STRIDE, 2, 0));
+        }
+        code.move(WEIGHTS, PANEL);
+        int sets = rows == 1 ? 4 : rows <= 3 ? 2 : 1;
+        for (int i = 0; i < rows * VECTORS * sets; i++) {
+            code.clear(i);
+        }
+        code.move(K_LEFT, K_COUNT);
+        Label some = code.label();
+        Label end = code.label();
+        Label loop = code.label();
+        code.bind(loop);
+        code.subtract(K_LEFT, UNROLLED);
+        code.jump(Condition.LESS, some);
+        steps(rows, pointers, sets, UNROLLED);
+        code.jump(loop);
+        code.bind(some);
+        code.add(K_LEFT, UNROLLED);
+        Label single = code.label();
+        code.bind(single);
+        code.subtract(K_LEFT, 1);
+        code.jump(Condition.LESS, end);
+        steps(rows, pointers, sets, 1);
+        code.jump(single);
+        code.bind(end);
+        for (int set = 1; set < sets; set++) {
+            for (int i = 0; i < rows * VECTORS; i++) {
+                code.op(Binary.ADD, i, i, set * rows * VECTORS + i);
+            }
+        }
+        for (int i = 0; i < rows * VECTORS; i++) {
+            Mem place = at(TILE, i * code.width().bytes());
+            if (adds) {
+                code.op(Binary.ADD, i, i, place);
+            }
+            code.store(place, i);
+        }
+    }
+
+    /** As many k of all rows. */
+    private void steps(int rows, int pointers, int sets, int count) {
+        int rowBytes = VECTORS * code.width().lanes() * type.bytes();
+        for (int k = 0; k < count; k++) {
+            loadWeights(k * rowBytes);
+            int line = Math.ceilDiv(k * rowBytes, CACHE_LINE) * CACHE_LINE;
+            for (; line < (k + 1) * rowBytes; line += CACHE_LINE) {
+                code.prefetch(at(WEIGHTS, line + AHEAD));
+            }
+            for (int row = 0; row < rows; row++) {
+                Reg pointer = POINTERS.get(row / ROWS_OF_POINTER);
+                int index = row % ROWS_OF_POINTER;
+                int offset = k * kStride;
+                code.op(
+                        Unary.BROADCAST,
+                        element,
+                        index == 0 ? at(pointer, offset) : at(pointer, ROW_STRIDE, index, offset));
+                for (int vector = 0; vector < VECTORS; vector++) {
+                    int sum = (k % sets * rows + row) * VECTORS + vector;
+                    code.op(Binary.FMA, sum, element, weights + vector);
+                }
+            }
+        }
+        for (int i = 0; i < pointers; i++) {
+            code.add(POINTERS.get(i), count * kStride);
+        }
+        code.add(WEIGHTS, count * rowBytes);
+    }
+
+    private void loadWeights(int offset) {
+        int vector = code.width().bytes();
+        switch (type) {
+            case FP32 -> {
+                code.load(weights, at(WEIGHTS, offset));
+                code.load(weights + 1, at(WEIGHTS, offset + vector));
+            }
+            case BF16 -> {
+                code.load(weights, at(WEIGHTS, offset));
+                code.op(Binary.AND_BITS, weights + 1, weights, upperHalf);
+                code.shiftLeft(weights, weights, BF16_BITS);
+            }
+            case INT8 -> {
+                for (int i = 0; i < VECTORS; i++) {
+                    code.op(
+                            Unary.BYTES_TO_INTS,
+                            weights + i,
+                            at(WEIGHTS, offset + i * code.width().lanes()));
+                    code.op(Unary.TO_FLOATS, weights + i, weights + i);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,287 @@
+package baton.engine.kernel;
+
+import static baton.memory.Assembler.Mem.at;
+import static baton.memory.Assembler.Reg.R10;
+import static baton.memory.Assembler.Reg.R11;
+import static baton.memory.Assembler.Reg.R8;
+import static baton.memory.Assembler.Reg.R9;
+import static baton.memory.Assembler.Reg.RAX;
+import static baton.memory.Assembler.Reg.RCX;
+import static baton.memory.Assembler.Reg.RDI;
+import static baton.memory.Assembler.Reg.RDX;
+import static baton.memory.Assembler.Reg.RSI;
+import static baton.memory.Assembler.Reg.RSP;
+
+import baton.memory.Assembler;
+import baton.memory.Assembler.Binary;
+import baton.memory.Assembler.Condition;
+import baton.memory.Assembler.Label;
+import baton.memory.Assembler.Reg;
+import baton.memory.Assembler.Unary;
+import baton.memory.Assembler.Width;
+
+/** Norms, rotations, conversions and what is done with a product's tile. Counts are of elements, strides in bytes. */
+final class RowCode {
+    private static final int BF16_BITS = 16;
+
+    /** What happens to a tile's elements on their way to the output. */
+    enum Finish {
+        STORE,
+        /** Added to what is there. */
+        ADD,
+        /** x * sigmoid(x). */
+        SILU,
+        /** Multiplied with what is there. */
+        MULTIPLY
+    }
+
+    private final Assembler code;
+    private final int vector;
+
+    private RowCode(Width width) {
+        code = new Assembler(width);
+        vector = width.bytes();
+    }
+
+    /** {@code (from, to, count)}: bf16 to fp32, a multiple of the lanes. */
+    static byte[] widen(Width width) {
+        RowCode row = new RowCode(width);
+        row.vectors(RDX, () -> {
+            row.code.op(Unary.SHORTS_TO_INTS, 0, at(RDI, 0));
+            row.code.shiftLeft(0, 0, BF16_BITS);
+            row.code.store(at(RSI, 0), 0);
+            row.code.add(RDI, row.vector / 2);
+            row.code.add(RSI, row.vector);
+        });
+        return row.end();
+    }
+
+    /**
+     * {@code (panel, to, k count, scales)}: a panel of weights as fp32, of each k two vectors. Scales, of the panel's outputs, are of
+     * weights of 8 bits.
+     */
+    static byte[] expand(Width width, WeightType type) {
+        RowCode row = new RowCode(width);
+        Assembler code = row.code;
+        switch (type) {
+            case FP32 -> throw new IllegalArgumentException("panels of fp32 are used as they are");
+            case BF16 -> {
+                code.move(RAX, Constants.address(Constants.UPPER_HALF));
+                code.load(2, at(RAX, 0));
+            }
+            case INT8 -> {
+                code.load(2, at(RCX, 0));
+                code.load(3, at(RCX, row.vector));
+            }
+        }
+        Label loop = code.label();
+        code.bind(loop);
+        if (type == WeightType.BF16) {
+            code.load(0, at(RDI, 0));
+            code.op(Binary.AND_BITS, 1, 0, 2);
+            code.shiftLeft(0, 0, BF16_BITS);
+            code.add(RDI, row.vector);
+        } else {
+            for (int i = 0; i < ProductCode.VECTORS; i++) {
+                code.op(Unary.BYTES_TO_INTS, i, at(RDI, i * width.lanes()));
+                code.op(Unary.TO_FLOATS, i, i);
+                code.op(Binary.MUL, i, i, 2 + i);
+            }
+            code.add(RDI, ProductCode.VECTORS * width.lanes());
+        }
+        code.store(at(RSI, 0), 0);
+        code.store(at(RSI, row.vector), 1);
+        code.add(RSI, ProductCode.VECTORS * row.vector);
+        code.subtract(RDX, 1);
+        code.jump(Condition.NOT_EQUAL, loop);
+        return row.end();
+    }
+
+    /** Elements that {@link #narrow} takes at once. */
+    static int narrowed(Width width) {
+        return width == Width.XMM ? 8 : 16;
+    }
+
+    /** {@code (from, from stride, to, to stride, rows, count)}: fp32 to bf16, to nearest even; a multiple of {@link #narrowed}. */
+    static byte[] narrow(Width width) {
+        RowCode row = new RowCode(width);
+        Assembler code = row.code;
+        code.move(RAX, Constants.address(Constants.LOWEST_BIT));
+        code.load(4, at(RAX, 0));
+        code.load(5, at(RAX, Constants.distance(Constants.LOWEST_BIT, Constants.HALF_OF_BF16)));
+        Label rows = code.label();
+        code.bind(rows);
+        code.move(RAX, RDI);
+        code.move(R10, RDX);
+        code.move(R11, R9);
+        Label loop = code.label();
+        code.bind(loop);
+        int vectors = narrowed(width) / width.lanes();
+        for (int i = 0; i < vectors; i++) {
+            code.load(i, at(RAX, i * row.vector));
+            // Half of the last place, less one if it is even, carries where rounding goes up.
+            code.shiftRight(2, i, BF16_BITS);
+            code.op(Binary.AND_BITS, 2, 2, 4);
+            code.op(Binary.ADD_INTS, i, i, 5);
+            code.op(Binary.ADD_INTS, i, i, 2);
+            code.shiftRight(i, i, BF16_BITS);
+        }
+        switch (width) {
+            case ZMM -> code.storeShorts(at(R10, 0), 0);
+            case YMM -> {
+                code.op(Binary.PACK_SHORTS, 0, 0, 1);
+                code.swapInnerQuarters(0, 0);
+                code.store(at(R10, 0), 0);
+            }
+            case XMM -> {
+                code.op(Binary.PACK_SHORTS, 0, 0, 1);
+                code.store(at(R10, 0), 0);
+            }
+        }
+        code.add(RAX, vectors * row.vector);
+        code.add(R10, narrowed(width) * Short.BYTES);
+        code.subtract(R11, narrowed(width));
+        code.jump(Condition.NOT_EQUAL, loop);
+        code.add(RDI, RSI);
+        code.add(RDX, RCX);
+        code.subtract(R8, 1);
+        code.jump(Condition.NOT_EQUAL, rows);
+        return row.end();
+    }
+
+    /**
+     * {@code (from, to, weights, count, numbers)}: {@code x / sqrt(mean(x * x) + eps) * weight}, of a multiple of the lanes. The numbers are
+     * 1 / count and eps.
+     */
+    static byte[] norm(Width width) {
+        RowCode row = new RowCode(width);
+        Assembler code = row.code;
+        code.clear(0);
+        code.move(RAX, RDI);
+        code.move(R10, RCX);
+        row.vectors(R10, () -> {
+            code.load(1, at(RAX, 0));
+            code.op(Binary.FMA, 0, 1, 1);
+            code.add(RAX, row.vector);
+        });
+        code.sumLanes(0, 1);
+        code.firstLane(Binary.MUL, 0, 0, at(R8, 0));
+        code.firstLane(Binary.ADD, 0, 0, at(R8, Float.BYTES));
+        code.firstLane(Unary.SQRT, 0, 0);
+        code.move(RAX, Constants.address(Constants.ONE));
+        code.load(1, at(RAX, 0));
+        code.firstLane(Binary.DIV, 1, 1, 0);
+        code.op(Unary.BROADCAST, 0, 1);
+        row.vectors(RCX, () -> {
+            code.op(Binary.MUL, 1, 0, at(RDI, 0));
+            code.op(Binary.MUL, 1, 1, at(RDX, 0));
+            code.store(at(RSI, 0), 1);
+            code.add(RDI, row.vector);
+            code.add(RSI, row.vector);
+            code.add(RDX, row.vector);
+        });
+        return row.end();
+    }
+
+    /**
+     * {@code (from, from stride, to, to stride, heads, table, half)}: turns the pairs of each head, element i with element i + half,
+     * by the angles whose cosines, then sines, are the table. Half is a multiple of the lanes; {@code to} may be {@code from}.
+     */
+    static byte[] rotate(Width width) {
+        RowCode row = new RowCode(width);
+        Assembler code = row.code;
+        Label heads = code.label();
+        code.bind(heads);
+        code.load(RAX, at(RSP, Long.BYTES));
+        code.shiftLeft(RAX, 2);
+        code.move(R10, RAX);
+        // Downwards from the last vector of the half, by offsets from the head's beginning.
+        Label loop = code.label();
+        code.bind(loop);
+        code.subtract(R10, row.vector);
+        code.address(R11, at(R10, RAX, 1, 0));
+        code.load(0, at(RDI, R10, 1, 0));
+        code.load(1, at(RDI, R11, 1, 0));
+        code.load(2, at(R9, R10, 1, 0));
+        code.load(3, at(R9, R11, 1, 0));
+        code.op(Binary.MUL, 4, 0, 2);
+        code.op(Binary.NEGATED_FMA, 4, 1, 3);
+        code.op(Binary.MUL, 5, 1, 2);
+        code.op(Binary.FMA, 5, 0, 3);
+        code.store(at(RDX, R10, 1, 0), 4);
+        code.store(at(RDX, R11, 1, 0), 5);
+        code.compare(R10, 0);
+        code.jump(Condition.NOT_EQUAL, loop);
+        code.add(RDI, RSI);
+        code.add(RDX, RCX);
+        code.subtract(R8, 1);
+        code.jump(Condition.NOT_EQUAL, heads);
+        return row.end();
+    }
+
+    /** {@code (tile, out, out stride, rows)}: a tile of a panel's width to a matrix. */
+    static byte[] finish(Width width, Finish finish) {
+        RowCode row = new RowCode(width);
+        Assembler code = row.code;
+        Exponential exp = new Exponential(code, R10, 4, 5, 6);
+        if (finish == Finish.SILU) {
+            exp.begin();
+        }
+        Label loop = code.label();
+        code.bind(loop);
+        for (int i = 0; i < ProductCode.VECTORS; i++) {
+            int at = i * row.vector;
+            code.load(0, at(RDI, at));
+            switch (finish) {
+                case STORE -> {}
+                case ADD -> code.op(Binary.ADD, 0, 0, at(RSI, at));
+                case MULTIPLY -> code.op(Binary.MUL, 0, 0, at(RSI, at));
+                case SILU -> {
+                    code.op(Binary.XOR_BITS, 1, 0, exp.constant(Constants.SIGN));
+                    exp.of(1);
+                    code.op(Binary.ADD, 1, 1, exp.constant(Constants.ONE));
+                    code.op(Binary.DIV, 0, 0, 1);
+                }
+            }
+            code.store(at(RSI, at), 0);
+        }
+        code.add(RDI, ProductCode.VECTORS * row.vector);
+        code.add(RSI, RDX);
+        code.subtract(RCX, 1);
+        code.jump(Condition.NOT_EQUAL, loop);
+        return row.end();
+    }
+
+    /** {@code (tile, scales, rows)}: multiplies each column of a tile by its scale. */
+    static byte[] scaleColumns(Width width) {
+        RowCode row = new RowCode(width);
+        Assembler code = row.code;
+        for (int i = 0; i < ProductCode.VECTORS; i++) {
+            code.load(2 + i, at(RSI, i * row.vector));
+        }
+        Label loop = code.label();
+        code.bind(loop);
+        for (int i = 0; i < ProductCode.VECTORS; i++) {
+            code.op(Binary.MUL, i, 2 + i, at(RDI, i * row.vector));
+            code.store(at(RDI, i * row.vector), i);
+        }
+        code.add(RDI, ProductCode.VECTORS * row.vector);
+        code.subtract(RDX, 1);
+        code.jump(Condition.NOT_EQUAL, loop);
+        return row.end();
+    }
+
+    /** Runs the body once for each vector of {@code count} elements, which it leaves at zero. */
+    private void vectors(Reg count, Runnable body) {
+        Label loop = code.label();
+        code.bind(loop);
+        body.run();
+        code.subtract(count, code.width().lanes());
+        code.jump(Condition.NOT_EQUAL, loop);
+    }
+
+    private byte[] end() {
+        code.returnFromVectors();
+        return code.code();
+    }
+}

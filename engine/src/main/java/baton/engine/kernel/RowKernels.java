@@ -1,0 +1,131 @@
+package baton.engine.kernel;
+
+import baton.kv.DType;
+import baton.kv.KvCache;
+import baton.kv.KvLayout;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+
+/** Norms, rotations and copies into the KV cache of rows of fp32. The thread that calls it shares the work out to others. */
+public final class RowKernels {
+    /** Rows that a thread takes at once. */
+    private static final int PIECE = 16;
+
+    private final Kernels kernels;
+    private final ParallelFor threads;
+    private final Arena arena;
+
+    public RowKernels(Kernels kernels, ParallelFor threads, Arena arena) {
+        this.kernels = kernels;
+        this.threads = threads;
+        this.arena = arena;
+    }
+
+    /**
+     * Where heads of rows lie; strides in bytes.
+     *
+     * @param start of the first row's first head
+     */
+    public record Heads(MemorySegment memory, long start, long rowStride, int heads, long headStride) {
+        long address(int row) {
+            return memory.address() + start + row * rowStride;
+        }
+    }
+
+    /** A norm's weights, a multiple of 4, and its eps. */
+    public final class Norm {
+        private final int width;
+        private final MemorySegment weights;
+        private final MemorySegment numbers;
+
+        private Norm(float[] weights, double eps) {
+            this.width = weights.length;
+            this.weights = arena.allocate((long) width * Float.BYTES, 64);
+            this.weights.copyFrom(MemorySegment.ofArray(weights));
+            this.numbers = arena.allocate(2L * Float.BYTES, 64);
+            numbers.setAtIndex(ValueLayout.JAVA_FLOAT, 0, 1f / width);
+            numbers.setAtIndex(ValueLayout.JAVA_FLOAT, 1, (float) eps);
+        }
+
+        /** {@code to = from / sqrt(mean(from * from) + eps) * weight}, head by head. {@code to} may be {@code from}. */
+        public void apply(Heads from, Heads to, int rows) {
+            threads.share(rows, PIECE, (_, first, end) -> {
+                for (int row = first; row < end; row++) {
+                    for (int head = 0; head < from.heads; head++) {
+                        kernels.norm(
+                                from.address(row) + head * from.headStride,
+                                to.address(row) + head * to.headStride,
+                                weights.address(),
+                                width,
+                                numbers.address());
+                    }
+                }
+            });
+        }
+    }
+
+    public Norm norm(float[] weights, double eps) {
+        return new Norm(weights, eps);
+    }
+
+    /**
+     * Turns the pairs of each head, element i with element i + D/2, by the angles of its row's position.
+     *
+     * @param turned where the queries are written to; keys are turned in place
+     * @param table by row, D/2 cosines and D/2 sines of fp32
+     */
+    public void rotate(Heads queries, Heads turned, Heads keys, int headDim, MemorySegment table, int rows) {
+        threads.share(rows, PIECE, (_, first, end) -> {
+            for (int row = first; row < end; row++) {
+                long angles = table.address() + (long) row * headDim * Float.BYTES;
+                kernels.rotate(
+                        queries.address(row),
+                        queries.headStride,
+                        turned.address(row),
+                        turned.headStride,
+                        queries.heads,
+                        angles,
+                        headDim / 2);
+                long key = keys.address(row);
+                kernels.rotate(key, keys.headStride, key, keys.headStride, keys.heads, angles, headDim / 2);
+            }
+        });
+    }
+
+    /** A row's slot in the cache. */
+    public interface Slots {
+        int block(int row);
+
+        int slot(int row);
+    }
+
+    /** Copies keys and values, a head's side by side, into their slots. */
+    public void save(int layer, Heads pairs, int rows, KvCache cache, Slots slots) {
+        KvLayout layout = cache.layout();
+        int width = 2 * layout.headDim();
+        threads.share(rows, PIECE, (_, first, end) -> {
+            for (int row = first; row < end; row++) {
+                long to = cache.layerStart(slots.block(row), layer) + slots.slot(row) * layout.entryBytes();
+                if (layout.dtype() == DType.BF16) {
+                    kernels.narrow(
+                            pairs.address(row),
+                            pairs.headStride,
+                            cache.memory().address() + to,
+                            layout.headBytes(),
+                            layout.kvHeads(),
+                            width);
+                    continue;
+                }
+                for (int head = 0; head < layout.kvHeads(); head++) {
+                    MemorySegment.copy(
+                            pairs.memory,
+                            pairs.start + row * pairs.rowStride + head * pairs.headStride,
+                            cache.memory(),
+                            to + head * layout.headBytes(),
+                            (long) width * Float.BYTES);
+                }
+            }
+        });
+    }
+}

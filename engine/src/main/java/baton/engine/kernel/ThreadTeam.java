@@ -1,0 +1,171 @@
+package baton.engine.kernel;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicReference;
+import java.util.concurrent.locks.LockSupport;
+import org.jspecify.annotations.Nullable;
+
+/*
+ * Why not OpenMP's threads. All of them have to come to the end of each loop, and they spin for milliseconds in between. Where another
+ * process computes on the same cores, a loop of microseconds waits for a thread that has no processor, while threads that have one spin.
+ *
+ * Here a loop ends when its pieces are done. A worker that comes late finds none left and is not waited for. What waits, spins for as
+ * long as the next loop usually takes to come, and then leaves the processor: a worker sleeps, the calling thread yields until the last piece
+ * that a worker has begun is done.
+ */
+
+/**
+ * Threads for loops of some microseconds. The workers begin with the first loop, and so inherit the processors that its thread is bound
+ * to; they are daemons and end with {@link #close}.
+ */
+public final class ThreadTeam implements ParallelFor, AutoCloseable {
+    /** How long a worker looks out for the next loop before it sleeps: waking it takes about as long. */
+    private static final long SPIN_NANOS = 100_000;
+
+    /** Looks between two looks at the clock. */
+    private static final int LOOKS = 64;
+
+    /** Looks at the last pieces before the calling thread lets others have its processor. */
+    private static final int LAST_LOOKS = 2_000;
+
+    private final int size;
+    private final List<Worker> workers = new ArrayList<>();
+    private volatile @Nullable Loop loop;
+    private volatile boolean closed;
+
+    /** @param size threads, the calling one among them */
+    public ThreadTeam(int size) {
+        this.size = size;
+    }
+
+    @Override
+    public int size() {
+        return size;
+    }
+
+    @Override
+    public void share(int count, int piece, Work work) {
+        Loop shared = new Loop(count, piece, work);
+        if (size > 1 && count > piece) {
+            if (workers.isEmpty()) {
+                start();
+            }
+            loop = shared;
+            for (Worker worker : workers) {
+                worker.wake();
+            }
+            shared.take(0);
+            shared.await();
+        } else {
+            shared.take(0);
+        }
+        Throwable failure = shared.failure.get();
+        if (failure != null) {
+            throw new IllegalStateException("a piece was not computed: " + failure, failure);
+        }
+    }
+
+    private void start() {
+        for (int member = 1; member < size; member++) {
+            Worker worker = new Worker(member);
+            workers.add(worker);
+            worker.thread.start();
+        }
+    }
+
+    /** Ends the workers; no loop may be under way. */
+    @Override
+    public void close() {
+        closed = true;
+        workers.forEach(worker -> LockSupport.unpark(worker.thread));
+    }
+
+    private final class Worker {
+        private final int member;
+        private final Thread thread;
+        private volatile boolean sleeping;
+
+        Worker(int member) {
+            this.member = member;
+            this.thread = Thread.ofPlatform().daemon().name("kernel-" + member).unstarted(this::run);
+        }
+
+        void wake() {
+            if (sleeping) {
+                LockSupport.unpark(thread);
+            }
+        }
+
+        private void run() {
+            Loop done = null;
+            while (!closed) {
+                Loop next = loop;
+                if (next != done && next != null) {
+                    next.take(member);
+                    done = next;
+                } else if (!comes(done)) {
+                    sleeping = true;
+                    if (loop == done && !closed) {
+                        LockSupport.park(this);
+                    }
+                    sleeping = false;
+                }
+            }
+        }
+
+        /** Whether another loop than {@code done} comes soon. */
+        private boolean comes(@Nullable Loop done) {
+            long start = System.nanoTime();
+            do {
+                for (int i = 0; i < LOOKS; i++) {
+                    if (loop != done || closed) {
+                        return true;
+                    }
+                    Thread.onSpinWait();
+                }
+            } while (System.nanoTime() - start < SPIN_NANOS);
+            return false;
+        }
+    }
+
+    private static final class Loop {
+        private final int count;
+        private final int piece;
+        private final Work work;
+        private final AtomicInteger taken = new AtomicInteger();
+        private final AtomicInteger left;
+        private final AtomicReference<@Nullable Throwable> failure = new AtomicReference<>();
+
+        Loop(int count, int piece, Work work) {
+            this.count = count;
+            this.piece = piece;
+            this.work = work;
+            this.left = new AtomicInteger(Math.ceilDiv(count, piece));
+        }
+
+        void take(int member) {
+            for (int first = taken.getAndAdd(piece); first < count; first = taken.getAndAdd(piece)) {
+                try {
+                    work.accept(member, first, Math.min(count, first + piece));
+                } catch (Throwable e) {
+                    failure.compareAndSet(null, e);
+                } finally {
+                    left.decrementAndGet();
+                }
+            }
+        }
+
+        @SuppressWarnings("ThreadPriorityCheck") // what is waited for may need this very processor
+        void await() {
+            for (int looks = 0; left.get() > 0; looks++) {
+                if (looks < LAST_LOOKS) {
+                    Thread.onSpinWait();
+                } else {
+                    Thread.yield();
+                }
+            }
+        }
+    }
+}

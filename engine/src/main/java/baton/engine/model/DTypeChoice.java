@@ -1,0 +1,42 @@
+package baton.engine.model;
+
+import baton.engine.model.KernelChoice.Kind;
+import baton.kv.DType;
+import java.util.Optional;
+
+/**
+ * The type that a model is computed in, and why.
+ *
+ * @param dtype of weights that are not quantised, and of the KV cache unless another is configured
+ * @param reason one line
+ */
+public record DTypeChoice(DType dtype, String reason) {
+    /**
+     * What is configured; else, of the types that hold the checkpoint's weights exactly, the one that is computed fastest on this
+     * processor.
+     *
+     * @throws baton.kv.ConfigException if no kernels can be had
+     */
+    public static DTypeChoice here(Optional<DType> configured, ModelConfig model, Quantization quantization) {
+        return configured.map(dtype -> new DTypeChoice(dtype, "as configured")).orElseGet(() -> switch (model.dtype()) {
+            case F32 -> new DTypeChoice(DType.F32, "the checkpoint's");
+            case F16 -> new DTypeChoice(DType.F32, "bfloat16 would round the checkpoint's float16");
+            case BF16 ->
+                ofBf16(KernelChoice.here(model, DType.BF16, quantization).kind());
+        });
+    }
+
+    static DTypeChoice ofBf16(Kind kernels) {
+        return switch (kernels) {
+            case AMX, AVX512, AVX2 -> new DTypeChoice(DType.BF16, "the checkpoint's");
+            case LIBTORCH ->
+                new DTypeChoice(
+                        DType.F32, "LibTorch's operators are slow in the checkpoint's bfloat16 on this processor");
+        };
+    }
+
+    /** For people. */
+    public String describe() {
+        return dtype.torchName() + " (" + reason + ")";
+    }
+}

@@ -1,0 +1,187 @@
+package baton.engine.model;
+
+import baton.engine.kernel.Kernels;
+import baton.engine.kernel.ThreadTeam;
+import baton.engine.model.Weights.Owned;
+import baton.kv.ConfigException;
+import baton.kv.DType;
+import baton.memory.Assembler.Width;
+import baton.memory.Processor;
+import java.lang.foreign.Arena;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.Optional;
+
+/**
+ * Which kernels a model is computed with on a processor, and why. In the order of preference: oneDNN's products in bf16 and 8 bits on a
+ * matrix unit (AMX), which nothing else comes near; machine code for AVX-512, then for AVX2; LibTorch's operators, which are right
+ * everywhere.
+ *
+ * @param kind which
+ * @param reasons one line each: what was taken, and what was not and why
+ */
+public record KernelChoice(Kind kind, List<String> reasons) {
+    /** Forces the choice: a system property, and an environment variable. */
+    static final String PROPERTY = "baton.kernels";
+
+    static final String VARIABLE = "BATON_KERNELS";
+
+    /** Caps what oneDNN uses, and so what is chosen here. */
+    private static final String ONEDNN_CAP = "ONEDNN_MAX_CPU_ISA";
+
+    private static final String ATEN_CAP = "ATEN_CPU_CAPABILITY";
+
+    public KernelChoice {
+        reasons = List.copyOf(reasons);
+    }
+
+    /** Kernels that there are. */
+    public enum Kind {
+        AMX,
+        AVX512,
+        AVX2,
+        LIBTORCH;
+
+        String label() {
+            return name().toLowerCase(Locale.ROOT);
+        }
+    }
+
+    /**
+     * Chooses for this process.
+     *
+     * @throws ConfigException if what is forced cannot be had, or 8-bit weights cannot be computed with
+     */
+    static KernelChoice here(ModelConfig model, DType dtype, Quantization quantization) {
+        return choose(
+                Processor.current(),
+                System.getenv(),
+                Optional.ofNullable(System.getProperty(PROPERTY)),
+                model,
+                dtype,
+                quantization);
+    }
+
+    static KernelChoice choose(
+            Processor processor,
+            Map<String, String> environment,
+            Optional<String> property,
+            ModelConfig model,
+            DType dtype,
+            Quantization quantization) {
+        String field = property.isPresent() ? PROPERTY : VARIABLE;
+        String forced = property.or(() -> Optional.ofNullable(environment.get(VARIABLE)))
+                .map(text -> text.toLowerCase(Locale.ROOT))
+                .orElse("auto");
+        List<String> refused = new ArrayList<>();
+        for (Kind kind : Kind.values()) {
+            boolean wanted = kind.label().equals(forced);
+            if (!wanted && !forced.equals("auto")) {
+                continue;
+            }
+            Optional<String> why = refusal(kind, processor, environment, model, dtype, quantization);
+            if (why.isEmpty()) {
+                List<String> reasons = new ArrayList<>();
+                reasons.add(describe(kind, dtype, quantization) + (wanted ? ", as " + field + " says" : ""));
+                reasons.addAll(refused);
+                return new KernelChoice(kind, reasons);
+            }
+            if (wanted) {
+                throw new ConfigException(field, "is '%s', but %s".formatted(forced, why.get()));
+            }
+            refused.add("not %s: %s".formatted(kind.label(), why.get()));
+        }
+        if (!forced.equals("auto")) {
+            throw ConfigException.unsupported(field, forced, "auto, amx, avx512, avx2, libtorch");
+        }
+        throw new ConfigException(
+                "quantization", "is 'int8', which nothing here computes: " + String.join("; ", refused));
+    }
+
+    private static String describe(Kind kind, DType dtype, Quantization quantization) {
+        String weights = quantization == Quantization.INT8 ? "8-bit weights" : dtype.torchName() + " weights";
+        return switch (kind) {
+            case AMX -> "amx: oneDNN's products of %s on the matrix unit, LibTorch's attention".formatted(weights);
+            case AVX512 -> "avx512: machine code, %s, computed in float32".formatted(weights);
+            case AVX2 -> "avx2: machine code, %s, computed in float32".formatted(weights);
+            case LIBTORCH -> "libtorch: LibTorch's operators, %s".formatted(weights);
+        };
+    }
+
+    /** Why these kernels cannot be taken. */
+    private static Optional<String> refusal(
+            Kind kind,
+            Processor processor,
+            Map<String, String> environment,
+            ModelConfig model,
+            DType dtype,
+            Quantization quantization) {
+        Optional<String> cap = Optional.ofNullable(environment.get(ONEDNN_CAP))
+                .map(text -> text.toUpperCase(Locale.ROOT))
+                .filter(text -> !text.equals("DEFAULT") && !text.equals("ALL"));
+        return switch (kind) {
+            case AMX -> {
+                boolean int8 = quantization == Quantization.INT8;
+                if (dtype != DType.BF16) {
+                    yield Optional.of("it computes in bfloat16, the model in " + dtype.torchName());
+                }
+                if (!processor.has("amx_tile", "amx_bf16") || int8 && !processor.has("amx_int8")) {
+                    yield Optional.of("the processor has no AMX");
+                }
+                yield cap.filter(text -> !text.contains("AMX")).map(text -> ONEDNN_CAP + "=" + text);
+            }
+            case AVX512 -> {
+                if (!processor.has("avx512f", "avx2", "fma")) {
+                    yield Optional.of("the processor has no AVX-512");
+                }
+                if ("avx2".equals(environment.get(ATEN_CAP))) {
+                    yield Optional.of(ATEN_CAP + "=avx2");
+                }
+                yield cap.filter(text -> !text.startsWith("AVX512") && !text.startsWith("AVX10"))
+                        .map(text -> ONEDNN_CAP + "=" + text)
+                        .or(() -> shape(Width.ZMM, model));
+            }
+            case AVX2 -> {
+                if (!processor.has("avx2", "fma")) {
+                    yield Optional.of("the processor has no AVX2 with FMA");
+                }
+                yield cap.filter(text -> text.equals("SSE41") || text.equals("AVX"))
+                        .map(text -> ONEDNN_CAP + "=" + text)
+                        .or(() -> shape(Width.YMM, model));
+            }
+            case LIBTORCH ->
+                quantization == Quantization.INT8
+                        ? Optional.of("LibTorch multiplies 8-bit integers by its reference loops here")
+                        : Optional.empty();
+        };
+    }
+
+    private static Optional<String> shape(Width width, ModelConfig model) {
+        if (model.headDim() % 8 != 0 || model.hiddenSize() % 4 != 0) {
+            return Optional.of("head_dim=%d must be a multiple of 8 and hidden_size=%d of 4"
+                    .formatted(model.headDim(), model.hiddenSize()));
+        }
+        try {
+            Kernels.of(width);
+            return Optional.empty();
+        } catch (IllegalStateException e) {
+            return Optional.of(String.valueOf(e.getMessage()));
+        }
+    }
+
+    /** The kernels of one rank. */
+    ModelKernels make(DType dtype, Quantization quantization, int threads, Arena arena, Owned owned) {
+        return switch (kind) {
+            case AMX, LIBTORCH -> new TorchKernels(dtype, quantization, new Team(threads, arena), arena, owned);
+            case AVX512 -> panels(Width.ZMM, dtype, quantization, threads, arena, owned);
+            case AVX2 -> panels(Width.YMM, dtype, quantization, threads, arena, owned);
+        };
+    }
+
+    private static ModelKernels panels(
+            Width width, DType dtype, Quantization quantization, int threads, Arena arena, Owned owned) {
+        return new PanelKernels(Kernels.of(width), dtype, quantization, new ThreadTeam(threads), arena, owned);
+    }
+}

@@ -1,0 +1,75 @@
+package baton.engine.model;
+
+import baton.kv.DType;
+import baton.kv.KvCache;
+import java.lang.foreign.MemorySegment;
+import java.util.function.Consumer;
+import org.bytedeco.pytorch.Tensor;
+
+/**
+ * What a rank of a model is computed with. {@link KernelChoice} says which are taken; what they make is used together. Used by one
+ * thread, which calls others.
+ */
+sealed interface ModelKernels extends AutoCloseable permits TorchKernels, PanelKernels {
+    /** Type of activations: of hidden states, queries and so on. */
+    DType activations();
+
+    /** Threads that LibTorch's operators take. */
+    int torchThreads();
+
+    /** A number of rows to compute rounded up, if each new number of rows costs something. */
+    int padded(int rows);
+
+    /** Memory for activations, with a gap between rows if that is faster. */
+    Tensor rows(long rows, long columns);
+
+    /** Packs a matrix of weights [rows, columns], which {@code filler} fills. */
+    Linear linear(Consumer<Tensor> filler, long rows, long columns);
+
+    /** The same of a matrix that is kept anyway. */
+    Linear shared(Tensor matrix);
+
+    /** @param weights as many as a head or a hidden state has elements */
+    Norm norm(float[] weights, double eps);
+
+    /**
+     * Turns the pairs of each head, element i with element i + D/2, by the angles of its row's position.
+     *
+     * @param turned where the queries are written to, as many heads with the same stride; the keys are turned in place
+     * @param table by row: D/2 cosines, D/2 sines
+     */
+    void rotate(Heads queries, Heads turned, Heads keys, int headDim, MemorySegment table);
+
+    /**
+     * Copies keys and values, a head's side by side, into their slots.
+     *
+     * @param pairs [rows, G * 2D], with a gap between rows perhaps
+     * @param first of the batch's rows, the first of {@code pairs}
+     */
+    void save(int layer, Tensor pairs, KvCache cache, Batch batch, int first, int count);
+
+    /** @param reach by layer, how many positions a token attends to */
+    Attention attention(ModelConfig config, KvCache cache, int[] reach);
+
+    /** Ends threads of its own. What it has made is freed with the arena and the objects that it was given. */
+    @Override
+    void close();
+
+    /** Divides heads by their root mean square, and multiplies them by weights: {@code x / sqrt(mean(x * x) + eps) * weight}. */
+    @FunctionalInterface
+    interface Norm {
+        /** @param to as many heads as {@code from}, and may be the same */
+        void apply(Heads from, Heads to);
+    }
+
+    /**
+     * Where heads of rows lie: head h of row r begins at element {@code offset + r * rowStride + h * headStride}.
+     *
+     * @param memory elements of the activations' type, open to all threads
+     */
+    record Heads(MemorySegment memory, int rows, long offset, long rowStride, int heads, long headStride) {
+        long start(int row, int head) {
+            return offset + row * rowStride + head * headStride;
+        }
+    }
+}

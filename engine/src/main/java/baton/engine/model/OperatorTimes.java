@@ -1,0 +1,177 @@
+package baton.engine.model;
+
+import baton.engine.model.Batch.Chunk;
+import baton.engine.model.Batch.Group;
+import baton.engine.model.OperatorRate.Bound;
+import java.lang.foreign.Arena;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.EnumMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.stream.IntStream;
+import org.bytedeco.pytorch.Tensor;
+
+/** Times the operators of a rank: products with weights and attention. Used by one thread. */
+final class OperatorTimes {
+    private static final int MANY_ROWS = 16;
+
+    /** Work of a thread in a call that is worth timing: what is shorter measures how threads are woken. */
+    private static final double LEAST_FLOPS = 4e6;
+
+    private static final double LEAST_BYTES = 1e6;
+
+    private final int threads;
+    private final List<Operator> operators = new ArrayList<>();
+
+    OperatorTimes(int threads) {
+        this.threads = threads;
+    }
+
+    /** The best rates so far, of those operators that have had enough to do. */
+    List<OperatorRate> rates() {
+        return operators.stream()
+                .flatMap(operator -> operator.best.entrySet().stream()
+                        .map(best -> new OperatorRate(operator.name, best.getKey(), best.getValue())))
+                .toList();
+    }
+
+    /** An operator of that name, of one layer like of another. */
+    private Operator operator(String name) {
+        return operators.stream()
+                .filter(operator -> operator.name.equals(name))
+                .findFirst()
+                .orElseGet(() -> {
+                    Operator operator = new Operator(name);
+                    operators.add(operator);
+                    return operator;
+                });
+    }
+
+    /** @param matrix [out, in], of so many elements and bytes */
+    Linear timed(String name, Linear matrix, long elements, long bytes) {
+        return new TimedLinear(matrix, operator(name), elements, bytes);
+    }
+
+    /**
+     * @param reach by layer, how many positions a token attends to
+     * @param slotBytes of a token's keys and values in a layer
+     */
+    Attention timed(Attention attention, ModelConfig config, int[] reach, long slotBytes) {
+        return new TimedAttention(attention, operator("attention"), config, reach, slotBytes);
+    }
+
+    private final class Operator {
+        private final String name;
+        private final Map<Bound, Double> best = new EnumMap<>(Bound.class);
+
+        Operator(String name) {
+            this.name = name;
+        }
+
+        void took(long nanos, Bound bound, double work) {
+            double ofThread = work / threads;
+            if (ofThread >= (bound == Bound.READING ? LEAST_BYTES : LEAST_FLOPS)) {
+                best.merge(bound, ofThread / (nanos * 1e-9), Math::max);
+            }
+        }
+    }
+
+    /** A product with weights whose calls are timed. */
+    record TimedLinear(Linear matrix, Operator operator, long elements, long bytes) implements Linear {
+        @Override
+        public Tensor apply(Tensor rows) {
+            long start = System.nanoTime();
+            Tensor product = matrix.apply(rows);
+            took(start, rows);
+            return product;
+        }
+
+        @Override
+        public Tensor applySilu(Tensor rows) {
+            long start = System.nanoTime();
+            Tensor product = matrix.applySilu(rows);
+            took(start, rows);
+            return product;
+        }
+
+        @Override
+        public Tensor applyTimes(Tensor rows, Tensor factors) {
+            long start = System.nanoTime();
+            Tensor product = matrix.applyTimes(rows, factors);
+            took(start, rows);
+            return product;
+        }
+
+        @Override
+        public void addTo(Tensor x, Tensor rows) {
+            long start = System.nanoTime();
+            matrix.addTo(x, rows);
+            took(start, rows);
+        }
+
+        private void took(long start, Tensor rows) {
+            long nanos = System.nanoTime() - start;
+            long count = rows.size(0);
+            if (count >= MANY_ROWS) {
+                operator.took(nanos, Bound.ARITHMETIC, 2.0 * count * elements);
+            } else {
+                operator.took(nanos, Bound.READING, bytes);
+            }
+        }
+    }
+
+    private record TimedAttention(
+            Attention attention, Operator operator, ModelConfig config, int[] reach, long slotBytes)
+            implements Attention {
+        @Override
+        public Pass begin(Batch batch, Optional<long[]> tailRows, Tensor queries, Tensor attended, Arena scratch) {
+            Pass pass = attention.begin(batch, tailRows, queries, attended, scratch);
+            return new Pass() {
+                @Override
+                public void attend(int layer) {
+                    long start = System.nanoTime();
+                    pass.attend(layer);
+                    took(System.nanoTime() - start, batch, reach[layer]);
+                }
+
+                @Override
+                public void attendTail(int layer) {
+                    pass.attendTail(layer);
+                }
+            };
+        }
+
+        private void took(long nanos, Batch batch, int reach) {
+            if (batch.chunks().isEmpty()) {
+                double positions = batch.groups().stream()
+                        .mapToLong(group -> positions(group, reach))
+                        .sum();
+                operator.took(nanos, Bound.READING, positions * slotBytes);
+            } else if (batch.groups().isEmpty()) {
+                double positions = batch.chunks().stream()
+                        .mapToLong(chunk -> positions(chunk, reach))
+                        .sum();
+                operator.took(nanos, Bound.ARITHMETIC, 4.0 * positions * config.heads() * config.headDim());
+            }
+        }
+
+        private static long positions(Group group, int reach) {
+            return Arrays.stream(group.contexts())
+                    .mapToLong(context -> Math.min(context, reach))
+                    .sum();
+        }
+
+        private static long positions(Chunk chunk, int reach) {
+            return IntStream.rangeClosed(chunk.start() + 1, chunk.context())
+                    .mapToLong(context -> Math.min(context, reach))
+                    .sum();
+        }
+
+        @Override
+        public void close() {
+            attention.close();
+        }
+    }
+}

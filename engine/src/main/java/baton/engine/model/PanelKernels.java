@@ -1,0 +1,219 @@
+package baton.engine.model;
+
+import baton.engine.kernel.Kernels;
+import baton.engine.kernel.PagedAttention;
+import baton.engine.kernel.PagedAttention.Span;
+import baton.engine.kernel.PanelMatrix;
+import baton.engine.kernel.RowKernels;
+import baton.engine.kernel.ThreadTeam;
+import baton.engine.kernel.WeightType;
+import baton.engine.model.Batch.Chunk;
+import baton.engine.model.Batch.Group;
+import baton.engine.model.Weights.Owned;
+import baton.kv.DType;
+import baton.kv.KvCache;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+import java.util.function.Consumer;
+import org.bytedeco.javacpp.PointerScope;
+import org.bytedeco.pytorch.Tensor;
+import org.bytedeco.pytorch.global.torch.ScalarType;
+
+/** Kernels of machine code, see {@code baton.engine.kernel}: weights in their own type, everything else in fp32. */
+final class PanelKernels implements ModelKernels {
+    /**
+     * Elements between rows. A product reads some rows side by side: if they were a multiple of 4 KiB apart, as they mostly are, all of
+     * them would have to go into the same few places of the first cache.
+     */
+    private static final long GAP = 16;
+
+    private final Kernels kernels;
+    private final DType dtype;
+    private final WeightType weightType;
+    private final ThreadTeam team;
+    private final Arena arena;
+    private final Owned owned;
+    private final PanelMatrix.Scratch scratch;
+    private final RowKernels rowKernels;
+
+    /** @param dtype of weights that are not quantised */
+    PanelKernels(Kernels kernels, DType dtype, Quantization quantization, ThreadTeam team, Arena arena, Owned owned) {
+        this.kernels = kernels;
+        this.dtype = dtype;
+        this.weightType = switch (quantization) {
+            case INT8 -> WeightType.INT8;
+            case NONE -> dtype == DType.F32 ? WeightType.FP32 : WeightType.BF16;
+        };
+        this.team = team;
+        this.arena = arena;
+        this.owned = owned;
+        this.scratch = new PanelMatrix.Scratch(kernels, team.size(), arena);
+        this.rowKernels = new RowKernels(kernels, team, arena);
+    }
+
+    @Override
+    public DType activations() {
+        return DType.F32;
+    }
+
+    /** LibTorch's operators have little to do, and threads of theirs would spin beside those of the kernels. */
+    @Override
+    public int torchThreads() {
+        return 1;
+    }
+
+    @Override
+    public int padded(int rows) {
+        return rows;
+    }
+
+    @Override
+    public Tensor rows(long rows, long columns) {
+        return LibTorch.empty(ScalarType.Float, rows, columns + GAP).narrow(1, 0, columns);
+    }
+
+    @Override
+    public Linear linear(Consumer<Tensor> filler, long rows, long columns) {
+        long width = kernels.panelWidth();
+        long count = Math.ceilDiv(rows, width);
+        int outputs = Math.toIntExact(rows);
+        int inputs = Math.toIntExact(columns);
+        MemorySegment panels =
+                Pages.allocate(arena, PanelMatrix.bytes(kernels, weightType, outputs, inputs), "weights");
+        owned.count(panels.byteSize());
+        MemorySegment scales =
+                weightType == WeightType.INT8 ? arena.allocate(count * width * Float.BYTES, 64) : MemorySegment.NULL;
+        owned.count(scales.byteSize());
+        try (PointerScope _ = new PointerScope()) {
+            ScalarType type = LibTorch.scalarType(dtype);
+            Tensor matrix = LibTorch.empty(type, count * width, columns);
+            matrix.narrow(0, rows, count * width - rows).zero_();
+            filler.accept(matrix.narrow(0, 0, rows));
+            switch (weightType) {
+                case FP32 ->
+                    LibTorch.over(panels, type, count, columns, width)
+                            .copy_(matrix.view(count, width, columns).transpose(1, 2));
+                case BF16 ->
+                    LibTorch.over(panels, type, count, columns, width / 2, 2)
+                            .copy_(matrix.view(count, 2, width / 2, columns).permute(0, 3, 2, 1));
+                case INT8 -> {
+                    Tensor quantized = LibTorch.empty(ScalarType.Char, count * width, columns);
+                    Int8.quantize(matrix, quantized, LibTorch.over(scales, ScalarType.Float, count * width));
+                    LibTorch.over(panels, ScalarType.Char, count, columns, width)
+                            .copy_(quantized.view(count, width, columns).transpose(1, 2));
+                }
+            }
+        }
+        return new PanelLinear(
+                new PanelMatrix(kernels, team, scratch, weightType, panels, scales, outputs, inputs), this);
+    }
+
+    @Override
+    public Linear shared(Tensor matrix) {
+        return linear(copy -> copy.copy_(matrix), matrix.size(0), matrix.size(1));
+    }
+
+    @Override
+    public Norm norm(float[] weights, double eps) {
+        RowKernels.Norm norm = rowKernels.norm(weights, eps);
+        return (from, to) -> norm.apply(bytes(from), bytes(to), from.rows());
+    }
+
+    @Override
+    public void rotate(Heads queries, Heads turned, Heads keys, int headDim, MemorySegment table) {
+        rowKernels.rotate(bytes(queries), bytes(turned), bytes(keys), headDim, table, queries.rows());
+    }
+
+    private static RowKernels.Heads bytes(Heads heads) {
+        return new RowKernels.Heads(
+                heads.memory(),
+                heads.offset() * Float.BYTES,
+                heads.rowStride() * Float.BYTES,
+                heads.heads(),
+                heads.headStride() * Float.BYTES);
+    }
+
+    @Override
+    public void save(int layer, Tensor pairs, KvCache cache, Batch batch, int first, int count) {
+        long head = 2L * cache.layout().headDim() * Float.BYTES;
+        RowKernels.Heads heads = new RowKernels.Heads(
+                LibTorch.memory(pairs, LibTorch.rowBytes(pairs)),
+                0,
+                pairs.stride(0) * Float.BYTES,
+                cache.layout().kvHeads(),
+                head);
+        rowKernels.save(layer, heads, count, cache, new RowKernels.Slots() {
+            @Override
+            public int block(int row) {
+                return batch.block(first + row);
+            }
+
+            @Override
+            public int slot(int row) {
+                return batch.slot(first + row);
+            }
+        });
+    }
+
+    @Override
+    public void close() {
+        team.close();
+    }
+
+    @Override
+    public Attention attention(ModelConfig config, KvCache cache, int[] reach) {
+        return new Paged(new PagedAttention(kernels, team, cache, config.heads(), arena), reach.clone());
+    }
+
+    /** Attention of batches by {@link PagedAttention}. */
+    private record Paged(PagedAttention attention, int[] reach) implements Attention {
+        @Override
+        public Pass begin(Batch batch, Optional<long[]> tailRows, Tensor queries, Tensor attended, Arena scratch) {
+            List<Span> singles = new ArrayList<>();
+            for (Group group : batch.groups()) {
+                for (int i = 0; i < group.size(); i++) {
+                    singles.add(new Span(
+                            group.offset() + i,
+                            1,
+                            group.contexts()[i] - 1,
+                            group.blockTables().get(i)));
+                }
+            }
+            List<Span> all = new ArrayList<>(singles);
+            List<Span> tail = new ArrayList<>(singles);
+            for (Chunk chunk : batch.chunks()) {
+                all.add(span(chunk, 0));
+                int first = tailRows.map(chunk::firstOf).orElse(chunk.length());
+                if (first < chunk.length()) {
+                    tail.add(span(chunk, first));
+                }
+            }
+            MemorySegment from = LibTorch.memory(queries, LibTorch.rowBytes(queries));
+            MemorySegment to = LibTorch.memory(attended, LibTorch.rowBytes(attended));
+            long stride = queries.stride(0) * Float.BYTES;
+            return new Pass() {
+                @Override
+                public void attend(int layer) {
+                    attention.attend(layer, all, reach[layer], from, to, stride);
+                }
+
+                @Override
+                public void attendTail(int layer) {
+                    attention.attend(layer, tail, reach[layer], from, to, stride);
+                }
+            };
+        }
+
+        private static Span span(Chunk chunk, int first) {
+            return new Span(chunk.offset() + first, chunk.length() - first, chunk.start() + first, chunk.blockTable());
+        }
+
+        @Override
+        public void close() {
+            attention.close();
+        }
+    }
+}

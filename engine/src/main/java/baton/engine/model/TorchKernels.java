@@ -1,0 +1,135 @@
+package baton.engine.model;
+
+import baton.engine.model.Linear.Dense;
+import baton.engine.model.Linear.Packed;
+import baton.engine.model.RowMath.NormWeights;
+import baton.engine.model.Weights.Owned;
+import baton.kv.DType;
+import baton.kv.KvCache;
+import baton.kv.KvLayout;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.util.Optional;
+import java.util.function.Consumer;
+import org.bytedeco.javacpp.PointerScope;
+import org.bytedeco.pytorch.IValue;
+import org.bytedeco.pytorch.Tensor;
+import org.bytedeco.pytorch.global.torch.ScalarType;
+
+/** LibTorch's operators and oneDNN's packed products: fast in bf16 where the processor has a matrix unit (AMX). */
+final class TorchKernels implements ModelKernels {
+    /** Rows that a thread copies at once. */
+    private static final int COPIED_ROWS = 32;
+
+    private final DType dtype;
+    private final ScalarType type;
+    private final Quantization quantization;
+    private final Team team;
+    private final RowMath rowMath;
+    private final Arena arena;
+    private final Owned owned;
+    private final Optional<OneDnn> oneDnn;
+    private final Blas blas;
+
+    /** @param dtype of weights and activations */
+    TorchKernels(DType dtype, Quantization quantization, Team team, Arena arena, Owned owned) {
+        this.dtype = dtype;
+        this.type = LibTorch.scalarType(dtype);
+        this.quantization = quantization;
+        this.team = team;
+        this.rowMath = new RowMath(dtype, team);
+        this.arena = arena;
+        this.owned = owned;
+        this.oneDnn = OneDnn.find(type, owned);
+        this.blas = Blas.loaded(team.size());
+    }
+
+    @Override
+    public DType activations() {
+        return dtype;
+    }
+
+    @Override
+    public int torchThreads() {
+        return team.size();
+    }
+
+    @Override
+    public int padded(int rows) {
+        return Batch.padded(rows);
+    }
+
+    @Override
+    public Tensor rows(long rows, long columns) {
+        return LibTorch.empty(type, rows, columns);
+    }
+
+    @Override
+    public Linear linear(Consumer<Tensor> filler, long rows, long columns) {
+        if (quantization == Quantization.NONE && oneDnn.isEmpty()) {
+            MemorySegment memory = Pages.allocate(arena, rows * columns * dtype.bytes(), "weights");
+            owned.count(memory.byteSize());
+            Tensor matrix = owned.add(LibTorch.over(memory, type, rows, columns));
+            filler.accept(matrix);
+            return new Dense(matrix, blas);
+        }
+        try (PointerScope _ = new PointerScope()) {
+            Tensor matrix = LibTorch.empty(type, rows, columns);
+            filler.accept(matrix);
+            return switch (quantization) {
+                case INT8 -> Int8.quantize(matrix, owned);
+                case NONE -> {
+                    owned.count(rows * columns * dtype.bytes());
+                    OneDnn packing = oneDnn.orElseThrow();
+                    yield new Packed(packing, owned.add(new IValue(packing.pack(matrix))));
+                }
+            };
+        }
+    }
+
+    /** Packed once more where packing is: all of it is read for each token. */
+    @Override
+    public Linear shared(Tensor matrix) {
+        return quantization == Quantization.NONE && oneDnn.isEmpty()
+                ? new Dense(matrix, blas)
+                : linear(copy -> copy.copy_(matrix), matrix.size(0), matrix.size(1));
+    }
+
+    @Override
+    public Norm norm(float[] weights, double eps) {
+        NormWeights split = NormWeights.of(weights);
+        return (from, to) -> rowMath.norm(from, to, split, eps);
+    }
+
+    @Override
+    public void rotate(Heads queries, Heads turned, Heads keys, int headDim, MemorySegment table) {
+        rowMath.rotate(queries, turned, keys, headDim, table);
+    }
+
+    @Override
+    public void save(int layer, Tensor pairs, KvCache cache, Batch batch, int first, int count) {
+        KvLayout layout = cache.layout();
+        Tensor stored = pairs.narrow(0, 0, count).to(LibTorch.scalarType(layout.dtype()));
+        long entry = layout.entryBytes();
+        long rowBytes = stored.stride(0) * layout.dtype().bytes();
+        MemorySegment rows = LibTorch.memory(stored, LibTorch.rowBytes(stored));
+        team.share(count, COPIED_ROWS, (_, begin, end) -> {
+            for (int i = begin; i < end; i++) {
+                long from = i * rowBytes;
+                long to = cache.layerStart(batch.block(first + i), layer) + batch.slot(first + i) * entry;
+                for (int head = 0; head < layout.kvHeads(); head++) {
+                    MemorySegment.copy(
+                            rows, from + head * entry, cache.memory(), to + head * layout.headBytes(), entry);
+                }
+            }
+        });
+    }
+
+    @Override
+    public void close() {}
+
+    @Override
+    public Attention attention(ModelConfig config, KvCache cache, int[] reach) {
+        return new SdpaAttention(config, cache, type, team, reach, owned);
+    }
+}

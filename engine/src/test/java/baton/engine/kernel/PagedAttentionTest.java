@@ -1,0 +1,144 @@
+package baton.engine.kernel;
+
+import static baton.engine.kernel.TestKernels.FLOAT;
+import static baton.engine.kernel.TestKernels.TWO_THREADS;
+import static baton.engine.kernel.TestKernels.floats;
+import static baton.engine.kernel.TestKernels.numbers;
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.within;
+
+import baton.engine.kernel.PagedAttention.Span;
+import baton.kv.DType;
+import baton.kv.KvCache;
+import baton.kv.KvLayout;
+import baton.memory.Assembler.Width;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.List;
+import java.util.Random;
+import java.util.stream.IntStream;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+/** Attention over blocks in any order equals softmax(q k / sqrt(D)) v in fp64. */
+class PagedAttentionTest {
+    private static final long SEED = Long.getLong("tests.seed", 11);
+    private static final int BLOCKS = 100;
+    private static final int LAYERS = 2;
+    private static final int LAYER = 1;
+
+    @ParameterizedTest(name = "{0}, {1}, {2} heads, {3} key/value heads of {4}, blocks of {5}, window {6}")
+    @CsvSource({
+        "YMM, BF16, 8, 2, 64, 16, 100000",
+        "YMM, F32, 6, 2, 24, 5, 100000",
+        "YMM, BF16, 4, 4, 16, 16, 20",
+        "YMM, BF16, 32, 1, 16, 16, 100000",
+        "ZMM, BF16, 8, 2, 64, 16, 100000",
+        "ZMM, F32, 14, 2, 128, 32, 100000",
+        "ZMM, BF16, 5, 5, 24, 3, 37",
+        "ZMM, BF16, 64, 1, 16, 16, 100000"
+    })
+    void attentionEqualsThatInFp64(
+            Width width, DType dtype, int heads, int kvHeads, int headDim, int blockSize, int window) {
+        Kernels kernels = TestKernels.kernels(width);
+        Random random = new Random(SEED);
+        KvLayout layout = new KvLayout(LAYERS, kvHeads, headDim, blockSize, dtype);
+        try (Arena arena = Arena.ofShared()) {
+            MemorySegment pool = arena.allocate(BLOCKS * layout.blockBytes(), 64);
+            KvCache cache = new KvCache(pool, layout, BLOCKS, List.of("0", "1"));
+            fill(cache, random);
+            PagedAttention attention = new PagedAttention(kernels, TWO_THREADS, cache, heads, arena);
+            // Single tokens, a prompt's first chunk, a later one, few rows behind many positions.
+            List<Span> spans = List.of(
+                    new Span(0, 1, 0, blocks(random)),
+                    new Span(1, 1, 2 * blockSize + 1, blocks(random)),
+                    new Span(2, 70, 0, blocks(random)),
+                    new Span(72, 41, 3 * blockSize + 2, blocks(random)),
+                    new Span(113, 3, Math.min(150, BLOCKS * blockSize / 2), blocks(random)));
+            int rows = 116;
+            long stride = (heads * headDim + 16) * 4L;
+            float[] queries = numbers(random, rows * (heads * headDim + 16));
+            MemorySegment attended = floats(arena, new float[queries.length]);
+            attention.attend(LAYER, spans, window, floats(arena, queries), attended, stride);
+            for (Span span : spans) {
+                for (int i = 0; i < span.count(); i++) {
+                    for (int head = 0; head < heads; head++) {
+                        int start = (span.row() + i) * (heads * headDim + 16) + head * headDim;
+                        double[] expected = attend(
+                                cache, span, span.position() + i, head / (heads / kvHeads), queries, start, window);
+                        for (int d = 0; d < headDim; d++) {
+                            assertThat((double) attended.getAtIndex(FLOAT, start + d))
+                                    .as("%s row %d head %d element %d, seed %d", span, i, head, d, SEED)
+                                    .isCloseTo(expected[d], within(2e-6));
+                        }
+                    }
+                }
+            }
+            attention.close();
+        }
+    }
+
+    private static int[] blocks(Random random) {
+        int[] blocks = IntStream.range(0, BLOCKS).toArray();
+        for (int i = blocks.length - 1; i > 0; i--) {
+            int other = random.nextInt(i + 1);
+            int block = blocks[i];
+            blocks[i] = blocks[other];
+            blocks[other] = block;
+        }
+        return blocks;
+    }
+
+    private static void fill(KvCache cache, Random random) {
+        DType dtype = cache.layout().dtype();
+        for (long at = 0; at < cache.memory().byteSize(); at += dtype.bytes()) {
+            float value = 4 * random.nextFloat() - 2;
+            if (dtype == DType.BF16) {
+                cache.memory().set(ValueLayout.JAVA_SHORT, at, TestKernels.bf16Bits(value));
+            } else {
+                cache.memory().set(FLOAT, at, value);
+            }
+        }
+    }
+
+    private static double[] attend(
+            KvCache cache, Span span, int position, int kvHead, float[] queries, int query, int window) {
+        KvLayout layout = cache.layout();
+        int first = Math.max(0, position + 1 - window);
+        double[] scores = new double[position + 1];
+        double largest = Double.NEGATIVE_INFINITY;
+        for (int other = first; other <= position; other++) {
+            for (int d = 0; d < layout.headDim(); d++) {
+                scores[other] += queries[query + d] * entry(cache, span, other, kvHead, d);
+            }
+            scores[other] /= Math.sqrt(layout.headDim());
+            largest = Math.max(largest, scores[other]);
+        }
+        double sum = 0;
+        double[] attended = new double[layout.headDim()];
+        for (int other = first; other <= position; other++) {
+            double weight = Math.exp(scores[other] - largest);
+            sum += weight;
+            for (int d = 0; d < layout.headDim(); d++) {
+                attended[d] += weight * entry(cache, span, other, kvHead, layout.headDim() + d);
+            }
+        }
+        for (int d = 0; d < layout.headDim(); d++) {
+            attended[d] /= sum;
+        }
+        return attended;
+    }
+
+    private static double entry(KvCache cache, Span span, int position, int kvHead, int element) {
+        KvLayout layout = cache.layout();
+        int block = span.blockTable()[position / layout.blockSize()];
+        long at = cache.layerStart(block, LAYER)
+                + kvHead * layout.headBytes()
+                + position % layout.blockSize() * layout.entryBytes()
+                + (long) element * layout.dtype().bytes();
+        return layout.dtype() == DType.BF16
+                ? Float.intBitsToFloat(cache.memory().get(ValueLayout.JAVA_SHORT, at) << 16)
+                : cache.memory().get(FLOAT, at);
+    }
+}

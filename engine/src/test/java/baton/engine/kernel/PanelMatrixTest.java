@@ -1,0 +1,179 @@
+package baton.engine.kernel;
+
+import static baton.engine.kernel.TestKernels.FLOAT;
+import static baton.engine.kernel.TestKernels.TWO_THREADS;
+import static baton.engine.kernel.TestKernels.floats;
+import static baton.engine.kernel.TestKernels.numbers;
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+import static org.assertj.core.api.Assertions.within;
+
+import baton.memory.Assembler.Width;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.Random;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+/** Products with weights in panels equal products in fp64, whatever the widths, types, and numbers of rows. */
+class PanelMatrixTest {
+    private static final long SEED = Long.getLong("tests.seed", 7);
+
+    /** One row, numbers around those that registers hold, and some blocks. */
+    private static final int[] ROWS = {1, 2, 3, 4, 6, 7, 13, 14, 15, 28, 29, 130, 300};
+
+    /** Of bytes behind the outputs and inputs of a row, which are not to be touched. */
+    private static final int GAP = 3;
+
+    @ParameterizedTest(name = "{0}, {1}, {2} outputs, {3} inputs")
+    @CsvSource({
+        "YMM, FP32, 70, 301", "YMM, BF16, 70, 301", "YMM, INT8, 70, 301", "YMM, BF16, 16, 5",
+        "ZMM, FP32, 70, 301", "ZMM, BF16, 70, 301", "ZMM, INT8, 70, 301", "ZMM, BF16, 672, 7"
+    })
+    void productsEqualThoseInFp64(Width width, WeightType type, int outputs, int inputs) {
+        Kernels kernels = TestKernels.kernels(width);
+        Random random = new Random(SEED);
+        try (Arena arena = Arena.ofShared()) {
+            Weights weights = new Weights(kernels, type, outputs, inputs, random, arena);
+            PanelMatrix matrix = new PanelMatrix(
+                    kernels,
+                    TWO_THREADS,
+                    new PanelMatrix.Scratch(kernels, TWO_THREADS.size(), arena),
+                    type,
+                    weights.panels,
+                    weights.scales,
+                    outputs,
+                    inputs);
+            for (int rows : ROWS) {
+                float[] a = numbers(random, rows * (inputs + GAP));
+                double[] products = weights.products(a, rows);
+                for (Operation operation : Operation.values()) {
+                    float[] before = numbers(random, rows * (outputs + GAP));
+                    MemorySegment out = floats(arena, before);
+                    operation.run(matrix, floats(arena, a), (inputs + GAP) * 4L, rows, out, (outputs + GAP) * 4L);
+                    for (int i = 0; i < before.length; i++) {
+                        int column = i % (outputs + GAP);
+                        float actual = out.getAtIndex(FLOAT, i);
+                        if (column >= outputs) {
+                            assertThat(actual).as("behind a row").isEqualTo(before[i]);
+                            continue;
+                        }
+                        double product = products[i / (outputs + GAP) * outputs + column];
+                        double expected = operation.expected(before[i], product);
+                        // Sums of as many products, each rounded.
+                        double tolerance = 1e-6 * weights.largest * Math.sqrt(inputs) * (1 + Math.abs(before[i]));
+                        assertThat((double) actual)
+                                .as("%s rows=%d at %d, seed %d", operation, rows, i, SEED)
+                                .isCloseTo(expected, within(tolerance + 1e-6 * Math.abs(expected)));
+                    }
+                }
+            }
+        }
+    }
+
+    @ParameterizedTest
+    @CsvSource({"YMM", "ZMM"})
+    void panelsOfAnotherSizeAreRefused(Width width) {
+        Kernels kernels = TestKernels.kernels(width);
+        try (Arena arena = Arena.ofConfined()) {
+            PanelMatrix.Scratch scratch = new PanelMatrix.Scratch(kernels, 1, arena);
+            assertThatThrownBy(() -> new PanelMatrix(
+                            kernels,
+                            TWO_THREADS,
+                            scratch,
+                            WeightType.BF16,
+                            arena.allocate(64),
+                            MemorySegment.NULL,
+                            10,
+                            20))
+                    .isInstanceOf(IllegalArgumentException.class)
+                    .hasMessageContaining("panels: are 64 bytes, a matrix [10, 20] of BF16 has");
+        }
+    }
+
+    private enum Operation {
+        MULTIPLY,
+        ADD,
+        SILU,
+        TIMES;
+
+        void run(PanelMatrix matrix, MemorySegment a, long aStride, int rows, MemorySegment out, long outStride) {
+            switch (this) {
+                case MULTIPLY -> matrix.multiply(a, aStride, rows, out, outStride);
+                case ADD -> matrix.add(a, aStride, rows, out, outStride);
+                case SILU -> matrix.silu(a, aStride, rows, out, outStride);
+                case TIMES -> matrix.times(a, aStride, rows, out, outStride);
+            }
+        }
+
+        double expected(float before, double product) {
+            return switch (this) {
+                case MULTIPLY -> product;
+                case ADD -> before + product;
+                case SILU -> product / (1 + Math.exp(-product));
+                case TIMES -> before * product;
+            };
+        }
+    }
+
+    /** Random weights in the layout that {@link PanelMatrix} describes, and as plain numbers. */
+    private static final class Weights {
+        private final int inputs;
+        private final int outputs;
+        private final double[] plain;
+        private final MemorySegment panels;
+        private final MemorySegment scales;
+        private double largest;
+
+        Weights(Kernels kernels, WeightType type, int outputs, int inputs, Random random, Arena arena) {
+            this.inputs = inputs;
+            this.outputs = outputs;
+            plain = new double[outputs * inputs];
+            panels = arena.allocate(PanelMatrix.bytes(kernels, type, outputs, inputs), 64);
+            int width = kernels.panelWidth();
+            scales = floats(arena, new float[Math.ceilDiv(outputs, width) * width]);
+            for (int output = 0; output < outputs; output++) {
+                float scale = 0.001f + random.nextFloat() / 100;
+                scales.setAtIndex(FLOAT, output, scale);
+                for (int input = 0; input < inputs; input++) {
+                    long row = ((long) (output / width) * inputs + input) * width;
+                    int column = output % width;
+                    float value = random.nextFloat() - 0.5f;
+                    plain[output * inputs + input] = switch (type) {
+                        case FP32 -> {
+                            panels.setAtIndex(FLOAT, row + column, value);
+                            yield value;
+                        }
+                        case BF16 -> {
+                            int lanes = width / 2;
+                            long place = row + 2L * (column % lanes) + column / lanes;
+                            panels.setAtIndex(ValueLayout.JAVA_SHORT, place, TestKernels.bf16Bits(value));
+                            yield TestKernels.bf16(value);
+                        }
+                        case INT8 -> {
+                            byte rounded = (byte) Math.round(value * 254);
+                            panels.set(ValueLayout.JAVA_BYTE, row + column, rounded);
+                            yield (double) rounded * scale;
+                        }
+                    };
+                    largest = Math.max(largest, Math.abs(plain[output * inputs + input]));
+                }
+            }
+        }
+
+        double[] products(float[] a, int rows) {
+            double[] products = new double[rows * outputs];
+            for (int row = 0; row < rows; row++) {
+                for (int output = 0; output < outputs; output++) {
+                    double sum = 0;
+                    for (int input = 0; input < inputs; input++) {
+                        sum += a[row * (inputs + GAP) + input] * plain[output * inputs + input];
+                    }
+                    products[row * outputs + output] = sum;
+                }
+            }
+            return products;
+        }
+    }
+}

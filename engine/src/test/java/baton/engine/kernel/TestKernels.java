@@ -1,0 +1,81 @@
+package baton.engine.kernel;
+
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
+
+import baton.memory.Assembler.Width;
+import baton.memory.Processor;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.Random;
+import java.util.concurrent.atomic.AtomicReference;
+
+/** What the tests of kernels share: kernels, threads, and matrices of random numbers. */
+final class TestKernels {
+    static final ValueLayout.OfFloat FLOAT = ValueLayout.JAVA_FLOAT;
+
+    private TestKernels() {}
+
+    static Kernels kernels(Width width) {
+        String[] needed = width == Width.ZMM ? new String[] {"avx512f", "avx2", "fma"} : new String[] {"avx2", "fma"};
+        assumeTrue(
+                Processor.current().has(needed),
+                () -> "skipped: the processor lacks one of " + String.join(", ", needed));
+        return Kernels.of(width);
+    }
+
+    /** Two plain threads, each with every other piece. */
+    static final ParallelFor TWO_THREADS = new ParallelFor() {
+        @Override
+        public int size() {
+            return 2;
+        }
+
+        @Override
+        public void share(int count, int piece, Work work) {
+            AtomicReference<Throwable> failure = new AtomicReference<>();
+            Thread other = new Thread(() -> pieces(1, count, piece, work));
+            other.setUncaughtExceptionHandler((_, e) -> failure.set(e));
+            other.start();
+            pieces(0, count, piece, work);
+            try {
+                other.join();
+            } catch (InterruptedException e) {
+                throw new IllegalStateException(e);
+            }
+            if (failure.get() != null) {
+                throw new IllegalStateException(failure.get());
+            }
+        }
+
+        private void pieces(int member, int count, int piece, Work work) {
+            for (int first = member * piece; first < count; first += 2 * piece) {
+                work.accept(member, first, Math.min(count, first + piece));
+            }
+        }
+    };
+
+    static float[] numbers(Random random, int count) {
+        float[] numbers = new float[count];
+        for (int i = 0; i < count; i++) {
+            numbers[i] = random.nextFloat() - 0.5f;
+        }
+        return numbers;
+    }
+
+    static MemorySegment floats(Arena arena, float[] values) {
+        MemorySegment memory = arena.allocate((long) values.length * Float.BYTES, 64);
+        MemorySegment.copy(values, 0, memory, FLOAT, 0, values.length);
+        return memory;
+    }
+
+    /** Rounded to nearest even, as fp32. */
+    static float bf16(float value) {
+        return Float.intBitsToFloat(bf16Bits(value) << 16);
+    }
+
+    static short bf16Bits(float value) {
+        int bits = Float.floatToRawIntBits(value);
+        return (short) ((bits + 0x7fff + (bits >>> 16 & 1)) >>> 16);
+    }
+}

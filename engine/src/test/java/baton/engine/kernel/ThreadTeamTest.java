@@ -1,0 +1,120 @@
+package baton.engine.kernel;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import java.time.Duration;
+import java.util.Collections;
+import java.util.HashSet;
+import java.util.Set;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicIntegerArray;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+@Timeout(60)
+class ThreadTeamTest {
+    @Test
+    void everyIterationIsDoneOnceInManyShortLoops() {
+        try (ThreadTeam team = new ThreadTeam(3)) {
+            for (int loop = 0; loop < 5000; loop++) {
+                int count = loop % 37;
+                AtomicIntegerArray done = new AtomicIntegerArray(count);
+                team.share(count, 1 + loop % 4, (_, first, end) -> {
+                    for (int i = first; i < end; i++) {
+                        done.incrementAndGet(i);
+                    }
+                });
+                for (int i = 0; i < count; i++) {
+                    assertThat(done.get(i)).as("loop %d iteration %d", loop, i).isEqualTo(1);
+                }
+            }
+        }
+    }
+
+    @Test
+    void piecesAreDoneByThreadsWithNumbersOfTheirOwn() {
+        Set<Integer> members = Collections.synchronizedSet(new HashSet<>());
+        Set<Thread> threads = Collections.synchronizedSet(new HashSet<>());
+        CountDownLatch both = new CountDownLatch(2);
+        try (ThreadTeam team = new ThreadTeam(2)) {
+            team.share(2, 1, (member, _, _) -> {
+                members.add(member);
+                threads.add(Thread.currentThread());
+                both.countDown();
+                await(both);
+            });
+        }
+        assertThat(members).containsExactlyInAnyOrder(0, 1);
+        assertThat(threads).hasSize(2).contains(Thread.currentThread());
+    }
+
+    /** A worker that sleeps is woken: each loop ends only if both threads take part. */
+    @Test
+    void workersThatSleepAreWoken() {
+        try (ThreadTeam team = new ThreadTeam(2)) {
+            for (int loop = 0; loop < 20; loop++) {
+                CountDownLatch both = new CountDownLatch(2);
+                team.share(2, 1, (_, _, _) -> {
+                    both.countDown();
+                    await(both);
+                });
+                awaitSleep();
+            }
+        }
+    }
+
+    @Test
+    void aPieceThatFailsFailsTheLoopAndTheNextOneWorks() {
+        try (ThreadTeam team = new ThreadTeam(2)) {
+            assertThatThrownBy(() -> team.share(100, 1, (_, first, _) -> {
+                        if (first == 60) {
+                            throw new IllegalArgumentException("piece 60");
+                        }
+                    }))
+                    .isInstanceOf(IllegalStateException.class)
+                    .hasRootCauseMessage("piece 60");
+            AtomicIntegerArray done = new AtomicIntegerArray(1);
+            team.share(50, 1, (_, _, _) -> done.incrementAndGet(0));
+            assertThat(done.get(0)).isEqualTo(50);
+        }
+    }
+
+    @Test
+    void closingEndsTheWorkers() throws InterruptedException {
+        Set<Thread> threads = Collections.synchronizedSet(new HashSet<>());
+        ThreadTeam team = new ThreadTeam(2);
+        CountDownLatch both = new CountDownLatch(2);
+        team.share(2, 1, (_, _, _) -> {
+            threads.add(Thread.currentThread());
+            both.countDown();
+            await(both);
+        });
+        team.close();
+        for (Thread thread : threads) {
+            if (!thread.equals(Thread.currentThread())) {
+                assertThat(thread.join(Duration.ofSeconds(20))).isTrue();
+            }
+        }
+    }
+
+    private static void await(CountDownLatch latch) {
+        try {
+            assertThat(latch.await(30, TimeUnit.SECONDS)).isTrue();
+        } catch (InterruptedException e) {
+            throw new IllegalStateException(e);
+        }
+    }
+
+    /** Until a worker waits for work, which it does within a moment. */
+    private static void awaitSleep() {
+        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(20);
+        while (Thread.getAllStackTraces().keySet().stream()
+                .filter(thread -> thread.getName().startsWith("kernel-"))
+                .noneMatch(thread -> thread.getState() == Thread.State.WAITING)) {
+            assertThat(System.nanoTime()).isLessThan(deadline);
+            Thread.onSpinWait();
+        }
+    }
+}

@@ -1,0 +1,4 @@
+@NullMarked
+package baton.engine.kernel;
+
+import org.jspecify.annotations.NullMarked;

@@ -1,0 +1,517 @@
+package baton.memory;
+
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+
+/**
+ * Emits x86-64 machine code: the few integer instructions that loops take, and instructions on vectors of one width, which is VEX
+ * code (AVX2, FMA) for 128 and 256 bits and EVEX code (AVX-512F) for 512. Both have the same opcodes, so that one generator serves
+ * all widths. Vectors are registers 0 to 15, or 0 to 31 with 512 bits.
+ *
+ * <p>Functions follow the System V calling convention: arguments in RDI, RSI, RDX, RCX, R8, R9, then on the stack.
+ *
+ * @see <a href="https://www.intel.com/sdm">Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2</a>
+ */
+public final class Assembler {
+    /** Bits of a vector register. */
+    public enum Width {
+        XMM(4, 0),
+        YMM(8, 1),
+        ZMM(16, 2);
+
+        private final int lanes;
+        private final int length;
+
+        Width(int lanes, int length) {
+            this.lanes = lanes;
+            this.length = length;
+        }
+
+        /** Numbers of 32 bits in a vector. */
+        public int lanes() {
+            return lanes;
+        }
+
+        public int bytes() {
+            return lanes * Float.BYTES;
+        }
+
+        /** Vector registers that there are. */
+        public int registers() {
+            return this == ZMM ? 32 : 16;
+        }
+    }
+
+    /** General registers. */
+    public enum Reg {
+        RAX(0),
+        RCX(1),
+        RDX(2),
+        RBX(3),
+        RSP(4),
+        RBP(5),
+        RSI(6),
+        RDI(7),
+        R8(8),
+        R9(9),
+        R10(10),
+        R11(11),
+        R12(12),
+        R13(13),
+        R14(14),
+        R15(15);
+
+        private final int number;
+
+        Reg(int number) {
+            this.number = number;
+        }
+    }
+
+    /** The address {@code base + index * scale + offset}; a scale of 0 means no index. */
+    public record Mem(Reg base, Reg index, int scale, int offset) {
+        public static Mem at(Reg base, int offset) {
+            return new Mem(base, Reg.RSP, 0, offset);
+        }
+
+        /** @param scale 1, 2, 4 or 8 */
+        public static Mem at(Reg base, Reg index, int scale, int offset) {
+            if (index == Reg.RSP) {
+                throw new IllegalArgumentException("RSP is no index");
+            }
+            return new Mem(base, index, scale, offset);
+        }
+    }
+
+    /** Instructions on vectors with two sources, the second of which may be memory. */
+    public enum Binary {
+        ADD(Prefix.NONE, Map.M0F, 0x58),
+        MUL(Prefix.NONE, Map.M0F, 0x59),
+        SUB(Prefix.NONE, Map.M0F, 0x5c),
+        MIN(Prefix.NONE, Map.M0F, 0x5d),
+        DIV(Prefix.NONE, Map.M0F, 0x5e),
+        MAX(Prefix.NONE, Map.M0F, 0x5f),
+        /** Adds the product of the sources to the destination. */
+        FMA(Prefix.P66, Map.M0F38, 0xb8),
+        /** Subtracts the product of the sources from the destination. */
+        NEGATED_FMA(Prefix.P66, Map.M0F38, 0xbc),
+        /** The destination times the first source, plus the second. */
+        FMA_TO_PRODUCT(Prefix.P66, Map.M0F38, 0xa8),
+        AND_BITS(Prefix.P66, Map.M0F, 0xdb),
+        XOR_BITS(Prefix.P66, Map.M0F, 0xef),
+        ADD_INTS(Prefix.P66, Map.M0F, 0xfe),
+        /** Of 128 bits each: elements 0 of both, then elements 1. */
+        INTERLEAVE_LOW(Prefix.NONE, Map.M0F, 0x14),
+        /** Of 128 bits each: elements 2 of both, then elements 3. */
+        INTERLEAVE_HIGH(Prefix.NONE, Map.M0F, 0x15),
+        /** Of 128 bits: the lower halves of both. Only for {@link Width#XMM}. */
+        LOWER_HALVES(Prefix.NONE, Map.M0F, 0x16),
+        /** Of 128 bits: the upper half of the second source, then that of the first. Only for {@link Width#XMM}. */
+        UPPER_HALVES(Prefix.NONE, Map.M0F, 0x12),
+        /** Sums of neighbours of the first source, then of the second. Only for {@link Width#XMM}. */
+        ADD_NEIGHBOURS(Prefix.F2, Map.M0F, 0x7c),
+        /** Ints below 2^16 to shorts, of 128 bits each those of the first source, then of the second. Not for {@link Width#ZMM}. */
+        PACK_SHORTS(Prefix.P66, Map.M0F38, 0x2b);
+
+        private final Prefix prefix;
+        private final Map map;
+        private final int opcode;
+
+        Binary(Prefix prefix, Map map, int opcode) {
+            this.prefix = prefix;
+            this.map = map;
+            this.opcode = opcode;
+        }
+    }
+
+    /** Instructions on vectors with one source, which may be memory. */
+    public enum Unary {
+        LOAD(Prefix.NONE, Map.M0F, 0x10),
+        /** The fp32 number in memory, or the first of a register, in every lane. */
+        BROADCAST(Prefix.P66, Map.M0F38, 0x18),
+        /** Ints to fp32. */
+        TO_FLOATS(Prefix.NONE, Map.M0F, 0x5b),
+        /** fp32 to ints, rounded to nearest even. */
+        TO_INTS(Prefix.P66, Map.M0F, 0x5b),
+        /** Signed bytes to ints: reads a quarter of a vector. */
+        BYTES_TO_INTS(Prefix.P66, Map.M0F38, 0x21),
+        /** Unsigned shorts to ints: reads half a vector. */
+        SHORTS_TO_INTS(Prefix.P66, Map.M0F38, 0x33),
+        SQRT(Prefix.NONE, Map.M0F, 0x51);
+
+        private final Prefix prefix;
+        private final Map map;
+        private final int opcode;
+
+        Unary(Prefix prefix, Map map, int opcode) {
+            this.prefix = prefix;
+            this.map = map;
+            this.opcode = opcode;
+        }
+    }
+
+    /** Conditions after a comparison of signed integers. */
+    public enum Condition {
+        EQUAL(0x84),
+        NOT_EQUAL(0x85),
+        LESS(0x8c),
+        NOT_LESS(0x8d),
+        NOT_GREATER(0x8e);
+
+        private final int opcode;
+
+        Condition(int opcode) {
+            this.opcode = opcode;
+        }
+    }
+
+    private enum Prefix {
+        NONE(0),
+        P66(1),
+        F3(2),
+        F2(3);
+
+        private final int bits;
+
+        Prefix(int bits) {
+            this.bits = bits;
+        }
+    }
+
+    /** Of opcodes. */
+    private enum Map {
+        M0F(1),
+        M0F38(2),
+        M0F3A(3);
+
+        private final int bits;
+
+        Map(int bits) {
+            this.bits = bits;
+        }
+    }
+
+    /** A place in the code, to jump to. */
+    public static final class Label {
+        private int place = -1;
+        private final List<Integer> jumps = new ArrayList<>();
+
+        private Label() {}
+    }
+
+    private final Width width;
+    private ByteBuffer code = ByteBuffer.allocate(4096).order(ByteOrder.LITTLE_ENDIAN);
+
+    /** @param width of the vectors */
+    public Assembler(Width width) {
+        this.width = width;
+    }
+
+    public Width width() {
+        return width;
+    }
+
+    /** The code so far. */
+    public byte[] code() {
+        return Arrays.copyOf(code.array(), code.position());
+    }
+
+    // Integers
+
+    public void push(Reg register) {
+        optionalRex(register);
+        bytes(0x50 | register.number & 7);
+    }
+
+    public void pop(Reg register) {
+        optionalRex(register);
+        bytes(0x58 | register.number & 7);
+    }
+
+    public void move(Reg to, Reg from) {
+        registers(0x89, to, from);
+    }
+
+    public void move(Reg to, long number) {
+        bytes(0x48 | to.number >> 3, 0xb8 | to.number & 7);
+        room(Long.BYTES);
+        code.putLong(number);
+    }
+
+    public void load(Reg to, Mem from) {
+        integerWithMemory(0x8b, to, from);
+    }
+
+    /** The address itself. */
+    public void address(Reg to, Mem of) {
+        integerWithMemory(0x8d, to, of);
+    }
+
+    public void add(Reg to, Reg what) {
+        registers(0x01, to, what);
+    }
+
+    public void add(Reg to, int number) {
+        bytes(0x48 | to.number >> 3, 0x81, 0xc0 | to.number & 7);
+        number(number);
+    }
+
+    public void subtract(Reg from, int number) {
+        bytes(0x48 | from.number >> 3, 0x81, 0xe8 | from.number & 7);
+        number(number);
+    }
+
+    public void compare(Reg register, int number) {
+        bytes(0x48 | register.number >> 3, 0x81, 0xf8 | register.number & 7);
+        number(number);
+    }
+
+    public void shiftLeft(Reg register, int bits) {
+        bytes(0x48 | register.number >> 3, 0xc1, 0xe0 | register.number & 7, bits);
+    }
+
+    public void shiftRight(Reg register, int bits) {
+        bytes(0x48 | register.number >> 3, 0xc1, 0xe8 | register.number & 7, bits);
+    }
+
+    public void and(Reg register, int number) {
+        bytes(0x48 | register.number >> 3, 0x81, 0xe0 | register.number & 7);
+        number(number);
+    }
+
+    /** Fetches the line into the caches. */
+    public void prefetch(Mem line) {
+        int rex = 0x40 | indexBit(line) << 1 | line.base.number >> 3;
+        bytes(rex, 0x0f, 0x18);
+        memory(1, line);
+    }
+
+    public Label label() {
+        return new Label();
+    }
+
+    /** The label stands for the next instruction. */
+    public void bind(Label label) {
+        label.place = code.position();
+        for (int jump : label.jumps) {
+            code.putInt(jump, label.place - (jump + Integer.BYTES));
+        }
+    }
+
+    public void jump(Label to) {
+        bytes(0xe9);
+        distance(to);
+    }
+
+    public void jump(Condition condition, Label to) {
+        bytes(0x0f, condition.opcode);
+        distance(to);
+    }
+
+    /** Ends a function that used vectors. */
+    public void returnFromVectors() {
+        bytes(0xc5, 0xf8, 0x77); // vzeroupper
+        bytes(0xc3);
+    }
+
+    // Vectors
+
+    public void op(Binary binary, int to, int one, int other) {
+        withRegister(width, binary.prefix, binary.map, binary.opcode, to, one, other);
+    }
+
+    public void op(Binary binary, int to, int one, Mem other) {
+        withMemory(width, binary.prefix, binary.map, binary.opcode, to, one, other);
+    }
+
+    public void op(Unary unary, int to, int from) {
+        withRegister(width, unary.prefix, unary.map, unary.opcode, to, 0, from);
+    }
+
+    public void op(Unary unary, int to, Mem from) {
+        withMemory(width, unary.prefix, unary.map, unary.opcode, to, 0, from);
+    }
+
+    /** The first lane alone; the others are undefined. */
+    public void firstLane(Binary binary, int to, int one, int other) {
+        withRegister(Width.XMM, Prefix.F3, binary.map, binary.opcode, to, one, other);
+    }
+
+    public void firstLane(Binary binary, int to, int one, Mem other) {
+        withMemory(Width.XMM, Prefix.F3, binary.map, binary.opcode, to, one, other);
+    }
+
+    public void firstLane(Unary unary, int to, int from) {
+        withRegister(Width.XMM, Prefix.F3, unary.map, unary.opcode, to, to, from);
+    }
+
+    public void load(int to, Mem from) {
+        op(Unary.LOAD, to, from);
+    }
+
+    public void store(Mem to, int from) {
+        withMemory(width, Prefix.NONE, Map.M0F, 0x11, from, 0, to);
+    }
+
+    public void clear(int register) {
+        op(Binary.XOR_BITS, register, register, register);
+    }
+
+    public void shiftLeft(int to, int from, int bits) {
+        withRegister(width, Prefix.P66, Map.M0F, 0x72, 6, to, from);
+        bytes(bits);
+    }
+
+    /** Zeros come from the left. */
+    public void shiftRight(int to, int from, int bits) {
+        withRegister(width, Prefix.P66, Map.M0F, 0x72, 2, to, from);
+        bytes(bits);
+    }
+
+    /** Into the first lane the sum of all lanes; {@code register} and {@code spare} are lost. Both are below 16. */
+    public void sumLanes(int register, int spare) {
+        if (width == Width.ZMM) {
+            evex(Prefix.P66, Map.M0F3A, true, register, 0, spare >> 3 & 1, spare >> 4 & 1, 2);
+            bytes(0x1b, 0xc0 | (register & 7) << 3 | spare & 7, 1); // vextractf64x4
+            withRegister(Width.YMM, Prefix.NONE, Map.M0F, Binary.ADD.opcode, register, register, spare);
+        }
+        if (width != Width.XMM) {
+            vex(Width.YMM, Prefix.P66, Map.M0F3A, false, register, 0, 0, spare >> 3);
+            bytes(0x19, 0xc0 | (register & 7) << 3 | spare & 7, 1); // vextractf128
+            withRegister(Width.XMM, Prefix.NONE, Map.M0F, Binary.ADD.opcode, register, register, spare);
+        }
+        for (int i = 0; i < 2; i++) {
+            withRegister(Width.XMM, Prefix.F2, Map.M0F, Binary.ADD_NEIGHBOURS.opcode, register, register, register);
+        }
+    }
+
+    /** Stores the lower 16 bits of each lane, half as many bytes as a vector has. Only for {@link Width#ZMM}. */
+    public void storeShorts(Mem to, int from) {
+        require(Width.ZMM);
+        evexMemory(Prefix.F3, Map.M0F38, false, from, 0, to);
+        bytes(0x33); // vpmovdw
+        memory(from, to);
+    }
+
+    /** Puts the second and the third quarter of a vector in each other's place. Only for {@link Width#YMM}. */
+    public void swapInnerQuarters(int to, int from) {
+        require(Width.YMM);
+        vex(Width.YMM, Prefix.P66, Map.M0F3A, true, to, 0, 0, from >> 3);
+        bytes(0x00, 0xc0 | (to & 7) << 3 | from & 7, 0xd8); // vpermq
+    }
+
+    private void require(Width needed) {
+        if (width != needed) {
+            throw new IllegalArgumentException(width + " has no such instruction, " + needed + " has");
+        }
+    }
+
+    // Encoding
+
+    private void withRegister(Width wide, Prefix prefix, Map map, int opcode, int register, int second, int other) {
+        if (wide == Width.ZMM) {
+            evex(prefix, map, false, register, second, other >> 3 & 1, other >> 4 & 1, 2);
+        } else {
+            vex(wide, prefix, map, false, register, second, 0, other >> 3);
+        }
+        bytes(opcode, 0xc0 | (register & 7) << 3 | other & 7);
+    }
+
+    private void withMemory(Width wide, Prefix prefix, Map map, int opcode, int register, int second, Mem memory) {
+        if (wide == Width.ZMM) {
+            evexMemory(prefix, map, false, register, second, memory);
+        } else {
+            vex(wide, prefix, map, false, register, second, indexBit(memory), memory.base.number >> 3);
+        }
+        bytes(opcode);
+        memory(register, memory);
+    }
+
+    private void evexMemory(Prefix prefix, Map map, boolean w, int register, int second, Mem memory) {
+        evex(prefix, map, w, register, second, memory.base.number >> 3, indexBit(memory), 2);
+    }
+
+    /** Three bytes; bits of registers are inverted. */
+    private void vex(Width wide, Prefix prefix, Map map, boolean w, int register, int second, int x, int b) {
+        if ((register | second) > 15) {
+            throw new IllegalArgumentException("vector register " + (register | second) + " needs " + Width.ZMM);
+        }
+        bytes(
+                0xc4,
+                (register >> 3 ^ 1) << 7 | (x ^ 1) << 6 | (b ^ 1) << 5 | map.bits,
+                (w ? 0x80 : 0) | (~second & 15) << 3 | wide.length << 2 | prefix.bits);
+    }
+
+    /** Four bytes, without a mask; bits of registers are inverted. */
+    private void evex(Prefix prefix, Map map, boolean w, int register, int second, int b, int x, int length) {
+        bytes(
+                0x62,
+                (register >> 3 & 1 ^ 1) << 7 | (x ^ 1) << 6 | (b ^ 1) << 5 | (register >> 4 ^ 1) << 4 | map.bits,
+                (w ? 0x80 : 0) | (~second & 15) << 3 | 4 | prefix.bits,
+                length << 5 | (second >> 4 ^ 1) << 3);
+    }
+
+    private static int indexBit(Mem memory) {
+        return memory.scale == 0 ? 0 : memory.index.number >> 3;
+    }
+
+    private void integerWithMemory(int opcode, Reg register, Mem memory) {
+        bytes(0x48 | register.number >> 3 << 2 | indexBit(memory) << 1 | memory.base.number >> 3, opcode);
+        memory(register.number, memory);
+    }
+
+    private void registers(int opcode, Reg to, Reg from) {
+        bytes(0x48 | from.number >> 3 << 2 | to.number >> 3, opcode, 0xc0 | (from.number & 7) << 3 | to.number & 7);
+    }
+
+    private void optionalRex(Reg register) {
+        if (register.number > 7) {
+            bytes(0x41);
+        }
+    }
+
+    /** ModRM, SIB where it is needed, and an offset of 32 bits, which EVEX does not scale. */
+    private void memory(int register, Mem memory) {
+        int base = memory.base.number & 7;
+        if (memory.scale == 0 && base != Reg.RSP.number) {
+            bytes(0x80 | (register & 7) << 3 | base);
+        } else {
+            int index = memory.scale == 0 ? Reg.RSP.number : memory.index.number & 7;
+            int scale = memory.scale == 0 ? 0 : Integer.numberOfTrailingZeros(memory.scale);
+            bytes(0x80 | (register & 7) << 3 | Reg.RSP.number, scale << 6 | index << 3 | base);
+        }
+        number(memory.offset);
+    }
+
+    private void distance(Label to) {
+        if (to.place < 0) {
+            to.jumps.add(code.position());
+            number(0);
+        } else {
+            number(to.place - (code.position() + Integer.BYTES));
+        }
+    }
+
+    private void bytes(int... values) {
+        room(values.length);
+        for (int value : values) {
+            code.put((byte) value);
+        }
+    }
+
+    private void number(int value) {
+        room(Integer.BYTES);
+        code.putInt(value);
+    }
+
+    private void room(int more) {
+        if (code.remaining() < more) {
+            code = ByteBuffer.allocate(2 * code.capacity())
+                    .order(ByteOrder.LITTLE_ENDIAN)
+                    .put(code.flip());
+        }
+    }
+}

@@ -1,0 +1,5 @@
+/** Machine code: what the processor can do, an assembler, and memory that code may be executed in. */
+@NullMarked
+package baton.memory;
+
+import org.jspecify.annotations.NullMarked;

@@ -1,0 +1,114 @@
+package baton.memory;
+
+import static baton.memory.Assembler.Mem.at;
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
+
+import baton.memory.Assembler.Binary;
+import baton.memory.Assembler.Condition;
+import baton.memory.Assembler.Label;
+import baton.memory.Assembler.Reg;
+import baton.memory.Assembler.Unary;
+import baton.memory.Assembler.Width;
+import java.lang.foreign.Arena;
+import java.lang.foreign.FunctionDescriptor;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.HexFormat;
+import java.util.function.Consumer;
+import org.junit.jupiter.api.Test;
+
+/** Encodings are those that GNU's assembler makes of the same instructions, with offsets of 32 bits. */
+class AssemblerTest {
+    private static String hex(Width width, Consumer<Assembler> instructions) {
+        Assembler code = new Assembler(width);
+        instructions.accept(code);
+        return HexFormat.of().formatHex(code.code());
+    }
+
+    @Test
+    void integers() {
+        assertThat(hex(Width.YMM, code -> code.move(Reg.R10, Reg.RDI))).isEqualTo("4989fa");
+        assertThat(hex(Width.YMM, code -> code.add(Reg.R12, 64))).isEqualTo("4981c440000000");
+        assertThat(hex(Width.YMM, code -> code.load(Reg.RAX, at(Reg.RSP, 8)))).isEqualTo("488b842408000000");
+        assertThat(hex(Width.YMM, code -> code.address(Reg.R11, at(Reg.RAX, Reg.R9, 2, 0))))
+                .isEqualTo("4e8d9c4800000000");
+        assertThat(hex(Width.YMM, code -> code.push(Reg.R12))).isEqualTo("4154");
+    }
+
+    @Test
+    void vectorsOf256Bits() {
+        assertThat(hex(Width.YMM, code -> code.op(Binary.FMA, 1, 14, 13))).isEqualTo("c4c20db8cd");
+        assertThat(hex(Width.YMM, code -> code.load(12, at(Reg.R12, 32)))).isEqualTo("c4417c10a42420000000");
+        assertThat(hex(Width.YMM, code -> code.op(Unary.BROADCAST, 14, at(Reg.RAX, Reg.RSI, 2, 4))))
+                .isEqualTo("c4627d18b47004000000");
+    }
+
+    @Test
+    void vectorsOf512Bits() {
+        assertThat(hex(Width.ZMM, code -> code.op(Binary.FMA, 1, 30, 29))).isEqualTo("62920d40b8cd");
+        assertThat(hex(Width.ZMM, code -> code.op(Binary.AND_BITS, 29, 28, 31))).isEqualTo("62011d40dbef");
+        assertThat(hex(Width.ZMM, code -> code.shiftLeft(28, 28, 16))).isEqualTo("62911d4072f410");
+        assertThat(hex(Width.ZMM, code -> code.load(28, at(Reg.R12, 0)))).isEqualTo("62417c4810a42400000000");
+        assertThat(hex(Width.ZMM, code -> code.op(Unary.BROADCAST, 30, at(Reg.RAX, 0))))
+                .isEqualTo("62627d4818b000000000");
+    }
+
+    @Test
+    void registersThatTheWidthLacksAreRefused() {
+        assertThatThrownBy(() -> new Assembler(Width.YMM).op(Binary.ADD, 16, 1, 2))
+                .isInstanceOf(IllegalArgumentException.class)
+                .hasMessageContaining("ZMM");
+    }
+
+    /** Adds the numbers from 1 to n. */
+    @Test
+    void codeWithJumpsRuns() throws Throwable {
+        assumeTrue(Processor.current().has("avx2"), "skipped: the processor has no AVX2");
+        Assembler code = new Assembler(Width.YMM);
+        Label loop = code.label();
+        Label end = code.label();
+        code.move(Reg.RAX, 0L);
+        code.bind(loop);
+        code.compare(Reg.RDI, 0);
+        code.jump(Condition.EQUAL, end);
+        code.add(Reg.RAX, Reg.RDI);
+        code.subtract(Reg.RDI, 1);
+        code.jump(loop);
+        code.bind(end);
+        code.returnFromVectors();
+        long sum = (long)
+                MachineCode.function(code.code(), FunctionDescriptor.of(ValueLayout.JAVA_LONG, ValueLayout.JAVA_LONG))
+                        .invokeExact(100L);
+        assertThat(sum).isEqualTo(5050);
+    }
+
+    @Test
+    void lanesAreSummedInEveryWidth() throws Throwable {
+        for (Width width : Width.values()) {
+            if (!Processor.current().has(width == Width.ZMM ? "avx512f" : "avx2")) {
+                System.out.println("skipped: the processor has no vectors like " + width);
+                continue;
+            }
+            Assembler code = new Assembler(width);
+            code.load(3, at(Reg.RDI, 0));
+            code.sumLanes(3, 4);
+            code.store(at(Reg.RDI, 0), 3);
+            code.returnFromVectors();
+            try (Arena arena = Arena.ofConfined()) {
+                MemorySegment memory = arena.allocate(64, 64);
+                int expected = 0;
+                for (int i = 0; i < width.lanes(); i++) {
+                    memory.setAtIndex(ValueLayout.JAVA_FLOAT, i, i + 1);
+                    expected += i + 1;
+                }
+                MachineCode.function(code.code(), FunctionDescriptor.ofVoid(ValueLayout.JAVA_LONG))
+                        .invokeExact(memory.address());
+                assertThat(memory.get(ValueLayout.JAVA_FLOAT, 0))
+                        .as("%s", width)
+                        .isEqualTo(expected);
+            }
+        }
+    }
+}

@@ -1,0 +1,4 @@
+@NullMarked
+package baton.memory;
+
+import org.jspecify.annotations.NullMarked;
