@@ -31,7 +31,7 @@ import picocli.CommandLine.Command;
 final class RehearseCommand implements Callable<Integer> {
     private static final int QUESTIONS = 8;
     /** Of each connector. */
-    private static final Duration HANDOVERS = Duration.ofSeconds(2);
+    private static final Duration HANDOVERS = Duration.ofMillis(500);
 
     @Override
     public Integer call() throws IOException, InterruptedException {

@@ -16,12 +16,10 @@ import java.util.List;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
-import org.junit.jupiter.api.parallel.Isolated;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.node.ObjectNode;
 
 /** {@code baton bench engine --against}: another Baton, and servers that do not work. */
-@Isolated("It compares how fast two processes are.")
 class BenchAgainstTest {
     private static final int POSITIONS = 400;
 
