@@ -25,6 +25,7 @@ final class FirstTokens {
     private static final Duration DEADLINE = Duration.ofMinutes(2);
     private static final JsonMapper JSON = JsonMapper.builder().build();
     private static final int MAX_TOKENS = 24;
+    private static final int PROBES = 20;
 
     /** How an answer's first piece of text is told from what comes before it: roles come without text. */
     private static final String TEXT = "\"content\":\"";
@@ -40,25 +41,43 @@ final class FirstTokens {
 
     /** Asks so many times, and prints what each took. */
     void run(int requests, PrintWriter out) throws IOException {
+        // The client's own first use, of everything but the model, is over before anything is timed.
+        List<byte[]> questions = new ArrayList<>();
+        for (int i = 0; i < requests; i++) {
+            questions.add(question());
+        }
+        for (int i = 0; i < PROBES; i++) {
+            send("GET /health", new byte[0]);
+        }
         List<Double> millis = new ArrayList<>();
         out.println("  request   first token   whole answer");
-        for (int i = 1; i <= requests; i++) {
-            long start = System.nanoTime();
-            long first = ask();
-            double ttft = (first - start) / 1e6;
+        for (byte[] question : questions) {
+            Times times = send("POST /v1/chat/completions", question);
+            if (times.first == 0) {
+                throw new CommandFailedException(endpoint + " has answered without text");
+            }
+            double ttft = (times.first - times.start) / 1e6;
             millis.add(ttft);
-            out.printf(Locale.ROOT, "  %7d %10.1f ms %11.1f ms%n", i, ttft, (System.nanoTime() - start) / 1e6);
+            out.printf(
+                    Locale.ROOT,
+                    "  %7d %10.1f ms %11.1f ms%n",
+                    millis.size(),
+                    ttft,
+                    (times.end - times.start) / 1e6);
             out.flush();
         }
-        out.printf(
-                Locale.ROOT,
-                "  The first token of the first request took %.2f times as long as that of the last.%n",
-                millis.getFirst() / millis.getLast());
+        List<Double> later = millis.subList(1, requests).stream().sorted().toList();
+        if (!later.isEmpty()) {
+            out.printf(
+                    Locale.ROOT,
+                    "  The first token of the first request took %.2f times as long as that of the last, %.2f times the median of the later ones.%n",
+                    millis.getFirst() / millis.getLast(),
+                    millis.getFirst() / later.get(later.size() / 2));
+        }
         out.flush();
     }
 
-    /** When the first token came, in nanoseconds. */
-    private long ask() throws IOException {
+    private byte[] question() {
         Collections.shuffle(facts, random);
         ObjectNode json = JSON.createObjectNode();
         json.putArray("messages")
@@ -66,10 +85,21 @@ final class FirstTokens {
                 .put("role", "user")
                 .put("content", String.join("\n", facts) + "\n\n" + DemoCommand.QUESTION);
         json.put("temperature", 0).put("max_tokens", MAX_TOKENS).put("stream", true);
-        byte[] body = JSON.writeValueAsBytes(json);
-        String head = "POST /v1/chat/completions HTTP/1.1\r\nHost: " + endpoint.getAuthority()
+        return JSON.writeValueAsBytes(json);
+    }
+
+    /**
+     * @param start when the request was sent, by {@link System#nanoTime} like the others
+     * @param first when the first piece of text came; 0 if none did
+     * @param end when the answer ended
+     */
+    private record Times(long start, long first, long end) {}
+
+    private Times send(String request, byte[] body) throws IOException {
+        String head = request + " HTTP/1.1\r\nHost: " + endpoint.getAuthority()
                 + "\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: " + body.length
                 + "\r\n\r\n";
+        long start = System.nanoTime();
         try (Socket socket = new Socket()) {
             socket.connect(
                     new InetSocketAddress(endpoint.getHost(), endpoint.getPort() < 0 ? 80 : endpoint.getPort()),
@@ -90,10 +120,7 @@ final class FirstTokens {
                     first = System.nanoTime();
                 }
             }
-            if (first == 0) {
-                throw new CommandFailedException(endpoint + " has answered without text");
-            }
-            return first;
+            return new Times(start, first, System.nanoTime());
         }
     }
 }

@@ -1,9 +1,8 @@
 package baton.cli;
 
+import baton.messages.FreePorts;
 import java.io.IOException;
 import java.io.UncheckedIOException;
-import java.net.InetAddress;
-import java.net.ServerSocket;
 import java.net.URI;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -25,7 +24,7 @@ import java.util.stream.Stream;
 final class LocalCluster implements AutoCloseable {
     private static final Duration START_DEADLINE = Duration.ofMinutes(2);
     private static final Duration STOP_DEADLINE = Duration.ofSeconds(10);
-    private static final int PORT_ATTEMPTS = 20;
+    private static final int PROCESSORS_TO_START_TOGETHER = 4;
 
     private final Path directory;
     private final List<ChildProcess> members = new CopyOnWriteArrayList<>();
@@ -131,26 +130,23 @@ final class LocalCluster implements AutoCloseable {
         try {
             Path shared = Files.createDirectory(cluster.directory.resolve("kv"));
             List<String> route = List.of("route", "--port", Integer.toString(routerPort), "--flow", connector.flow);
-            int meetingPort = freePort(2);
+            int meetingPort = FreePorts.inARow(2);
             if (connector.registers()) {
                 ChildProcess router = cluster.spawn("router", with(route, "--register-port", "0"));
                 cluster.router = router.awaitReady(START_DEADLINE);
                 Optional<URI> registry = Optional.of(router.registrations()
                         .orTimeout(START_DEADLINE.toSeconds(), TimeUnit.SECONDS)
                         .join());
-                Place first = new Place(shared, meetingPort, registry, freePort(1));
-                ChildProcess prefill = cluster.serve("prefill", model, "kv_producer", connector, first);
-                Place second = new Place(shared, meetingPort, registry, freePort(1));
-                ChildProcess decode = cluster.serve("decode", model, "kv_consumer", connector, second);
-                cluster.prefill = prefill.awaitReady(START_DEADLINE);
-                cluster.decode = decode.awaitReady(START_DEADLINE);
+                int ports = FreePorts.inARow(2);
+                cluster.serveBoth(
+                        model,
+                        connector,
+                        new Place(shared, meetingPort, registry, ports),
+                        new Place(shared, meetingPort, registry, ports + 1));
                 awaitHealthy(cluster.router);
             } else {
                 Place place = new Place(shared, meetingPort, Optional.empty(), 0);
-                ChildProcess prefill = cluster.serve("prefill", model, "kv_producer", connector, place);
-                ChildProcess decode = cluster.serve("decode", model, "kv_consumer", connector, place);
-                cluster.prefill = prefill.awaitReady(START_DEADLINE);
-                cluster.decode = decode.awaitReady(START_DEADLINE);
+                cluster.serveBoth(model, connector, place, place);
                 cluster.router = cluster.spawn(
                                 "router",
                                 with(
@@ -168,30 +164,19 @@ final class LocalCluster implements AutoCloseable {
         }
     }
 
-    private static List<String> with(List<String> arguments, String... more) {
-        return Stream.concat(arguments.stream(), Stream.of(more)).toList();
+    private void serveBoth(Path model, Connector connector, Place ofPrefill, Place ofDecode)
+            throws IOException, InterruptedException {
+        ChildProcess decodeProcess = serve("decode", model, "kv_consumer", connector, ofDecode);
+        if (Runtime.getRuntime().availableProcessors() < PROCESSORS_TO_START_TOGETHER) {
+            // Warm-ups last for a time, not until all is done: on few cores each would get half as far.
+            decode = decodeProcess.awaitReady(START_DEADLINE);
+        }
+        prefill = serve("prefill", model, "kv_producer", connector, ofPrefill).awaitReady(START_DEADLINE);
+        decode = decodeProcess.awaitReady(START_DEADLINE);
     }
 
-    /** The first of so many ports in a row that were free a moment ago. */
-    private static int freePort(int count) throws IOException {
-        for (int attempt = 0; attempt < PORT_ATTEMPTS; attempt++) {
-            List<ServerSocket> taken = new ArrayList<>();
-            try {
-                taken.add(new ServerSocket(0, 1, InetAddress.getLoopbackAddress()));
-                int first = taken.getFirst().getLocalPort();
-                for (int port = first + 1; port < first + count; port++) {
-                    taken.add(new ServerSocket(port, 1, InetAddress.getLoopbackAddress()));
-                }
-                return first;
-            } catch (IOException | IllegalArgumentException e) {
-                // The next one is not free, or no port.
-            } finally {
-                for (ServerSocket socket : taken) {
-                    socket.close();
-                }
-            }
-        }
-        throw new IOException("no %d free ports in a row were found".formatted(count));
+    private static List<String> with(List<String> arguments, String... more) {
+        return Stream.concat(arguments.stream(), Stream.of(more)).toList();
     }
 
     /** Waits until the router knows a healthy instance of each role. */

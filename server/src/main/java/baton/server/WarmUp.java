@@ -65,10 +65,10 @@ final class WarmUp {
     /** Of the time that is left, what a prompt may take by what those before it took: it mostly takes less, as they were the first. */
     private static final double SHARE = 1.2;
 
-    /** A repetition that takes more than this share of the one before it is no faster; after so many of these there is no point in more. */
+    /** A repetition that takes more than this share of the fastest so far is no faster; after so many of these there is no point in more. */
     private static final double FASTER = 0.9;
 
-    private static final int ENOUGH = 2;
+    private static final int ENOUGH = 5;
 
     private static final String[] WORDS = {
         "the", "of", "and", "a", "to", "in", "is", "you", "that", "it", "he", "was", "for", "on", "are", "as", "with",
@@ -184,7 +184,7 @@ final class WarmUp {
                 .boxed()
                 .toList();
         int last = lengths.getFirst();
-        long before = compute(port, last, end);
+        long best = compute(port, last, end);
         boolean batched = false;
         for (int noFaster = 0; noFaster < ENOUGH; ) {
             Optional<Integer> next = longest(lengths, last, end);
@@ -198,8 +198,8 @@ final class WarmUp {
                 continue;
             }
             long nanos = compute(port, length, end);
-            noFaster = length > last || nanos < before * FASTER ? 0 : noFaster + 1;
-            before = nanos;
+            noFaster = length > last || nanos < best * FASTER ? 0 : noFaster + 1;
+            best = length > last ? nanos : Math.min(best, nanos);
             last = length;
         }
     }
