@@ -4,6 +4,7 @@ import baton.bench.AgainstReport.Case;
 import baton.bench.AgainstReport.Side;
 import baton.bench.CompletionsClient.Answer;
 import baton.bench.CompletionsClient.Event;
+import baton.bench.CompletionsClient.LateException;
 import baton.bench.CompletionsClient.RefusedException;
 import java.io.IOException;
 import java.nio.file.Path;
@@ -152,7 +153,7 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
                 secondsPerToken = pair / tokens;
                 turns.repeat(share, pair, prompt);
                 cases.add(turns.toCase("prefill", tokens, tokens));
-            } catch (NotComparableException | RefusedException e) {
+            } catch (NotComparableException | RefusedException | LateException e) {
                 refused(what, e);
             }
         }
@@ -177,7 +178,7 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
                 turns.maxTokens = output;
                 turns.repeat(share, pair, prompt);
                 cases.add(turns.toCase("decode", requests, requests));
-            } catch (NotComparableException | RefusedException e) {
+            } catch (NotComparableException | RefusedException | LateException e) {
                 refused(what, e);
             }
         }
@@ -232,9 +233,17 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
                     share, each.map(most -> SERVERS * most.toNanos() * 1e-9).orElse(share));
         }
 
-        /** What only this case is refused for is left out; a server that does not work ends the comparison. */
+        /**
+         * What only this case is refused for, or was begun too late to end within the budget, is left out; a server that does not work ends
+         * the comparison.
+         */
         private void refused(String what, IOException e) throws IOException {
-            if (e instanceof RefusedException answer && !answer.isForTheRequest()) {
+            boolean works = switch (e) {
+                case RefusedException answer -> answer.isForTheRequest();
+                case LateException _ -> !cases.isEmpty();
+                default -> true;
+            };
+            if (!works) {
                 throw e;
             }
             refused = Optional.of(e);

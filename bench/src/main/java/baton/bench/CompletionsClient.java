@@ -97,6 +97,13 @@ public final class CompletionsClient {
         }
     }
 
+    /** The server has not answered in time. */
+    static final class LateException extends IOException {
+        LateException(String message, Throwable cause) {
+            super(message, cause);
+        }
+    }
+
     /**
      * A streamed answer. Times are {@link System#nanoTime}'s.
      *
@@ -127,7 +134,8 @@ public final class CompletionsClient {
      * @param prompts texts, or arrays of token ids
      * @param maxTokens that each answer has
      * @throws RefusedException if the server refuses one
-     * @throws IOException if an answer does not come within the deadline, or is too short, or none
+     * @throws LateException if an answer does not come within the deadline
+     * @throws IOException if an answer is too short, or none
      */
     List<Answer> ask(List<JsonNode> prompts, int maxTokens, Duration deadline) throws IOException {
         String url = base + "/v1/completions";
@@ -208,7 +216,7 @@ public final class CompletionsClient {
                 }
                 return replies;
             } catch (TimeoutException e) {
-                throw new IOException(
+                throw new LateException(
                         String.format(
                                 Locale.ROOT,
                                 "%s has not answered within %.1f s: %s",
@@ -290,6 +298,7 @@ public final class CompletionsClient {
             List<Event> events = new ArrayList<>();
             int promptTokens = 0;
             Optional<Integer> said = Optional.empty();
+            Optional<Long> ended = Optional.empty();
             for (Line line : lines) {
                 if (!line.text.startsWith(DATA)) {
                     continue;
@@ -307,11 +316,20 @@ public final class CompletionsClient {
                 if (tokens > 0) {
                     events.add(new Event(line.at, tokens));
                 }
+                if (ended.isEmpty() && choice.hasNonNull("finish_reason")) {
+                    ended = Optional.of(line.at);
+                }
                 if (event.path("usage").hasNonNull("completion_tokens")) {
                     promptTokens = event.path("usage").path("prompt_tokens").asInt(0);
                     said = Optional.of(
                             event.path("usage").path("completion_tokens").asInt(0));
                 }
+            }
+            if (events.isEmpty()
+                    && ended.isPresent()
+                    && said.filter(count -> count > 0).isPresent()) {
+                // All of its tokens are without text: parts of characters, or none that the tokenizer knows.
+                events.add(new Event(ended.get(), said.get()));
             }
             if (events.isEmpty()) {
                 throw new IOException(url + " answered 200 without a streamed completion: " + shown(text()));

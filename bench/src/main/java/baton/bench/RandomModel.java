@@ -104,7 +104,7 @@ final class RandomModel {
         }
     }
 
-    /** A byte-level vocabulary of as many words; nobody encodes text with it. */
+    /** A byte-level vocabulary of as many words, for prompts of token ids only. */
     private static void writeTokenizer(Path file, int vocabularySize) throws IOException {
         JsonMapper json = JsonMapper.builder().build();
         ObjectNode root = json.createObjectNode().put("version", "1.0");

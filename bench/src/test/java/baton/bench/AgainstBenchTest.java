@@ -126,6 +126,24 @@ class AgainstBenchTest {
     }
 
     @Test
+    void aTokenWithoutTextIsATokenToo() throws IOException {
+        Completions tokens = StubServer.tokens(Duration.ofMillis(1));
+        AgainstReport report = run(tokens, (request, reply) -> {
+            if (request.path("max_tokens").asInt() > 1) {
+                tokens.answer(request, reply);
+                return;
+            }
+            reply.begin();
+            reply.event("{\"choices\": [{\"text\": \"\", \"finish_reason\": \"length\"}]}");
+            reply.event("{\"choices\": [], \"usage\": {\"prompt_tokens\": 9, \"completion_tokens\": 1}}");
+            reply.event("[DONE]");
+        });
+
+        assertThat(report.cases()).hasSize(5);
+        assertThat(report.cases().getFirst().other().tokens()).isEqualTo(9);
+    }
+
+    @Test
     void aServerThatDecodesOneAfterTheOtherIsNamed() throws IOException {
         Completions tokens = StubServer.tokens(Duration.ofMillis(1));
         Object turn = new Object();

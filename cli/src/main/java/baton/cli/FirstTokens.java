@@ -59,11 +59,7 @@ final class FirstTokens {
             double ttft = (times.first - times.start) / 1e6;
             millis.add(ttft);
             out.printf(
-                    Locale.ROOT,
-                    "  %7d %10.1f ms %11.1f ms%n",
-                    millis.size(),
-                    ttft,
-                    (times.end - times.start) / 1e6);
+                    Locale.ROOT, "  %7d %10.1f ms %11.1f ms%n", millis.size(), ttft, (times.end - times.start) / 1e6);
             out.flush();
         }
         List<Double> later = millis.subList(1, requests).stream().sorted().toList();

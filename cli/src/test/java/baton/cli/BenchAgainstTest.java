@@ -132,7 +132,7 @@ class BenchAgainstTest {
                     .containsExactly("baton: " + url + "/v1/models answered 500: out of order");
             assertThat(ended.status).isEqualTo(1);
 
-            // It listens, and nobody takes the connection.
+            // It listens and never accepts.
             ended = bench("--against", url, "--budget", "4");
             assertThat(ended.err.lines().toList())
                     .singleElement()

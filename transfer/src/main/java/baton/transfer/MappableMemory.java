@@ -18,7 +18,7 @@ import org.slf4j.LoggerFactory;
 
 /**
  * Memory of zeros that other processes of this host can map: a file without a name (memfd_create(2)), mapped shared, in huge pages
- * where the kernel grants them to shared memory. Its size is sealed, so that whoever maps it may rely on its pages. Linux only;
+ * where the kernel grants them to shared memory. Its size is sealed, so that processes that map it can rely on its pages. Linux only;
  * {@link Region#allocate} has an alternative elsewhere.
  *
  * @param memory aligned to a huge page; lives as long as the arena it was allocated in
