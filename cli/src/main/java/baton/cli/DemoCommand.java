@@ -51,7 +51,8 @@ final class DemoCommand implements Callable<Integer> {
         long start = System.nanoTime();
         out.println("Starting a prefill instance, a decode instance and a router ...");
         out.flush();
-        try (LocalCluster cluster = LocalCluster.start(Models.orEmbedded(Optional.ofNullable(model)), connector, 0);
+        try (LocalCluster cluster =
+                        LocalCluster.start(Models.orEmbedded(Optional.ofNullable(model)), connector, 0, true);
                 ApiClient client = new ApiClient()) {
             out.printf(Locale.ROOT, "Ready after %.1f s.%n%n", (System.nanoTime() - start) / 1e9);
             String ledger = ledger();

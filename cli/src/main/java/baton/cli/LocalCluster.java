@@ -1,6 +1,6 @@
 package baton.cli;
 
-import baton.messages.FreePorts;
+import baton.kv.FreePorts;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.net.URI;
@@ -27,6 +27,7 @@ final class LocalCluster implements AutoCloseable {
     private static final int PROCESSORS_TO_START_TOGETHER = 4;
 
     private final Path directory;
+    private final boolean warmUp;
     private final List<ChildProcess> members = new CopyOnWriteArrayList<>();
     private final AtomicBoolean closed = new AtomicBoolean();
     private final Thread onSignal = Thread.ofPlatform().name("stop-cluster").unstarted(this::stop);
@@ -113,8 +114,9 @@ final class LocalCluster implements AutoCloseable {
      */
     record Place(Path shared, int meetingPort, Optional<URI> registry, int httpPort) {}
 
-    private LocalCluster(Path directory) {
+    private LocalCluster(Path directory, boolean warmUp) {
         this.directory = directory;
+        this.warmUp = warmUp;
     }
 
     /**
@@ -122,10 +124,11 @@ final class LocalCluster implements AutoCloseable {
      *
      * @param connector how KV caches are handed over
      * @param routerPort port of the router, 0 for any free one
+     * @param warmUp whether they warm up before they are ready
      */
-    static LocalCluster start(Path model, Connector connector, int routerPort)
+    static LocalCluster start(Path model, Connector connector, int routerPort, boolean warmUp)
             throws IOException, InterruptedException {
-        LocalCluster cluster = new LocalCluster(Files.createTempDirectory("baton-"));
+        LocalCluster cluster = new LocalCluster(Files.createTempDirectory("baton-"), warmUp);
         Runtime.getRuntime().addShutdownHook(cluster.onSignal);
         try {
             Path shared = Files.createDirectory(cluster.directory.resolve("kv"));
@@ -167,7 +170,7 @@ final class LocalCluster implements AutoCloseable {
     private void serveBoth(Path model, Connector connector, Place ofPrefill, Place ofDecode)
             throws IOException, InterruptedException {
         ChildProcess decodeProcess = serve("decode", model, "kv_consumer", connector, ofDecode);
-        if (Runtime.getRuntime().availableProcessors() < PROCESSORS_TO_START_TOGETHER) {
+        if (warmUp && Runtime.getRuntime().availableProcessors() < PROCESSORS_TO_START_TOGETHER) {
             // Warm-ups last for a time, not until all is done: on few cores each would get half as far.
             decode = decodeProcess.awaitReady(START_DEADLINE);
         }
@@ -238,7 +241,8 @@ final class LocalCluster implements AutoCloseable {
     }
 
     private ChildProcess spawn(String name, List<String> arguments) throws IOException {
-        ChildProcess member = ChildProcess.start(name, arguments, directory.resolve(name + ".log"));
+        List<String> all = warmUp ? arguments : with(arguments, "--no-warmup");
+        ChildProcess member = ChildProcess.start(name, all, directory.resolve(name + ".log"));
         members.add(member);
         return member;
     }

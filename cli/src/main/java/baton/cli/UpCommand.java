@@ -43,11 +43,19 @@ final class UpCommand implements Callable<Integer> {
             description = "How the KV cache is handed over: ${COMPLETION-CANDIDATES} (default: ${DEFAULT-VALUE}).")
     private LocalCluster.Connector connector;
 
+    @Option(
+            names = "--warmup",
+            negatable = true,
+            defaultValue = "true",
+            fallbackValue = "true",
+            description = "Have all three warm up before they are ready (default: on).")
+    private boolean warmUp;
+
     @Override
     public Integer call() throws IOException, InterruptedException {
         PrintWriter out = spec.commandLine().getOut();
         Path directory = Models.orEmbedded(Optional.ofNullable(model));
-        try (LocalCluster cluster = LocalCluster.start(directory, connector, port)) {
+        try (LocalCluster cluster = LocalCluster.start(directory, connector, port, warmUp)) {
             out.printf(
                     """
                     prefill          %s

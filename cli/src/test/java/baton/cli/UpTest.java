@@ -12,6 +12,7 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
@@ -54,7 +55,7 @@ class UpTest {
     /** Even if it has no chance to say goodbye. */
     @Test
     void itsProcessesEndWhenItIsKilled() throws Exception {
-        Process up = start();
+        Process up = start("--no-warmup");
         try {
             readUpTo(up, "Ctrl-C stops");
             List<ProcessHandle> children = up.descendants().toList();
@@ -69,7 +70,7 @@ class UpTest {
     @ParameterizedTest
     @ValueSource(ints = {0, 2})
     void tellsWhichProcessEndedAndEnds(int killed) throws Exception {
-        Process up = start();
+        Process up = start("--no-warmup");
         try {
             readUpTo(up, "Ctrl-C stops");
             List<ProcessHandle> children = up.children().toList();
@@ -84,8 +85,10 @@ class UpTest {
         }
     }
 
-    private Process start() throws Exception {
-        ProcessBuilder up = new ProcessBuilder(Program.baton(List.of("up", "--port", "0")));
+    private Process start(String... options) throws Exception {
+        List<String> arguments = new ArrayList<>(List.of("up", "--port", "0"));
+        arguments.addAll(List.of(options));
+        ProcessBuilder up = new ProcessBuilder(Program.baton(arguments));
         up.command().add(1, "-Djava.io.tmpdir=" + directory);
         return up.redirectError(directory.resolve("err").toFile()).start();
     }

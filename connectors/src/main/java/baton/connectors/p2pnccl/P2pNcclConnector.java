@@ -1,6 +1,7 @@
 package baton.connectors.p2pnccl;
 
 import baton.kv.ConfigException;
+import baton.kv.FreePorts;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.connector.ConnectorContext;
@@ -9,7 +10,6 @@ import baton.kv.connector.Rank;
 import baton.kv.connector.Rehearsal;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerConnector;
-import baton.messages.FreePorts;
 import baton.messages.MessageException;
 import baton.messages.PeerChannel;
 import baton.messages.p2p.P2pRequestId;

@@ -1,5 +1,6 @@
 package baton.connectors.pynccl;
 
+import baton.kv.FreePorts;
 import baton.kv.KvLayout;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
@@ -9,7 +10,6 @@ import baton.kv.connector.Rank;
 import baton.kv.connector.Rehearsal;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerConnector;
-import baton.messages.FreePorts;
 import baton.pipe.WireTransport;
 import baton.pipe.WireTransports;
 import baton.pipe.tcp.TcpTransport;

@@ -1,4 +1,4 @@
-package baton.messages;
+package baton.kv;
 
 import java.io.IOException;
 import java.net.InetAddress;
