@@ -9,6 +9,7 @@ import baton.engine.model.ModelRunner;
 import baton.engine.model.Quantization;
 import baton.engine.model.RandomCheckpoint;
 import baton.engine.model.TorchModels;
+import baton.engine.text.Tokenizer;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.KvLayout;
@@ -66,6 +67,10 @@ public record EngineBench(
      * @throws IOException if a checkpoint cannot be read, or the random one has no room
      */
     public EngineReport run(List<Path> models, boolean random1b) throws IOException {
+        for (Path model : models) {
+            // The engine needs it, minutes after the forward passes that do not.
+            Tokenizer.load(model).close();
+        }
         Results results = new Results();
         double weights = models.size() + (random1b ? RANDOM_WEIGHT : 0);
         for (Path model : models) {

@@ -28,6 +28,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.OptionalInt;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
 import tools.jackson.databind.JsonNode;
 
 class EngineBenchTest {
@@ -205,6 +206,16 @@ class EngineBenchTest {
 
     private static EngineBench bench(Budget budget, Optional<Duration> each, List<String> progress) {
         return new EngineBench(OptionalInt.of(2), Optional.empty(), Quantization.NONE, budget, each, progress::add);
+    }
+
+    @Test
+    void aModelWithoutATokenizerIsRefusedBeforeAnythingIsMeasured(@TempDir Path model) {
+        List<String> progress = new ArrayList<>();
+        EngineBench bench = bench(Budget.of(Duration.ofMinutes(5)), Optional.empty(), progress);
+        assertThatThrownBy(() -> bench.run(List.of(model), false))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageContaining(model + "/tokenizer.json");
+        assertThat(progress).isEmpty();
     }
 
     @Test
