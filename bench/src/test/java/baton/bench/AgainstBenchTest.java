@@ -214,6 +214,32 @@ class AgainstBenchTest {
     }
 
     @Test
+    void aCaseThatDoesNotEndWithinTheBudgetIsNamedAndThoseBeforeItAreReported() throws IOException {
+        CountDownLatch end = new CountDownLatch(1);
+        Completions tokens = StubServer.tokens(Duration.ofMillis(1));
+        try (StubServer baton = new StubServer(tokens);
+                StubServer other = new StubServer((request, reply) -> {
+                    try {
+                        if (request.path("max_tokens").asInt() > 1) {
+                            end.await();
+                        }
+                    } catch (InterruptedException e) {
+                        Thread.currentThread().interrupt();
+                    }
+                    tokens.answer(request, reply);
+                })) {
+            try {
+                AgainstReport report = run(baton.url(), other.url(), Duration.ofSeconds(4));
+                assertThat(report.cases()).extracting(AgainstReport.Case::what).containsOnly("prefill");
+                assertThat(report.leftOut())
+                        .anyMatch(line -> line.contains("decode batch 1") && line.contains("has not answered within"));
+            } finally {
+                end.countDown();
+            }
+        }
+    }
+
+    @Test
     void aServerThatClosesConnectionsIsNamed() throws Exception {
         try (ServerSocket server = new ServerSocket(0, 50, InetAddress.getLoopbackAddress())) {
             Thread closing = Thread.ofPlatform().start(() -> {

@@ -56,7 +56,7 @@ public final class HandoverRehearsal implements AutoCloseable {
      * do without.
      *
      * @param config of the instance
-     * @param fingerprint of the model whose caches will be handed over
+     * @param fingerprint of the instance's model
      * @param layout of its pool
      * @return how many were handed over
      */
@@ -92,7 +92,7 @@ public final class HandoverRehearsal implements AutoCloseable {
     }
 
     /**
-     * @param fingerprint of the model whose caches will be handed over
+     * @param fingerprint of the instance's model
      * @param layout of its pool
      */
     private HandoverRehearsal(Rehearsal rehearsal, ModelFingerprint fingerprint, KvLayout layout) {

@@ -10,7 +10,6 @@ import java.util.EnumMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import java.util.stream.IntStream;
 import org.bytedeco.pytorch.Tensor;
 
 /** Times the operators of a rank: products with weights and attention. Used by one thread. */
@@ -78,7 +77,7 @@ final class OperatorTimes {
         }
     }
 
-    /** A product with weights whose calls are timed. */
+    /** A product with weights that times its calls. */
     record TimedLinear(Linear matrix, Operator operator, long elements, long bytes) implements Linear {
         @Override
         public Tensor apply(Tensor rows) {
@@ -164,9 +163,13 @@ final class OperatorTimes {
         }
 
         private static long positions(Chunk chunk, int reach) {
-            return IntStream.rangeClosed(chunk.start() + 1, chunk.context())
-                    .mapToLong(context -> Math.min(context, reach))
-                    .sum();
+            return upTo(chunk.context(), reach) - upTo(chunk.start(), reach);
+        }
+
+        /** The sum of {@code min(context, reach)} for contexts from 1 to {@code last}. */
+        private static long upTo(long last, long reach) {
+            long growing = Math.min(last, reach);
+            return growing * (growing + 1) / 2 + (last - growing) * reach;
         }
 
         @Override

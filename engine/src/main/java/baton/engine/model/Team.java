@@ -24,7 +24,7 @@ import org.slf4j.LoggerFactory;
 /**
  * The threads that LibTorch computes with, for loops between its operators. They are OpenMP's, which look out for work for
  * a while after each operator, so they begin within a microsecond: a thread that sleeps takes a hundred to wake, and then has to share a
- * processor with them. Used by the one thread that calls LibTorch, whose team they are. Where there is no GNU OpenMP they are
+ * processor with them. Used by the thread that calls LibTorch, as GNU OpenMP keeps a team for each calling thread. Where there is no GNU OpenMP they are
  * threads of Java's, which do as much of a loop as they are in time for.
  *
  * @see <a href="https://gcc.gnu.org/onlinedocs/libgomp/Implementing-PARALLEL-construct.html">what a compiler makes of
