@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.within;
 
 import baton.cli.Instances.Instance;
+import baton.cli.Program.Ended;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.net.ServerSocket;
@@ -26,26 +27,9 @@ class BenchAgainstTest {
     @RegisterExtension
     static final Instances INSTANCES = new Instances();
 
-    private record Ended(int status, String out, String err) {}
-
     private static Ended bench(String... options) throws IOException, InterruptedException {
-        Path directory = INSTANCES.directory("bench");
-        Path out = directory.resolve("out");
-        Path err = directory.resolve("err");
-        Process process = new ProcessBuilder(
-                        Program.baton(Stream.concat(Stream.of("bench", "engine", "--threads", "1"), Stream.of(options))
-                                .toList()))
-                .redirectOutput(out.toFile())
-                .redirectError(err.toFile())
-                .start();
-        try {
-            assertThat(process.waitFor(Instances.DEADLINE))
-                    .as("ended within %s", Instances.DEADLINE)
-                    .isTrue();
-            return new Ended(process.exitValue(), Files.readString(out), Files.readString(err));
-        } finally {
-            process.destroyForcibly();
-        }
+        return Program.run(Stream.concat(Stream.of("bench", "engine", "--threads", "1"), Stream.of(options))
+                .toList());
     }
 
     /** The embedded model with fewer positions, so that prompts are short. */
@@ -80,15 +64,15 @@ class BenchAgainstTest {
                 "--json",
                 json.toString());
 
-        assertThat(ended.status).as(ended.err).isZero();
-        assertThat(ended.out)
+        assertThat(ended.status()).as(ended.err()).isZero();
+        assertThat(ended.out())
                 .contains(
                         "Against " + other.url() + " (tiny-ledger)",
                         "prompts as token ids",
                         "prefill 399",
                         "decode batch 8",
                         "through the engine");
-        List<String> lastLines = ended.out.lines().toList().reversed();
+        List<String> lastLines = ended.out().lines().toList().reversed();
         assertThat(lastLines.getFirst())
                 .startsWith("left out: against ")
                 .contains("prefill 2048", "max_position_embeddings=400");
@@ -128,17 +112,17 @@ class BenchAgainstTest {
             });
             Ended ended = bench("--against", url);
             answering.join(Instances.DEADLINE);
-            assertThat(ended.err.lines().toList())
+            assertThat(ended.err().lines().toList())
                     .containsExactly("baton: " + url + "/v1/models answered 500: out of order");
-            assertThat(ended.status).isEqualTo(1);
+            assertThat(ended.status()).isEqualTo(1);
 
             // It listens and never accepts.
             ended = bench("--against", url, "--budget", "4");
-            assertThat(ended.err.lines().toList())
+            assertThat(ended.err().lines().toList())
                     .singleElement()
                     .asString()
                     .matches("baton: " + url + "/v1/models has not answered within [12]\\.\\d s: nothing came");
-            assertThat(ended.status).isEqualTo(1);
+            assertThat(ended.status()).isEqualTo(1);
         }
     }
 
@@ -146,13 +130,13 @@ class BenchAgainstTest {
     void optionsThatDoNotFitAreNamed() throws Exception {
         String model = Instances.MODEL.toString();
         Ended ended = bench("--against", "http://127.0.0.1:1", "--model", model, "--model", model);
-        assertThat(ended.err).startsWith("baton: against: compares one model, --model is given 2 times");
-        assertThat(ended.status).isEqualTo(2);
+        assertThat(ended.err()).startsWith("baton: against: compares one model, --model is given 2 times");
+        assertThat(ended.status()).isEqualTo(2);
         ended = bench("--against", "127.0.0.1:8000");
-        assertThat(ended.err).startsWith("baton: against: is '127.0.0.1:8000', must be a server's URL");
-        assertThat(ended.status).isEqualTo(2);
+        assertThat(ended.err()).startsWith("baton: against: is '127.0.0.1:8000', must be a server's URL");
+        assertThat(ended.status()).isEqualTo(2);
         ended = bench("--budget", "0");
-        assertThat(ended.err).startsWith("baton: budget: is 0.0 s, must be positive");
-        assertThat(ended.status).isEqualTo(2);
+        assertThat(ended.err()).startsWith("baton: budget: is 0.0 s, must be positive");
+        assertThat(ended.status()).isEqualTo(2);
     }
 }

@@ -2,6 +2,7 @@ package baton.cli;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import baton.cli.Program.Ended;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.net.ServerSocket;
@@ -24,32 +25,16 @@ class CommandErrorsTest {
     @SuppressWarnings("NullAway.Init")
     private Path directory;
 
-    private record Ended(int status, String out, String err) {
-        /** What it said, without the log. */
-        List<String> complaints() {
-            return err.lines()
-                    .filter(line -> !line.matches("\\d\\d:\\d\\d:\\d\\d\\.\\d+ INFO .*"))
-                    .toList();
-        }
+    private static Ended run(String... arguments) throws IOException, InterruptedException {
+        return Program.run(List.of(arguments));
     }
 
-    private static Ended run(String... arguments) throws IOException, InterruptedException {
-        Path out = Files.createTempFile("baton-", ".out");
-        Path err = Files.createTempFile("baton-", ".err");
-        Process process = new ProcessBuilder(Program.baton(List.of(arguments)))
-                .redirectOutput(out.toFile())
-                .redirectError(err.toFile())
-                .start();
-        try {
-            assertThat(process.waitFor(Instances.DEADLINE))
-                    .as("ended within %s", Instances.DEADLINE)
-                    .isTrue();
-            return new Ended(process.exitValue(), Files.readString(out), Files.readString(err));
-        } finally {
-            process.destroyForcibly();
-            Files.delete(out);
-            Files.delete(err);
-        }
+    /** What it said, without the log. */
+    private static List<String> complaints(Ended ended) {
+        return ended.err()
+                .lines()
+                .filter(line -> !line.matches("\\d\\d:\\d\\d:\\d\\d\\.\\d+ INFO .*"))
+                .toList();
     }
 
     static Stream<Arguments> wrongOptions() {
@@ -88,9 +73,9 @@ class CommandErrorsTest {
     @Test
     void unknownOption() throws Exception {
         Ended ended = run("serve", Instances.MODEL.toString(), "--max-modle-len", "17");
-        assertThat(ended.status).isEqualTo(2);
-        assertThat(ended.err).contains("--max-modle-len").contains("--max-model-len");
-        assertThat(ended.err.lines()).hasSizeLessThan(6);
+        assertThat(ended.status()).isEqualTo(2);
+        assertThat(ended.err()).contains("--max-modle-len").contains("--max-model-len");
+        assertThat(ended.err().lines()).hasSizeLessThan(6);
     }
 
     @Test
@@ -117,7 +102,7 @@ class CommandErrorsTest {
         copyModel();
         Files.writeString(directory.resolve("tokenizer.json"), "{}");
         Ended ended = run("serve", directory.toString());
-        assertRefused(ended, ended.status == 1 ? 1 : 2, List.of("tokenizer.json"));
+        assertRefused(ended, ended.status() == 1 ? 1 : 2, List.of("tokenizer.json"));
     }
 
     @Test
@@ -150,12 +135,12 @@ class CommandErrorsTest {
     }
 
     private static void assertRefused(Ended ended, int status, List<String> named) {
-        assertThat(ended.complaints()).as(ended.err).hasSize(1);
-        assertThat(ended.complaints().getFirst())
+        assertThat(complaints(ended)).as(ended.err()).hasSize(1);
+        assertThat(complaints(ended).getFirst())
                 .startsWith("baton: ")
                 .contains(named)
                 .doesNotContain("Exception:", "REDACTED");
-        assertThat(ended.status).isEqualTo(status);
-        assertThat(ended.out).isEmpty();
+        assertThat(ended.status()).isEqualTo(status);
+        assertThat(ended.out()).isEmpty();
     }
 }

@@ -38,6 +38,29 @@ final class Program {
         return command;
     }
 
+    /** A process that has ended. */
+    record Ended(int status, String out, String err) {}
+
+    /** Runs {@code baton} with these arguments to its end. */
+    static Ended run(List<String> arguments) throws IOException, InterruptedException {
+        Path out = Files.createTempFile("baton-", ".out");
+        Path err = Files.createTempFile("baton-", ".err");
+        Process process = new ProcessBuilder(baton(arguments))
+                .redirectOutput(out.toFile())
+                .redirectError(err.toFile())
+                .start();
+        try {
+            assertThat(process.waitFor(Instances.DEADLINE))
+                    .as("ended within %s", Instances.DEADLINE)
+                    .isTrue();
+            return new Ended(process.exitValue(), Files.readString(out), Files.readString(err));
+        } finally {
+            process.destroyForcibly();
+            Files.delete(out);
+            Files.delete(err);
+        }
+    }
+
     /** A command that runs a JVM with the program's class path. */
     static List<String> java(String... more) {
         List<String> command = new ArrayList<>(Made.JVM);

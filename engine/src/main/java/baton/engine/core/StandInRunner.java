@@ -8,7 +8,7 @@ import baton.kv.KvCache;
 import baton.kv.KvLayout;
 import baton.kv.ModelFingerprint;
 import baton.kv.connector.HiddenState;
-import baton.transfer.MappableMemory;
+import baton.transfer.Region;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.util.List;
@@ -20,7 +20,6 @@ final class StandInRunner implements ModelRunner {
     static final int VOCABULARY = 64;
 
     private static final int HIDDEN = 8;
-    private static final int ALIGNMENT = 4096;
 
     private final ModelFingerprint fingerprint;
     private final ModelConfig config;
@@ -44,15 +43,11 @@ final class StandInRunner implements ModelRunner {
                 Optional.empty(),
                 true,
                 DType.F32);
-        long bytes = blocks * layout.blockBytes();
-        Optional<MappableMemory> mappable = MappableMemory.whyNone().isEmpty()
-                ? Optional.of(MappableMemory.allocate(arena, bytes, "a rehearsal"))
-                : Optional.empty();
+        Region region = Region.allocate(arena, blocks * layout.blockBytes(), "a rehearsal");
         List<String> layers = IntStream.range(0, layout.layers())
                 .mapToObj(layer -> "layers." + layer)
                 .toList();
-        MemorySegment memory = mappable.map(MappableMemory::memory).orElseGet(() -> arena.allocate(bytes, ALIGNMENT));
-        this.cache = new KvCache(memory, layout, blocks, layers, mappable.map(MappableMemory::file));
+        this.cache = new KvCache(region.memory(), layout, blocks, layers, region.file());
     }
 
     @Override
