@@ -113,6 +113,10 @@ public final class Assembler {
         UPPER_HALVES(Prefix.NONE, Map.M0F, 0x12),
         /** Sums of neighbours of the first source, then of the second. Only for {@link Width#XMM}. */
         ADD_NEIGHBOURS(Prefix.F2, Map.M0F, 0x7c),
+        /** Adds to each lane the products of two neighbouring bf16 numbers each (AVX512_BF16). Only for {@link Width#ZMM}. */
+        DOT_BF16(Prefix.F3, Map.M0F38, 0x52),
+        /** fp32 to bf16, to nearest even: the second source's in the lower half (AVX512_BF16). Only for {@link Width#ZMM}. */
+        NARROW_PAIR(Prefix.F2, Map.M0F38, 0x72),
         /** Ints below 2^16 to shorts, of 128 bits each those of the first source, then of the second. Not for {@link Width#ZMM}. */
         PACK_SHORTS(Prefix.P66, Map.M0F38, 0x2b);
 

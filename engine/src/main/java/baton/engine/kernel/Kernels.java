@@ -19,13 +19,14 @@ import java.util.Objects;
 public final class Kernels {
     private final Width width;
     private final Map<WeightType, MethodHandle> products = new EnumMap<>(WeightType.class);
-    private final MethodHandle productAdded;
+    private final Map<WeightType, MethodHandle> productsAdded = new EnumMap<>(WeightType.class);
     private final Map<WeightType, MethodHandle> expansions = new EnumMap<>(WeightType.class);
     private final Map<Finish, MethodHandle> finishes = new EnumMap<>(Finish.class);
     private final Map<Width, MethodHandle> widenings = new EnumMap<>(Width.class);
     private final Map<Width, MethodHandle> narrowings = new EnumMap<>(Width.class);
     private final Map<Width, MethodHandle> norms = new EnumMap<>(Width.class);
     private final Map<Width, MethodHandle> rotations = new EnumMap<>(Width.class);
+    private final MethodHandle pairNarrowing;
     private final MethodHandle scaling;
     private final MethodHandle softmax;
     private final MethodHandle maskedSoftmax;
@@ -36,12 +37,15 @@ public final class Kernels {
     private Kernels(Width width) {
         this.width = width;
         for (WeightType type : WeightType.values()) {
+            if (type == WeightType.BF16_PAIRS && width != Width.ZMM) {
+                continue;
+            }
             products.put(type, product(width, type, Float.BYTES, false));
-            if (type != WeightType.FP32) {
-                expansions.put(type, function(RowCode.expand(width, type), 4));
+            switch (type) {
+                case FP32, BF16_PAIRS -> productsAdded.put(type, product(width, type, Float.BYTES, true));
+                case BF16, INT8 -> expansions.put(type, function(RowCode.expand(width, type), 4));
             }
         }
-        productAdded = product(width, WeightType.FP32, Float.BYTES, true);
         for (Finish finish : Finish.values()) {
             finishes.put(finish, function(RowCode.finish(width, finish), 4));
         }
@@ -53,6 +57,7 @@ public final class Kernels {
                 rotations.put(narrower, function(RowCode.rotate(narrower), 7));
             }
         }
+        pairNarrowing = function(RowCode.narrowPairs(), 6);
         scaling = function(RowCode.scaleColumns(width), 3);
         softmax = function(AttentionCode.softmax(width, false), 6);
         maskedSoftmax = function(AttentionCode.softmax(width, true), 6);
@@ -132,15 +137,16 @@ public final class Kernels {
         }
     }
 
-    void addProduct(long a, long rowStride, long panel, long k, long tile, long rows) {
+    /** @param type whose panels are used as they are */
+    void addProduct(WeightType type, long a, long rowStride, long panel, long k, long tile, long rows) {
         try {
-            productAdded.invokeExact(a, rowStride, panel, k, tile, rows);
+            get(productsAdded, type).invokeExact(a, rowStride, panel, k, tile, rows);
         } catch (Throwable e) {
             throw failed(e);
         }
     }
 
-    /** A function like {@link #addProduct} of rows whose elements are {@code kStride} bytes apart. */
+    /** A function like {@link #addProduct} for fp32 of rows whose elements are {@code kStride} bytes apart. */
     MethodHandle addedProduct(int kStride) {
         return product(width, WeightType.FP32, kStride, true);
     }
@@ -192,6 +198,19 @@ public final class Kernels {
         try {
             Width fitting = count % 16 == 0 ? width : Width.XMM;
             get(narrowings, fitting).invokeExact(from, fromStride, to, toStride, rows, (long) count);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    /** As {@link #narrow}, on a processor with AVX512_BF16. */
+    void narrowForPairs(long from, long fromStride, long to, long toStride, long rows, int count) {
+        if (count % (2 * width.lanes()) != 0) {
+            narrow(from, fromStride, to, toStride, rows, count);
+            return;
+        }
+        try {
+            pairNarrowing.invokeExact(from, fromStride, to, toStride, rows, (long) count);
         } catch (Throwable e) {
             throw failed(e);
         }

@@ -1,6 +1,7 @@
 package baton.engine.kernel;
 
 import baton.engine.kernel.RowCode.Finish;
+import baton.memory.Assembler.Width;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
@@ -10,12 +11,13 @@ import java.util.List;
  * Layout. A panel has the weights of as many neighbouring outputs as two vectors have lanes, [input][output]: what a product loads for one
  * input is one or two vectors. Panels follow each other; the last one is filled up with zeros. In bf16 the 32 bits of a lane are two
  * weights, the lower of an output of the first vector and the upper of one of the second, so that one shift and one mask make fp32
- * of both.
+ * of both. As pairs they are two inputs of one output, the lower 16 bits the first.
  *
  * Products. Few rows take the weights as they are: each is read once, at the memory's speed, and becomes fp32 in registers. Many rows
  * go block by block, and of the inputs some at a time: weights become fp32 once for a block and stay in the first cache, while the rows' elements,
  * which some panels use one after the other, stay in the second. See K. Goto and R. van de Geijn, "Anatomy of High-Performance Matrix
- * Multiplication", ACM TOMS 34(3), 2008. Sums are kept in tiles of the thread's own until all inputs are taken.
+ * Multiplication", ACM TOMS 34(3), 2008. Pairs are used as they are, and the rows' elements become bf16 first, in memory of the thread's
+ * own. Sums are kept in tiles of the thread's own until all inputs are taken.
  */
 
 /**
@@ -29,8 +31,14 @@ public final class PanelMatrix {
     /** Panels that use the same rows one after the other. */
     private static final int TOGETHER = 8;
 
-    /** Inputs whose weights are fp32 at a time. */
+    /** Inputs that many rows take at a time, whose weights are fp32 meanwhile. */
     private static final int EXPANDED_INPUTS = 256;
+
+    /** Bytes between the rows that are made bf16: not a multiple of 4 KiB, which would all go into the same few places of a cache. */
+    private static final long NARROWED_STRIDE = EXPANDED_INPUTS * (long) Short.BYTES + 64;
+
+    /** Inputs are made bf16 in vectors of as many. */
+    private static final int NARROWED_TOGETHER = 8;
 
     /** Few rows, in groups that are multiplied together. */
     private static final int DIRECT_GROUPS = 2;
@@ -52,6 +60,10 @@ public final class PanelMatrix {
     public static final class Scratch {
         private final List<MemorySegment> tiles = new ArrayList<>();
         private final List<MemorySegment> expanded = new ArrayList<>();
+        private final List<MemorySegment> narrowed = new ArrayList<>();
+        private final Arena arena;
+        private final int fewRows;
+        private MemorySegment few = MemorySegment.NULL;
 
         public Scratch(Kernels kernels, int threads, Arena arena) {
             long width = kernels.panelWidth() * (long) Float.BYTES;
@@ -59,7 +71,22 @@ public final class PanelMatrix {
                 // One more: the last panel's columns are finished there.
                 tiles.add(arena.allocate((TOGETHER + 1) * tileBytes(kernels), 64));
                 expanded.add(arena.allocate(EXPANDED_INPUTS * width, 64));
+                narrowed.add(arena.allocate(NARROWED_STRIDE * BLOCK_GROUPS * kernels.productRows(), 64));
             }
+            this.arena = arena;
+            fewRows = DIRECT_GROUPS * kernels.productRows();
+        }
+
+        /** Makes room for few rows of a matrix in bf16, which all threads read. */
+        private void reserve(int inputs) {
+            long bytes = fewRows * narrowedStride(inputs);
+            if (few.byteSize() < bytes) {
+                few = arena.allocate(bytes, 64);
+            }
+        }
+
+        private static long narrowedStride(int inputs) {
+            return (long) inputs * Short.BYTES + 64;
         }
 
         private static long tileBytes(Kernels kernels) {
@@ -90,10 +117,23 @@ public final class PanelMatrix {
         this.inputs = inputs;
         this.panelCount = Math.ceilDiv(outputs, kernels.panelWidth());
         this.panelBytes = (long) inputs * kernels.panelWidth() * type.bytes();
+        if (type == WeightType.BF16_PAIRS) {
+            if (!takesPairs(kernels, inputs)) {
+                throw new IllegalArgumentException(
+                        "inputs: are %d for vectors of %d bytes, pairs take a multiple of %d and 64 bytes"
+                                .formatted(inputs, kernels.width().bytes(), NARROWED_TOGETHER));
+            }
+            scratch.reserve(inputs);
+        }
         if (panels.byteSize() != bytes(kernels, type, outputs, inputs)) {
             throw new IllegalArgumentException("panels: are %d bytes, a matrix [%d, %d] of %s has %d"
                     .formatted(panels.byteSize(), outputs, inputs, type, bytes(kernels, type, outputs, inputs)));
         }
+    }
+
+    /** Whether a matrix can be kept as {@link WeightType#BF16_PAIRS}, on a processor with AVX512_BF16. */
+    public static boolean takesPairs(Kernels kernels, int inputs) {
+        return kernels.width() == Width.ZMM && inputs % NARROWED_TOGETHER == 0;
     }
 
     /** Bytes of a matrix' panels. */
@@ -140,6 +180,12 @@ public final class PanelMatrix {
         int blocks = Math.ceilDiv(count, BLOCK_GROUPS * group);
         int blockRows = blocks == 1 ? count : Math.ceilDiv(Math.ceilDiv(count, blocks), group) * group;
         int columns = Math.ceilDiv(panelCount, together);
+        boolean narrows = direct && type == WeightType.BF16_PAIRS;
+        long few = scratch.few.address();
+        long fewStride = Scratch.narrowedStride(inputs);
+        if (narrows) {
+            kernels.narrowForPairs(rows.address(), rowStride, few, fewStride, count, inputs);
+        }
         int piece = direct ? Math.clamp(panelCount / (threads.size() * PIECES_PER_THREAD), 1, PIECES_PER_THREAD) : 1;
         threads.share(Math.ceilDiv(count, blockRows) * columns, piece, (member, first, end) -> {
             MemorySegment tiles = scratch.tiles.get(member);
@@ -149,7 +195,9 @@ public final class PanelMatrix {
                 int some = Math.min(blockRows, count - row);
                 int panels = Math.min(together, panelCount - panel);
                 long from = rows.address() + row * rowStride;
-                if (direct) {
+                if (narrows) {
+                    direct(few + row * fewStride, fewStride, some, panel, tiles.address());
+                } else if (direct) {
                     direct(from, rowStride, some, panel, tiles.address());
                 } else {
                     expanded(from, rowStride, some, panel, panels, tiles.address(), member);
@@ -168,7 +216,8 @@ public final class PanelMatrix {
         for (int call = 0; call < calls; call++) {
             int first = rows * call / calls;
             int some = rows * (call + 1) / calls - first;
-            kernels.product(type, from + first * rowStride, rowStride, weights, inputs, tile + first * tileRow, some);
+            kernels.product(
+                    type, from + first * rowStride, rowStride, weights, elements(inputs), tile + first * tileRow, some);
         }
         if (type == WeightType.INT8) {
             kernels.scaleColumns(tile, scalesOf(panel), rows);
@@ -178,25 +227,38 @@ public final class PanelMatrix {
     private void expanded(
             long from, long rowStride, int rows, int firstPanel, int panelsTogether, long tiles, int member) {
         long inputBytes = (long) kernels.panelWidth() * type.bytes();
+        boolean pairs = type == WeightType.BF16_PAIRS;
+        WeightType used = pairs ? type : WeightType.FP32;
+        long stride = pairs ? NARROWED_STRIDE : rowStride;
         for (int input = 0; input < inputs; input += EXPANDED_INPUTS) {
             int some = Math.min(EXPANDED_INPUTS, inputs - input);
             long elements = from + (long) input * Float.BYTES;
+            if (pairs) {
+                long narrowed = scratch.narrowed.get(member).address();
+                kernels.narrowForPairs(elements, rowStride, narrowed, stride, rows, some);
+                elements = narrowed;
+            }
             for (int i = 0; i < panelsTogether; i++) {
                 int panel = firstPanel + i;
                 long weights = panels.address() + panel * panelBytes + input * inputBytes;
-                if (type != WeightType.FP32) {
+                if (type != used) {
                     long place = scratch.expanded.get(member).address();
                     kernels.expand(type, weights, place, some, type == WeightType.INT8 ? scalesOf(panel) : 0);
                     weights = place;
                 }
                 long tile = tiles + i * Scratch.tileBytes(kernels);
                 if (input == 0) {
-                    kernels.product(WeightType.FP32, elements, rowStride, weights, some, tile, rows);
+                    kernels.product(used, elements, stride, weights, elements(some), tile, rows);
                 } else {
-                    kernels.addProduct(elements, rowStride, weights, some, tile, rows);
+                    kernels.addProduct(used, elements, stride, weights, elements(some), tile, rows);
                 }
             }
         }
+    }
+
+    /** Of a row, as the product's code counts them. */
+    private int elements(int inputs) {
+        return type == WeightType.BF16_PAIRS ? inputs / 2 : inputs;
     }
 
     private long scalesOf(int panel) {

@@ -33,7 +33,8 @@ import java.util.List;
  * multiplications: their sums are kept several times, for neighbouring k, and added up in the end.
  *
  * <p>Function: {@code (a, row stride, panel, k count, tile, rows)}, of elements of fp32. Strides are in bytes; that of k is part of the
- * code, where several k are taken in a row, so that few instructions are spent on addresses.
+ * code, where several k are taken in a row, so that few instructions are spent on addresses. With {@link WeightType#BF16_PAIRS} an
+ * element is two inputs in bf16, and so is a lane of the weights.
  */
 final class ProductCode {
     /** Vectors of a panel's width. */
@@ -66,6 +67,7 @@ final class ProductCode {
     private final WeightType type;
     private final int kStride;
     private final boolean adds;
+    private final Binary multiplication;
     private final int weights;
     private final int element;
     private final int upperHalf;
@@ -75,6 +77,7 @@ final class ProductCode {
         this.type = type;
         this.kStride = kStride;
         this.adds = adds;
+        this.multiplication = type == WeightType.BF16_PAIRS ? Binary.DOT_BF16 : Binary.FMA;
         this.weights = VECTORS * mostRows(width);
         this.element = weights + VECTORS;
         this.upperHalf = element + 1;
@@ -175,7 +178,7 @@ final class ProductCode {
 
     /** As many k of all rows. */
     private void steps(int rows, int pointers, int sets, int count) {
-        int rowBytes = VECTORS * code.width().lanes() * type.bytes();
+        int rowBytes = VECTORS * code.width().lanes() * laneBytes();
         for (int k = 0; k < count; k++) {
             loadWeights(k * rowBytes);
             int line = Math.ceilDiv(k * rowBytes, CACHE_LINE) * CACHE_LINE;
@@ -192,7 +195,7 @@ final class ProductCode {
                         index == 0 ? at(pointer, offset) : at(pointer, ROW_STRIDE, index, offset));
                 for (int vector = 0; vector < VECTORS; vector++) {
                     int sum = (k % sets * rows + row) * VECTORS + vector;
-                    code.op(Binary.FMA, sum, element, weights + vector);
+                    code.op(multiplication, sum, element, weights + vector);
                 }
             }
         }
@@ -202,10 +205,14 @@ final class ProductCode {
         code.add(WEIGHTS, count * rowBytes);
     }
 
+    private int laneBytes() {
+        return type == WeightType.BF16_PAIRS ? 2 * type.bytes() : type.bytes();
+    }
+
     private void loadWeights(int offset) {
         int vector = code.width().bytes();
         switch (type) {
-            case FP32 -> {
+            case FP32, BF16_PAIRS -> {
                 code.load(weights, at(WEIGHTS, offset));
                 code.load(weights + 1, at(WEIGHTS, offset + vector));
             }

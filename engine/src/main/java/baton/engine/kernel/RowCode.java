@@ -64,7 +64,7 @@ final class RowCode {
         RowCode row = new RowCode(width);
         Assembler code = row.code;
         switch (type) {
-            case FP32 -> throw new IllegalArgumentException("panels of fp32 are used as they are");
+            case FP32, BF16_PAIRS -> throw new IllegalArgumentException("panels of " + type + " are used as they are");
             case BF16 -> {
                 code.move(RAX, Constants.address(Constants.UPPER_HALF));
                 code.load(2, at(RAX, 0));
@@ -141,6 +141,31 @@ final class RowCode {
         code.add(RAX, vectors * row.vector);
         code.add(R10, narrowed(width) * Short.BYTES);
         code.subtract(R11, narrowed(width));
+        code.jump(Condition.NOT_EQUAL, loop);
+        code.add(RDI, RSI);
+        code.add(RDX, RCX);
+        code.subtract(R8, 1);
+        code.jump(Condition.NOT_EQUAL, rows);
+        return row.end();
+    }
+
+    /** As {@link #narrow}, by AVX512_BF16's own instruction; a multiple of two vectors. */
+    static byte[] narrowPairs() {
+        RowCode row = new RowCode(Width.ZMM);
+        Assembler code = row.code;
+        Label rows = code.label();
+        code.bind(rows);
+        code.move(RAX, RDI);
+        code.move(R10, RDX);
+        code.move(R11, R9);
+        Label loop = code.label();
+        code.bind(loop);
+        code.load(0, at(RAX, row.vector));
+        code.op(Binary.NARROW_PAIR, 0, 0, at(RAX, 0));
+        code.store(at(R10, 0), 0);
+        code.add(RAX, 2 * row.vector);
+        code.add(R10, row.vector);
+        code.subtract(R11, 2 * code.width().lanes());
         code.jump(Condition.NOT_EQUAL, loop);
         code.add(RDI, RSI);
         code.add(RDX, RCX);

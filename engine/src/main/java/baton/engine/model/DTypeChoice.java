@@ -28,7 +28,7 @@ public record DTypeChoice(DType dtype, String reason) {
 
     static DTypeChoice ofBf16(Kind kernels) {
         return switch (kernels) {
-            case AMX, AVX512, AVX2 -> new DTypeChoice(DType.BF16, "the checkpoint's");
+            case AMX, AVX512_BF16, AVX512, AVX2 -> new DTypeChoice(DType.BF16, "the checkpoint's");
             case LIBTORCH ->
                 new DTypeChoice(
                         DType.F32, "LibTorch's operators are slow in the checkpoint's bfloat16 on this processor");

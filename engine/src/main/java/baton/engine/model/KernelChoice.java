@@ -1,7 +1,9 @@
 package baton.engine.model;
 
+import baton.engine.kernel.Bf16Rate;
 import baton.engine.kernel.Kernels;
 import baton.engine.kernel.ThreadTeam;
+import baton.engine.kernel.WeightType;
 import baton.engine.model.Weights.Owned;
 import baton.kv.ConfigException;
 import baton.kv.DType;
@@ -13,11 +15,12 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
+import java.util.function.DoubleSupplier;
 
 /**
  * Which kernels a model is computed with on a processor, and why. In the order of preference: oneDNN's products in bf16 and 8 bits on a
- * matrix unit (AMX), which nothing else comes near; machine code for AVX-512, then for AVX2; LibTorch's operators, which are right
- * everywhere.
+ * matrix unit (AMX), which nothing else comes near; machine code for AVX-512 with its products of bf16, where they are fast, then for
+ * AVX-512 alone, then for AVX2; LibTorch's operators, which are right everywhere.
  *
  * @param kind which
  * @param reasons one line each: what was taken, and what was not and why
@@ -33,6 +36,9 @@ public record KernelChoice(Kind kind, List<String> reasons) {
 
     private static final String ATEN_CAP = "ATEN_CPU_CAPABILITY";
 
+    /** Products of bf16 in the time of one of fp32; each of them multiplies twice as many numbers. */
+    private static final double FAST_BF16 = 0.75;
+
     public KernelChoice {
         reasons = List.copyOf(reasons);
     }
@@ -40,6 +46,7 @@ public record KernelChoice(Kind kind, List<String> reasons) {
     /** Kernels that there are. */
     public enum Kind {
         AMX,
+        AVX512_BF16,
         AVX512,
         AVX2,
         LIBTORCH;
@@ -59,15 +66,18 @@ public record KernelChoice(Kind kind, List<String> reasons) {
                 Processor.current(),
                 System.getenv(),
                 Optional.ofNullable(System.getProperty(PROPERTY)),
+                Bf16Rate::here,
                 model,
                 dtype,
                 quantization);
     }
 
+    /** @param bf16Rate see {@link Bf16Rate}; asked for on processors only that have such products */
     static KernelChoice choose(
             Processor processor,
             Map<String, String> environment,
             Optional<String> property,
+            DoubleSupplier bf16Rate,
             ModelConfig model,
             DType dtype,
             Quantization quantization) {
@@ -82,6 +92,9 @@ public record KernelChoice(Kind kind, List<String> reasons) {
                 continue;
             }
             Optional<String> why = refusal(kind, processor, environment, model, dtype, quantization);
+            if (why.isEmpty() && !wanted && kind == Kind.AVX512_BF16) {
+                why = slowness(bf16Rate.getAsDouble());
+            }
             if (why.isEmpty()) {
                 List<String> reasons = new ArrayList<>();
                 reasons.add(describe(kind, dtype, quantization) + (wanted ? ", as " + field + " says" : ""));
@@ -94,7 +107,7 @@ public record KernelChoice(Kind kind, List<String> reasons) {
             refused.add("not %s: %s".formatted(kind.label(), why.get()));
         }
         if (!forced.equals("auto")) {
-            throw ConfigException.unsupported(field, forced, "auto, amx, avx512, avx2, libtorch");
+            throw ConfigException.unsupported(field, forced, "auto, amx, avx512_bf16, avx512, avx2, libtorch");
         }
         throw new ConfigException(
                 "quantization", "is 'int8', which nothing here computes: " + String.join("; ", refused));
@@ -104,6 +117,8 @@ public record KernelChoice(Kind kind, List<String> reasons) {
         String weights = quantization == Quantization.INT8 ? "8-bit weights" : dtype.torchName() + " weights";
         return switch (kind) {
             case AMX -> "amx: oneDNN's products of %s on the matrix unit, LibTorch's attention".formatted(weights);
+            case AVX512_BF16 ->
+                "avx512_bf16: machine code, %s, multiplied by rows in bfloat16, summed in float32".formatted(weights);
             case AVX512 -> "avx512: machine code, %s, computed in float32".formatted(weights);
             case AVX2 -> "avx2: machine code, %s, computed in float32".formatted(weights);
             case LIBTORCH -> "libtorch: LibTorch's operators, %s".formatted(weights);
@@ -132,17 +147,19 @@ public record KernelChoice(Kind kind, List<String> reasons) {
                 }
                 yield cap.filter(text -> !text.contains("AMX")).map(text -> ONEDNN_CAP + "=" + text);
             }
-            case AVX512 -> {
-                if (!processor.has("avx512f", "avx2", "fma")) {
-                    yield Optional.of("the processor has no AVX-512");
+            case AVX512_BF16 -> {
+                if (dtype != DType.BF16 || quantization == Quantization.INT8) {
+                    yield Optional.of("it multiplies bfloat16, the weights are in "
+                            + (quantization == Quantization.INT8 ? "8 bits" : dtype.torchName()));
                 }
-                if ("avx2".equals(environment.get(ATEN_CAP))) {
-                    yield Optional.of(ATEN_CAP + "=avx2");
+                if (!processor.has("avx512_bf16")) {
+                    yield Optional.of("the processor has no AVX512_BF16");
                 }
-                yield cap.filter(text -> !text.startsWith("AVX512") && !text.startsWith("AVX10"))
+                yield cap.filter(text -> text.equals("AVX512_CORE") || text.equals("AVX512_CORE_VNNI"))
                         .map(text -> ONEDNN_CAP + "=" + text)
-                        .or(() -> shape(Width.ZMM, model));
+                        .or(() -> avx512(processor, environment, cap, model));
             }
+            case AVX512 -> avx512(processor, environment, cap, model);
             case AVX2 -> {
                 if (!processor.has("avx2", "fma")) {
                     yield Optional.of("the processor has no AVX2 with FMA");
@@ -156,6 +173,27 @@ public record KernelChoice(Kind kind, List<String> reasons) {
                         ? Optional.of("LibTorch multiplies 8-bit integers by its reference loops here")
                         : Optional.empty();
         };
+    }
+
+    private static Optional<String> avx512(
+            Processor processor, Map<String, String> environment, Optional<String> cap, ModelConfig model) {
+        if (!processor.has("avx512f", "avx2", "fma")) {
+            return Optional.of("the processor has no AVX-512");
+        }
+        if ("avx2".equals(environment.get(ATEN_CAP))) {
+            return Optional.of(ATEN_CAP + "=avx2");
+        }
+        return cap.filter(text -> !text.startsWith("AVX512") && !text.startsWith("AVX10"))
+                .map(text -> ONEDNN_CAP + "=" + text)
+                .or(() -> shape(Width.ZMM, model));
+    }
+
+    private static Optional<String> slowness(double bf16Rate) {
+        return bf16Rate >= FAST_BF16
+                ? Optional.empty()
+                : Optional.of(
+                        "the processor does %.2f products of bfloat16 in the time of one of float32, from %.2f on it pays"
+                                .formatted(bf16Rate, FAST_BF16));
     }
 
     private static Optional<String> shape(Width width, ModelConfig model) {
@@ -175,13 +213,21 @@ public record KernelChoice(Kind kind, List<String> reasons) {
     ModelKernels make(DType dtype, Quantization quantization, int threads, Arena arena, Owned owned) {
         return switch (kind) {
             case AMX, LIBTORCH -> new TorchKernels(dtype, quantization, new Team(threads, arena), arena, owned);
-            case AVX512 -> panels(Width.ZMM, dtype, quantization, threads, arena, owned);
-            case AVX2 -> panels(Width.YMM, dtype, quantization, threads, arena, owned);
+            case AVX512_BF16 -> panels(Width.ZMM, dtype, WeightType.BF16_PAIRS, threads, arena, owned);
+            case AVX512 -> panels(Width.ZMM, dtype, weights(dtype, quantization), threads, arena, owned);
+            case AVX2 -> panels(Width.YMM, dtype, weights(dtype, quantization), threads, arena, owned);
+        };
+    }
+
+    private static WeightType weights(DType dtype, Quantization quantization) {
+        return switch (quantization) {
+            case INT8 -> WeightType.INT8;
+            case NONE -> dtype == DType.F32 ? WeightType.FP32 : WeightType.BF16;
         };
     }
 
     private static ModelKernels panels(
-            Width width, DType dtype, Quantization quantization, int threads, Arena arena, Owned owned) {
-        return new PanelKernels(Kernels.of(width), dtype, quantization, new ThreadTeam(threads), arena, owned);
+            Width width, DType dtype, WeightType weights, int threads, Arena arena, Owned owned) {
+        return new PanelKernels(Kernels.of(width), dtype, weights, new ThreadTeam(threads), arena, owned);
     }
 }

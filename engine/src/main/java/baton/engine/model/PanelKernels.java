@@ -39,14 +39,14 @@ final class PanelKernels implements ModelKernels {
     private final PanelMatrix.Scratch scratch;
     private final RowKernels rowKernels;
 
-    /** @param dtype of weights that are not quantised */
-    PanelKernels(Kernels kernels, DType dtype, Quantization quantization, ThreadTeam team, Arena arena, Owned owned) {
+    /**
+     * @param dtype of weights that are not quantised
+     * @param weightType how weights are kept; in pairs only where a matrix can be
+     */
+    PanelKernels(Kernels kernels, DType dtype, WeightType weightType, ThreadTeam team, Arena arena, Owned owned) {
         this.kernels = kernels;
         this.dtype = dtype;
-        this.weightType = switch (quantization) {
-            case INT8 -> WeightType.INT8;
-            case NONE -> dtype == DType.F32 ? WeightType.FP32 : WeightType.BF16;
-        };
+        this.weightType = weightType;
         this.team = team;
         this.arena = arena;
         this.owned = owned;
@@ -81,6 +81,9 @@ final class PanelKernels implements ModelKernels {
         long count = Math.ceilDiv(rows, width);
         int outputs = Math.toIntExact(rows);
         int inputs = Math.toIntExact(columns);
+        WeightType weightType = this.weightType == WeightType.BF16_PAIRS && !PanelMatrix.takesPairs(kernels, inputs)
+                ? WeightType.BF16
+                : this.weightType;
         MemorySegment panels =
                 Pages.allocate(arena, PanelMatrix.bytes(kernels, weightType, outputs, inputs), "weights");
         owned.count(panels.byteSize());
@@ -99,6 +102,9 @@ final class PanelKernels implements ModelKernels {
                 case BF16 ->
                     LibTorch.over(panels, type, count, columns, width / 2, 2)
                             .copy_(matrix.view(count, 2, width / 2, columns).permute(0, 3, 2, 1));
+                case BF16_PAIRS ->
+                    LibTorch.over(panels, type, count, columns / 2, width, 2)
+                            .copy_(matrix.view(count, width, columns / 2, 2).transpose(1, 2));
                 case INT8 -> {
                     Tensor quantized = LibTorch.empty(ScalarType.Char, count * width, columns);
                     Int8.quantize(matrix, quantized, LibTorch.over(scales, ScalarType.Float, count * width));

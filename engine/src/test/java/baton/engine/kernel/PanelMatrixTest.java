@@ -13,6 +13,7 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.Random;
+import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
@@ -29,10 +30,11 @@ class PanelMatrixTest {
     @ParameterizedTest(name = "{0}, {1}, {2} outputs, {3} inputs")
     @CsvSource({
         "YMM, FP32, 70, 301", "YMM, BF16, 70, 301", "YMM, INT8, 70, 301", "YMM, BF16, 16, 5",
-        "ZMM, FP32, 70, 301", "ZMM, BF16, 70, 301", "ZMM, INT8, 70, 301", "ZMM, BF16, 672, 7"
+        "ZMM, FP32, 70, 301", "ZMM, BF16, 70, 301", "ZMM, INT8, 70, 301", "ZMM, BF16, 672, 7",
+        "ZMM, BF16_PAIRS, 70, 304", "ZMM, BF16_PAIRS, 70, 264", "ZMM, BF16_PAIRS, 672, 8", "ZMM, BF16_PAIRS, 70, 544"
     })
     void productsEqualThoseInFp64(Width width, WeightType type, int outputs, int inputs) {
-        Kernels kernels = TestKernels.kernels(width);
+        Kernels kernels = TestKernels.kernels(width, type);
         Random random = new Random(SEED);
         try (Arena arena = Arena.ofShared()) {
             Weights weights = new Weights(kernels, type, outputs, inputs, random, arena);
@@ -47,7 +49,7 @@ class PanelMatrixTest {
                     inputs);
             for (int rows : ROWS) {
                 float[] a = numbers(random, rows * (inputs + GAP));
-                double[] products = weights.products(a, rows);
+                double[] products = weights.products(type == WeightType.BF16_PAIRS ? rounded(a) : a, rows);
                 for (Operation operation : Operation.values()) {
                     float[] before = numbers(random, rows * (outputs + GAP));
                     MemorySegment out = floats(arena, before);
@@ -90,6 +92,33 @@ class PanelMatrixTest {
                     .isInstanceOf(IllegalArgumentException.class)
                     .hasMessageContaining("panels: are 64 bytes, a matrix [10, 20] of BF16 has");
         }
+    }
+
+    @Test
+    void pairsOfAnOddNumberOfInputsAreRefused() {
+        Kernels kernels = TestKernels.kernels(Width.ZMM);
+        try (Arena arena = Arena.ofConfined()) {
+            PanelMatrix.Scratch scratch = new PanelMatrix.Scratch(kernels, 1, arena);
+            assertThatThrownBy(() -> new PanelMatrix(
+                            kernels,
+                            TWO_THREADS,
+                            scratch,
+                            WeightType.BF16_PAIRS,
+                            arena.allocate(PanelMatrix.bytes(kernels, WeightType.BF16_PAIRS, 32, 7)),
+                            MemorySegment.NULL,
+                            32,
+                            7))
+                    .isInstanceOf(IllegalArgumentException.class)
+                    .hasMessageContaining("inputs: are 7");
+        }
+    }
+
+    private static float[] rounded(float[] a) {
+        float[] rounded = new float[a.length];
+        for (int i = 0; i < a.length; i++) {
+            rounded[i] = TestKernels.bf16(a[i]);
+        }
+        return rounded;
     }
 
     private enum Operation {
@@ -149,6 +178,14 @@ class PanelMatrixTest {
                             int lanes = width / 2;
                             long place = row + 2L * (column % lanes) + column / lanes;
                             panels.setAtIndex(ValueLayout.JAVA_SHORT, place, TestKernels.bf16Bits(value));
+                            yield TestKernels.bf16(value);
+                        }
+                        case BF16_PAIRS -> {
+                            long pair = ((long) (output / width) * inputs + input / 2 * 2L) * width;
+                            panels.setAtIndex(
+                                    ValueLayout.JAVA_SHORT,
+                                    pair + 2L * column + input % 2,
+                                    TestKernels.bf16Bits(value));
                             yield TestKernels.bf16(value);
                         }
                         case INT8 -> {

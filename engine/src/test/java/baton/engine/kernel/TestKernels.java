@@ -24,6 +24,13 @@ final class TestKernels {
         return Kernels.of(width);
     }
 
+    static Kernels kernels(Width width, WeightType type) {
+        assumeTrue(
+                type != WeightType.BF16_PAIRS || Processor.current().has("avx512_bf16"),
+                "skipped: the processor lacks avx512_bf16");
+        return kernels(width);
+    }
+
     /** Two plain threads, each with every other piece. */
     static final ParallelFor TWO_THREADS = new ParallelFor() {
         @Override

@@ -22,6 +22,7 @@ import org.junit.jupiter.params.provider.CsvSource;
 class KernelChoiceTest {
     private static final Processor WITH_AMX = processor("avx2", "fma", "avx512f", "amx_tile", "amx_bf16", "amx_int8");
     private static final Processor WITH_AVX512 = processor("avx2", "fma", "avx512f");
+    private static final Processor WITH_AVX512_BF16 = processor("avx2", "fma", "avx512f", "avx512_bf16");
     private static final Processor WITH_AVX2 = processor("avx2", "fma");
     private static final Processor OTHER = new Processor(Platform.of("Mac OS X", "aarch64"), "M4", Set.of());
 
@@ -44,7 +45,18 @@ class KernelChoiceTest {
     private static KernelChoice choose(
             Processor processor, Map<String, String> environment, DType dtype, Quantization quantization)
             throws IOException {
-        return KernelChoice.choose(processor, environment, Optional.empty(), model(), dtype, quantization);
+        return choose(processor, environment, 1, dtype, quantization);
+    }
+
+    private static KernelChoice choose(
+            Processor processor,
+            Map<String, String> environment,
+            double bf16Rate,
+            DType dtype,
+            Quantization quantization)
+            throws IOException {
+        return KernelChoice.choose(
+                processor, environment, Optional.empty(), () -> bf16Rate, model(), dtype, quantization);
     }
 
     @Test
@@ -65,10 +77,41 @@ class KernelChoiceTest {
         assertThat(avx512.reasons())
                 .containsExactly(
                         "avx512: machine code, bfloat16 weights, computed in float32",
-                        "not amx: the processor has no AMX");
+                        "not amx: the processor has no AMX",
+                        "not avx512_bf16: the processor has no AVX512_BF16");
         assertThat(choose(WITH_AVX2, Map.of(), DType.BF16, Quantization.INT8).kind())
                 .isEqualTo(Kind.AVX2);
         assertThat(choose(OTHER, Map.of(), DType.F32, Quantization.NONE).kind()).isEqualTo(Kind.LIBTORCH);
+    }
+
+    @Test
+    void productsOfBf16AreTakenWhereTheyAreFast() throws IOException {
+        assertThat(choose(WITH_AVX512_BF16, Map.of(), 1, DType.BF16, Quantization.NONE)
+                        .kind())
+                .isEqualTo(Kind.AVX512_BF16);
+        KernelChoice slow = choose(WITH_AVX512_BF16, Map.of(), 0.5, DType.BF16, Quantization.NONE);
+        assertThat(slow.kind()).isEqualTo(Kind.AVX512);
+        assertThat(slow.reasons())
+                .contains(
+                        "not avx512_bf16: the processor does 0.50 products of bfloat16 in the time of one of float32, from"
+                                + " 0.75 on it pays");
+        assertThat(choose(WITH_AVX512_BF16, Map.of("BATON_KERNELS", "avx512_bf16"), 0.5, DType.BF16, Quantization.NONE)
+                        .kind())
+                .isEqualTo(Kind.AVX512_BF16);
+        assertThat(choose(WITH_AVX512_BF16, Map.of(), 1, DType.F32, Quantization.NONE)
+                        .kind())
+                .isEqualTo(Kind.AVX512);
+        assertThat(choose(WITH_AVX512_BF16, Map.of(), 1, DType.BF16, Quantization.INT8)
+                        .kind())
+                .isEqualTo(Kind.AVX512);
+        assertThat(choose(
+                                WITH_AVX512_BF16,
+                                Map.of("ONEDNN_MAX_CPU_ISA", "AVX512_CORE"),
+                                1,
+                                DType.BF16,
+                                Quantization.NONE)
+                        .kind())
+                .isEqualTo(Kind.AVX512);
     }
 
     @ParameterizedTest(name = "{0}={1}")
@@ -103,10 +146,10 @@ class KernelChoiceTest {
                 .hasMessageContaining("BATON_KERNELS")
                 .hasMessageContaining("is 'avx512', but the processor has no AVX-512");
         assertThatThrownBy(() -> KernelChoice.choose(
-                        WITH_AVX2, Map.of(), Optional.of("fast"), model(), DType.BF16, Quantization.NONE))
+                        WITH_AVX2, Map.of(), Optional.of("fast"), () -> 1, model(), DType.BF16, Quantization.NONE))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageContaining("baton.kernels")
-                .hasMessageContaining("auto, amx, avx512, avx2, libtorch");
+                .hasMessageContaining("auto, amx, avx512_bf16, avx512, avx2, libtorch");
     }
 
     @Test
