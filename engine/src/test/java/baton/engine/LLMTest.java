@@ -3,6 +3,7 @@ package baton.engine;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import static org.assertj.core.api.Assertions.within;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import baton.engine.GenerationEvent.Finished;
 import baton.engine.GenerationEvent.Output;
@@ -10,6 +11,7 @@ import baton.engine.model.ResidentMemory;
 import baton.engine.sampling.TokenLogprobs;
 import baton.kv.ConfigException;
 import baton.kv.DType;
+import baton.memory.Processor;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -95,6 +97,33 @@ class LLMTest {
             assertThat(texts(together.get(1))).isEqualTo(alone);
             assertThat(texts(together.get(2))).isEqualTo(alone);
             assertThat(alone).doesNotHaveDuplicates();
+        }
+    }
+
+    /** In bf16 at a high temperature the least difference of a logit would choose another token sooner or later. */
+    @Test
+    void seededAnswersAreTheSameColdAndCached() {
+        assumeTrue(
+                Processor.current().has("avx2", "fma") && !Processor.current().has("amx_tile"),
+                "skipped: LibTorch's operators, which compute bf16 here, round by the size of the batch");
+        List<int[]> prompts =
+                IntStream.range(0, 10).mapToObj(i -> prompt(i, 60 + 15 * i)).toList();
+        SamplingParams sampling = SamplingParams.builder()
+                .seed(5)
+                .temperature(2)
+                .maxTokens(30)
+                .ignoreEos(true)
+                .build();
+        try (LLM llm = llm(config -> config.dtype(DType.BF16))) {
+            List<RequestOutput> cold = llm.generateTokens(prompts, sampling);
+            for (int i = 0; i < prompts.size(); i++) {
+                RequestOutput cached =
+                        llm.generateTokens(List.of(prompts.get(i)), sampling).getFirst();
+                assertThat(cached.cachedTokens()).isPositive();
+                assertThat(cached.tokens())
+                        .as("prompt %d", i)
+                        .isEqualTo(cold.get(i).tokens());
+            }
         }
     }
 

@@ -43,7 +43,7 @@ public final class Kernels {
             products.put(type, product(width, type, Float.BYTES, false));
             switch (type) {
                 case FP32, BF16_PAIRS -> productsAdded.put(type, product(width, type, Float.BYTES, true));
-                case BF16, INT8 -> expansions.put(type, function(RowCode.expand(width, type), 4));
+                case BF16, INT8 -> expansions.put(type, function(RowCode.expand(width, type), 3));
             }
         }
         for (Finish finish : Finish.values()) {
@@ -160,9 +160,9 @@ public final class Kernels {
         }
     }
 
-    void expand(WeightType type, long panel, long to, long k, long scales) {
+    void expand(WeightType type, long panel, long to, long k) {
         try {
-            get(expansions, type).invokeExact(panel, to, k, scales);
+            get(expansions, type).invokeExact(panel, to, k);
         } catch (Throwable e) {
             throw failed(e);
         }

@@ -18,6 +18,9 @@ import java.util.List;
  *
  * Sequences with few rows convert keys and values while they use them, run by run in a buffer of the thread's that stays in its caches. Longer
  * chunks have many panels that use the same keys and values, which are converted once, as many heads at a time as a buffer has room for.
+ *
+ * Positions are taken in runs that begin at multiples of RUN, and those that a query does not attend to change no bit of its sums: what a
+ * row attends to does not depend on the rows beside it, nor on what was cached when it came.
  */
 
 /**
@@ -174,7 +177,7 @@ public final class PagedAttention {
     private void attendMany(
             int layer, Span span, int window, MemorySegment queries, MemorySegment attended, long stride) {
         int blockSize = layout.blockSize();
-        int firstBlock = Math.max(0, span.position + 1 - window) / blockSize;
+        int firstBlock = firstRun(span.position, window) / blockSize;
         int blocks = Math.ceilDiv(span.end(), blockSize) - firstBlock;
         long headBytes = (long) blocks * blockSize * entryFloats();
         int together = Math.clamp(SHARED_BYTES / headBytes, 1, kvHeads);
@@ -211,6 +214,11 @@ public final class PagedAttention {
                 }
             });
         }
+    }
+
+    /** Where the first run begins for a row at this position. */
+    private static int firstRun(int position, int window) {
+        return Math.max(0, position + 1 - window) / RUN * RUN;
     }
 
     private MemorySegment shared(long bytes) {
@@ -283,7 +291,7 @@ public final class PagedAttention {
             }
             scratch.sums.fill((byte) 0);
             int end = span.position + row + count;
-            int first = Math.max(0, span.position + row + 1 - window);
+            int first = firstRun(span.position + row, window);
             if (entries.byteSize() > 0) {
                 for (int at = first; at < end; at += RUN) {
                     int positions = Math.min(RUN, end - at);

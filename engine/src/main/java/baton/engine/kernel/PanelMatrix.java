@@ -17,7 +17,7 @@ import java.util.List;
  * go block by block, and of the inputs some at a time: weights become fp32 once for a block and stay in the first cache, while the rows' elements,
  * which some panels use one after the other, stay in the second. See K. Goto and R. van de Geijn, "Anatomy of High-Performance Matrix
  * Multiplication", ACM TOMS 34(3), 2008. Pairs are used as they are, and the rows' elements become bf16 first, in memory of the thread's
- * own. Sums are kept in tiles of the thread's own until all inputs are taken.
+ * own. Sums are kept in tiles of the thread's own until all inputs are taken. Few rows or many, a row's sums are the same bits.
  */
 
 /**
@@ -203,6 +203,10 @@ public final class PanelMatrix {
                     expanded(from, rowStride, some, panel, panels, tiles.address(), member);
                 }
                 for (int i = 0; i < panels; i++) {
+                    if (type == WeightType.INT8) {
+                        long tile = tiles.address() + i * Scratch.tileBytes(kernels);
+                        kernels.scaleColumns(tile, scalesOf(panel + i), some);
+                    }
                     finish(finish, panel + i, tiles, i, some, out, row * outStride, outStride);
                 }
             }
@@ -218,9 +222,6 @@ public final class PanelMatrix {
             int some = rows * (call + 1) / calls - first;
             kernels.product(
                     type, from + first * rowStride, rowStride, weights, elements(inputs), tile + first * tileRow, some);
-        }
-        if (type == WeightType.INT8) {
-            kernels.scaleColumns(tile, scalesOf(panel), rows);
         }
     }
 
@@ -243,7 +244,7 @@ public final class PanelMatrix {
                 long weights = panels.address() + panel * panelBytes + input * inputBytes;
                 if (type != used) {
                     long place = scratch.expanded.get(member).address();
-                    kernels.expand(type, weights, place, some, type == WeightType.INT8 ? scalesOf(panel) : 0);
+                    kernels.expand(type, weights, place, some);
                     weights = place;
                 }
                 long tile = tiles + i * Scratch.tileBytes(kernels);

@@ -19,7 +19,6 @@ import baton.memory.Assembler;
 import baton.memory.Assembler.Binary;
 import baton.memory.Assembler.Condition;
 import baton.memory.Assembler.Label;
-import baton.memory.Assembler.Mem;
 import baton.memory.Assembler.Reg;
 import baton.memory.Assembler.Unary;
 import baton.memory.Assembler.Width;
@@ -29,8 +28,8 @@ import java.util.List;
  * The product of rows with a panel of weights: {@code tile[r][n] = sum over k of a[r][k] * panel[k][n]}.
  *
  * <p>A panel is two vectors wide. As many rows are taken together as their sums fit into registers, so that each vector of weights is
- * loaded once for all of them and each element of the rows once for both vectors. Few rows have too few sums for the latency of
- * multiplications: their sums are kept several times, for neighbouring k, and added up in the end.
+ * loaded once for all of them and each element of the rows once for both vectors. The products of a sum are added in the order of k, one
+ * after the other, also where k comes in parts whose sums are kept in the tile: so a row's result does not depend on the rows beside it.
  *
  * <p>Function: {@code (a, row stride, panel, k count, tile, rows)}, of elements of fp32. Strides are in bytes; that of k is part of the
  * code, where several k are taken in a row, so that few instructions are spent on addresses. With {@link WeightType#BF16_PAIRS} an
@@ -91,7 +90,7 @@ final class ProductCode {
 
     /**
      * @param kStride bytes from an element of a row to the next one
-     * @param adds whether the product is added to the tile
+     * @param adds whether sums go on from those in the tile
      */
     static byte[] of(Width width, WeightType type, int kStride, boolean adds) {
         return new ProductCode(width, type, kStride, adds).function();
@@ -140,9 +139,12 @@ final class ProductCode {
             code.address(POINTERS.get(i), at(POINTERS.get(i), ROW_STRIDE, 2, 0));
         }
         code.move(WEIGHTS, PANEL);
-        int sets = rows == 1 ? 4 : rows <= 3 ? 2 : 1;
-        for (int i = 0; i < rows * VECTORS * sets; i++) {
-            code.clear(i);
+        for (int i = 0; i < rows * VECTORS; i++) {
+            if (adds) {
+                code.load(i, at(TILE, i * code.width().bytes()));
+            } else {
+                code.clear(i);
+            }
         }
         code.move(K_LEFT, K_COUNT);
         Label some = code.label();
@@ -151,7 +153,7 @@ final class ProductCode {
         code.bind(loop);
         code.subtract(K_LEFT, UNROLLED);
         code.jump(Condition.LESS, some);
-        steps(rows, pointers, sets, UNROLLED);
+        steps(rows, pointers, UNROLLED);
         code.jump(loop);
         code.bind(some);
         code.add(K_LEFT, UNROLLED);
@@ -159,25 +161,16 @@ final class ProductCode {
         code.bind(single);
         code.subtract(K_LEFT, 1);
         code.jump(Condition.LESS, end);
-        steps(rows, pointers, sets, 1);
+        steps(rows, pointers, 1);
         code.jump(single);
         code.bind(end);
-        for (int set = 1; set < sets; set++) {
-            for (int i = 0; i < rows * VECTORS; i++) {
-                code.op(Binary.ADD, i, i, set * rows * VECTORS + i);
-            }
-        }
         for (int i = 0; i < rows * VECTORS; i++) {
-            Mem place = at(TILE, i * code.width().bytes());
-            if (adds) {
-                code.op(Binary.ADD, i, i, place);
-            }
-            code.store(place, i);
+            code.store(at(TILE, i * code.width().bytes()), i);
         }
     }
 
     /** As many k of all rows. */
-    private void steps(int rows, int pointers, int sets, int count) {
+    private void steps(int rows, int pointers, int count) {
         int rowBytes = VECTORS * code.width().lanes() * laneBytes();
         for (int k = 0; k < count; k++) {
             loadWeights(k * rowBytes);
@@ -194,7 +187,7 @@ final class ProductCode {
                         element,
                         index == 0 ? at(pointer, offset) : at(pointer, ROW_STRIDE, index, offset));
                 for (int vector = 0; vector < VECTORS; vector++) {
-                    int sum = (k % sets * rows + row) * VECTORS + vector;
+                    int sum = row * VECTORS + vector;
                     code.op(multiplication, sum, element, weights + vector);
                 }
             }

@@ -56,10 +56,7 @@ final class RowCode {
         return row.end();
     }
 
-    /**
-     * {@code (panel, to, k count, scales)}: a panel of weights as fp32, of each k two vectors. Scales, of the panel's outputs, are of
-     * weights of 8 bits.
-     */
+    /** {@code (panel, to, k count)}: a panel of weights as fp32, of each k two vectors; those of 8 bits without their scales. */
     static byte[] expand(Width width, WeightType type) {
         RowCode row = new RowCode(width);
         Assembler code = row.code;
@@ -69,10 +66,7 @@ final class RowCode {
                 code.move(RAX, Constants.address(Constants.UPPER_HALF));
                 code.load(2, at(RAX, 0));
             }
-            case INT8 -> {
-                code.load(2, at(RCX, 0));
-                code.load(3, at(RCX, row.vector));
-            }
+            case INT8 -> {}
         }
         Label loop = code.label();
         code.bind(loop);
@@ -85,7 +79,6 @@ final class RowCode {
             for (int i = 0; i < ProductCode.VECTORS; i++) {
                 code.op(Unary.BYTES_TO_INTS, i, at(RDI, i * width.lanes()));
                 code.op(Unary.TO_FLOATS, i, i);
-                code.op(Binary.MUL, i, i, 2 + i);
             }
             code.add(RDI, ProductCode.VECTORS * width.lanes());
         }

@@ -75,7 +75,29 @@ class PagedAttentionTest {
                     }
                 }
             }
+            assertRowsAloneAreTheSame(attention, spans, window, floats(arena, queries), attended, stride);
             attention.close();
+        }
+    }
+
+    private static void assertRowsAloneAreTheSame(
+            PagedAttention attention,
+            List<Span> spans,
+            int window,
+            MemorySegment queries,
+            MemorySegment attended,
+            long stride) {
+        try (Arena arena = Arena.ofShared()) {
+            MemorySegment alone = arena.allocate(attended.byteSize(), 64);
+            for (Span span : spans) {
+                for (int i = 0; i < span.count(); i++) {
+                    Span row = new Span(span.row() + i, 1, span.position() + i, span.blockTable());
+                    attention.attend(LAYER, List.of(row), window, queries, alone, stride);
+                }
+            }
+            assertThat(alone.mismatch(attended))
+                    .as("byte where rows alone differ")
+                    .isEqualTo(-1);
         }
     }
 

@@ -54,6 +54,18 @@ class PanelMatrixTest {
                     float[] before = numbers(random, rows * (outputs + GAP));
                     MemorySegment out = floats(arena, before);
                     operation.run(matrix, floats(arena, a), (inputs + GAP) * 4L, rows, out, (outputs + GAP) * 4L);
+                    MemorySegment last = floats(arena, before);
+                    long lastRow = 4L * (rows - 1) * (outputs + GAP);
+                    operation.run(
+                            matrix,
+                            floats(arena, a).asSlice(4L * (rows - 1) * (inputs + GAP)),
+                            (inputs + GAP) * 4L,
+                            1,
+                            last.asSlice(lastRow),
+                            (outputs + GAP) * 4L);
+                    assertThat(last.asSlice(lastRow).mismatch(out.asSlice(lastRow)))
+                            .as("%s rows=%d, byte where the last row alone differs, seed %d", operation, rows, SEED)
+                            .isEqualTo(-1);
                     for (int i = 0; i < before.length; i++) {
                         int column = i % (outputs + GAP);
                         float actual = out.getAtIndex(FLOAT, i);

@@ -1,0 +1,68 @@
+package baton.engine.model;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.engine.model.KernelChoice.Kind;
+import baton.kv.DType;
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.OptionalInt;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+/**
+ * With kernels of machine code a token's logits are the same bits whether its prompt was computed at once or in chunks, alone or beside
+ * other sequences, behind cached blocks or cold: so a seeded request gets the same answer each time.
+ */
+class BatchInvarianceTest {
+    @ParameterizedTest(name = "{0}, {1}, quantization {2}")
+    @CsvSource({
+        "AVX512_BF16, BF16, NONE",
+        "AVX512, BF16, NONE",
+        "AVX512, F32, NONE",
+        "AVX512, BF16, INT8",
+        "AVX2, BF16, NONE",
+        "AVX2, BF16, INT8"
+    })
+    void logitsDoNotDependOnTheBatch(Kind kind, DType dtype, Quantization quantization) throws IOException {
+        ModelKernelsOf.requireProcessor(kind);
+        List<Golden> few = Golden.all().stream()
+                .filter(golden -> golden.prompt().length < 500)
+                .limit(4)
+                .toList();
+        try (Checkpoint checkpoint = Checkpoint.open(Golden.TINY_LEDGER);
+                ModelRanks ranks = TorchModels.load(
+                        checkpoint,
+                        dtype,
+                        quantization,
+                        new KernelChoice(kind, List.of()),
+                        dtype,
+                        16,
+                        500,
+                        OptionalInt.of(2),
+                        checkpoint.config().maxPositions(),
+                        1,
+                        1,
+                        false)) {
+            List<Replay.Sequence> alone = new ArrayList<>();
+            for (Golden golden : few) {
+                Replay replay = new Replay(ranks.first(), true);
+                alone.addAll(replay.add(List.of(golden)));
+                replay.run(Integer.MAX_VALUE, Integer.MAX_VALUE);
+            }
+            for (int chunk : new int[] {1, 37, 150}) {
+                Replay replay = new Replay(ranks.first(), true);
+                List<Replay.Sequence> together = replay.add(few);
+                replay.run(chunk, 400);
+                for (int i = 0; i < few.size(); i++) {
+                    for (int step = 0; step < few.get(i).output().length; step++) {
+                        assertThat(together.get(i).logits.get(step))
+                                .as("chunks of %d, %s[%d]", chunk, few.get(i).name(), step)
+                                .isEqualTo(alone.get(i).logits.get(step));
+                    }
+                }
+            }
+        }
+    }
+}
