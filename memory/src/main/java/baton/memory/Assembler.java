@@ -375,20 +375,59 @@ public final class Assembler {
         bytes(bits);
     }
 
+    /** Of 128 bits each: elements {@code a} and {@code a + 1} of both, {@code a} being 0 or 2. */
+    public void pairs(int to, int one, int other, int a) {
+        withRegister(width, Prefix.NONE, Map.M0F, 0xc6, to, one, other); // vshufps
+        bytes(a == 0 ? 0x44 : 0xee);
+    }
+
+    /**
+     * Of the 128-bit parts of both sources, every other one from part {@code first} on: of 512 bits two of each, of 256 bits one of each.
+     * Not for {@link Width#XMM}.
+     */
+    public void everyOtherPart(int to, int one, int other, int first) {
+        switch (width) {
+            case ZMM -> {
+                withRegister(width, Prefix.P66, Map.M0F3A, 0x23, to, one, other); // vshuff32x4
+                bytes(first == 0 ? 0x88 : 0xdd);
+            }
+            case YMM -> {
+                withRegister(width, Prefix.P66, Map.M0F3A, 0x06, to, one, other); // vperm2f128
+                bytes(first == 0 ? 0x20 : 0x31);
+            }
+            case XMM -> throw new IllegalArgumentException(width + " has one part");
+        }
+    }
+
+    /** Into the first lane the largest of all lanes; {@code register} and {@code spare} are lost. Both are below 16. */
+    public void largestLane(int register, int spare) {
+        toQuarter(Binary.MAX, register, spare);
+        withRegister(Width.XMM, Prefix.NONE, Map.M0F, Binary.UPPER_HALVES.opcode, spare, register, register);
+        withRegister(Width.XMM, Prefix.NONE, Map.M0F, Binary.MAX.opcode, register, register, spare);
+        withRegister(Width.XMM, Prefix.NONE, Map.M0F, Binary.INTERLEAVE_LOW.opcode, spare, register, register);
+        withRegister(Width.XMM, Prefix.NONE, Map.M0F, Binary.UPPER_HALVES.opcode, spare, spare, spare);
+        withRegister(Width.XMM, Prefix.NONE, Map.M0F, Binary.MAX.opcode, register, register, spare);
+    }
+
     /** Into the first lane the sum of all lanes; {@code register} and {@code spare} are lost. Both are below 16. */
     public void sumLanes(int register, int spare) {
+        toQuarter(Binary.ADD, register, spare);
+        for (int i = 0; i < 2; i++) {
+            withRegister(Width.XMM, Prefix.F2, Map.M0F, Binary.ADD_NEIGHBOURS.opcode, register, register, register);
+        }
+    }
+
+    /** Into the first four lanes what all lanes come to, four by four. */
+    private void toQuarter(Binary binary, int register, int spare) {
         if (width == Width.ZMM) {
             evex(Prefix.P66, Map.M0F3A, true, register, 0, spare >> 3 & 1, spare >> 4 & 1, 2);
             bytes(0x1b, 0xc0 | (register & 7) << 3 | spare & 7, 1); // vextractf64x4
-            withRegister(Width.YMM, Prefix.NONE, Map.M0F, Binary.ADD.opcode, register, register, spare);
+            withRegister(Width.YMM, Prefix.NONE, Map.M0F, binary.opcode, register, register, spare);
         }
         if (width != Width.XMM) {
             vex(Width.YMM, Prefix.P66, Map.M0F3A, false, register, 0, 0, spare >> 3);
             bytes(0x19, 0xc0 | (register & 7) << 3 | spare & 7, 1); // vextractf128
-            withRegister(Width.XMM, Prefix.NONE, Map.M0F, Binary.ADD.opcode, register, register, spare);
-        }
-        for (int i = 0; i < 2; i++) {
-            withRegister(Width.XMM, Prefix.F2, Map.M0F, Binary.ADD_NEIGHBOURS.opcode, register, register, register);
+            withRegister(Width.XMM, Prefix.NONE, Map.M0F, binary.opcode, register, register, spare);
         }
     }
 

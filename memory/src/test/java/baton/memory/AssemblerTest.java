@@ -15,6 +15,7 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.FunctionDescriptor;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import java.lang.invoke.MethodHandle;
 import java.util.HexFormat;
 import java.util.function.Consumer;
 import org.junit.jupiter.api.Test;
@@ -82,6 +83,34 @@ class AssemblerTest {
                 MachineCode.function(code.code(), FunctionDescriptor.of(ValueLayout.JAVA_LONG, ValueLayout.JAVA_LONG))
                         .invokeExact(100L);
         assertThat(sum).isEqualTo(5050);
+    }
+
+    @Test
+    void theLargestLaneIsFoundInEveryWidth() throws Throwable {
+        for (Width width : Width.values()) {
+            if (!Processor.current().has(width == Width.ZMM ? "avx512f" : "avx2")) {
+                System.out.println("skipped: the processor has no vectors like " + width);
+                continue;
+            }
+            Assembler code = new Assembler(width);
+            code.load(3, at(Reg.RDI, 0));
+            code.largestLane(3, 4);
+            code.store(at(Reg.RDI, 0), 3);
+            code.returnFromVectors();
+            MethodHandle largest = MachineCode.function(code.code(), FunctionDescriptor.ofVoid(ValueLayout.JAVA_LONG));
+            try (Arena arena = Arena.ofConfined()) {
+                MemorySegment memory = arena.allocate(64, 64);
+                for (int place = 0; place < width.lanes(); place++) {
+                    for (int i = 0; i < width.lanes(); i++) {
+                        memory.setAtIndex(ValueLayout.JAVA_FLOAT, i, i == place ? 5 : -i);
+                    }
+                    largest.invokeExact(memory.address());
+                    assertThat(memory.get(ValueLayout.JAVA_FLOAT, 0))
+                            .as("%s, lane %d", width, place)
+                            .isEqualTo(5);
+                }
+            }
+        }
     }
 
     @Test

@@ -1,6 +1,7 @@
 package baton.engine.kernel;
 
 import baton.engine.kernel.RowCode.Finish;
+import baton.kv.DType;
 import baton.memory.Assembler.Width;
 import baton.memory.MachineCode;
 import java.lang.foreign.FunctionDescriptor;
@@ -9,6 +10,7 @@ import java.lang.foreign.ValueLayout;
 import java.lang.invoke.MethodHandle;
 import java.util.Collections;
 import java.util.EnumMap;
+import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 
@@ -31,6 +33,11 @@ public final class Kernels {
     private final MethodHandle softmax;
     private final MethodHandle maskedSoftmax;
     private final MethodHandle normalisation;
+    private final Map<DType, MethodHandle> keyPanels = new EnumMap<>(DType.class);
+    private final Map<DType, MethodHandle> valuePanels = new EnumMap<>(DType.class);
+    private final MethodHandle decodeSoftmax;
+    private final MethodHandle decodeSums;
+    private final MethodHandle rowScaling;
     private final MethodHandle toLanes;
     private final MethodHandle fromLanes;
 
@@ -62,6 +69,13 @@ public final class Kernels {
         softmax = function(AttentionCode.softmax(width, false), 6);
         maskedSoftmax = function(AttentionCode.softmax(width, true), 6);
         normalisation = function(AttentionCode.normalise(width), 3);
+        for (DType type : List.of(DType.BF16, DType.F32)) {
+            keyPanels.put(type, function(DecodeCode.keys(width, type), 4));
+            valuePanels.put(type, function(DecodeCode.values(width, type), 6));
+        }
+        decodeSoftmax = function(DecodeCode.softmax(width), 8);
+        decodeSums = function(DecodeCode.sums(width), 6);
+        rowScaling = function(DecodeCode.scaleRows(width), 3);
         toLanes = function(AttentionCode.toLanes(), 6);
         fromLanes = function(AttentionCode.fromLanes(), 5);
     }
@@ -260,6 +274,54 @@ public final class Kernels {
     void fromLanes(long addresses, long tile, long tileStride, long quads, long headDim) {
         try {
             fromLanes.invokeExact(addresses, tile, tileStride, quads, headDim);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    void keyPanels(DType type, long from, long stride, long to, long vectors) {
+        try {
+            get(keyPanels, type).invokeExact(from, stride, to, vectors);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    void valuePanels(DType type, long from, long stride, long to, long panelStride, long panels, long positions) {
+        try {
+            get(valuePanels, type).invokeExact(from, stride, to, panelStride, panels, positions);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    void decodeSoftmax(
+            long scores,
+            long tileStride,
+            long tiles,
+            long weights,
+            long weightStride,
+            long queries,
+            long largest,
+            long factors) {
+        try {
+            decodeSoftmax.invokeExact(scores, tileStride, tiles, weights, weightStride, queries, largest, factors);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    void decodeSums(long weights, long weightStride, long positions, long sums, long factors, long groups) {
+        try {
+            decodeSums.invokeExact(weights, weightStride, positions, sums, factors, groups);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    void scaleRows(long tile, long factors, long rows) {
+        try {
+            rowScaling.invokeExact(tile, factors, rows);
         } catch (Throwable e) {
             throw failed(e);
         }

@@ -9,12 +9,14 @@ import java.lang.foreign.ValueLayout;
 import java.lang.invoke.MethodHandle;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Optional;
 
 /*
  * Shapes. G key/value heads, R query heads that share one, D head dim. A row's R queries of a key/value head, and those of neighbouring
  * rows, have a lane each of a panel. Scores are the product of keys, as rows, with the panel of queries; what is attended is the product
  * of values, whose elements are the rows, with the panel of the scores' exponentials. So keys and values are used as they lie in the
- * cache: nothing but queries and results is transposed, and only conversion to fp32 copies them.
+ * cache: nothing but queries and results is transposed, and only conversion to fp32 copies them. Single rows, whose queries would leave
+ * most lanes empty, are DecodeAttention's.
  *
  * Sequences with few rows convert keys and values while they use them, run by run in a buffer of the thread's that stays in its caches. Longer
  * chunks have many panels that use the same keys and values, which are converted once, as many heads at a time as a buffer has room for.
@@ -30,12 +32,12 @@ import java.util.List;
  */
 public final class PagedAttention {
     /** Positions that a tile of scores has. */
-    private static final int RUN = 128;
+    static final int RUN = 128;
 
     /** Bytes of keys and values that are converted for several panels. */
     private static final long SHARED_BYTES = 32L << 20;
 
-    private static final float NO_SCORE = -1e30f;
+    static final float NO_SCORE = -1e30f;
     private static final int QUAD = 4;
 
     private static final ValueLayout.OfFloat FLOAT = ValueLayout.JAVA_FLOAT;
@@ -88,6 +90,7 @@ public final class PagedAttention {
         final MemorySegment unused;
 
         final MemorySegment entries;
+        final Optional<DecodeAttention> decode;
 
         Scratch(Arena arena) {
             long row = (long) lanes * Float.BYTES;
@@ -99,6 +102,9 @@ public final class PagedAttention {
             from = floats(arena, (long) lanes * Long.BYTES);
             to = floats(arena, (long) lanes * Long.BYTES);
             unused = floats(arena, (long) headDim * Float.BYTES);
+            decode = DecodeAttention.suits(kernels, layout, partHeads)
+                    ? Optional.of(new DecodeAttention(kernels, cache, partHeads, arena))
+                    : Optional.empty();
             entries = floats(arena, (long) (RUN + layout.blockSize()) * entryFloats());
         }
 
@@ -167,9 +173,13 @@ public final class PagedAttention {
         threads.share(few.size() * units, 1, (member, first, end) -> {
             for (int task = first; task < end; task++) {
                 Span span = few.get(task / units);
-                Panel panel =
-                        new Panel(layer, span, 0, span.count, task % units, window, stride, scratches.get(member));
-                panel.attend(queries, attended, MemorySegment.NULL, 0);
+                Scratch scratch = scratches.get(member);
+                Panel panel = new Panel(layer, span, 0, span.count, task % units, window, stride, scratch);
+                if (span.count == 1 && scratch.decode.isPresent()) {
+                    panel.decode(scratch.decode.get(), queries, attended);
+                } else {
+                    panel.attend(queries, attended, MemorySegment.NULL, 0);
+                }
             }
         });
     }
@@ -302,6 +312,20 @@ public final class PagedAttention {
             }
             kernels.normalise(scratch.sums.address(), headDim, scratch.state.address());
             kernels.fromLanes(scratch.to.address(), scratch.sums.address(), tileRow, quads, headDim);
+        }
+
+        /** As {@link #attend}, of one row. */
+        void decode(DecodeAttention decode, MemorySegment queries, MemorySegment attended) {
+            int visible = Math.max(0, span.position + 1 - window);
+            decode.attend(
+                    layer,
+                    span.blockTable,
+                    head,
+                    queries.address() + place(0),
+                    attended.address() + place(0),
+                    firstRun(span.position, window),
+                    visible,
+                    span.end());
         }
 
         /** Where a lane's query is, from the first row. */

@@ -1,0 +1,223 @@
+package baton.engine.kernel;
+
+import baton.engine.kernel.RowCode.Finish;
+import baton.kv.DType;
+import baton.kv.KvCache;
+import baton.kv.KvLayout;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.Arrays;
+import java.util.stream.IntStream;
+
+/**
+ * Attention of one row's queries that share a key/value head: what decode does. There are too few of them to fill the lanes of a panel, so
+ * positions have the lanes for the scores, and the elements of a value for what is attended: queries are the products' rows, keys,
+ * turned on their way to fp32, and values their panels.
+ *
+ * <p>Each sum's terms come in the same order as in {@link PagedAttention}'s panels of queries, so the results are the same bits.
+ */
+final class DecodeAttention {
+    private static final ValueLayout.OfFloat FLOAT = ValueLayout.JAVA_FLOAT;
+
+    private final Kernels kernels;
+    private final KvCache cache;
+    private final KvLayout layout;
+    private final int queries;
+    private final int headDim;
+    private final int width;
+    private final int lanes;
+    private final int panels;
+    private final long tileBytes;
+    private final long keyPanelBytes;
+    private final long valuePanelBytes;
+    private final MemorySegment rows;
+    private final MemorySegment factor;
+    private final MemorySegment keys;
+    private final MemorySegment values;
+    private final MemorySegment scores;
+    private final MemorySegment weights;
+    private final MemorySegment attended;
+    private final MemorySegment largest;
+    private final MemorySegment sums;
+    private final MemorySegment factors;
+
+    /** What a thread works with. */
+    DecodeAttention(Kernels kernels, KvCache cache, int queries, Arena arena) {
+        this.kernels = kernels;
+        this.cache = cache;
+        this.layout = cache.layout();
+        this.queries = queries;
+        this.headDim = layout.headDim();
+        this.width = kernels.panelWidth();
+        this.lanes = kernels.width().lanes();
+        this.panels = headDim / width;
+        this.tileBytes = (long) queries * width * Float.BYTES;
+        this.keyPanelBytes = (long) headDim * width * Float.BYTES;
+        this.valuePanelBytes = (long) PagedAttention.RUN * width * Float.BYTES;
+        int padded = Math.ceilDiv(queries, DecodeCode.SUMS) * DecodeCode.SUMS;
+        long row = (long) headDim * Float.BYTES;
+        rows = arena.allocate(queries * row, 64);
+        factor = arena.allocate((long) width * Float.BYTES, 64);
+        factor.copyFrom(MemorySegment.ofArray(floats(width, (float) (1 / Math.sqrt(headDim)))));
+        keys = arena.allocate(PagedAttention.RUN * row, 64);
+        values = arena.allocate(PagedAttention.RUN * row, 64);
+        scores = arena.allocate((long) queries * PagedAttention.RUN * Float.BYTES, 64);
+        weights = arena.allocate((long) padded * PagedAttention.RUN * Float.BYTES, 64);
+        attended = arena.allocate(queries * row, 64);
+        largest = arena.allocate((long) padded * DecodeCode.STATE, 64);
+        sums = arena.allocate((long) padded * DecodeCode.STATE, 64);
+        factors = arena.allocate((long) padded * DecodeCode.STATE, 64);
+    }
+
+    private static float[] floats(int count, float value) {
+        float[] floats = new float[count];
+        Arrays.fill(floats, value);
+        return floats;
+    }
+
+    /** Whether it can be used, and pays: vectors of keys lie in one block, and a panel's lanes would be half empty. */
+    static boolean suits(Kernels kernels, KvLayout layout, int queries) {
+        return 2 * queries <= kernels.panelWidth()
+                && layout.blockSize() % kernels.width().lanes() == 0
+                && layout.headDim() % kernels.panelWidth() == 0
+                && layout.headDim() % DecodeCode.keyElements(kernels.width(), layout.dtype()) == 0;
+    }
+
+    /**
+     * @param head of keys and values
+     * @param from address of the first query, which the others follow
+     * @param to address of what the first attends to
+     * @param first position of the first run
+     * @param visible first position that is attended to
+     * @param end behind the last
+     */
+    void attend(int layer, int[] blockTable, int head, long from, long to, int first, int visible, int end) {
+        long bytes = rows.byteSize();
+        MemorySegment.copy(MemorySegment.ofAddress(from).reinterpret(bytes), 0, rows, 0, bytes);
+        kernels.scaleColumns(rows.address(), factor.address(), (long) queries * panels);
+        for (int query = 0; query < queries; query++) {
+            state(largest, query, PagedAttention.NO_SCORE);
+            state(sums, query, 0);
+        }
+        attended.fill((byte) 0);
+        for (int at = first; at < end; at += PagedAttention.RUN) {
+            int positions = Math.min(PagedAttention.RUN, end - at);
+            convert(layer, blockTable, head, at, positions);
+            take(positions, Math.max(0, visible - at));
+        }
+        for (int query = 0; query < queries; query++) {
+            state(factors, query, 1 / sums.get(FLOAT, (long) query * DecodeCode.STATE));
+        }
+        scale();
+        for (int panel = 0; panel < panels; panel++) {
+            kernels.finish(
+                    Finish.STORE,
+                    attended.address() + panel * tileBytes,
+                    to + (long) panel * width * Float.BYTES,
+                    (long) headDim * Float.BYTES,
+                    queries);
+        }
+    }
+
+    private static void state(MemorySegment state, int query, float number) {
+        state.set(FLOAT, (long) query * DecodeCode.STATE, number);
+    }
+
+    /** Keys and values of a run as panels of fp32. */
+    private void convert(int layer, int[] blockTable, int head, int at, int positions) {
+        DType dtype = layout.dtype();
+        int blockSize = layout.blockSize();
+        long rowBytes = (long) width * Float.BYTES;
+        int keyVectors = headDim / DecodeCode.keyElements(kernels.width(), dtype);
+        for (int done = 0; done < positions; ) {
+            int slot = (at + done) % blockSize;
+            int some = Math.min(blockSize - slot, positions - done);
+            long from = cache.memory().address()
+                    + cache.layerStart(blockTable[(at + done) / blockSize], layer)
+                    + head * layout.headBytes()
+                    + slot * layout.entryBytes();
+            for (int i = 0; i < some; i += lanes) {
+                int position = done + i;
+                long column = position / width * keyPanelBytes + position % width * (long) Float.BYTES;
+                kernels.keyPanels(
+                        dtype,
+                        from + i * layout.entryBytes(),
+                        layout.entryBytes(),
+                        keys.address() + column,
+                        keyVectors);
+            }
+            kernels.valuePanels(
+                    dtype,
+                    from + (long) headDim * dtype.bytes(),
+                    layout.entryBytes(),
+                    values.address() + done * rowBytes,
+                    valuePanelBytes,
+                    panels,
+                    some);
+            done += some;
+        }
+    }
+
+    /** Takes a run into account; {@code hidden} of its positions come before the first that is attended to. */
+    private void take(int positions, int hidden) {
+        long runBytes = (long) PagedAttention.RUN * Float.BYTES;
+        int tiles = Math.ceilDiv(positions, width);
+        for (int tile = 0; tile < tiles; tile++) {
+            kernels.product(
+                    WeightType.FP32,
+                    rows.address(),
+                    (long) headDim * Float.BYTES,
+                    keys.address() + tile * keyPanelBytes,
+                    headDim,
+                    scores.address() + tile * tileBytes,
+                    queries);
+        }
+        hide(0, hidden);
+        hide(positions, tiles * width);
+        kernels.decodeSoftmax(
+                scores.address(),
+                tileBytes,
+                tiles,
+                weights.address(),
+                runBytes,
+                queries,
+                largest.address(),
+                factors.address());
+        kernels.decodeSums(
+                weights.address(),
+                runBytes,
+                positions,
+                sums.address(),
+                factors.address(),
+                Math.ceilDiv(queries, DecodeCode.SUMS));
+        if (IntStream.range(0, queries).anyMatch(i -> factors.get(FLOAT, (long) i * DecodeCode.STATE) != 1)) {
+            scale();
+        }
+        for (int panel = 0; panel < panels; panel++) {
+            kernels.addProduct(
+                    WeightType.FP32,
+                    weights.address(),
+                    runBytes,
+                    values.address() + panel * valuePanelBytes,
+                    positions,
+                    attended.address() + panel * tileBytes,
+                    queries);
+        }
+    }
+
+    private void hide(int from, int to) {
+        for (int position = from; position < to; position++) {
+            for (int query = 0; query < queries; query++) {
+                long index = ((long) position / width * queries + query) * width + position % width;
+                scores.setAtIndex(FLOAT, index, PagedAttention.NO_SCORE);
+            }
+        }
+    }
+
+    private void scale() {
+        for (int panel = 0; panel < panels; panel++) {
+            kernels.scaleRows(attended.address() + panel * tileBytes, factors.address(), queries);
+        }
+    }
+}
