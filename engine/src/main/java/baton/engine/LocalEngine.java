@@ -173,8 +173,10 @@ public final class LocalEngine implements Engine {
      */
     public static LocalEngine start(EngineConfig config, EngineListener listener) throws IOException {
         long start = System.nanoTime();
-        // An unknown connector is told before minutes are spent on loading.
-        KvConnectors.find(config.kvTransfer());
+        // What is wrong is told before minutes are spent on loading.
+        KvConnectors.check(
+                config.kvTransfer(),
+                config.parallel().tensorParallelSize() * config.parallel().pipelineParallelSize());
         TorchModels.require(config.device());
         try (Checkpoint checkpoint = Checkpoint.open(config.model())) {
             return start(config, listener, checkpoint, start);

@@ -1,6 +1,7 @@
 package baton.connectors.nixl;
 
 import baton.kv.KvTransferConfig;
+import baton.kv.ListenAddress;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rank;
@@ -35,6 +36,16 @@ public final class NixlConnector implements KvConnector {
     }
 
     @Override
+    public Optional<Set<String>> settingNames() {
+        return Optional.of(NixlSettings.NAMES);
+    }
+
+    @Override
+    public void check(KvTransferConfig config, int ranks) {
+        checkSettings(config);
+    }
+
+    @Override
     public SchedulerConnector scheduler(ConnectorContext context) {
         return new NixlScheduler(context, settings(context), fabric, TransferMode.PULL);
     }
@@ -47,6 +58,15 @@ public final class NixlConnector implements KvConnector {
     @Override
     public Optional<Rehearsal> rehearsal(KvTransferConfig config) {
         return NixlRehearsal.of(new NixlConnector(), "NixlConnector", config);
+    }
+
+    static void checkSettings(KvTransferConfig config) {
+        NixlSettings settings = NixlSettings.of(config.extra(), System.getenv());
+        ListenAddress.require(
+                config.extra().field(NixlSettings.HOST),
+                settings.host(),
+                config.extra().field(NixlSettings.PORT),
+                settings.port());
     }
 
     static NixlSettings settings(ConnectorContext context) {

@@ -33,6 +33,16 @@ public final class NixlPushConnector implements KvConnector {
     }
 
     @Override
+    public Optional<Set<String>> settingNames() {
+        return Optional.of(NixlSettings.NAMES);
+    }
+
+    @Override
+    public void check(KvTransferConfig config, int ranks) {
+        NixlConnector.checkSettings(config);
+    }
+
+    @Override
     public SchedulerConnector scheduler(ConnectorContext context) {
         return new NixlScheduler(context, NixlConnector.settings(context), fabric, TransferMode.PUSH);
     }

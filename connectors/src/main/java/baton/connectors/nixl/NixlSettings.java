@@ -9,9 +9,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
-import java.util.TreeSet;
-import org.slf4j.Logger;
-import org.slf4j.LoggerFactory;
 import tools.jackson.databind.JsonNode;
 
 /**
@@ -45,8 +42,6 @@ public record NixlSettings(
         int port,
         JsonFields agent,
         List<Address> peers) {
-    private static final Logger log = LoggerFactory.getLogger(NixlSettings.class);
-
     private static final String LEASE = "kv_lease_duration";
     private static final String DECODER_TTL = "decoder_kv_blocks_ttl";
     private static final String THRESHOLD = "kv_recompute_threshold";
@@ -60,7 +55,7 @@ public record NixlSettings(
     static final String HOST = "side_channel_host";
     static final String PORT = "side_channel_port";
     private static final String PEERS = "peers";
-    private static final Set<String> KNOWN = Set.of(
+    static final Set<String> NAMES = Set.of(
             TransferAgents.TRANSFER_AGENT,
             TransferAgents.BACKENDS,
             TransferAgents.BACKEND_PARAMS,
@@ -98,11 +93,6 @@ public record NixlSettings(
      * @throws ConfigException if a value cannot be used
      */
     public static NixlSettings of(JsonFields extra, Map<String, String> environment) {
-        Set<String> unknown = new TreeSet<>(extra.names());
-        unknown.removeAll(KNOWN);
-        if (!unknown.isEmpty()) {
-            log.warn("settings {} mean nothing to this connector; known are {}", unknown, new TreeSet<>(KNOWN));
-        }
         // Our blocks have all layers in one range always, which is what the setting asks for.
         extra.bool(CROSS_LAYERS);
         Duration lease = seconds(extra, LEASE, 30, 0.001);

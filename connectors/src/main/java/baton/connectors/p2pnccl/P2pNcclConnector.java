@@ -4,6 +4,7 @@ import baton.kv.ConfigException;
 import baton.kv.FreePorts;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
+import baton.kv.ListenAddress;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rank;
@@ -95,6 +96,19 @@ public final class P2pNcclConnector implements KvConnector {
     @Override
     public Set<String> names() {
         return Set.of("P2pNcclConnector");
+    }
+
+    @Override
+    public Optional<Set<String>> settingNames() {
+        return Optional.of(P2pNcclSettings.NAMES);
+    }
+
+    @Override
+    public void check(KvTransferConfig config, int ranks) {
+        P2pNcclSettings.of(config);
+        for (int rank = 0; rank < ranks && config.port() + rank <= 65_535; rank++) {
+            ListenAddress.require("kv_ip", config.ip(), "kv_port", config.port() == 0 ? 0 : config.port() + rank);
+        }
     }
 
     @Override

@@ -13,9 +13,6 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
 import java.util.Set;
-import java.util.TreeSet;
-import org.slf4j.Logger;
-import org.slf4j.LoggerFactory;
 import tools.jackson.databind.JsonNode;
 
 /**
@@ -43,8 +40,6 @@ record P2pNcclSettings(
         Duration transfer,
         Duration load,
         Duration keep) {
-    private static final Logger log = LoggerFactory.getLogger(P2pNcclSettings.class);
-
     private static final String PROXY_IP = "proxy_ip";
     private static final String PROXY_PORT = "proxy_port";
     private static final String HTTP_PORT = "http_port";
@@ -57,7 +52,7 @@ record P2pNcclSettings(
     private static final String TRANSFER = "transfer_timeout";
     private static final String LOAD = "load_timeout";
     private static final String TTL = "tensor_ttl";
-    private static final Set<String> KNOWN = Set.of(
+    static final Set<String> NAMES = Set.of(
             PROXY_IP,
             PROXY_PORT,
             HTTP_PORT,
@@ -74,16 +69,17 @@ record P2pNcclSettings(
     /** @throws ConfigException if a value cannot be used */
     static P2pNcclSettings of(KvTransferConfig config) {
         JsonFields extra = config.extra();
-        Set<String> unknown = new TreeSet<>(extra.names());
-        unknown.removeAll(KNOWN);
-        if (!unknown.isEmpty()) {
-            log.warn("settings {} mean nothing to this connector; known are {}", unknown, new TreeSet<>(KNOWN));
-        }
         // NCCL takes its own default; the setting is one of how much memory that costs.
         integer(extra, CHANNELS, 1, 1024);
         Optional<String> proxyHost = extra.string(PROXY_IP).filter(host -> !host.isBlank());
-        Optional<PeerAddress> proxy = proxyHost.flatMap(host -> integer(extra, PROXY_PORT, 1, 65_535)
-                .map(port -> PeerAddress.parse(extra.field(PROXY_IP), new PeerAddress(host, port).toString())));
+        Optional<Integer> proxyPort = integer(extra, PROXY_PORT, 1, 65_535);
+        if (proxyHost.isPresent() && proxyPort.isEmpty()) {
+            throw new ConfigException(
+                    extra.field(PROXY_PORT),
+                    "is missing; the proxy is at " + proxyHost.get() + ", as " + extra.field(PROXY_IP) + " says");
+        }
+        Optional<PeerAddress> proxy = proxyHost.map(host ->
+                PeerAddress.parse(extra.field(PROXY_IP), new PeerAddress(host, proxyPort.orElseThrow()).toString()));
         Optional<PeerAddress> http =
                 integer(extra, HTTP_PORT, 1, 65_535).map(port -> new PeerAddress(config.ip(), port));
         if (proxy.isPresent() && http.isEmpty()) {

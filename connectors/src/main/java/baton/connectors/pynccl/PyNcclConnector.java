@@ -4,6 +4,7 @@ import baton.kv.FreePorts;
 import baton.kv.KvLayout;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
+import baton.kv.ListenAddress;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rank;
@@ -53,6 +54,19 @@ public final class PyNcclConnector implements KvConnector {
     @Override
     public Set<String> names() {
         return Set.of("PyNcclConnector");
+    }
+
+    @Override
+    public Optional<Set<String>> settingNames() {
+        return Optional.of(PyNcclSettings.NAMES);
+    }
+
+    @Override
+    public void check(KvTransferConfig config, int ranks) {
+        PyNcclSettings settings = PyNcclSettings.of(config, ranks);
+        for (int port = 0; settings.rank() == 0 && port < 2 * ranks; port++) {
+            ListenAddress.require("kv_ip", settings.host(), "kv_port", settings.port() + port);
+        }
     }
 
     @Override

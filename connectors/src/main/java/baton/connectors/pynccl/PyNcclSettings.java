@@ -8,9 +8,6 @@ import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.Rank;
 import java.time.Duration;
 import java.util.Set;
-import java.util.TreeSet;
-import org.slf4j.Logger;
-import org.slf4j.LoggerFactory;
 
 /**
  * The configuration as this connector needs it.
@@ -38,20 +35,21 @@ record PyNcclSettings(
         Duration keep,
         Duration connectWait,
         Duration silence) {
-    private static final Logger log = LoggerFactory.getLogger(PyNcclSettings.class);
-
     static final String TRANSPORT = "transport";
     private static final String LOOKUP_TIMEOUT = "lookup_timeout_seconds";
     private static final String INSERT_TIMEOUT = "insert_timeout_seconds";
     private static final String KEEP = "keep_seconds";
     private static final String CONNECT_WAIT = "connect_wait_seconds";
     private static final String SILENCE = "silence_seconds";
-    private static final Set<String> KNOWN =
-            Set.of(TRANSPORT, LOOKUP_TIMEOUT, INSERT_TIMEOUT, KEEP, CONNECT_WAIT, SILENCE);
+    static final Set<String> NAMES = Set.of(TRANSPORT, LOOKUP_TIMEOUT, INSERT_TIMEOUT, KEEP, CONNECT_WAIT, SILENCE);
 
     /** @throws ConfigException if the configuration cannot work */
     static PyNcclSettings of(ConnectorContext context) {
-        KvTransferConfig config = context.config();
+        return of(context.config(), context.tensorParallelSize() * context.pipelineParallelSize());
+    }
+
+    /** @throws ConfigException if the configuration cannot work */
+    static PyNcclSettings of(KvTransferConfig config, int ranks) {
         KvRole role = config.role().orElseThrow();
         if (role == KvRole.BOTH) {
             throw new ConfigException(
@@ -61,7 +59,6 @@ record PyNcclSettings(
             throw new ConfigException(
                     "kv_parallel_size", "is " + config.parallelSize() + ", must be 2: one producer and one consumer");
         }
-        int ranks = context.tensorParallelSize() * context.pipelineParallelSize();
         int last = config.port() + 2 * ranks - 1;
         if (config.port() == 0 || last > 65535) {
             throw new ConfigException(
@@ -73,11 +70,6 @@ record PyNcclSettings(
             throw new ConfigException("kv_buffer_size", "is 0, must hold at least one prompt's keys and values");
         }
         JsonFields extra = config.extra();
-        Set<String> unknown = new TreeSet<>(extra.names());
-        unknown.removeAll(KNOWN);
-        if (!unknown.isEmpty()) {
-            log.warn("settings {} mean nothing to this connector; known are {}", unknown, new TreeSet<>(KNOWN));
-        }
         boolean producer = role == KvRole.PRODUCER;
         return new PyNcclSettings(
                 producer,

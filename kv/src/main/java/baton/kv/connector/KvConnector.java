@@ -19,6 +19,25 @@ public interface KvConnector {
     Set<String> names();
 
     /**
+     * Names in {@code kv_connector_extra_config} that mean something to this connector. It is warned of others, as they may be
+     * misspelt or another connector's.
+     *
+     * @return empty if that is not known
+     */
+    default Optional<Set<String>> settingNames() {
+        return Optional.empty();
+    }
+
+    /**
+     * Refuses what cannot work, as far as that can be told before the model is loaded, which may take minutes. Asked once for
+     * an engine.
+     *
+     * @param ranks that the engine has
+     * @throws baton.kv.ConfigException if the configuration cannot work
+     */
+    default void check(KvTransferConfig config, int ranks) {}
+
+    /**
      * The side that decides.
      *
      * @throws baton.kv.ConfigException if the configuration cannot work

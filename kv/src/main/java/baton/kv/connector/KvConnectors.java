@@ -8,10 +8,16 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.ServiceConfigurationError;
 import java.util.ServiceLoader;
+import java.util.Set;
 import java.util.TreeMap;
+import java.util.TreeSet;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /** Finds the connector that a configuration names. */
 public final class KvConnectors {
+    private static final Logger log = LoggerFactory.getLogger(KvConnectors.class);
+
     private KvConnectors() {}
 
     /**
@@ -24,6 +30,31 @@ public final class KvConnectors {
         return config.connector()
                 .map(name ->
                         config.modulePath().map(path -> fromPath(path, name)).orElseGet(() -> builtIn(name)));
+    }
+
+    /**
+     * Refuses, ahead of everything else, a configuration that cannot work, and warns once of settings that mean nothing.
+     *
+     * @param ranks that the engine has
+     * @throws ConfigException if there is no such connector, or it cannot work so
+     */
+    public static void check(KvTransferConfig config, int ranks) {
+        Set<String> given = new TreeSet<>(config.extra().names());
+        Optional<KvConnector> connector = find(config);
+        if (connector.isEmpty() && (!given.isEmpty() || config.role().isPresent())) {
+            log.warn("KV caches stay in this instance: kv_connector is not set, so no other setting has an effect");
+        }
+        connector.flatMap(KvConnector::settingNames).ifPresent(known -> {
+            given.removeAll(known);
+            if (!given.isEmpty()) {
+                log.warn(
+                        "kv_connector_extra_config: {} mean nothing to {}, which knows {}",
+                        given,
+                        config.connector().orElseThrow(),
+                        new TreeSet<>(known));
+            }
+        });
+        connector.ifPresent(found -> found.check(config, ranks));
     }
 
     private static KvConnector builtIn(String name) {

@@ -1,0 +1,47 @@
+package baton.kv;
+
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.net.ServerSocket;
+import java.net.UnknownHostException;
+
+/** Looks whether an address can be listened on, for what is to listen only after minutes of other work. */
+public final class ListenAddress {
+    private ListenAddress() {}
+
+    /**
+     * Returns if the address can be listened on now. Somebody else may still take it before it is.
+     *
+     * @param hostField the setting that the host is from, for errors
+     * @param portField the setting that the port is from, for errors
+     * @param port 0 for any free one
+     * @throws ConfigException if not
+     */
+    public static void require(String hostField, String host, String portField, int port) {
+        if (host.isBlank()) {
+            throw new ConfigException(hostField, "is empty, must be a name or address of this machine");
+        }
+        if (port < 0 || port > 65535) {
+            throw new ConfigException(portField, "is " + port + ", must be between 0 and 65535");
+        }
+        InetAddress address;
+        try {
+            address = InetAddress.getByName(host);
+        } catch (UnknownHostException e) {
+            throw new ConfigException(hostField, "is " + host + ", which no address is known of", e);
+        }
+        try (ServerSocket any = new ServerSocket()) {
+            any.bind(new InetSocketAddress(address, 0));
+        } catch (IOException e) {
+            throw new ConfigException(hostField, "is " + host + ", which cannot be listened on: " + e.getMessage(), e);
+        }
+        try (ServerSocket wanted = new ServerSocket()) {
+            // What listened there may have just ended.
+            wanted.setReuseAddress(true);
+            wanted.bind(new InetSocketAddress(address, port));
+        } catch (IOException e) {
+            throw new ConfigException(portField, "cannot listen on " + host + ":" + port + ": " + e.getMessage(), e);
+        }
+    }
+}
