@@ -13,34 +13,46 @@ import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerConnector;
 import baton.store.safetensors.ScratchDirectory;
 import baton.store.safetensors.SharedStorage;
+import baton.store.safetensors.TensorLayout;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
 import java.util.Set;
-import java.util.TreeSet;
-import org.slf4j.Logger;
-import org.slf4j.LoggerFactory;
 
 /**
  * Hands KV caches over through a directory: {@code SharedStorageConnector}, which vLLM renamed to {@code ExampleConnector}.
  * A producer stores the KV of a prompt's full blocks under a name made from the prompt's tokens; a consumer loads the longest
  * stored prefix of a prompt within the step that schedules it. Directories are exchangeable with vLLM's
- * ({@link SharedStorage}, {@link EntryNames}).
+ * ({@link SharedStorage}, {@link EntryNames}), if settings say which layout vLLM's files have.
  *
  * <p>Settings in {@code kv_connector_extra_config}: {@code shared_storage_path}, default {@code /tmp};
- * {@code shared_storage_timeout_seconds}, default 60, the longest that a step waits for a request's load or save.
+ * {@code shared_storage_timeout_seconds}, default 60, the longest that a step waits for a request's load or save;
+ * {@code shared_storage_foreign_layout}, by default none, the layout of files without Baton's metadata;
+ * {@code shared_storage_write_layout}, default {@code gpu}; {@code shared_storage_foreign_block_size}, by default this
+ * instance's block size, that of the instances of vLLM.
  */
 public final class SharedStorageConnector implements KvConnector {
-    private static final Logger log = LoggerFactory.getLogger(SharedStorageConnector.class);
-
     /** Of the engine whose workers are being made. */
     private Optional<Transfers> transfers = Optional.empty();
 
     @Override
     public Set<String> names() {
         return Set.of("SharedStorageConnector", "ExampleConnector");
+    }
+
+    @Override
+    public Optional<Set<String>> settingNames() {
+        return Optional.of(Settings.NAMES);
+    }
+
+    @Override
+    public void check(KvTransferConfig config, int ranks) {
+        Path root = Settings.root(config.extra());
+        if (config.isProducer()) {
+            SharedStorage.requireWritable(config.extra().field(Settings.PATH), root);
+        }
     }
 
     @Override
@@ -89,25 +101,53 @@ public final class SharedStorageConnector implements KvConnector {
                 context.model().digest());
     }
 
-    record Settings(Path root, Duration timeout) {
+    /** @param storedBlockSize entries are written for as many blocks of so many tokens as a prompt fills */
+    record Settings(Path root, Duration timeout, SharedStorage.Layouts layouts, int storedBlockSize) {
         private static final String PATH = "shared_storage_path";
         private static final String TIMEOUT = "shared_storage_timeout_seconds";
+        private static final String FOREIGN_LAYOUT = "shared_storage_foreign_layout";
+        private static final String FOREIGN_BLOCK_SIZE = "shared_storage_foreign_block_size";
+        private static final String WRITE_LAYOUT = "shared_storage_write_layout";
+        private static final Set<String> NAMES =
+                Set.of(PATH, TIMEOUT, FOREIGN_LAYOUT, FOREIGN_BLOCK_SIZE, WRITE_LAYOUT);
 
         static Settings of(ConnectorContext context) {
             JsonFields extra = context.config().extra();
-            Set<String> unknown = new TreeSet<>(extra.names());
-            unknown.removeAll(Set.of(PATH, TIMEOUT));
-            if (!unknown.isEmpty()) {
-                log.warn("settings {} mean nothing to this connector; known are {}, {}", unknown, PATH, TIMEOUT);
-            }
             double seconds = extra.number(TIMEOUT).orElse(60.0);
             if (!(seconds > 0 && seconds <= 86_400)) {
                 throw new ConfigException(
                         extra.field(TIMEOUT), "is " + seconds + ", must be more than 0 and at most 86400");
             }
+            int own = context.layout().blockSize();
+            int stored = extra.integerAtLeast(FOREIGN_BLOCK_SIZE, 1).orElse(own);
+            if (stored % own != 0) {
+                throw new ConfigException(
+                        extra.field(FOREIGN_BLOCK_SIZE),
+                        "is " + stored + ", must be a multiple of this instance's --block-size, " + own);
+            }
             return new Settings(
-                    SharedStorage.root(extra.field(PATH), extra.string(PATH).orElse("/tmp")),
-                    Duration.ofNanos((long) (seconds * 1e9)));
+                    root(extra),
+                    Duration.ofNanos((long) (seconds * 1e9)),
+                    new SharedStorage.Layouts(
+                            layout(context, FOREIGN_LAYOUT, stored),
+                            layout(context, WRITE_LAYOUT, stored).orElse(TensorLayout.GPU)),
+                    stored);
+        }
+
+        private static Path root(JsonFields extra) {
+            return SharedStorage.root(extra.field(PATH), extra.string(PATH).orElse("/tmp"));
+        }
+
+        private static Optional<TensorLayout> layout(ConnectorContext context, String setting, int blockSize) {
+            JsonFields extra = context.config().extra();
+            String field = extra.field(setting);
+            return extra.string(setting)
+                    .map(name -> TensorLayout.of(
+                            field,
+                            TensorLayout.Interior.parse(field, name),
+                            blockSize,
+                            context.modelLayout().headDim(),
+                            context.modelLayout().dtype()));
         }
     }
 }

@@ -35,6 +35,8 @@ import org.slf4j.LoggerFactory;
 final class SharedStorageScheduler implements SchedulerConnector {
     private static final Logger log = LoggerFactory.getLogger(SharedStorageScheduler.class);
 
+    private static final String FOREIGN = "baton:kv_foreign_entries";
+
     /** Looking for shorter and shorter prefixes may not hold up the scheduler on a slow file system. */
     private static final long SEARCH_NANOS = Duration.ofMillis(100).toNanos();
 
@@ -45,6 +47,8 @@ final class SharedStorageScheduler implements SchedulerConnector {
     private Optional<SharedStorage> storage = Optional.empty();
     private StepPlan lastPlan = new StepPlan(List.of(), List.of());
     private int incompatible;
+    private int foreignRefused;
+    private int foreignTaken;
     private int broken;
 
     SharedStorageScheduler(ConnectorContext context, SharedStorageConnector.Settings settings) {
@@ -62,8 +66,8 @@ final class SharedStorageScheduler implements SchedulerConnector {
             }
             names.addAll(layers.names());
         }
-        storage = Optional.of(
-                new SharedStorage(settings.root(), SharedStorageConnector.format(context, names), context.ticker()));
+        storage = Optional.of(new SharedStorage(
+                settings.root(), SharedStorageConnector.format(context, names), settings.layouts(), context.ticker()));
     }
 
     @Override
@@ -97,6 +101,7 @@ final class SharedStorageScheduler implements SchedulerConnector {
                                     .formatted(request.id(), externalTokens, computedTokens)));
             int end = computedTokens + externalTokens;
             int[] blocks = Arrays.copyOfRange(blockTable, computedTokens / blockSize, Math.ceilDiv(end, blockSize));
+            foreignTaken += entry.proven() ? 0 : 1;
             state.load = Optional.of(new StepPlan.Load(request.id(), entry, computedTokens, blocks));
             state.loadedTokens = end;
         }
@@ -168,8 +173,16 @@ final class SharedStorageScheduler implements SchedulerConnector {
         if (broken > 0) {
             taken.add(Measurement.count("baton:kv_broken_entries", broken));
         }
+        if (foreignRefused > 0) {
+            taken.add(Measurement.count(FOREIGN, foreignRefused, "outcome", "refused"));
+        }
+        if (foreignTaken > 0) {
+            taken.add(Measurement.count(FOREIGN, foreignTaken, "outcome", "taken"));
+        }
         incompatible = 0;
         broken = 0;
+        foreignRefused = 0;
+        foreignTaken = 0;
         return taken;
     }
 
@@ -190,7 +203,9 @@ final class SharedStorageScheduler implements SchedulerConnector {
                         broken++;
                         log.warn("request {}: KV cache entry {} is broken: {}", request.id(), candidate.name(), reason);
                     }
-                    case SharedStorage.Lookup.Absent _, SharedStorage.Lookup.Incompatible _ -> {}
+                    case SharedStorage.Lookup.Absent _,
+                            SharedStorage.Lookup.Incompatible _,
+                            SharedStorage.Lookup.Foreign _ -> {}
                 }
             }
             if (context.ticker().nanos() - start > SEARCH_NANOS) {
@@ -202,7 +217,7 @@ final class SharedStorageScheduler implements SchedulerConnector {
 
     private Optional<StepPlan.Save> save(ScheduledRequest scheduled, RequestState state) {
         KvRequest request = scheduled.request();
-        int aligned = EntryNames.aligned(request.promptLength(), blockSize);
+        int aligned = EntryNames.aligned(request.promptLength(), settings.storedBlockSize());
         if (aligned == 0 || state.saveDecided || scheduled.computedTokens() + scheduled.scheduledTokens() < aligned) {
             return Optional.empty();
         }
@@ -212,7 +227,8 @@ final class SharedStorageScheduler implements SchedulerConnector {
         }
         String name = EntryNames.of(request, aligned);
         return switch (find(name, aligned)) {
-            case SharedStorage.Lookup.Found _, SharedStorage.Lookup.Incompatible _ -> Optional.empty();
+            case SharedStorage.Lookup.Found _, SharedStorage.Lookup.Incompatible _, SharedStorage.Lookup.Foreign _ ->
+                Optional.empty();
             case SharedStorage.Lookup.Absent _, SharedStorage.Lookup.Broken _ ->
                 Optional.of(new StepPlan.Save(
                         request.id(), name, aligned, Arrays.copyOf(scheduled.blockTable(), aligned / blockSize)));
@@ -221,8 +237,10 @@ final class SharedStorageScheduler implements SchedulerConnector {
 
     private SharedStorage.Lookup find(String name, int tokens) {
         SharedStorage.Lookup lookup = storage().find(name, tokens);
-        if (lookup instanceof SharedStorage.Lookup.Incompatible) {
-            incompatible++;
+        switch (lookup) {
+            case SharedStorage.Lookup.Incompatible _ -> incompatible++;
+            case SharedStorage.Lookup.Foreign _ -> foreignRefused++;
+            case SharedStorage.Lookup.Found _, SharedStorage.Lookup.Broken _, SharedStorage.Lookup.Absent _ -> {}
         }
         return lookup;
     }

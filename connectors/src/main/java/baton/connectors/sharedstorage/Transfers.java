@@ -268,7 +268,10 @@ final class Transfers {
             }
             SharedStorage.Format format = SharedStorageConnector.format(context, names);
             return new Pools(
-                    context.modelLayout(), layers, firstLayers, new SharedStorage(settings.root(), format, ticker));
+                    context.modelLayout(),
+                    layers,
+                    firstLayers,
+                    new SharedStorage(settings.root(), format, settings.layouts(), ticker));
         }
 
         int firstLayer(Rank rank) {
@@ -453,7 +456,7 @@ final class Transfers {
             } catch (StorageException e) {
                 switch (e.fault()) {
                     case DIGEST, DAMAGED, MISSING -> pools.storage.distrust(load.entry());
-                    case INCOMPATIBLE, NO_SPACE, DENIED, IO -> {}
+                    case INCOMPATIBLE, FOREIGN, NO_SPACE, DENIED, IO -> {}
                 }
                 throw e;
             }

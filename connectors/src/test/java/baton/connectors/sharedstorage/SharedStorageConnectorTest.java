@@ -283,7 +283,7 @@ class SharedStorageConnectorTest {
         for (int layer = 0; layer < LAYOUT.layers(); layer++) {
             RawSafetensors.write(file(TOKENS_0_TO_31, layer), "kv_cache", "BF16", foreign, 2 * BLOCK, 2, 16);
         }
-        FakeEngine consumer = engine(KvRole.CONSUMER);
+        FakeEngine consumer = trusting(KvRole.CONSUMER);
         Running running = consumer.admit(counting(2 * BLOCK + 1), BLOCK);
         assertThat(running.externalTokens()).isEqualTo(BLOCK);
         WorkerReport report = consumer.step(new Share(running, 1));
@@ -321,6 +321,54 @@ class SharedStorageConnectorTest {
             assertThat(engine.scheduler().takeMeasurements()).isEmpty();
         }
         assertLoadsWell(engine(KvRole.CONSUMER), counting(40), 32);
+    }
+
+    @Test
+    void foreignEntriesAreMissesUnlessASettingSaysHowTheyAreLaidOut() throws IOException {
+        FakeKvRequest request = counting(40);
+        Files.createDirectory(root.resolve(TOKENS_0_TO_31));
+        for (int layer = 0; layer < LAYOUT.layers(); layer++) {
+            byte[] plain = FakeEngine.packedLayer(LAYOUT, request.prompt(), 2 * BLOCK, layer);
+            RawSafetensors.write(file(TOKENS_0_TO_31, layer), "kv_cache", "BF16", plain, 2 * BLOCK, 2, 16);
+        }
+        FakeEngine instance = engine(KvRole.BOTH);
+
+        assertThat(instance.prefill(counting(40))).isEqualTo(WorkerReport.NOTHING);
+        // Once as a match, once when it would be stored.
+        assertThat(instance.scheduler().takeMeasurements())
+                .containsExactly(Measurement.count("baton:kv_foreign_entries", 2, "outcome", "refused"));
+        assertThat(instance.scheduler().takeMeasurements()).isEmpty();
+
+        FakeEngine trusting = trusting(KvRole.CONSUMER);
+        assertLoadsWell(trusting, request, 32);
+        assertThat(trusting.scheduler().takeMeasurements())
+                .containsExactly(Measurement.count("baton:kv_foreign_entries", 1, "outcome", "taken"));
+        assertThat(trusting.scheduler().takeMeasurements()).isEmpty();
+    }
+
+    /** vLLM on CPUs has blocks of at least 32 tokens, and looks for entries of whole blocks of its own. */
+    @Test
+    void entriesAreWrittenForAReaderWithOtherBlocks() throws IOException {
+        KvLayout layout = new KvLayout(3, 2, 32, BLOCK, DType.BF16);
+        FakeEngine producer = engine(
+                builder(KvRole.PRODUCER)
+                        .extra("shared_storage_path", root)
+                        .extra("shared_storage_write_layout", "cpu_attn_amx")
+                        .extra("shared_storage_foreign_block_size", 32)
+                        .build(),
+                layout,
+                MODEL,
+                Ticker.system(),
+                64);
+        FakeKvRequest request = counting(50);
+        producer.prefill(request);
+
+        assertThat(entries()).containsExactly(TOKENS_0_TO_31);
+        assertThat(RawSafetensors.read(file(TOKENS_0_TO_31, 1)).data())
+                .isNotEqualTo(FakeEngine.packedLayer(layout, request.prompt(), 32, 1));
+        assertLoadsWell(engine(config(KvRole.CONSUMER), layout, MODEL, Ticker.system(), 64), counting(50), 32);
+        producer.prefill(counting(20));
+        assertThat(entries()).hasSize(1);
     }
 
     @Test
@@ -439,7 +487,15 @@ class SharedStorageConnectorTest {
                 sparse.setLength(sparse.length() + bytes);
             }
         }
-        FakeEngine consumer = engine(config(KvRole.CONSUMER), large, MODEL, new LeapingTicker(), 18);
+        FakeEngine consumer = engine(
+                builder(KvRole.CONSUMER)
+                        .extra("shared_storage_path", root)
+                        .extra("shared_storage_foreign_layout", "gpu")
+                        .build(),
+                large,
+                MODEL,
+                new LeapingTicker(),
+                18);
         consumer.cache().memory().fill((byte) 0x55);
         Running running = consumer.admit(request, 0);
         WorkerReport report = startAndWait(consumer, running, tokens);
@@ -608,6 +664,27 @@ class SharedStorageConnectorTest {
                 connector,
                 builder(KvRole.BOTH).extra("shared_storage_timeout_seconds", 0).build(),
                 "kv_connector_extra_config.shared_storage_timeout_seconds: is 0.0, must be more than 0 and at most 86400");
+        assertRefused(
+                connector,
+                builder(KvRole.BOTH)
+                        .extra("shared_storage_foreign_layout", "cpu_attn")
+                        .build(),
+                "kv_connector_extra_config.shared_storage_foreign_layout: unsupported value 'cpu_attn'; allowed: gpu,"
+                        + " cpu_attn_vec, cpu_attn_amx, cpu_attn_neon_bf16");
+        assertRefused(
+                connector,
+                builder(KvRole.BOTH)
+                        .extra("shared_storage_write_layout", "cpu_attn_amx")
+                        .build(),
+                "kv_connector_extra_config.shared_storage_write_layout: is cpu_attn_amx, whose blocks are of a multiple of"
+                        + " 32 tokens, at most 4096; the block size given is 16");
+        assertRefused(
+                connector,
+                builder(KvRole.BOTH)
+                        .extra("shared_storage_foreign_block_size", 24)
+                        .build(),
+                "kv_connector_extra_config.shared_storage_foreign_block_size: is 24, must be a multiple of this instance's"
+                        + " --block-size, 16");
         SharedStorageConnector.Settings defaults = SharedStorageConnector.Settings.of(
                 new ConnectorContext(builder(KvRole.BOTH).build(), MODEL, LAYOUT, Ticker.system()));
         assertThat(defaults.root()).isEqualTo(Path.of("/tmp"));
@@ -683,6 +760,19 @@ class SharedStorageConnectorTest {
 
     private FakeKvRequest request(int[] prompt) {
         return new FakeKvRequest("request-" + requests.incrementAndGet(), prompt, BLOCK);
+    }
+
+    /** Takes foreign entries for those of vLLM's GPU backends. */
+    private FakeEngine trusting(KvRole role) {
+        return engine(
+                builder(role)
+                        .extra("shared_storage_path", root)
+                        .extra("shared_storage_foreign_layout", "gpu")
+                        .build(),
+                LAYOUT,
+                MODEL,
+                Ticker.system(),
+                64);
     }
 
     private FakeEngine engine(KvRole role) {

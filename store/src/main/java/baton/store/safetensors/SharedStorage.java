@@ -36,6 +36,7 @@ import java.util.Objects;
 import java.util.Optional;
 import java.util.Set;
 import java.util.UUID;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.zip.CRC32C;
 import org.jspecify.annotations.Nullable;
@@ -49,8 +50,8 @@ import org.slf4j.LoggerFactory;
  *
  * <h2>Shape</h2>
  *
- * Written is {@code [tokens, kv_heads, 2*head_dim]}, for every token and head the key and then the value. Read is that and
- * vLLM's earlier {@code [2, tokens, kv_heads, head_dim]}, all keys and then all values.
+ * {@code [tokens, kv_heads, 2*head_dim]}, within which keys and values lie as a {@link TensorLayout} says. Also read is vLLM's
+ * earlier {@code [2, tokens, kv_heads, head_dim]}, all keys and then all values.
  *
  * <h2>Complete or absent</h2>
  *
@@ -63,7 +64,8 @@ import org.slf4j.LoggerFactory;
  *
  * The files' {@code __metadata__}, which vLLM ignores, holds {@code baton.model} (the fingerprint), {@code baton.dtype},
  * {@code baton.layout} and {@code baton.crc32c} (of the tensor's bytes). An entry of another model is not found; bytes that
- * do not fit their checksum are an error. A file without these keys is vLLM's, and its shape and type must suffice.
+ * do not fit their checksum are an error. A file without these keys is foreign: neither its shape nor its name tells how keys
+ * and values lie in it or which model they are of. It is taken only if {@link Layouts#foreign} says how, and unproven then.
  *
  * <p>Nothing is mapped into memory, because a mapped file that another process truncates takes the JVM with it. Symbolic
  * links below the root are not followed. Thread-safe.
@@ -78,7 +80,7 @@ public final class SharedStorage {
     private static final String DTYPE = "baton.dtype";
     private static final String LAYOUT = "baton.layout";
     private static final String CHECKSUM = "baton.crc32c";
-    private static final String PACKED = "[tokens, kv_heads, k|v]";
+    private static final String OWN_KEYS = "baton.";
 
     /** Far more than one tensor's header needs; keeps a hostile file from making us allocate. */
     private static final int MAX_HEADER_BYTES = 64 * 1024;
@@ -94,11 +96,13 @@ public final class SharedStorage {
 
     private final Path root;
     private final Format format;
+    private final Layouts layouts;
     private final Ticker ticker;
     private final Set<StorageException.Fault> loggedFaults =
             Collections.synchronizedSet(EnumSet.noneOf(StorageException.Fault.class));
     private final Map<String, String> loggedIncompatible = remembering();
     private final Map<String, Distrusted> distrusted = remembering();
+    private final AtomicBoolean loggedForeign = new AtomicBoolean();
     private final AtomicLong sweepDue;
 
     /**
@@ -123,10 +127,34 @@ public final class SharedStorage {
         return root;
     }
 
-    /** @param root need not exist; the first write makes it */
+    /**
+     * Makes the directory unless it is there, and sees whether entries can be written to it.
+     *
+     * @param field the setting, for errors
+     * @throws ConfigException if not
+     */
+    public static void requireWritable(String field, Path root) {
+        Path probe = root.resolve(TEMPORARY_PREFIX + UUID.randomUUID());
+        try {
+            Files.createDirectories(root);
+            Files.createDirectory(probe);
+            Files.delete(probe);
+        } catch (IOException e) {
+            throw new ConfigException(
+                    field, "is %s, which cannot be written to: %s".formatted(root, StorageException.describe(e)), e);
+        }
+    }
+
+    /** Files as vLLM's GPU backends lay them out are written, and foreign ones are not taken. */
     public SharedStorage(Path root, Format format, Ticker ticker) {
+        this(root, format, new Layouts(Optional.empty(), TensorLayout.GPU), ticker);
+    }
+
+    /** @param root need not exist; the first write makes it */
+    public SharedStorage(Path root, Format format, Layouts layouts, Ticker ticker) {
         this.root = root;
         this.format = format;
+        this.layouts = layouts;
         this.ticker = ticker;
         this.sweepDue = new AtomicLong(ticker.nanos());
     }
@@ -152,11 +180,20 @@ public final class SharedStorage {
     }
 
     /**
+     * How files' tensors are laid out.
+     *
+     * @param foreign those of files without this class's metadata; if empty, such files are not taken
+     * @param written those of files that are written
+     */
+    public record Layouts(Optional<TensorLayout> foreign, TensorLayout written) {}
+
+    /**
      * An entry that was complete and compatible when it was found.
      *
      * @param identity of this very directory; another one under the same name is another entry
+     * @param proven whether the files tell that they are of this model; false of foreign ones
      */
-    public record Entry(String name, int tokens, Object identity) {}
+    public record Entry(String name, int tokens, Object identity, boolean proven) {}
 
     /** What {@link #find} found. */
     public sealed interface Lookup {
@@ -169,6 +206,9 @@ public final class SharedStorage {
 
         /** Of another model, element type or layout: it stays. */
         record Incompatible(String reason) implements Lookup {}
+
+        /** Has files that do not tell what they hold, and nothing else does: it stays. */
+        record Foreign(String reason) implements Lookup {}
     }
 
     /** True if there is a directory of that name, whatever is in it. One system call. */
@@ -176,7 +216,10 @@ public final class SharedStorage {
         return Files.isDirectory(root.resolve(name), LinkOption.NOFOLLOW_LINKS);
     }
 
-    /** Checks the files of an entry, all but their data. Incompatibility is logged once for each entry. */
+    /**
+     * Checks the files of an entry, all but their data. Incompatibility is logged once for each entry; that there are foreign
+     * files, once.
+     */
     public Lookup find(String name, int tokens) {
         if (!exists(name)) {
             return new Lookup.Absent();
@@ -188,22 +231,38 @@ public final class SharedStorage {
             if (bad != null && bad.identity.equals(identity) && ticker.nanos() - bad.since < DISTRUST_NANOS) {
                 return new Lookup.Broken(directory + " was found to be bad");
             }
+            boolean proven = true;
             for (String layerName : format.layerNames) {
                 Path file = directory.resolve(layerName + SUFFIX);
                 try (FileChannel channel = open(file)) {
-                    check(channel, file, tokens);
+                    proven &= check(channel, file, tokens).checksum.isPresent();
                 }
             }
-            return new Lookup.Found(new Entry(name, tokens, identity));
+            if (!proven && loggedForeign.compareAndSet(false, true)) {
+                log.warn(
+                        "KV cache entry {} was not written by Baton. Such entries are taken for this model's, laid out as"
+                                + " {}, as the settings say: neither is proven, and if one is wrong so are the answers",
+                        directory,
+                        layouts.foreign.orElseThrow().interior().settingName());
+            }
+            return new Lookup.Found(new Entry(name, tokens, identity, proven));
         } catch (IOException e) {
             String reason = StorageException.describe(e);
-            if (StorageException.Fault.of(e) != StorageException.Fault.INCOMPATIBLE) {
-                return new Lookup.Broken(reason);
-            }
-            if (loggedIncompatible.put(name, reason) == null) {
-                log.warn("KV cache entry {} is not used: {}", directory, reason);
-            }
-            return new Lookup.Incompatible(reason);
+            return switch (StorageException.Fault.of(e)) {
+                case FOREIGN -> {
+                    if (loggedForeign.compareAndSet(false, true)) {
+                        log.warn("KV cache entry {} is not used, nor is any other such: {}", directory, reason);
+                    }
+                    yield new Lookup.Foreign(reason);
+                }
+                case INCOMPATIBLE -> {
+                    if (loggedIncompatible.put(name, reason) == null) {
+                        log.warn("KV cache entry {} is not used: {}", directory, reason);
+                    }
+                    yield new Lookup.Incompatible(reason);
+                }
+                case MISSING, DAMAGED, DIGEST, NO_SPACE, DENIED, IO -> new Lookup.Broken(reason);
+            };
         }
     }
 
@@ -212,20 +271,24 @@ public final class SharedStorage {
      *
      * @param into native memory of {@code format.layerBytes(entry.tokens())}, filled as {@code [tokens, kv_heads, 2*head_dim]};
      *     undefined if this throws
-     * @throws StorageException if the file is missing, damaged, of another model, or cannot be read
+     * @throws StorageException if the file is missing, damaged, foreign, of another model, or cannot be read
      */
     public void read(Entry entry, int layer, MemorySegment into) throws StorageException {
         Objects.checkFromIndexSize(0, format.layerBytes(entry.tokens()), into.byteSize());
         Path file = root.resolve(entry.name()).resolve(format.layerNames.get(layer) + SUFFIX);
         try (FileChannel channel = open(file)) {
             LayerFile found = check(channel, file, entry.tokens());
-            if (found.packed) {
+            if (!found.split && found.layout.equals(TensorLayout.GPU)) {
                 readData(channel, found, into, file);
-            } else {
-                try (Arena arena = Arena.ofConfined()) {
-                    MemorySegment split = arena.allocate(into.byteSize());
-                    readData(channel, found, split, file);
-                    pack(split, into);
+                return;
+            }
+            try (Arena arena = Arena.ofConfined()) {
+                MemorySegment data = arena.allocate(into.byteSize(), 64);
+                readData(channel, found, data, file);
+                if (found.split) {
+                    join(data, into);
+                } else {
+                    found.layout.unpack(data, into, format);
                 }
             }
         } catch (IOException e) {
@@ -276,33 +339,45 @@ public final class SharedStorage {
         /**
          * Writes the file of a layer.
          *
-         * @param packed {@code [tokens, kv_heads, 2*head_dim]}, native
+         * @param plain {@code [tokens, kv_heads, 2*head_dim]}, the key and then the value of each token and head, native
          * @throws StorageException if that fails; the temporary files are gone then; logged once for each cause
          */
-        public void layer(int layer, MemorySegment packed) throws StorageException {
-            if (packed.byteSize() != format.layerBytes(tokens)) {
+        public void layer(int layer, MemorySegment plain) throws StorageException {
+            if (plain.byteSize() != format.layerBytes(tokens)) {
                 throw new IllegalArgumentException(
-                        "packed has %d bytes, expected %d".formatted(packed.byteSize(), format.layerBytes(tokens)));
+                        "plain has %d bytes, expected %d".formatted(plain.byteSize(), format.layerBytes(tokens)));
             }
+            if (layouts.written.equals(TensorLayout.GPU)) {
+                data(layer, plain);
+                return;
+            }
+            try (Arena arena = Arena.ofConfined()) {
+                MemorySegment packed = arena.allocate(plain.byteSize(), 64);
+                layouts.written.pack(plain, packed, format);
+                data(layer, packed);
+            }
+        }
+
+        private void data(int layer, MemorySegment data) throws StorageException {
             CRC32C checksum = new CRC32C();
-            for (ByteBuffer chunk : chunks(packed)) {
+            for (ByteBuffer chunk : chunks(data)) {
                 checksum.update(chunk);
             }
             Map<String, String> metadata = new LinkedHashMap<>();
             metadata.put(MODEL, format.model);
             metadata.put(DTYPE, format.dtype.torchName());
-            metadata.put(LAYOUT, PACKED);
+            metadata.put(LAYOUT, layouts.written.recorded());
             metadata.put(CHECKSUM, hex(checksum));
             TensorInfo tensor = new TensorInfo(
                     format.dtype.safetensorsName(),
                     List.of((long) tokens, (long) format.kvHeads, 2L * format.headDim),
                     0,
-                    packed.byteSize());
+                    data.byteSize());
             Path file = temporary.resolve(format.layerNames.get(layer) + SUFFIX);
             try (FileChannel channel =
                     FileChannel.open(file, StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE)) {
                 writeFully(channel, SafetensorsHeader.encode(metadata, Map.of(TENSOR, tensor)));
-                for (ByteBuffer chunk : chunks(packed)) {
+                for (ByteBuffer chunk : chunks(data)) {
                     writeFully(channel, chunk);
                 }
             } catch (IOException e) {
@@ -332,7 +407,7 @@ public final class SharedStorage {
                             throw e;
                         }
                         switch (find(name, tokens)) {
-                            case Lookup.Found _, Lookup.Incompatible _ -> {
+                            case Lookup.Found _, Lookup.Incompatible _, Lookup.Foreign _ -> {
                                 return false;
                             }
                             case Lookup.Broken _, Lookup.Absent _ -> moveAside(entry);
@@ -367,7 +442,8 @@ public final class SharedStorage {
         }
     }
 
-    private record LayerFile(long dataStart, boolean packed, Optional<String> checksum) {}
+    /** @param split whether all keys come before all values */
+    private record LayerFile(long dataStart, boolean split, TensorLayout layout, Optional<String> checksum) {}
 
     private record Distrusted(Object identity, long since) {}
 
@@ -420,19 +496,22 @@ public final class SharedStorage {
             throw new SafetensorsException(file + ": has no tensor " + TENSOR);
         }
         Map<String, String> metadata = header.metadata();
-        requireSame(file, MODEL, metadata.getOrDefault(MODEL, format.model), format.model);
+        boolean own = metadata.keySet().stream().anyMatch(key -> key.startsWith(OWN_KEYS));
+        if (own) {
+            requireSame(file, MODEL, required(file, metadata, MODEL), format.model);
+        }
         requireSame(file, "dtype", tensor.dtype(), format.dtype.safetensorsName());
-        requireSame(file, DTYPE, metadata.getOrDefault(DTYPE, format.dtype.torchName()), format.dtype.torchName());
-        requireSame(file, LAYOUT, metadata.getOrDefault(LAYOUT, PACKED), PACKED);
-
+        if (own) {
+            requireSame(file, DTYPE, required(file, metadata, DTYPE), format.dtype.torchName());
+        }
         List<Long> shape = tensor.shape();
-        boolean packed = shape.size() == 3;
-        List<Long> expected = packed
-                ? List.of((long) tokens, (long) format.kvHeads, 2L * format.headDim)
-                : List.of(2L, (long) tokens, (long) format.kvHeads, (long) format.headDim);
+        boolean split = shape.size() == 4;
+        List<Long> expected = split
+                ? List.of(2L, (long) tokens, (long) format.kvHeads, (long) format.headDim)
+                : List.of((long) tokens, (long) format.kvHeads, 2L * format.headDim);
         if (!shape.equals(expected)) {
             List<Long> otherTokens = new ArrayList<>(expected);
-            int tokenDimension = packed ? 0 : 1;
+            int tokenDimension = split ? 1 : 0;
             if (shape.size() == expected.size()) {
                 otherTokens.set(tokenDimension, shape.get(tokenDimension));
             }
@@ -442,7 +521,40 @@ public final class SharedStorage {
                     ? new SafetensorsException(message)
                     : new StorageException(StorageException.Fault.INCOMPATIBLE, message);
         }
-        return new LayerFile(header.dataStart() + tensor.begin(), packed, Optional.ofNullable(metadata.get(CHECKSUM)));
+        TensorLayout layout = own
+                ? recordedLayout(file, required(file, metadata, LAYOUT))
+                : layouts.foreign.orElseThrow(
+                        () -> new StorageException(
+                                StorageException.Fault.FOREIGN,
+                                file
+                                        + " has no metadata of Baton's, and shared_storage_foreign_layout does not say how keys and values lie in it"));
+        if (tokens % layout.blockSize() != 0 || (split && !layout.equals(TensorLayout.GPU))) {
+            throw new StorageException(
+                    StorageException.Fault.INCOMPATIBLE,
+                    "%s: shape is %s, which %s in blocks of %d tokens cannot have"
+                            .formatted(file, shape, layout.interior().settingName(), layout.blockSize()));
+        }
+        return new LayerFile(
+                header.dataStart() + tensor.begin(),
+                split,
+                layout,
+                own ? Optional.of(required(file, metadata, CHECKSUM)) : Optional.empty());
+    }
+
+    private static String required(Path file, Map<String, String> metadata, String key) throws SafetensorsException {
+        String value = metadata.get(key);
+        if (value == null) {
+            throw new SafetensorsException(file + ": has metadata of Baton's, but no " + key);
+        }
+        return value;
+    }
+
+    private TensorLayout recordedLayout(Path file, String recorded) throws StorageException {
+        try {
+            return TensorLayout.parseRecorded(LAYOUT, recorded, format.headDim, format.dtype);
+        } catch (ConfigException e) {
+            throw new StorageException(StorageException.Fault.INCOMPATIBLE, file + ": " + e.getMessage());
+        }
     }
 
     private static void requireSame(Path file, String name, String found, String expected) throws StorageException {
@@ -475,12 +587,12 @@ public final class SharedStorage {
     }
 
     /** {@code [2, tokens, kv_heads, head_dim]} to {@code [tokens, kv_heads, 2*head_dim]}. */
-    private void pack(MemorySegment split, MemorySegment packed) {
+    private void join(MemorySegment split, MemorySegment plain) {
         long vector = (long) format.headDim * format.dtype.bytes();
-        long values = packed.byteSize() / 2;
+        long values = plain.byteSize() / 2;
         for (long from = 0, to = 0; from < values; from += vector, to += 2 * vector) {
-            MemorySegment.copy(split, from, packed, to, vector);
-            MemorySegment.copy(split, values + from, packed, to + vector, vector);
+            MemorySegment.copy(split, from, plain, to, vector);
+            MemorySegment.copy(split, values + from, plain, to + vector, vector);
         }
     }
 

@@ -40,6 +40,8 @@ public final class StorageException extends IOException {
         DIGEST,
         /** Well formed, but of another model, element type or layout. */
         INCOMPATIBLE,
+        /** Without what tells how it is laid out and of which model it is. */
+        FOREIGN,
         /** The device or a quota is full. */
         NO_SPACE,
         /** No permission, or a file system that is read-only. */

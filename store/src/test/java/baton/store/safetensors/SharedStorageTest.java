@@ -11,6 +11,7 @@ import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
@@ -21,6 +22,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Comparator;
 import java.util.List;
+import java.util.Optional;
 import java.util.Random;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CyclicBarrier;
@@ -115,9 +117,53 @@ class SharedStorageTest {
         for (int layer = 0; layer < 2; layer++) {
             RawSafetensors.write(file(layer), "kv_cache", "BF16", data(1, layer), TOKENS, KV_HEADS, 2 * HEAD_DIM);
         }
-        SharedStorage storage = storage(FORMAT);
+        SharedStorage storage = trusting(FORMAT);
 
+        assertThat(found(storage).proven()).isFalse();
         assertThat(read(storage, found(storage), 1)).isEqualTo(data(1, 1));
+    }
+
+    /** Name, shape and type are those of a file that a vLLM on CPUs writes, whose interior is another. */
+    @Test
+    void filesThatDoNotTellWhatTheyHoldAreNotReadUnlessASettingDoes() throws IOException {
+        SharedStorage storage = storage(FORMAT);
+        write(storage, 1);
+        SharedStorage.Entry entry = found(storage);
+        assertThat(entry.proven()).isTrue();
+        // One layer is enough.
+        RawSafetensors.write(file(1), "kv_cache", "BF16", data(1, 1), TOKENS, KV_HEADS, 2 * HEAD_DIM);
+
+        assertThat(storage.find(NAME, TOKENS))
+                .isInstanceOfSatisfying(
+                        SharedStorage.Lookup.Foreign.class,
+                        foreign -> assertThat(foreign.reason())
+                                .startsWith(file(1).toString())
+                                .contains("has no metadata of Baton's"));
+        assertThatThrownBy(() -> read(storage, entry, 1))
+                .isInstanceOf(StorageException.class)
+                .extracting(e -> ((StorageException) e).fault())
+                .isEqualTo(StorageException.Fault.FOREIGN);
+        assertThat(write(storage, 2)).as("it stays").isFalse();
+        assertThat(found(trusting(FORMAT)).proven()).isFalse();
+    }
+
+    @Test
+    void metadataCountsWhateverASettingSaysOfFilesWithoutIt() throws IOException {
+        write(storage(FORMAT), 1);
+        SharedStorage.Format model = new SharedStorage.Format(LAYERS, KV_HEADS, HEAD_DIM, DType.BF16, "f00d");
+        assertThat(trusting(model).find(NAME, TOKENS)).isInstanceOf(SharedStorage.Lookup.Incompatible.class);
+
+        for (String missing : List.of("baton.model", "baton.dtype", "baton.layout", "baton.crc32c")) {
+            byte[] bytes = Files.readAllBytes(file(0));
+            String text = new String(bytes, StandardCharsets.ISO_8859_1);
+            assertThat(text).contains(missing);
+            Files.write(
+                    file(0),
+                    text.replace(missing, "baton.?" + missing.substring(7)).getBytes(StandardCharsets.ISO_8859_1));
+            assertThat(trusting(FORMAT).find(NAME, TOKENS)).as(missing).isInstanceOf(SharedStorage.Lookup.Broken.class);
+            Files.write(file(0), bytes);
+        }
+        assertThat(found(trusting(FORMAT)).proven()).isTrue();
     }
 
     @Test
@@ -136,7 +182,7 @@ class SharedStorageTest {
             }
             RawSafetensors.write(file(layer), "kv_cache", "BF16", split, 2, TOKENS, KV_HEADS, HEAD_DIM);
         }
-        SharedStorage storage = storage(FORMAT);
+        SharedStorage storage = trusting(FORMAT);
 
         assertThat(read(storage, found(storage), 0)).isEqualTo(data(1, 0));
         assertThat(read(storage, found(storage), 1)).isEqualTo(data(1, 1));
@@ -166,7 +212,7 @@ class SharedStorageTest {
 
     @Test
     void brokenEntriesAreReplaced() throws IOException {
-        SharedStorage storage = storage(FORMAT);
+        SharedStorage storage = trusting(FORMAT);
         List<Breakage> breakages = List.of(
                 entry -> Files.createDirectory(entry),
                 entry -> {
@@ -431,6 +477,12 @@ class SharedStorageTest {
 
     private SharedStorage storage(SharedStorage.Format format) {
         return new SharedStorage(root, format, ticker);
+    }
+
+    /** One that takes foreign files for those of vLLM's GPU backends. */
+    private SharedStorage trusting(SharedStorage.Format format) {
+        return new SharedStorage(
+                root, format, new SharedStorage.Layouts(Optional.of(TensorLayout.GPU), TensorLayout.GPU), ticker);
     }
 
     private Path file(int layer) {
