@@ -22,6 +22,9 @@ import java.util.stream.Stream;
  * They end with this process, however it ends.
  */
 final class LocalCluster implements AutoCloseable {
+    /** Where all three listen: the default of their {@code --host}. */
+    static final String HOST = "127.0.0.1";
+
     private static final Duration START_DEADLINE = Duration.ofMinutes(2);
     private static final Duration STOP_DEADLINE = Duration.ofSeconds(10);
     private static final int PROCESSORS_TO_START_TOGETHER = 4;

@@ -1,6 +1,7 @@
 package baton.cli;
 
 import baton.kv.ConfigException;
+import baton.kv.ListenAddress;
 import baton.router.Router;
 import baton.router.RouterConfig;
 import java.net.URI;
@@ -125,6 +126,10 @@ final class RouteCommand implements Callable<Integer> {
                 RouterConfig.Limits.DEFAULT,
                 registry(),
                 localPrefill());
+        ListenAddress.require("host", host, "port", port);
+        config.registry()
+                .ifPresent(registry ->
+                        ListenAddress.require("register host", registry.host(), "register port", registry.port()));
         if (warmUp) {
             Router.warmUp(flow, WARM_UP);
         }

@@ -12,6 +12,7 @@ import baton.engine.model.Quantization;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.KvTransferConfig;
+import baton.kv.ListenAddress;
 import baton.server.ApiServer;
 import baton.server.PrometheusMetrics;
 import baton.server.ServerConfig;
@@ -269,6 +270,7 @@ final class ServeCommand implements Callable<Integer> {
         if (shutdownSeconds < 0) {
             throw new ConfigException("shutdown_timeout", "is " + shutdownSeconds + ", must be at least 0");
         }
+        ListenAddress.require("host", host, "port", port);
         Duration shutdownTimeout = Duration.ofSeconds(shutdownSeconds);
         String name = server.build().servedModelNames().getFirst();
         PrometheusMetrics metrics = new PrometheusMetrics(name);

@@ -1,5 +1,6 @@
 package baton.cli;
 
+import baton.kv.ListenAddress;
 import java.io.IOException;
 import java.io.PrintWriter;
 import java.nio.file.Path;
@@ -53,6 +54,8 @@ final class UpCommand implements Callable<Integer> {
 
     @Override
     public Integer call() throws IOException, InterruptedException {
+        // The router, which listens there, is the last to start.
+        ListenAddress.require("host", LocalCluster.HOST, "port", port);
         PrintWriter out = spec.commandLine().getOut();
         Path directory = Models.orEmbedded(Optional.ofNullable(model));
         try (LocalCluster cluster = LocalCluster.start(directory, connector, port, warmUp)) {

@@ -1,6 +1,8 @@
 package baton.cli;
 
+import static org.assertj.core.api.Assertions.as;
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.InstanceOfAssertFactories.STRING;
 
 import baton.cli.Program.Ended;
 import java.io.IOException;
@@ -12,6 +14,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Map;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -105,16 +108,98 @@ class CommandErrorsTest {
         assertRefused(ended, ended.status() == 1 ? 1 : 2, List.of("tokenizer.json"));
     }
 
+    /** Told before the model is looked at, which may take minutes: here there is none. */
     @Test
     void occupiedPort() throws Exception {
         try (ServerSocket other = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
             String port = Integer.toString(other.getLocalPort());
-            assertRefused(run("serve", Instances.MODEL.toString(), "--port", port), 2, List.of("port", port, "in use"));
+            String noModel = directory.resolve("gone").toString();
+            assertRefused(run("serve", noModel, "--port", port), 2, List.of("port", port, "in use"));
+            assertRefused(run("up", noModel, "--port", port), 2, List.of("port", port, "in use"));
+            assertRefused(
+                    run(
+                            "route",
+                            "--port",
+                            "0",
+                            "--register-port",
+                            port,
+                            "--prefill",
+                            "http://127.0.0.1:1",
+                            "--decode",
+                            "http://127.0.0.1:2"),
+                    2,
+                    List.of("register port", port, "in use"));
             assertRefused(
                     run("route", "--port", port, "--prefill", "http://127.0.0.1:1", "--decode", "http://127.0.0.1:2"),
                     2,
                     List.of("port", port, "in use"));
         }
+    }
+
+    @Test
+    void addressesThatCannotBeListenedOn() throws Exception {
+        String noModel = directory.resolve("gone").toString();
+        assertRefused(run("up", noModel, "--port", "70000"), 2, List.of("port", "70000", "65535"));
+        // Of the block for documentation, so no machine's.
+        assertRefused(
+                run("serve", noModel, "--port", "0", "--host", "203.0.113.7"),
+                2,
+                List.of("host", "203.0.113.7", "cannot be listened on"));
+        assertRefused(
+                run(
+                        "route",
+                        "--host",
+                        "203.0.113.7",
+                        "--prefill",
+                        "http://127.0.0.1:1",
+                        "--decode",
+                        "http://127.0.0.1:2"),
+                2,
+                List.of("host", "203.0.113.7", "cannot be listened on"));
+    }
+
+    /** Each is told before the model is looked at. */
+    @Test
+    void connectorsThatCannotWork() throws Exception {
+        Path file = Files.createFile(directory.resolve("file"));
+        List<String> misspelt =
+                serveWith("ExampleConnector", "kv_producer", Map.of("shared_storage_pth", "/tmp", "foo", "1"));
+        assertThat(misspelt).hasSize(2);
+        assertThat(misspelt.getFirst())
+                .contains("WARN")
+                .contains("[foo, shared_storage_pth] mean nothing to ExampleConnector")
+                .contains("shared_storage_path");
+        assertThat(misspelt.getLast()).startsWith("baton: ").contains("gone");
+        assertThat(serveWith(
+                        "SharedStorageConnector",
+                        "kv_producer",
+                        Map.of("shared_storage_path", file.resolve("kv").toString())))
+                .singleElement(as(STRING))
+                .contains(
+                        "kv_connector_extra_config.shared_storage_path",
+                        file.resolve("kv").toString(),
+                        "cannot be written to");
+        assertThat(serveWith("P2pNcclConnector", "kv_producer", Map.of("proxy_ip", "127.0.0.1", "http_port", "8000")))
+                .singleElement(as(STRING))
+                .contains("kv_connector_extra_config.proxy_port", "is missing", "127.0.0.1");
+    }
+
+    private List<String> serveWith(String connector, String role, Map<String, String> settings)
+            throws IOException, InterruptedException {
+        List<String> arguments = new ArrayList<>(List.of(
+                "serve",
+                directory.resolve("gone").toString(),
+                "--port",
+                "0",
+                "--kv-transfer-config.kv_connector",
+                connector,
+                "--kv-transfer-config.kv_role",
+                role));
+        settings.forEach((name, value) ->
+                arguments.addAll(List.of("--kv-transfer-config.kv_connector_extra_config." + name, value)));
+        Ended ended = Program.run(arguments);
+        assertThat(ended.status()).as(ended.err()).isEqualTo(2);
+        return complaints(ended);
     }
 
     @Test

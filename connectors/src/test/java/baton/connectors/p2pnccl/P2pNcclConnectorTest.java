@@ -430,6 +430,11 @@ class P2pNcclConnectorTest {
         assertRefused(config(KvRole.PRODUCER).extra("mem_pool_size_gb", -1), "mem_pool_size_gb");
         assertRefused(
                 config(KvRole.PRODUCER).extra("proxy_ip", HOST).extra("proxy_port", 30_001), "http_port", "missing");
+        assertRefused(
+                config(KvRole.PRODUCER).extra("proxy_ip", HOST).extra("http_port", 20_001),
+                "proxy_port",
+                "missing",
+                HOST);
         assertRefused(config(KvRole.PRODUCER).ip("not an address"), "kv_ip");
         assertRefused(config(KvRole.PRODUCER).ip("0.0.0.0"), "kv_ip");
         ConnectorContext stages = new ConnectorContext(
