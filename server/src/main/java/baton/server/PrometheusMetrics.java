@@ -319,6 +319,15 @@ public final class PrometheusMetrics implements EngineListener {
                                             valuesWith(values.toArray(String[]::new)))
                                     .inc(Math.max(0, measurement.value()));
                         }
+                        case GAUGE -> {
+                            Gauge gauge = Gauge.builder()
+                                    .name(first.name())
+                                    .labelNames(names)
+                                    .withoutExemplars()
+                                    .register(registry);
+                            yield (values, measurement) -> gauge.labelValues(valuesWith(values.toArray(String[]::new)))
+                                    .set(measurement.value());
+                        }
                         case SECONDS ->
                             distribution(
                                     first.name().endsWith("_seconds") ? first.name() : first.name() + "_seconds",

@@ -120,6 +120,11 @@ class PrometheusMetricsTest {
                         "baton:kv_load_seconds_bucket{" + LABELS + ",le=\"0.001\"} 0",
                         "baton:kv_load_seconds_bucket{" + LABELS + ",le=\"0.0025\"} 1",
                         "baton:kv_load_seconds_sum{" + LABELS + "} 0.002");
+        for (double bytes : new double[] {4096, 1024}) {
+            metrics.onMeasurements(
+                    List.of(Measurement.gauge("baton:kv_peer_memory_mapped_bytes", bytes, "rank", "0.0")));
+        }
+        assertThat(lines()).contains("baton:kv_peer_memory_mapped_bytes{" + LABELS + ",rank=\"0.0\"} 1024.0");
     }
 
     @Test

@@ -114,6 +114,11 @@ public interface TransferAgent extends AutoCloseable {
         return false;
     }
 
+    /** Bytes of peers' memory that are mapped into this process. Always 0 where such things are not known. */
+    default long mappedPeerBytes() {
+        return 0;
+    }
+
     /** Ends all transfers and connections. When it returns none of the registered memory is touched any more. */
     @Override
     void close();

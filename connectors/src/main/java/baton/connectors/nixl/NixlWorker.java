@@ -7,6 +7,7 @@ import baton.kv.KvLayout;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
 import baton.kv.connector.HandshakeMetadata;
+import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
 import baton.kv.connector.WorkerConnector;
 import baton.kv.connector.WorkerReport;
@@ -84,6 +85,8 @@ final class NixlWorker implements WorkerConnector {
     private final Fabric fabric;
     private final Rank rank;
     private final TransferStats stats;
+    /** Bytes of peers' memory that were mapped when that was last reported. */
+    private long reportedMapped;
 
     private @Nullable Pool pool;
 
@@ -282,6 +285,12 @@ final class NixlWorker implements WorkerConnector {
         computed.ifPresent(since -> stats.handover("seal", Duration.ofNanos(now() - since)));
         computed = OptionalLong.empty();
         stats.log(now);
+        long mapped = pool().agent().mappedPeerBytes();
+        if (mapped != reportedMapped) {
+            reportedMapped = mapped;
+            stats.add(Measurement.gauge(
+                    "baton:kv_peer_memory_mapped_bytes", mapped, "rank", rank.pipeline() + "." + rank.tensor()));
+        }
         boolean busy = !pulls.isEmpty()
                 || !messages.isEmpty()
                 || !held.isEmpty()

@@ -130,12 +130,23 @@ class SystemFabricTest {
                         .onNewRequest(new FakeKvRequest("d-1", FakeKvRequest.counting(1, 40), 16)
                                 .withKvTransferParams(params));
                 until(() -> !decode.idleStep().busy(), decode);
-                prefill.idleStep();
+                measured.clear();
+                // Seals, as these pools cannot be mapped.
+                until(() -> !mappedOfPeers().isEmpty(), prefill);
+                assertThat(mappedOfPeers()).allMatch(bytes -> bytes > 0);
                 assertThat(prefill.usedBlocks()).isEqualTo(3);
             }
             until(() -> prefill.usedBlocks() == 0, prefill);
+            until(() -> mappedOfPeers().getLast() == 0, prefill);
         }
         assertThat(measured).extracting(Measurement::name).contains("baton:kv_orphaned_leases");
+    }
+
+    private List<Double> mappedOfPeers() {
+        return measured.stream()
+                .filter(each -> each.name().equals("baton:kv_peer_memory_mapped_bytes"))
+                .map(Measurement::value)
+                .toList();
     }
 
     /** Prompts that are named, to be read, and such that are written while they are computed; in the middle of one a connection ends. */

@@ -3,7 +3,7 @@ package baton.kv.connector;
 import java.util.Map;
 
 /**
- * One increment of a metric.
+ * One increment of a metric, or its new value.
  *
  * @param name the metric's name in Prometheus form, e.g. {@code baton:kv_load_bytes}, without a suffix for its kind
  * @param kind how values are put together
@@ -14,6 +14,8 @@ public record Measurement(String name, Kind kind, double value, Map<String, Stri
     /** How the values of one name are put together. */
     public enum Kind {
         COUNTER,
+        /** The last one counts. */
+        GAUGE,
         /** A distribution of durations. */
         SECONDS,
         /** A distribution of amounts of memory. */
@@ -28,6 +30,10 @@ public record Measurement(String name, Kind kind, double value, Map<String, Stri
 
     public static Measurement count(String name, double value, String label, String labelValue) {
         return new Measurement(name, Kind.COUNTER, value, Map.of(label, labelValue));
+    }
+
+    public static Measurement gauge(String name, double value, String label, String labelValue) {
+        return new Measurement(name, Kind.GAUGE, value, Map.of(label, labelValue));
     }
 
     public static Measurement seconds(String name, double seconds) {

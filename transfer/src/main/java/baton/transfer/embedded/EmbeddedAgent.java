@@ -36,6 +36,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.Predicate;
 import java.util.regex.Matcher;
@@ -95,6 +96,7 @@ public final class EmbeddedAgent implements TransferAgent {
     private final Set<Moving> movings = new HashSet<>();
     private final Set<Link> links = new HashSet<>();
     private final Permits permits = new Permits(this);
+    private final AtomicLong mappedBytes = new AtomicLong();
 
     private long revision;
     private boolean closed;
@@ -538,6 +540,16 @@ public final class EmbeddedAgent implements TransferAgent {
             return links.stream()
                     .noneMatch(link -> link.isOpen() && link.peerName().equals(peer));
         }
+    }
+
+    @Override
+    public long mappedPeerBytes() {
+        return mappedBytes.get();
+    }
+
+    /** To be counted by who maps a peer's memory. */
+    AtomicLong mappedBytes() {
+        return mappedBytes;
     }
 
     @Override

@@ -172,7 +172,7 @@ final class Link {
 
     private void meet(Metadata metadata) {
         peer = metadata;
-        memory = new PeerMemory(metadata, agent.sharesMemoryWith(metadata));
+        memory = new PeerMemory(metadata, agent.sharesMemoryWith(metadata), agent.mappedBytes());
     }
 
     private Frame receive(long deadline) throws IOException, TransferException {

@@ -11,6 +11,7 @@ import java.util.NavigableMap;
 import java.util.Optional;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.concurrent.atomic.AtomicLong;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -20,15 +21,20 @@ final class PeerMemory {
 
     private final Metadata peer;
     private final boolean sameSystem;
+    private final AtomicLong mappedBytes;
     private final NavigableMap<Long, Mapped> mapped = new TreeMap<>();
     private final Set<Metadata.Exposed> refused = new HashSet<>();
     private long revision;
     private boolean closed;
 
-    /** @param sameSystem whether it is worth trying */
-    PeerMemory(Metadata peer, boolean sameSystem) {
+    /**
+     * @param sameSystem whether it is worth trying
+     * @param mappedBytes what all peers' mappings have together
+     */
+    PeerMemory(Metadata peer, boolean sameSystem, AtomicLong mappedBytes) {
         this.peer = peer;
         this.sameSystem = sameSystem;
+        this.mappedBytes = mappedBytes;
         this.revision = Long.MIN_VALUE;
     }
 
@@ -37,11 +43,14 @@ final class PeerMemory {
         private final Metadata.Exposed region;
         private final MemorySegment memory;
         private final Arena arena;
+        private final AtomicLong mappedBytes;
 
-        private Mapped(Metadata.Exposed region, MemorySegment memory, Arena arena) {
+        private Mapped(Metadata.Exposed region, MemorySegment memory, Arena arena, AtomicLong mappedBytes) {
             this.region = region;
             this.memory = memory;
             this.arena = arena;
+            this.mappedBytes = mappedBytes;
+            mappedBytes.addAndGet(memory.byteSize());
         }
 
         /** Bytes at an address of the peer, if they are in this region. */
@@ -54,6 +63,7 @@ final class PeerMemory {
         /** Unmaps it; nothing touches it any more. */
         void close() {
             arena.close();
+            mappedBytes.addAndGet(-memory.byteSize());
         }
     }
 
@@ -99,7 +109,7 @@ final class PeerMemory {
         Arena arena = Arena.ofShared();
         try {
             MemorySegment memory = MappableMemory.map(arena, peer.fileOf(region), region.inode(), region.bytes());
-            mapped.put(region.address(), new Mapped(region, memory, arena));
+            mapped.put(region.address(), new Mapped(region, memory, arena, mappedBytes));
         } catch (IOException e) {
             arena.close();
             refused.add(region);

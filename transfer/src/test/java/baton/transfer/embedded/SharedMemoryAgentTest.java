@@ -19,6 +19,7 @@ import java.util.List;
 import java.util.Optional;
 import java.util.Queue;
 import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.TimeUnit;
 import java.util.stream.IntStream;
 import java.util.zip.CRC32C;
 import org.junit.jupiter.api.Test;
@@ -41,6 +42,28 @@ class SharedMemoryAgentTest extends TransferAgentContract {
     @Test
     void memoryIsShared() {
         assertThat(peer).hasToString(there.name() + " by shared memory");
+    }
+
+    /** It counts in what the system reports as this process's memory, so operators ask where that comes from. */
+    @Test
+    void whatIsMappedOfPeersIsCounted() throws Exception {
+        assertThat(here.mappedPeerBytes()).isEqualTo(theirs.byteSize());
+        try (Arena arena = Arena.ofShared()) {
+            TransferAgent.Registration more = there.register(allocate(arena, 8192));
+            awaitMapped(theirs.byteSize() + 8192);
+            more.close();
+            awaitMapped(theirs.byteSize());
+        }
+        peer.close();
+        awaitMapped(0);
+    }
+
+    private void awaitMapped(long bytes) throws InterruptedException {
+        long deadline = System.nanoTime() + LONG.toNanos();
+        while (here.mappedPeerBytes() != bytes && System.nanoTime() - deadline < 0) {
+            TimeUnit.MILLISECONDS.sleep(5);
+        }
+        assertThat(here.mappedPeerBytes()).isEqualTo(bytes);
     }
 
     @ParameterizedTest
