@@ -275,6 +275,11 @@ final class ServeCommand implements Callable<Integer> {
         String name = server.build().servedModelNames().getFirst();
         PrometheusMetrics metrics = new PrometheusMetrics(name);
         Optional<PrintedProfile> profile = Optional.ofNullable(profileSeconds).map(PrintedProfile::new);
+        MachineLoad load = MachineLoad.here(
+                config.parallel().threadsPerRank(config.threads())
+                        * config.parallel().ranks(),
+                LOG::warn);
+        load.start();
         LocalEngine engine = LocalEngine.start(
                 config, profile.<EngineListener>map(metrics::and).orElse(metrics));
         ApiServer api;
@@ -310,6 +315,7 @@ final class ServeCommand implements Callable<Integer> {
                 api.close();
             }
             engine.close();
+            load.close();
             profile.ifPresent(PrintedProfile::print);
         });
     }

@@ -16,11 +16,12 @@ final class Ledgers {
     /**
      * A recorded case.
      *
+     * @param promptText the prompt, {@code <|bos|>} and all
      * @param answer token ids up to and including the end token
      * @param text the answer without the end token
      * @param margin the smallest lead of the best token over the second best, in logits
      */
-    record Case(String name, int[] prompt, int[] answer, String text, double margin) {
+    record Case(String name, String promptText, int[] prompt, int[] answer, String text, double margin) {
         /** Tokens that a connector hands over: all full blocks before the last token. */
         int aligned(int blockSize) {
             return Ledgers.aligned(prompt.length, blockSize);
@@ -82,6 +83,7 @@ final class Ledgers {
         int steps = recorded.path("tokens_to_stop").asInt();
         return new Case(
                 recorded.path("name").asString(),
+                recorded.path("prompt").asString(),
                 Instances.ints(recorded.path("prompt_ids")),
                 Arrays.copyOf(Instances.ints(recorded.path("output_ids")), steps),
                 recorded.path("answer").asString(),

@@ -109,6 +109,28 @@ class OpenAiClientTest {
         assertThat(Ledgers.clear()).hasSizeGreaterThan(12);
     }
 
+    /** As models/tiny-ledger/README.md says. */
+    @ParameterizedTest
+    @MethodSource("endpoints")
+    void recordedPromptsAsTextHaveTheirSpecialTokens(Endpoint endpoint) {
+        Case asked = Ledgers.named("recall-80");
+        CompletionCreateParams.Builder text = CompletionCreateParams.builder()
+                .model(MODEL)
+                .prompt(asked.promptText())
+                .maxTokens(asked.answer().length)
+                .temperature(0);
+        Completion twice = endpoint.client.completions().create(text.build()).validate();
+        assertThat(twice.usage().orElseThrow().promptTokens()).isEqualTo(asked.prompt().length + 1);
+
+        Completion once = endpoint.client
+                .completions()
+                .create(text.putAdditionalBodyProperty("add_special_tokens", JsonValue.from(false))
+                        .build())
+                .validate();
+        assertThat(once.usage().orElseThrow().promptTokens()).isEqualTo(asked.prompt().length);
+        assertThat(once.choices().getFirst().text().strip()).isEqualTo(asked.text());
+    }
+
     @ParameterizedTest
     @MethodSource("endpoints")
     void streamedCompletions(Endpoint endpoint) {
