@@ -102,7 +102,7 @@ class FloorsTest {
                 .whereLayer("pipe")
                 .mayOnlyBeAccessedByLayers("connectors", "bench", "testkit")
                 .whereLayer("messages")
-                .mayOnlyBeAccessedByLayers("pipe", "connectors", "router", "testkit")
+                .mayOnlyBeAccessedByLayers("pipe", "transfer", "connectors", "router", "testkit")
                 .whereLayer("memory")
                 .mayOnlyBeAccessedByLayers("transfer", "engine")
                 .whereLayer("testkit")

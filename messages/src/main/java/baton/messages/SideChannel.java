@@ -1,7 +1,9 @@
 package baton.messages;
 
+import java.net.InetAddress;
 import java.time.Duration;
 import java.util.List;
+import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 
 /**
@@ -15,7 +17,16 @@ public interface SideChannel extends AutoCloseable {
      * @param port 0 for any free one
      * @throws MessageException if the address cannot be had
      */
-    Listener listen(String host, int port, Handler handler) throws MessageException;
+    default Listener listen(String host, int port, Handler handler) throws MessageException {
+        return receive(host, port, _ -> handler);
+    }
+
+    /**
+     * As {@link #listen}, with a handler for each connection.
+     *
+     * @throws MessageException if the address cannot be had
+     */
+    Listener receive(String host, int port, Reception reception) throws MessageException;
 
     /**
      * Asks whoever listens at an address. Asks once: an address where nobody listens is a failure at once.
@@ -23,7 +34,16 @@ public interface SideChannel extends AutoCloseable {
      * @param frames at least one
      * @return the answer, at least one frame; fails with a {@link MessageException}, at the latest after {@code timeout}
      */
-    CompletableFuture<List<byte[]>> ask(String host, int port, List<byte[]> frames, Duration timeout);
+    default CompletableFuture<List<byte[]>> ask(String host, int port, List<byte[]> frames, Duration timeout) {
+        return converse(host, port, frames, _ -> Optional.empty(), timeout);
+    }
+
+    /**
+     * As {@link #ask}, and goes on asking over the same connection as long as there is something to ask.
+     *
+     * @return the last answer
+     */
+    CompletableFuture<List<byte[]>> converse(String host, int port, List<byte[]> first, Next next, Duration timeout);
 
     /** Ends all listeners and fails all questions under way. */
     @Override
@@ -39,6 +59,24 @@ public interface SideChannel extends AutoCloseable {
          * @return the answer; without frames, or if this throws, the connection to who asked is closed
          */
         List<byte[]> answer(List<byte[]> frames);
+    }
+
+    /** Receives connections; may be called by several threads at once. */
+    @FunctionalInterface
+    interface Reception {
+        /** Who answers the questions of a connection, one after the other, that comes from there. */
+        Handler arrived(InetAddress from);
+    }
+
+    /** What is asked after an answer. */
+    @FunctionalInterface
+    interface Next {
+        /**
+         * The next question; empty if there is none.
+         *
+         * @throws MessageException if the answer is not what it must be
+         */
+        Optional<List<byte[]>> after(List<byte[]> answer) throws MessageException;
     }
 
     /** An address that is listened to. */

@@ -1,9 +1,11 @@
 package baton.pipe;
 
 import baton.kv.ConfigException;
+import baton.messages.PeerAccess;
 import baton.pipe.c10d.GlooTransport;
 import baton.pipe.nccl.NcclTransport;
 import baton.pipe.tcp.TcpTransport;
+import java.util.Optional;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -28,14 +30,23 @@ public final class WireTransports {
      * @throws ConfigException if there is none of that name, or it cannot be had here
      */
     public static WireTransport named(String field, String name) {
+        return named(field, name, Optional.empty());
+    }
+
+    /**
+     * As {@link #named}.
+     *
+     * @param access who may come to a meeting, where the transport can tell; Gloo cannot
+     */
+    public static WireTransport named(String field, String name, Optional<PeerAccess> access) {
         return switch (name) {
             case "auto" -> {
                 LOG.info(
                         "wires: tcp; not gloo, which is slower here, and not nccl, which goes through GPUs although KV caches are"
                                 + " in host memory (transport=gloo and transport=nccl take them all the same)");
-                yield new TcpTransport();
+                yield new TcpTransport(WireId.Kind.TCP, access);
             }
-            case "tcp" -> new TcpTransport();
+            case "tcp" -> new TcpTransport(WireId.Kind.TCP, access);
             case "gloo" -> {
                 try {
                     yield GlooTransport.load();
@@ -45,7 +56,7 @@ public final class WireTransports {
             }
             case "nccl" -> {
                 try {
-                    yield NcclTransport.load(0);
+                    yield NcclTransport.load(0, access);
                 } catch (PipeException e) {
                     throw new ConfigException(field, "is nccl, but " + e.getMessage(), e);
                 }

@@ -21,24 +21,25 @@ public interface Fabric {
     Memory allocate(long bytes);
 
     /**
-     * Answers handshakes.
+     * Answers handshakes of those that may have them, at the settings' address.
      *
      * @throws TransferException if it cannot listen there
      */
-    SideServer serve(String host, int port, Map<Rank, RankInfo> ranks) throws TransferException;
+    SideServer serve(NixlSettings settings, Map<Rank, RankInfo> ranks) throws TransferException;
 
     /**
      * Has, with itself, what comes with the first contact of a peer, so that this is done before there are requests: classes are
      * loaded and security providers set up, which is most of what a first contact takes. What fails is left out.
      */
-    default void rehearse(NixlSettings.Address self) {}
+    default void rehearse(NixlSettings settings, NixlSettings.Address self) {}
 
     /**
      * Asks a peer's side channel about one of its ranks. Waits; may be called from any thread.
      *
-     * @throws TransferException if there is no answer in time, or not a good one
+     * @throws TransferException if there is no answer in time, or not a good one, or the peer does not show that it knows the secret
      */
-    RankInfo ask(NixlSettings.Address peer, Rank rank, Duration timeout) throws TransferException;
+    RankInfo ask(NixlSettings settings, NixlSettings.Address peer, Rank rank, Duration timeout)
+            throws TransferException;
 
     /** Runs what waits for peers, and what computes beside the engine's step. */
     Executor background();

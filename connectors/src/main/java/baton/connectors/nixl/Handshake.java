@@ -212,7 +212,7 @@ final class Handshake {
      * What our instances tell each other beside what vLLM's do: the field {@code baton}, a map, which vLLM skips.
      *
      * @param epoch {@code epoch}: tells this life of the instance from others
-     * @param key {@code key} that its references are signed with
+     * @param key {@code key} that its references are signed with; no bytes where peers make it from their secret
      * @param fingerprint {@code fingerprint}: digest of the model
      * @param layout of the rank's pool: {@code layers}, {@code kv_heads}, {@code head_dim}, {@code block_size}, {@code dtype}
      * @param modelKvHeads {@code model_kv_heads}: key/value heads of the whole model

@@ -4,6 +4,7 @@ import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rehearsal;
+import baton.messages.PeerAccess;
 import baton.transfer.TransferAgents;
 import java.util.Optional;
 
@@ -30,6 +31,7 @@ final class NixlRehearsal {
         config.extra()
                 .string(TransferAgents.TRANSPORT)
                 .ifPresent(transport -> side.extra(TransferAgents.TRANSPORT, transport));
+        config.extra().string(PeerAccess.SECRET_FILE).ifPresent(file -> side.extra(PeerAccess.SECRET_FILE, file));
         return side.build();
     }
 }

@@ -16,7 +16,6 @@ import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerReport;
 import baton.transfer.TransferException;
-import java.security.SecureRandom;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.BitSet;
@@ -28,7 +27,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
-import java.util.UUID;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -50,8 +48,6 @@ import org.slf4j.LoggerFactory;
 /** Decides what is read from whom, and knows which generation of a block is whose. */
 final class NixlScheduler implements SchedulerConnector {
     private static final Logger log = LoggerFactory.getLogger(NixlScheduler.class);
-
-    private static final int KEY_BYTES = 32;
 
     private final ConnectorContext context;
     private final NixlSettings settings;
@@ -94,9 +90,8 @@ final class NixlScheduler implements SchedulerConnector {
         this.settings = settings;
         this.fabric = fabric;
         this.blockSize = context.layout().blockSize();
-        byte[] key = new byte[KEY_BYTES];
-        new SecureRandom().nextBytes(key);
-        this.life = new RankInfo.Life(UUID.randomUUID().toString(), key);
+        this.life = RankInfo.Life.begin(
+                context.config().engineId(), settings.access().secret());
         this.lastHeartbeat =
                 context.ticker().nanos() - settings.heartbeatInterval().toNanos();
     }
@@ -114,9 +109,9 @@ final class NixlScheduler implements SchedulerConnector {
         generations = new long[first.blocks()];
         writers = new long[first.blocks()];
         try {
-            Fabric.SideServer serving = fabric.serve(settings.host(), settings.port(), ranks);
+            Fabric.SideServer serving = fabric.serve(settings, ranks);
             server = Optional.of(serving);
-            fabric.rehearse(new NixlSettings.Address(settings.host(), serving.port()));
+            fabric.rehearse(settings, new NixlSettings.Address(settings.host(), serving.port()));
         } catch (TransferException e) {
             throw new ConfigException(
                     "side_channel_port",
@@ -182,7 +177,7 @@ final class NixlScheduler implements SchedulerConnector {
             if (params.bool("do_remote_prefill").orElse(false)) {
                 Reference source = Reference.read(params, mode, requestId);
                 // Where another sample has the blocks written they are not unused.
-                if (source.mode() == TransferMode.PULL || !isAwaited(source)) {
+                if (isAllowed(source) && (source.mode() == TransferMode.PULL || !isAwaited(source))) {
                     unused.add(source);
                 }
             }
@@ -196,6 +191,16 @@ final class NixlScheduler implements SchedulerConnector {
 
     /** A reference that cannot be right is refused here; what only its owner can tell is found out by the worker. */
     private void accept(KvRequest request, Tracked tracked, Reference source) {
+        if (!isAllowed(source)) {
+            rejected.merge(Rejection.NOT_ALLOWED, 1, Integer::sum);
+            settings.access()
+                    .refuse(
+                            source.host() + ":" + source.port(),
+                            "request " + request.id()
+                                    + " names it, and it is not an allowed peer; the prompt is computed here. allowed_peers are "
+                                    + settings.access().allowed());
+            return;
+        }
         Optional<Rejection> wrong = wrong(request, source);
         if (wrong.isPresent()) {
             rejected.merge(wrong.get(), 1, Integer::sum);
@@ -218,6 +223,11 @@ final class NixlScheduler implements SchedulerConnector {
             }
             tracked.source = Optional.of(source);
         }
+    }
+
+    /** Clients name hosts. Who is not an allowed peer is not even told that nothing is wanted of it. */
+    private boolean isAllowed(Reference source) {
+        return settings.access().mayConnect(source.host());
     }
 
     /** The owner writes a request's blocks once for each instance: not for each of several samples. */
@@ -509,6 +519,10 @@ final class NixlScheduler implements SchedulerConnector {
         phases.clear();
         rejected.forEach((cause, count) -> taken.add(rejected(cause, count)));
         rejected.clear();
+        long refused = settings.access().takeRefused();
+        if (refused > 0) {
+            taken.add(Measurement.count("baton:kv_refused_peers", refused));
+        }
         if (unverified > 0) {
             taken.add(Measurement.count("baton:kv_handoff_unverified", unverified));
             unverified = 0;

@@ -2,6 +2,7 @@ package baton.connectors.nixl;
 
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
+import baton.messages.PeerAccess;
 import baton.transfer.TransferAgents;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -26,7 +27,8 @@ import tools.jackson.databind.JsonNode;
  * @param host {@code side_channel_host}, else {@code VLLM_NIXL_SIDE_CHANNEL_HOST}, else localhost
  * @param port {@code side_channel_port}, else {@code VLLM_NIXL_SIDE_CHANNEL_PORT}, else 5600; 0 takes a free one
  * @param agent all of it, for the choice of the transfer agent ({@link TransferAgents})
- * @param peers {@code peers}: {@code "host:port"} of side channels to shake hands with ahead of the first request
+ * @param peers {@code peers}: {@code "host:port"} of side channels to shake hands with ahead of the first request; allowed peers too
+ * @param access whom it talks to: {@link PeerAccess}
  */
 public record NixlSettings(
         Duration lease,
@@ -41,7 +43,8 @@ public record NixlSettings(
         String host,
         int port,
         JsonFields agent,
-        List<Address> peers) {
+        List<Address> peers,
+        PeerAccess access) {
     private static final String LEASE = "kv_lease_duration";
     private static final String DECODER_TTL = "decoder_kv_blocks_ttl";
     private static final String THRESHOLD = "kv_recompute_threshold";
@@ -55,7 +58,7 @@ public record NixlSettings(
     static final String HOST = "side_channel_host";
     static final String PORT = "side_channel_port";
     private static final String PEERS = "peers";
-    static final Set<String> NAMES = Set.of(
+    static final Set<String> NAMES = PeerAccess.withSettings(
             TransferAgents.TRANSFER_AGENT,
             TransferAgents.BACKENDS,
             TransferAgents.BACKEND_PARAMS,
@@ -103,6 +106,15 @@ public record NixlSettings(
         if (host.isBlank()) {
             throw new ConfigException(extra.field(HOST), "is empty, must be a host name or address");
         }
+        List<Address> peers = strings(extra, PEERS).orElse(List.of()).stream()
+                .map(peer -> address(extra.field(PEERS), peer))
+                .toList();
+        PeerAccess access = PeerAccess.of(
+                extra,
+                extra.field(HOST),
+                host,
+                peers.stream().map(Address::host).toList());
+        access.requireSafe(extra.field(HOST), host);
         return new NixlSettings(
                 lease,
                 decoderTtl,
@@ -121,9 +133,8 @@ public record NixlSettings(
                                 .map(value -> port(PORT_VARIABLE, value)))
                         .orElse(5600),
                 extra,
-                strings(extra, PEERS).orElse(List.of()).stream()
-                        .map(peer -> address(extra.field(PEERS), peer))
-                        .toList());
+                peers,
+                access);
     }
 
     /** How often a reader says that it still wants the blocks. */

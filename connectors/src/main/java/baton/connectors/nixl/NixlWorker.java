@@ -291,6 +291,7 @@ final class NixlWorker implements WorkerConnector {
             stats.add(Measurement.gauge(
                     "baton:kv_peer_memory_mapped_bytes", mapped, "rank", rank.pipeline() + "." + rank.tensor()));
         }
+        stats.refused(settings.access().takeRefused());
         boolean busy = !pulls.isEmpty()
                 || !messages.isEmpty()
                 || !held.isEmpty()
@@ -811,7 +812,10 @@ final class NixlWorker implements WorkerConnector {
                 }
                 return true;
             }
-            if (text.equals(load.source().requestId() + ":" + load.source().tensorParallelSize())) {
+            // One of ours also says of which prompt they are.
+            if (!engine.orElseThrow().isOneOfOurs()
+                    && text.equals(
+                            load.source().requestId() + ":" + load.source().tensorParallelSize())) {
                 waiting.awaited.remove(from);
                 return true;
             }

@@ -4,8 +4,12 @@ import baton.kv.ConfigException;
 import baton.kv.KvLayout;
 import baton.kv.connector.HandshakeMetadata;
 import baton.kv.connector.Rank;
+import baton.messages.PeerSecret;
+import java.nio.charset.StandardCharsets;
+import java.security.SecureRandom;
 import java.util.Optional;
 import java.util.OptionalLong;
+import java.util.UUID;
 
 /**
  * What a peer must know of a rank to move its blocks: the answer to a handshake.
@@ -41,7 +45,26 @@ public record RankInfo(
      * @param epoch tells it from other lives
      * @param key that its references are signed with
      */
-    public record Life(String epoch, byte[] key) {}
+    public record Life(String epoch, byte[] key) {
+        private static final int KEY_BYTES = 32;
+        private static final int LEAST_KEY_BYTES = 16;
+
+        /** A new one; where there is a secret, its key need not be told. */
+        static Life begin(String engineId, Optional<PeerSecret> secret) {
+            String epoch = UUID.randomUUID().toString();
+            byte[] random = new byte[KEY_BYTES];
+            new SecureRandom().nextBytes(random);
+            return new Life(
+                    epoch, secret.map(known -> key(known, engineId, epoch)).orElse(random));
+        }
+
+        private static byte[] key(PeerSecret secret, String engineId, String epoch) {
+            return secret.mac(
+                    "key of references",
+                    engineId.getBytes(StandardCharsets.UTF_8),
+                    epoch.getBytes(StandardCharsets.UTF_8));
+        }
+    }
 
     RankInfo of(Life own) {
         return new RankInfo(
@@ -78,12 +101,16 @@ public record RankInfo(
                 life);
     }
 
-    /** As vLLM's handshake has it, with what only ours tell beside. */
-    byte[] toPayload() {
+    /**
+     * As vLLM's handshake has it, with what only ours tell beside.
+     *
+     * @param secret from which peers make the key, which is not told then
+     */
+    byte[] toPayload(Optional<PeerSecret> secret) {
         Life own = life.orElseThrow();
         Handshake.BatonFacts facts = new Handshake.BatonFacts(
                 own.epoch(),
-                own.key(),
+                secret.isPresent() ? new byte[0] : own.key(),
                 model,
                 layout,
                 modelKvHeads,
@@ -105,14 +132,24 @@ public record RankInfo(
         return new Handshake.Payload(compatibility, metadata.encode()).encode();
     }
 
-    /** @throws ConfigException if it is not that, or not of an instance of ours */
-    static RankInfo read(byte[] payload) {
+    /**
+     * @param secret from which the key is made
+     * @throws ConfigException if it is not that, or not of an instance of ours
+     */
+    static RankInfo read(byte[] payload, Optional<PeerSecret> secret) {
         Handshake.Payload read = Handshake.Payload.read(payload);
         Handshake.Metadata metadata = Handshake.Metadata.read(read.metadata());
         Handshake.BatonFacts facts = metadata.baton()
                 .orElseThrow(() -> new ConfigException(
                         "NixlAgentMetadata.baton",
                         "is missing: the peer is not an instance of Baton, and how its blocks lie is not known"));
+        byte[] key = secret.map(known -> Life.key(known, metadata.engineId(), facts.epoch()))
+                .orElse(facts.key());
+        if (key.length < Life.LEAST_KEY_BYTES) {
+            throw new ConfigException(
+                    "NixlAgentMetadata.baton.key",
+                    "has " + key.length + " bytes, must have at least " + Life.LEAST_KEY_BYTES);
+        }
         return new RankInfo(
                 metadata.engineId(),
                 read.compatibilityHash(),
@@ -126,7 +163,7 @@ public record RankInfo(
                 metadata.baseAddresses()[0],
                 metadata.blocks(),
                 facts.seals(),
-                Optional.of(new Life(facts.epoch(), facts.key())));
+                Optional.of(new Life(facts.epoch(), key)));
     }
 
     /** The first of the model's heads that the rank has. */

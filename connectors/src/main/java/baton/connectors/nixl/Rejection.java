@@ -14,6 +14,8 @@ enum Rejection {
     FORGED,
     /** It is about another prompt, model or layout. */
     MISMATCH,
+    /** It leads to a host that is not an allowed peer. */
+    NOT_ALLOWED,
     /** It names fewer blocks than its tokens need. */
     TRUNCATED,
     /** It names a block twice, or one that the owner does not have. */

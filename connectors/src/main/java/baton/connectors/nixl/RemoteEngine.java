@@ -95,13 +95,18 @@ final class RemoteEngine {
         fabric.background().execute(() -> {
             List<RemoteRank> met = new ArrayList<>();
             try {
+                if (!settings.access().mayConnect(address.host())) {
+                    throw new TransferException(address + " is not an allowed peer; allowed_peers are "
+                            + settings.access().allowed());
+                }
                 Duration timeout = settings.handshakeTimeout();
                 int stage = self.rank().pipeline();
                 int size = tensorParallelSize.isPresent()
                         ? tensorParallelSize.get()
-                        : fabric.ask(address, new Rank(stage, 0), timeout).tensorParallelSize();
+                        : fabric.ask(settings, address, new Rank(stage, 0), timeout)
+                                .tensorParallelSize();
                 for (int tensor : sources(self.rank().tensor(), self.tensorParallelSize(), size)) {
-                    RankInfo info = fabric.ask(address, new Rank(stage, tensor), timeout);
+                    RankInfo info = fabric.ask(settings, address, new Rank(stage, tensor), timeout);
                     check(info, self, settings.enforceCompatibility());
                     met.add(new RemoteRank(info, agent.connect(info.agent(), timeout)));
                 }

@@ -2,6 +2,7 @@ package baton.connectors.nixl;
 
 import baton.kv.ConfigException;
 import baton.kv.connector.Rank;
+import baton.messages.GuardedSideChannel;
 import baton.messages.MessageException;
 import baton.messages.SideChannel;
 import baton.messages.zeromq.ZeroMqSideChannel;
@@ -30,10 +31,14 @@ final class SystemFabric implements Fabric {
     @Override
     public TransferAgent agent(NixlSettings settings) {
         try {
-            return TransferAgents.open("baton", settings.agent(), EmbeddedAgent.Settings.at(settings.host()));
+            return TransferAgents.open("baton", settings.agent(), embedded(settings));
         } catch (TransferException e) {
             throw new ConfigException("kv_connector", "no transfer agent: " + e.getMessage(), e);
         }
+    }
+
+    private static EmbeddedAgent.Settings embedded(NixlSettings settings) {
+        return EmbeddedAgent.Settings.at(settings.host()).withAccess(settings.access());
     }
 
     @Override
@@ -59,10 +64,11 @@ final class SystemFabric implements Fabric {
     }
 
     @Override
-    public SideServer serve(String host, int port, Map<Rank, RankInfo> ranks) throws TransferException {
-        SideChannel channel = new ZeroMqSideChannel();
+    public SideServer serve(NixlSettings settings, Map<Rank, RankInfo> ranks) throws TransferException {
+        GuardedSideChannel channel = new GuardedSideChannel(new ZeroMqSideChannel(), settings.access());
         try {
-            SideChannel.Listener listener = channel.listen(host, port, frames -> answer(frames, ranks));
+            SideChannel.Listener listener =
+                    channel.listen(settings.host(), settings.port(), frames -> answer(settings, frames, ranks));
             return new SideServer() {
                 @Override
                 public int port() {
@@ -81,23 +87,31 @@ final class SystemFabric implements Fabric {
     }
 
     /** No answer to what is no question, or about a rank that there is not. */
-    private static List<byte[]> answer(List<byte[]> frames, Map<Rank, RankInfo> ranks) {
-        return Optional.ofNullable(ranks.get(Handshake.readQuestion(frames.getFirst())))
-                .map(info -> List.of(info.toPayload(), Handshake.clock(System.nanoTime() / 1e9)))
+    private static List<byte[]> answer(NixlSettings settings, List<byte[]> frames, Map<Rank, RankInfo> ranks) {
+        Rank asked;
+        try {
+            asked = Handshake.readQuestion(frames.getFirst());
+        } catch (ConfigException e) {
+            settings.access().refuse("side channel: a peer", "it asks what is no question: " + e.getMessage());
+            return List.of();
+        }
+        return Optional.ofNullable(ranks.get(asked))
+                .map(info ->
+                        List.of(info.toPayload(settings.access().secret()), Handshake.clock(System.nanoTime() / 1e9)))
                 .orElse(List.of());
     }
 
     @Override
-    public void rehearse(NixlSettings.Address self) {
+    public void rehearse(NixlSettings settings, NixlSettings.Address self) {
         try {
-            RankInfo info = ask(self, Rank.FIRST, REHEARSAL);
+            RankInfo info = ask(settings, self, Rank.FIRST, REHEARSAL);
             byte[] key = info.life().orElseThrow().key();
             Reference reference = new Reference("", "", "", 0, 1, new int[0], 0, TransferMode.PULL, Optional.empty());
             if (!reference.proven("", "", new long[0], "", key).isSignedWith(key)) {
                 throw new IllegalStateException("a reference is not as it was signed");
             }
             // Another kind of agent refuses the metadata.
-            try (TransferAgent visitor = EmbeddedAgent.open("rehearsal", EmbeddedAgent.Settings.at(self.host()))) {
+            try (TransferAgent visitor = EmbeddedAgent.open("rehearsal", embedded(settings))) {
                 visitor.connect(info.agent(), REHEARSAL);
             }
         } catch (TransferException e) {
@@ -106,11 +120,12 @@ final class SystemFabric implements Fabric {
     }
 
     @Override
-    public RankInfo ask(NixlSettings.Address peer, Rank rank, Duration timeout) throws TransferException {
-        try (SideChannel channel = new ZeroMqSideChannel()) {
+    public RankInfo ask(NixlSettings settings, NixlSettings.Address peer, Rank rank, Duration timeout)
+            throws TransferException {
+        try (GuardedSideChannel channel = new GuardedSideChannel(new ZeroMqSideChannel(), settings.access())) {
             List<byte[]> answer = channel.ask(peer.host(), peer.port(), List.of(Handshake.question(rank)), timeout)
                     .get(timeout.toMillis() + 1000, TimeUnit.MILLISECONDS);
-            return RankInfo.read(answer.getFirst());
+            return RankInfo.read(answer.getFirst(), settings.access().secret());
         } catch (ExecutionException | TimeoutException | ConfigException e) {
             Throwable cause = e instanceof ExecutionException && e.getCause() != null ? e.getCause() : e;
             throw new TransferException("the side channel at " + peer + ": " + cause.getMessage(), cause);

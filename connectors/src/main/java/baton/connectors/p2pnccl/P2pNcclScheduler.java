@@ -103,7 +103,7 @@ final class P2pNcclScheduler implements SchedulerConnector {
     }
 
     private boolean allowed(KvRequest request, PeerAddress peer) {
-        if (settings.allowed().allows(peer.host())) {
+        if (settings.access().mayConnect(peer.host())) {
             return true;
         }
         refusedPeers++;
@@ -111,7 +111,7 @@ final class P2pNcclScheduler implements SchedulerConnector {
                 "request {}: no KV goes to or comes from {}, which is not an allowed peer; allowed_peers are {}",
                 request.id(),
                 peer,
-                settings.allowed());
+                settings.access().allowed());
         return false;
     }
 

@@ -3,17 +3,15 @@ package baton.connectors.p2pnccl;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.KvTransferConfig;
+import baton.messages.PeerAccess;
 import baton.messages.p2p.PeerAddress;
-import baton.pipe.p2p.AllowedPeers;
 import baton.pipe.p2p.P2pSettings;
 import baton.pipe.p2p.P2pSettings.SendType;
 import java.time.Duration;
-import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
 import java.util.Set;
-import tools.jackson.databind.JsonNode;
 
 /**
  * The connector's keys of {@code kv_connector_extra_config}: vLLM's, and some of our own.
@@ -23,7 +21,7 @@ import tools.jackson.databind.JsonNode;
  * @param poolBytes {@code mem_pool_size_gb} (32): host memory for tensors beyond {@code kv_buffer_size}
  * @param sendType {@code send_type} (PUT_ASYNC); the same at both ends
  * @param transport {@code transport} (auto): auto, tcp, gloo or nccl
- * @param allowed {@code allowed_peers}: hosts, addresses and networks; loopback and the network of {@code kv_ip}
+ * @param access whom to talk to: {@link PeerAccess}
  * @param exchange {@code exchange_timeout} (5 s): to connect, or for a control message
  * @param transfer {@code transfer_timeout} (10 s): for one tensor, and for room for it
  * @param load {@code load_timeout} (30 s): from the start of a request's load to its end, well or badly
@@ -35,7 +33,7 @@ record P2pNcclSettings(
         long poolBytes,
         SendType sendType,
         String transport,
-        AllowedPeers allowed,
+        PeerAccess access,
         Duration exchange,
         Duration transfer,
         Duration load,
@@ -47,12 +45,11 @@ record P2pNcclSettings(
     private static final String SEND_TYPE = "send_type";
     private static final String CHANNELS = "nccl_num_channels";
     static final String TRANSPORT = "transport";
-    private static final String ALLOWED = "allowed_peers";
     private static final String EXCHANGE = "exchange_timeout";
     private static final String TRANSFER = "transfer_timeout";
     private static final String LOAD = "load_timeout";
     private static final String TTL = "tensor_ttl";
-    static final Set<String> NAMES = Set.of(
+    static final Set<String> NAMES = PeerAccess.withSettings(
             PROXY_IP,
             PROXY_PORT,
             HTTP_PORT,
@@ -60,7 +57,6 @@ record P2pNcclSettings(
             SEND_TYPE,
             CHANNELS,
             TRANSPORT,
-            ALLOWED,
             EXCHANGE,
             TRANSFER,
             LOAD,
@@ -98,15 +94,15 @@ record P2pNcclSettings(
             throw new ConfigException(
                     "kv_ip", "is " + own.host() + ", must be the address at which peers find this instance");
         }
+        PeerAccess access = PeerAccess.of(extra, "kv_ip", own.host(), List.of());
+        access.requireSafe("kv_ip", own.host());
         return new P2pNcclSettings(
                 proxy,
                 http,
                 (long) (poolGb * (1L << 30)),
                 extra.string(SEND_TYPE).map(type -> sendType(extra, type)).orElse(SendType.PUT_ASYNC),
                 extra.string(TRANSPORT).orElse("auto"),
-                strings(extra, ALLOWED)
-                        .map(hosts -> AllowedPeers.of(extra.field(ALLOWED), hosts))
-                        .orElseGet(() -> AllowedPeers.byDefault(own.host())),
+                access,
                 seconds(extra, EXCHANGE, 5),
                 seconds(extra, TRANSFER, 10),
                 seconds(extra, LOAD, 30),
@@ -124,7 +120,7 @@ record P2pNcclSettings(
                 sendType,
                 config.bufferSize(),
                 poolBytes,
-                allowed,
+                access,
                 exchange,
                 transfer,
                 keep);
@@ -158,18 +154,5 @@ record P2pNcclSettings(
             throw new ConfigException(extra.field(name), "is " + seconds + ", must be seconds from 0.001 to 86400");
         }
         return Duration.ofNanos((long) (seconds * 1e9));
-    }
-
-    private static Optional<List<String>> strings(JsonFields extra, String name) {
-        return extra.value(name).map(value -> {
-            List<String> strings = new ArrayList<>();
-            for (JsonNode each : value) {
-                strings.add(each.isString() ? each.asString() : "");
-            }
-            if (!value.isArray() || strings.contains("")) {
-                throw new ConfigException(extra.field(name), "must be an array of strings, is " + value);
-            }
-            return List.copyOf(strings);
-        });
     }
 }

@@ -1,5 +1,6 @@
 package baton.connectors.pynccl;
 
+import baton.messages.PeerSecret;
 import baton.pipe.LookupBuffer;
 import baton.pipe.LookupBuffers;
 import baton.pipe.PipeException;
@@ -182,6 +183,7 @@ final class Link implements AutoCloseable {
     private Wire meet(int at, Duration timeout) throws PipeException {
         Wire wire = transport.meet(settings.host(), at, settings.rank(), timeout);
         try (Arena arena = Arena.ofConfined()) {
+            authenticate(wire, arena);
             wire.send(hello(arena), SECOND_MEETING);
             MemorySegment theirs = arena.allocate(HELLO_BYTES);
             wire.receive(theirs, SECOND_MEETING);
@@ -191,6 +193,38 @@ final class Link implements AutoCloseable {
             wire.close();
             throw e;
         }
+    }
+
+    /** Where there is a secret, both show that they know it before they say anything. */
+    private void authenticate(Wire wire, Arena arena) throws PipeException {
+        Optional<PeerSecret> known = settings.access().secret();
+        if (known.isEmpty()) {
+            return;
+        }
+        PeerSecret secret = known.get();
+        byte[] own = PeerSecret.nonce();
+        byte[] other = exchange(wire, arena, own);
+        boolean first = settings.rank() == 0;
+        byte[][] nonces = first ? new byte[][] {own, other} : new byte[][] {other, own};
+        byte[] shown = exchange(wire, arena, secret.mac(purpose(settings.rank()), nonces));
+        if (!secret.isMac(shown, purpose(1 - settings.rank()), nonces)) {
+            settings.access()
+                    .refuse(
+                            "the " + counterpart() + " at " + settings.host() + ":" + port,
+                            "it shows another secret, or none");
+            throw new PipeException("the peer does not show that it knows the secret of kv_auth_secret_file");
+        }
+    }
+
+    private static String purpose(int rank) {
+        return "wire, rank " + rank;
+    }
+
+    private static byte[] exchange(Wire wire, Arena arena, byte[] own) throws PipeException {
+        wire.send(arena.allocate(own.length).copyFrom(MemorySegment.ofArray(own)), SECOND_MEETING);
+        MemorySegment theirs = arena.allocate(own.length);
+        wire.receive(theirs, SECOND_MEETING);
+        return theirs.toArray(ValueLayout.JAVA_BYTE);
     }
 
     private String greeting(boolean producer) {

@@ -11,13 +11,13 @@ import baton.kv.connector.Rank;
 import baton.kv.connector.Rehearsal;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerConnector;
+import baton.messages.PeerAccess;
 import baton.pipe.WireTransport;
 import baton.pipe.WireTransports;
 import baton.pipe.tcp.TcpTransport;
 import java.io.IOException;
 import java.util.Optional;
 import java.util.Set;
-import java.util.function.Function;
 import org.slf4j.event.Level;
 
 /**
@@ -30,15 +30,22 @@ import org.slf4j.event.Level;
 public final class PyNcclConnector implements KvConnector {
     private static final long REHEARSAL_BYTES = 64L << 20;
 
-    private final Function<String, WireTransport> transports;
+    private final Transports transports;
     private final Level atMost;
 
+    /** Makes the transport of a name. */
+    @FunctionalInterface
+    interface Transports {
+        WireTransport open(String name, PeerAccess access);
+    }
+
     public PyNcclConnector() {
-        this(name -> WireTransports.named("kv_connector_extra_config." + PyNcclSettings.TRANSPORT, name));
+        this((name, access) -> WireTransports.named(
+                "kv_connector_extra_config." + PyNcclSettings.TRANSPORT, name, Optional.of(access)));
     }
 
     /** @param transports makes one by the setting's value */
-    PyNcclConnector(Function<String, WireTransport> transports) {
+    PyNcclConnector(Transports transports) {
         this(transports, Level.WARN);
     }
 
@@ -46,7 +53,7 @@ public final class PyNcclConnector implements KvConnector {
      * @param transports makes one by the setting's value
      * @param atMost level at which the comings and goings of the counterpart are logged
      */
-    private PyNcclConnector(Function<String, WireTransport> transports, Level atMost) {
+    private PyNcclConnector(Transports transports, Level atMost) {
         this.transports = transports;
         this.atMost = atMost;
     }
@@ -90,8 +97,12 @@ public final class PyNcclConnector implements KvConnector {
                         layout.kvHeads(),
                         layout.headDim(),
                         context.model().digest());
-        Link link =
-                new Link(settings, transports.apply(settings.transport()), settings.port(context, rank), fit, atMost);
+        Link link = new Link(
+                settings,
+                transports.open(settings.transport(), settings.access()),
+                settings.port(context, rank),
+                fit,
+                atMost);
         return new PyNcclWorker(settings, link, rank.pipeline() == context.pipelineParallelSize() - 1, context.wake());
     }
 
@@ -100,7 +111,7 @@ public final class PyNcclConnector implements KvConnector {
     public Optional<Rehearsal> rehearsal(KvTransferConfig config) throws IOException {
         int port = FreePorts.inARow(2);
         return Optional.of(new Rehearsal(
-                new PyNcclConnector(_ -> new TcpTransport(), Level.DEBUG),
+                new PyNcclConnector((_, _) -> new TcpTransport(), Level.DEBUG),
                 side(KvRole.PRODUCER, port),
                 side(KvRole.CONSUMER, port),
                 "rehearsal-%d"::formatted,

@@ -6,7 +6,9 @@ import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.Rank;
+import baton.messages.PeerAccess;
 import java.time.Duration;
+import java.util.List;
 import java.util.Set;
 
 /**
@@ -17,6 +19,7 @@ import java.util.Set;
  * @param port of the first of the ranks' wires; each rank has two
  * @param bufferBytes {@code kv_buffer_size}: of entries that the consumer has not taken
  * @param transport {@code auto}, or a {@link baton.pipe.WireTransport#name}
+ * @param access who may be the other one: {@link PeerAccess}
  * @param lookupTimeout the longest that a consumer waits for an entry
  * @param insertTimeout the longest that a producer waits for room in the buffer
  * @param keep how long an entry that nobody takes stays when its room is needed
@@ -30,6 +33,7 @@ record PyNcclSettings(
         int port,
         long bufferBytes,
         String transport,
+        PeerAccess access,
         Duration lookupTimeout,
         Duration insertTimeout,
         Duration keep,
@@ -41,7 +45,7 @@ record PyNcclSettings(
     private static final String KEEP = "keep_seconds";
     private static final String CONNECT_WAIT = "connect_wait_seconds";
     private static final String SILENCE = "silence_seconds";
-    static final Set<String> NAMES = Set.of(TRANSPORT, LOOKUP_TIMEOUT, INSERT_TIMEOUT, KEEP, CONNECT_WAIT, SILENCE);
+    static final Set<String> NAMES = PeerAccess.withSettings(TRANSPORT, LOOKUP_TIMEOUT, INSERT_TIMEOUT, KEEP, CONNECT_WAIT, SILENCE);
 
     /** @throws ConfigException if the configuration cannot work */
     static PyNcclSettings of(ConnectorContext context) {
@@ -71,13 +75,23 @@ record PyNcclSettings(
         }
         JsonFields extra = config.extra();
         boolean producer = role == KvRole.PRODUCER;
+        int rank = config.rank().orElse(producer ? 0 : 1);
+        String transport = extra.string(TRANSPORT).orElse("auto");
+        PeerAccess access = PeerAccess.of(extra, "kv_ip", config.ip(), List.of(config.ip()));
+        if (transport.equals("gloo")) {
+            // Its store listens on every address, and lets everybody in.
+            access.requireSafe(extra.field(TRANSPORT), "0.0.0.0");
+        } else if (rank == 0) {
+            access.requireSafe("kv_ip", config.ip());
+        }
         return new PyNcclSettings(
                 producer,
-                config.rank().orElse(producer ? 0 : 1),
+                rank,
                 config.ip(),
                 config.port(),
                 config.bufferSize(),
-                extra.string(TRANSPORT).orElse("auto"),
+                transport,
+                access,
                 seconds(extra, LOOKUP_TIMEOUT, 30),
                 seconds(extra, INSERT_TIMEOUT, 30),
                 seconds(extra, KEEP, 120),

@@ -158,6 +158,10 @@ final class PyNcclWorker implements WorkerConnector {
         for (Measurement each = measurements.poll(); each != null; each = measurements.poll()) {
             measured.add(each);
         }
+        long refused = settings.access().takeRefused();
+        if (refused > 0) {
+            measured.add(Measurement.count("baton:kv_refused_peers", refused));
+        }
         return new WorkerReport(sent, received, invalid, hidden, measured, false);
     }
 

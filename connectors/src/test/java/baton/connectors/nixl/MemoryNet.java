@@ -195,8 +195,8 @@ final class MemoryNet {
         }
 
         @Override
-        public SideServer serve(String host, int port, Map<Rank, RankInfo> ranks) throws TransferException {
-            int chosen = port == 0 ? ++lastPort : port;
+        public SideServer serve(NixlSettings settings, Map<Rank, RankInfo> ranks) throws TransferException {
+            int chosen = settings.port() == 0 ? ++lastPort : settings.port();
             if (servers.putIfAbsent(chosen, ranks) != null) {
                 throw new TransferException("address in use");
             }
@@ -215,7 +215,8 @@ final class MemoryNet {
         }
 
         @Override
-        public RankInfo ask(NixlSettings.Address peer, Rank rank, Duration timeout) throws TransferException {
+        public RankInfo ask(NixlSettings settings, NixlSettings.Address peer, Rank rank, Duration timeout)
+                throws TransferException {
             Map<Rank, RankInfo> ranks = servers.get(peer.port());
             if (ranks == null || sideChannelsDown || ranks.get(rank) == null) {
                 throw new TransferException("nobody answers at " + peer);

@@ -39,11 +39,11 @@ class NixlSettingsTest {
     @Test
     void theSideChannelIsWhereSettingsOrVariablesSay() {
         Map<String, String> environment =
-                Map.of("VLLM_NIXL_SIDE_CHANNEL_HOST", "10.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_PORT", "5700");
-        assertThat(settings("{}", environment).host()).isEqualTo("10.0.0.1");
+                Map.of("VLLM_NIXL_SIDE_CHANNEL_HOST", "127.0.0.7", "VLLM_NIXL_SIDE_CHANNEL_PORT", "5700");
+        assertThat(settings("{}", environment).host()).isEqualTo("127.0.0.7");
         assertThat(settings("{}", environment).port()).isEqualTo(5700);
-        NixlSettings own = settings("{'side_channel_host': 'p', 'side_channel_port': '0'}", environment);
-        assertThat(own.host()).isEqualTo("p");
+        NixlSettings own = settings("{'side_channel_host': '::1', 'side_channel_port': '0'}", environment);
+        assertThat(own.host()).isEqualTo("::1");
         assertThat(own.port()).isZero();
         assertThatThrownBy(() -> settings("{}", Map.of("VLLM_NIXL_SIDE_CHANNEL_PORT", "many")))
                 .isInstanceOf(ConfigException.class)
@@ -74,7 +74,10 @@ class NixlSettingsTest {
                 "{'side_channel_host': ''} | side_channel_host: is empty, must be a host name or address",
                 "{'enforce_handshake_compat': 7} | enforce_handshake_compat: must be true or false",
                 "{'peers': 'a:1'} | peers: must be an array of strings",
-                "{'peers': ['a']} | peers: has 'a', must have host:port"
+                "{'peers': ['a']} | peers: has 'a', must have host:port",
+                "{'side_channel_host': '0.0.0.0'} | side_channel_host: is 0.0.0.0, where peers of other hosts reach the KV port",
+                "{'allowed_peers': '10.0.0.1'} | allowed_peers: must be an array of strings",
+                "{'kv_auth_secret_file': '/nowhere/secret'} | kv_auth_secret_file: is /nowhere/secret, which cannot be read"
             },
             quoteCharacter = '`')
     void whatCannotBeIsRefused(String json, String message) {

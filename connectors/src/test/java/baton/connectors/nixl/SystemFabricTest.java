@@ -236,13 +236,14 @@ class SystemFabricTest {
         }
 
         @Override
-        public SideServer serve(String host, int port, Map<Rank, RankInfo> ranks) throws TransferException {
-            return fabric.serve(host, port, ranks);
+        public SideServer serve(NixlSettings settings, Map<Rank, RankInfo> ranks) throws TransferException {
+            return fabric.serve(settings, ranks);
         }
 
         @Override
-        public RankInfo ask(NixlSettings.Address peer, Rank rank, Duration timeout) throws TransferException {
-            return fabric.ask(peer, rank, timeout);
+        public RankInfo ask(NixlSettings settings, NixlSettings.Address peer, Rank rank, Duration timeout)
+                throws TransferException {
+            return fabric.ask(settings, peer, rank, timeout);
         }
 
         @Override

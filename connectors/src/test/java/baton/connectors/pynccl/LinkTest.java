@@ -2,19 +2,26 @@ package baton.connectors.pynccl;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import baton.kv.JsonFields;
+import baton.messages.PeerAccess;
 import baton.pipe.LookupBuffer;
 import baton.pipe.PipeException;
 import baton.pipe.Wire;
 import baton.pipe.WireTransport;
 import baton.pipe.memory.MemoryTransport;
+import java.io.IOException;
 import java.lang.foreign.MemorySegment;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
+import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.io.TempDir;
 import org.slf4j.event.Level;
 
 @Timeout(120)
@@ -24,14 +31,50 @@ class LinkTest {
     private final MemoryTransport wires = new MemoryTransport();
 
     private static PyNcclSettings settings(boolean producer) {
+        return settings(producer, PeerAccess.byDefault("127.0.0.1"));
+    }
+
+    private static PyNcclSettings settings(boolean producer, PeerAccess access) {
         return new PyNcclSettings(
-                producer, producer ? 0 : 1, "host", 7, 1 << 20, "memory", SOON, SOON, SOON, SOON, SOON);
+                producer, producer ? 0 : 1, "host", 7, 1 << 20, "memory", access, SOON, SOON, SOON, SOON, SOON);
     }
 
     private Link link(boolean producer, WireTransport transport) {
         Link link = new Link(settings(producer), transport, 7, "kv=test", Level.WARN);
         link.start(1 << 20);
         return link;
+    }
+
+    @Test
+    void onlyThoseThatKnowTheSecretMeet(@TempDir Path directory) throws Exception {
+        PeerAccess one = secret(directory, "one");
+        PeerAccess two = secret(directory, "two");
+        try (Link producer = link(true, one);
+                Link stranger = link(false, two)) {
+            assertThat(stranger.await(Duration.ofSeconds(1))).isEmpty();
+            assertThat(producer.await(Duration.ofMillis(1))).isEmpty();
+        }
+        assertThat(one.takeRefused()).isPositive();
+        try (Link producer = link(true, one);
+                Link consumer = link(false, one)) {
+            assertThat(consumer.await(SOON)).isPresent();
+            assertThat(producer.await(SOON)).isPresent();
+        }
+    }
+
+    private Link link(boolean producer, PeerAccess access) {
+        Link link = new Link(settings(producer, access), new Borrowed(wires), 7, "kv=test", Level.WARN);
+        link.start(1 << 20);
+        return link;
+    }
+
+    private static PeerAccess secret(Path directory, String name) throws IOException {
+        Path file = Files.writeString(directory.resolve(name), name.repeat(8));
+        return PeerAccess.of(
+                JsonFields.parse("extra", "{\"kv_auth_secret_file\": \"" + file + "\"}"),
+                "kv_ip",
+                "127.0.0.1",
+                List.of());
     }
 
     /** A thread that learns late that its wire has ended does not end the connection that was made meanwhile. */

@@ -28,6 +28,8 @@ import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.Executor;
 import java.util.random.RandomGenerator;
+import java.util.stream.IntStream;
+import java.util.stream.Stream;
 import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
@@ -38,6 +40,8 @@ import tools.jackson.databind.node.ObjectNode;
  */
 final class NixlWiring implements Place.Wiring {
     private static final int PORT = 5600;
+    /** Instances. */
+    private static final int MOST_OF_A_ROLE = 16;
 
     private final World.Site site;
     private final boolean both;
@@ -71,13 +75,27 @@ final class NixlWiring implements Place.Wiring {
     @Override
     public Map<String, Object> settings(String instance) {
         return Map.of(
-                "side_channel_host", instance,
-                "side_channel_port", PORT,
-                "kv_lease_duration", 0.2,
-                "transfer_timeout", 0.15,
-                "handshake_timeout", 0.05,
-                "push_registration_timeout", 0.2,
-                "engine_ttl", random.nextBoolean() ? 0.03 : 0);
+                "side_channel_host",
+                instance,
+                "kv_allow_unauthenticated",
+                true,
+                "allowed_peers",
+                IntStream.range(0, MOST_OF_A_ROLE)
+                        .boxed()
+                        .flatMap(number -> Stream.of("p" + number, "d" + number))
+                        .toList(),
+                "side_channel_port",
+                PORT,
+                "kv_lease_duration",
+                0.2,
+                "transfer_timeout",
+                0.15,
+                "handshake_timeout",
+                0.05,
+                "push_registration_timeout",
+                0.2,
+                "engine_ttl",
+                random.nextBoolean() ? 0.03 : 0);
     }
 
     @Override
@@ -208,7 +226,9 @@ final class NixlWiring implements Place.Wiring {
         }
 
         @Override
-        public SideServer serve(String own, int port, Map<Rank, RankInfo> ranks) {
+        public SideServer serve(NixlSettings settings, Map<Rank, RankInfo> ranks) {
+            String own = settings.host();
+            int port = settings.port();
             sideChannels.put(own, ranks);
             return new SideServer() {
                 @Override
@@ -224,7 +244,8 @@ final class NixlWiring implements Place.Wiring {
         }
 
         @Override
-        public RankInfo ask(NixlSettings.Address peer, Rank rank, Duration timeout) throws TransferException {
+        public RankInfo ask(NixlSettings settings, NixlSettings.Address peer, Rank rank, Duration timeout)
+                throws TransferException {
             Map<Rank, RankInfo> ranks = sideChannels.get(peer.host());
             if (ranks == null || peer.port() != PORT || happens("handshake fails", handshakeFaults)) {
                 throw new TransferException("nobody answers at " + peer);

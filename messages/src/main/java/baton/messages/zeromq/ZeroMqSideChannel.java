@@ -10,6 +10,7 @@ import java.net.Socket;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
@@ -64,8 +65,9 @@ public final class ZeroMqSideChannel implements SideChannel {
     }
 
     @Override
-    public Listener listen(String host, int port, Handler handler) throws MessageException {
-        Router router = new Router(limits, host, port, false, caller -> new Answering(handler, caller));
+    public Listener receive(String host, int port, Reception reception) throws MessageException {
+        Router router = new Router(
+                limits, host, port, false, caller -> new Answering(reception.arrived(caller.address()), caller));
         router.start();
         listeners.removeIf(Router::isClosed);
         listeners.add(router);
@@ -77,8 +79,9 @@ public final class ZeroMqSideChannel implements SideChannel {
     }
 
     @Override
-    public CompletableFuture<List<byte[]>> ask(String host, int port, List<byte[]> frames, Duration timeout) {
-        Question question = new Question(host, port, List.copyOf(frames), timeout);
+    public CompletableFuture<List<byte[]>> converse(
+            String host, int port, List<byte[]> first, Next next, Duration timeout) {
+        Question question = new Question(host, port, List.copyOf(first), next, timeout);
         questions.add(question);
         question.start();
         if (closed) {
@@ -102,20 +105,22 @@ public final class ZeroMqSideChannel implements SideChannel {
         }
     }
 
-    /** One question of ours, on a connection of its own. Closing the socket ends whatever its thread waits for. */
+    /** One question of ours, with those that follow from its answer, on a connection of its own. Closing the socket ends whatever its thread waits for. */
     private final class Question {
         private final String host;
         private final int port;
-        private final List<byte[]> frames;
+        private final List<byte[]> first;
+        private final Next next;
         private final Duration timeout;
         private final Socket socket = new Socket();
         private final CompletableFuture<List<byte[]>> answer = new CompletableFuture<>();
         private final CompletableFuture<Void> timer = new CompletableFuture<>();
 
-        private Question(String host, int port, List<byte[]> frames, Duration timeout) {
+        private Question(String host, int port, List<byte[]> first, Next next, Duration timeout) {
             this.host = host;
             this.port = port;
-            this.frames = frames;
+            this.first = first;
+            this.next = next;
             this.timeout = timeout;
         }
 
@@ -141,19 +146,27 @@ public final class ZeroMqSideChannel implements SideChannel {
                         limits.frames(),
                         limits.answerBytes());
                 connection.handshake("REQ", Set.of("ROUTER", "REP"));
-                List<byte[]> message = new ArrayList<>(frames.size() + 1);
-                message.add(new byte[0]);
-                message.addAll(frames);
-                connection.send(message);
-                List<byte[]> reply = connection.receive();
-                if (reply.size() < 2 || reply.getFirst().length != 0) {
-                    throw new Zmtp.Violation("the answer does not begin with an empty frame");
+                List<byte[]> reply = exchange(connection, first);
+                for (Optional<List<byte[]>> more = next.after(reply); more.isPresent(); more = next.after(reply)) {
+                    reply = exchange(connection, more.get());
                 }
-                answer.complete(List.copyOf(reply.subList(1, reply.size())));
-            } catch (IOException | IllegalArgumentException e) {
+                answer.complete(reply);
+            } catch (IOException | MessageException | IllegalArgumentException e) {
                 String reason = e.getMessage();
                 answer.completeExceptionally(failure(reason == null ? e.toString() : reason, e));
             }
+        }
+
+        private static List<byte[]> exchange(Zmtp connection, List<byte[]> frames) throws IOException {
+            List<byte[]> message = new ArrayList<>(frames.size() + 1);
+            message.add(new byte[0]);
+            message.addAll(frames);
+            connection.send(message);
+            List<byte[]> reply = connection.receive();
+            if (reply.size() < 2 || reply.getFirst().length != 0) {
+                throw new Zmtp.Violation("the answer does not begin with an empty frame");
+            }
+            return List.copyOf(reply.subList(1, reply.size()));
         }
 
         private void fail(String reason) {

@@ -1,5 +1,6 @@
 package baton.pipe.nccl;
 
+import baton.messages.PeerAccess;
 import baton.pipe.PipeException;
 import baton.pipe.Wire;
 import baton.pipe.WireId;
@@ -7,6 +8,7 @@ import baton.pipe.WireTransport;
 import baton.pipe.tcp.TcpTransport;
 import java.time.Duration;
 import java.util.Map;
+import java.util.Optional;
 
 /**
  * Wires over NCCL, between processes that have a GPU each. Both ends meet over TCP, where tokens and addresses are checked as for
@@ -16,10 +18,11 @@ import java.util.Map;
  * the next wire, and freed when the transport and its last wire are closed.
  */
 public final class NcclTransport implements WireTransport {
-    private final TcpTransport meeting = new TcpTransport(WireId.Kind.NCCL);
+    private final TcpTransport meeting;
     private final NcclLanes lanes;
 
-    private NcclTransport(NcclLanes lanes) {
+    private NcclTransport(NcclLanes lanes, Optional<PeerAccess> access) {
+        this.meeting = new TcpTransport(WireId.Kind.NCCL, access);
         this.lanes = lanes;
     }
 
@@ -28,18 +31,20 @@ public final class NcclTransport implements WireTransport {
      * {@value NcclApi#CUDA_VARIABLE} say, else by the loader's path.
      *
      * @param device of those that {@code CUDA_VISIBLE_DEVICES} leaves
+     * @param access who may come to a meeting; empty if all may
      * @throws PipeException if they are not there, or that GPU is not; with what to do
      */
-    public static NcclTransport load(int device) throws PipeException {
-        return load(System.getenv(), device);
+    public static NcclTransport load(int device, Optional<PeerAccess> access) throws PipeException {
+        return load(System.getenv(), device, access);
     }
 
-    static NcclTransport load(Map<String, String> environment, int device) throws PipeException {
+    static NcclTransport load(Map<String, String> environment, int device, Optional<PeerAccess> access)
+            throws PipeException {
         NcclApi api = NcclApi.load(environment);
         if (device < 0 || device >= api.devices()) {
             throw new PipeException("there is no GPU %d, of %d".formatted(device, api.devices()));
         }
-        return new NcclTransport(new NcclLanes(api, device));
+        return new NcclTransport(new NcclLanes(api, device), access);
     }
 
     @Override

@@ -5,6 +5,7 @@ import baton.messages.MessageException;
 import baton.messages.PeerChannel;
 import baton.messages.PeerChannel.Caller;
 import baton.messages.PeerChannel.Guest;
+import baton.messages.PeerGreeting;
 import baton.messages.SideChannel;
 import baton.messages.p2p.P2pMessage;
 import baton.messages.p2p.P2pMessage.GetReply;
@@ -182,10 +183,12 @@ public final class P2pEndpoint implements TensorExchange {
     }
 
     private Peer peer(PeerAddress address) throws P2pException {
-        if (!settings.allowed().allows(address.host())) {
+        if (!settings.access().mayConnect(address.host())) {
             stats.add(Count.REFUSED_PEERS, 1);
             throw new P2pException(
-                    Fault.REFUSED, address + " is not an allowed peer; allowed are " + settings.allowed());
+                    Fault.REFUSED,
+                    address + " is not an allowed peer; allowed are "
+                            + settings.access().allowed());
         }
         Peer peer = peers.computeIfAbsent(address, Peer::new);
         if (closed) {
@@ -416,11 +419,10 @@ public final class P2pEndpoint implements TensorExchange {
         String identity = caller.identity();
         try {
             PeerAddress from = PeerAddress.parse("identity", identity);
-            if (settings.allowed().allows(from.host()) && settings.allowed().admits(caller.address())) {
+            if (settings.access().mayConnect(from.host()) && settings.access().admits(caller.address())) {
                 return new Visit(caller, from);
             }
-            stats.add(Count.REFUSED_PEERS, 1);
-            log.debug("{} calls itself {}: not an allowed peer", caller.address(), from);
+            refuse(caller, "it calls itself " + from + ", which is not an allowed peer, or comes from where none is");
         } catch (ConfigException e) {
             stats.add(Count.MALFORMED, 1);
             log.debug("{}: {}", caller.address(), e.getMessage());
@@ -429,19 +431,32 @@ public final class P2pEndpoint implements TensorExchange {
         return frames -> {};
     }
 
+    private void refuse(Caller caller, String why) {
+        stats.add(Count.REFUSED_PEERS, 1);
+        settings.access().refuse("P2P port: " + caller.address().getHostAddress(), why);
+    }
+
     /** A peer's connection. Used by the connection's thread. */
     private final class Visit implements Guest {
         private final Caller caller;
         private final PeerAddress from;
+        /** Where there is a secret. */
+        private final Optional<PeerGreeting> greeting;
+
         private Optional<Wire> wire = Optional.empty();
 
         private Visit(Caller caller, PeerAddress from) {
             this.caller = caller;
             this.from = from;
+            this.greeting = settings.access().secret().map(secret -> new PeerGreeting(secret, caller.identity()));
         }
 
         @Override
         public void received(List<byte[]> frames) throws MessageException {
+            if (greeting.isPresent() && !greeting.get().isDone()) {
+                greet(greeting.get(), frames);
+                return;
+            }
             try {
                 if (frames.size() != 1) {
                     throw new ConfigException("message", "has " + frames.size() + " frames, must have one");
@@ -458,6 +473,17 @@ public final class P2pEndpoint implements TensorExchange {
                 stats.add(Count.BROKEN, 1);
                 throw new MessageException(from + ": " + e.getMessage(), e);
             }
+        }
+
+        private void greet(PeerGreeting begun, List<byte[]> frames) throws MessageException {
+            List<byte[]> answer;
+            try {
+                answer = begun.answer(frames);
+            } catch (MessageException e) {
+                refuse(caller, String.valueOf(e.getMessage()));
+                throw e;
+            }
+            caller.answer(answer);
         }
 
         private void connect(byte[] uniqueId) throws PipeException {

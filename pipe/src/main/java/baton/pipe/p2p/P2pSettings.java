@@ -1,5 +1,6 @@
 package baton.pipe.p2p;
 
+import baton.messages.PeerAccess;
 import java.time.Duration;
 
 /**
@@ -10,7 +11,7 @@ import java.time.Duration;
  * @param sendType how tensors get to their peers
  * @param bufferBytes of tensors that were received and not taken, and of those to be sent, each at most
  * @param poolBytes more of those that were received, when that is not enough
- * @param allowed whom to talk to
+ * @param access whom to talk to
  * @param exchange time to connect, or for a control message to get there
  * @param transfer time for a tensor's bytes, for the peer to have room for it, and for room for it here
  * @param keep how long tensors are kept that nobody takes
@@ -21,7 +22,7 @@ public record P2pSettings(
         SendType sendType,
         long bufferBytes,
         long poolBytes,
-        AllowedPeers allowed,
+        PeerAccess access,
         Duration exchange,
         Duration transfer,
         Duration keep) {

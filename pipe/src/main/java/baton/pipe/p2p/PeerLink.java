@@ -3,6 +3,8 @@ package baton.pipe.p2p;
 import baton.kv.ConfigException;
 import baton.messages.MessageException;
 import baton.messages.PeerChannel;
+import baton.messages.PeerGreeting;
+import baton.messages.PeerSecret;
 import baton.messages.p2p.P2pMessage;
 import baton.messages.p2p.P2pMessage.GetReply;
 import baton.messages.p2p.P2pMessage.PutReply;
@@ -72,6 +74,10 @@ final class PeerLink implements AutoCloseable {
                         peer.host(), peer.port(), self.toString(), until.within(settings.exchange()), this::end);
                 if (!keep(opened, true)) {
                     throw new P2pException(Fault.PEER_GONE, peer + " has gone");
+                }
+                Optional<PeerSecret> secret = settings.access().secret();
+                if (secret.isPresent()) {
+                    PeerGreeting.greet(opened, secret.get(), self.toString(), until.within(settings.exchange()));
                 }
             } catch (MessageException e) {
                 end();

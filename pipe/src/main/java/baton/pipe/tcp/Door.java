@@ -1,5 +1,6 @@
 package baton.pipe.tcp;
 
+import baton.messages.PeerAccess;
 import baton.pipe.PipeException;
 import baton.pipe.Wire;
 import baton.pipe.WireId;
@@ -13,6 +14,7 @@ import java.time.Duration;
 import java.util.ArrayDeque;
 import java.util.Arrays;
 import java.util.Deque;
+import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
@@ -39,21 +41,27 @@ final class Door implements AutoCloseable {
     private final WireId id;
     private final byte[] token;
     private final String awaited;
+    private final Optional<PeerAccess> access;
     private final Consumer<Door> whenClosed;
     private final CompletableFuture<TcpWire> came = new CompletableFuture<>();
     private final Deque<SocketChannel> greeting = new ArrayDeque<>();
     private final AtomicBoolean taken = new AtomicBoolean();
 
-    /** @param token what opens it; that of its id if there is none */
+    /**
+     * @param token what opens it; that of its id if there is none
+     * @param access who may come at all; empty if all may
+     */
     Door(
             ServerSocketChannel server,
             WireId.Kind kind,
             byte @Nullable [] token,
             String awaited,
+            Optional<PeerAccess> access,
             Consumer<Door> whenClosed)
             throws PipeException {
         this.server = server;
         this.awaited = awaited;
+        this.access = access;
         this.whenClosed = whenClosed;
         try {
             this.id = WireId.fresh(kind, (InetSocketAddress) server.getLocalAddress());
@@ -116,6 +124,9 @@ final class Door implements AutoCloseable {
     private void greet(SocketChannel stranger) {
         boolean letIn = false;
         try {
+            if (!isAllowed(stranger)) {
+                return;
+            }
             TcpWire wire = TcpWire.over(stranger);
             Deadline deadline = Deadline.in(GREETING);
             byte[] hello = new byte[TcpWire.HELLO.length];
@@ -126,6 +137,8 @@ final class Door implements AutoCloseable {
             byte[] shown = new byte[WireId.TOKEN_BYTES];
             wire.read(ByteBuffer.wrap(shown), deadline);
             if (!MessageDigest.isEqual(token, shown)) {
+                access.ifPresent(
+                        rule -> rule.refuse("wire: " + stranger, "it does not know the secret, or there is none here"));
                 throw new IOException("it shows another token");
             }
             letIn = claim(wire, deadline);
@@ -139,6 +152,21 @@ final class Door implements AutoCloseable {
                 TcpTransport.quietly(stranger);
             }
         }
+    }
+
+    private boolean isAllowed(SocketChannel stranger) throws IOException {
+        if (access.isEmpty() || !(stranger.getRemoteAddress() instanceof InetSocketAddress from)) {
+            return true;
+        }
+        boolean admitted = access.get().admits(from.getAddress());
+        if (!admitted) {
+            access.get()
+                    .refuse(
+                            "wire: " + from,
+                            "it is not an allowed peer; allowed_peers are "
+                                    + access.get().allowed());
+        }
+        return admitted;
     }
 
     /** Lets it in if nobody was before. */

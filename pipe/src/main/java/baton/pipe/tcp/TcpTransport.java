@@ -1,5 +1,6 @@
 package baton.pipe.tcp;
 
+import baton.messages.PeerAccess;
 import baton.pipe.PipeException;
 import baton.pipe.Wire;
 import baton.pipe.WireId;
@@ -11,7 +12,9 @@ import java.net.UnknownHostException;
 import java.nio.channels.ServerSocketChannel;
 import java.nio.channels.SocketChannel;
 import java.time.Duration;
+import java.util.Arrays;
 import java.util.List;
+import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.locks.LockSupport;
@@ -19,7 +22,7 @@ import org.jspecify.annotations.Nullable;
 
 /**
  * Wires over TCP. Who connects shows a token at once and is answered, or sent away: of an offer it is the secret in its id, at an
- * address that both know it is the same for all.
+ * address that both know it is the same for all, or made from the secret that both know.
  */
 public final class TcpTransport implements WireTransport {
     static final byte[] MEETING = new byte[WireId.TOKEN_BYTES];
@@ -30,6 +33,11 @@ public final class TcpTransport implements WireTransport {
 
     private final Set<Door> doors = ConcurrentHashMap.newKeySet();
     private final WireId.Kind kind;
+    /** Of those that come to a meeting; empty if all may. */
+    private final Optional<PeerAccess> access;
+    /** What opens the door of a meeting. */
+    private final byte[] meeting;
+
     private volatile boolean closed;
 
     public TcpTransport() {
@@ -38,7 +46,16 @@ public final class TcpTransport implements WireTransport {
 
     /** @param kind of the wires that are made over what this one makes: who offers and who joins have the same */
     public TcpTransport(WireId.Kind kind) {
+        this(kind, Optional.empty());
+    }
+
+    /** @param access who may come to a meeting; of an offer it is who has its id */
+    public TcpTransport(WireId.Kind kind, Optional<PeerAccess> access) {
         this.kind = kind;
+        this.access = access;
+        this.meeting = access.flatMap(PeerAccess::secret)
+                .map(secret -> Arrays.copyOf(secret.mac("meeting"), WireId.TOKEN_BYTES))
+                .orElse(MEETING);
     }
 
     @Override
@@ -51,7 +68,7 @@ public final class TcpTransport implements WireTransport {
         Deadline deadline = Deadline.in(timeout);
         return switch (rank) {
             case 0 -> {
-                try (Door door = open(host, port, "rank 1 at " + host + ":" + port, MEETING)) {
+                try (Door door = open(host, port, "rank 1 at " + host + ":" + port, meeting)) {
                     yield door.accept(timeout);
                 }
             }
@@ -61,13 +78,13 @@ public final class TcpTransport implements WireTransport {
     }
 
     /** Tries until rank 0 is there. */
-    private static Wire comeTo(String host, int port, Deadline deadline) throws PipeException {
+    private Wire comeTo(String host, int port, Deadline deadline) throws PipeException {
         List<InetAddress> addresses = WireId.resolve(host);
         while (true) {
             String failure = "";
             for (InetAddress address : addresses) {
                 try {
-                    return TcpWire.connect(new InetSocketAddress(address, port), MEETING, deadline.butAtMost(ONE_TRY));
+                    return TcpWire.connect(new InetSocketAddress(address, port), meeting, deadline.butAtMost(ONE_TRY));
                 } catch (PipeException e) {
                     failure = String.valueOf(e.getMessage());
                 }
@@ -109,7 +126,7 @@ public final class TcpTransport implements WireTransport {
 
     private Door open(String host, int port, String awaited, byte @Nullable [] token) throws PipeException {
         ServerSocketChannel server = listen(host, port);
-        Door door = new Door(server, kind, token, awaited, doors::remove);
+        Door door = new Door(server, kind, token, awaited, token == null ? Optional.empty() : access, doors::remove);
         doors.add(door);
         if (closed) {
             door.close();

@@ -7,6 +7,7 @@ import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Map;
+import java.util.Optional;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
@@ -15,11 +16,13 @@ class NcclTransportTest {
     @Test
     void whatIsMissingIsNamedWithWhatToDo(@TempDir Path directory) throws IOException {
         Path none = Files.writeString(directory.resolve("libcudart.so.12"), "no library");
-        assertThatThrownBy(() -> NcclTransport.load(Map.of(NcclApi.CUDA_VARIABLE, directory.toString()), 0))
+        assertThatThrownBy(() ->
+                        NcclTransport.load(Map.of(NcclApi.CUDA_VARIABLE, directory.toString()), 0, Optional.empty()))
                 .isInstanceOf(PipeException.class)
                 .hasMessageContainingAll(
                         "NCCL is not available", none.toString(), "pip install", NcclApi.NCCL_VARIABLE);
-        assertThatThrownBy(() -> NcclTransport.load(Map.of(NcclApi.CUDA_VARIABLE, none.toString()), 0))
+        assertThatThrownBy(
+                        () -> NcclTransport.load(Map.of(NcclApi.CUDA_VARIABLE, none.toString()), 0, Optional.empty()))
                 .isInstanceOf(PipeException.class)
                 .hasMessageContainingAll("(cannot load " + none + ")", "pip install");
     }
@@ -27,7 +30,7 @@ class NcclTransportTest {
     @Test
     void aLibraryWithoutItsFunctionsIsNotTaken() {
         Map<String, String> others = Map.of(NcclApi.CUDA_VARIABLE, "libc.so.6", NcclApi.NCCL_VARIABLE, "libc.so.6");
-        assertThatThrownBy(() -> NcclTransport.load(others, 0))
+        assertThatThrownBy(() -> NcclTransport.load(others, 0, Optional.empty()))
                 .isInstanceOf(PipeException.class)
                 .hasMessageContainingAll("NCCL is not available", "libc.so.6");
     }

@@ -9,6 +9,7 @@ import baton.pipe.Wire;
 import baton.pipe.WireContract;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
+import java.util.Optional;
 import java.util.concurrent.FutureTask;
 import org.junit.jupiter.api.Test;
 
@@ -20,7 +21,7 @@ class NcclWireTest extends WireContract {
 
     private static NcclTransport onDevice(int device) {
         try {
-            return NcclTransport.load(device);
+            return NcclTransport.load(device, Optional.empty());
         } catch (PipeException e) {
             return abort("two GPUs are needed, and NCCL: " + e.getMessage());
         }

@@ -4,7 +4,10 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.kv.ConfigException;
+import baton.kv.JsonFields;
+import baton.messages.AllowedPeers;
 import baton.messages.MessageException;
+import baton.messages.PeerAccess;
 import baton.messages.PeerChannel;
 import baton.messages.SideChannel;
 import baton.messages.p2p.P2pMessage;
@@ -19,12 +22,15 @@ import baton.pipe.p2p.P2pSettings.SendType;
 import baton.pipe.p2p.P2pStats.Count;
 import baton.pipe.p2p.TensorExchange.Received;
 import baton.pipe.tcp.TcpTransport;
+import java.io.IOException;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.ServerSocket;
 import java.nio.channels.ServerSocketChannel;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -41,6 +47,7 @@ import java.util.function.BooleanSupplier;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
@@ -358,7 +365,7 @@ class P2pEndpointTest {
             trap.configureBlocking(false);
             int port = ((InetSocketAddress) trap.getLocalAddress()).getPort();
             P2pSettings all = settings(SendType.PUT, BUFFER, BUFFER, SOON, SOON);
-            AllowedPeers one = AllowedPeers.of("allowed_peers", List.of("127.0.0.1/32"));
+            PeerAccess one = access("{\"allowed_peers\": [\"127.0.0.1/32\"]}");
             P2pEndpoint strict = open(
                     new P2pSettings(
                             HOST, 0, SendType.PUT, BUFFER, BUFFER, one, all.exchange(), all.transfer(), all.keep()),
@@ -385,6 +392,53 @@ class P2pEndpointTest {
     }
 
     @Test
+    void whoDoesNotKnowTheSecretNeitherGetsNorPuts(@TempDir Path directory) throws Exception {
+        P2pSettings plain = settings(SendType.PUT, BUFFER, BUFFER, SOON, SOON);
+        P2pEndpoint taker = open(with(plain, secret(directory, "one")), "tcp");
+        P2pEndpoint friend = open(with(plain, secret(directory, "one")), "tcp");
+        send(friend, taker, "r#0", 1000, 1);
+        try (Received tensor = taker.receive(friend.address(), "r#0", SOON)) {
+            assertFilled(tensor.data(), 1000, 1);
+        }
+        for (PeerAccess other : List.of(plain.access(), secret(directory, "two"))) {
+            P2pEndpoint stranger = open(with(plain, other), "tcp");
+            assertFault(() -> send(stranger, taker, "x#0", 1000, 2), Fault.PEER_GONE);
+            // Nor is anything asked of one, or given to it.
+            assertFault(() -> send(taker, stranger, "x#0", 1000, 2), Fault.PEER_GONE);
+        }
+        try (PeerChannel peer = new ZeroMqPeerChannel()) {
+            PeerChannel.Call call =
+                    peer.call(HOST, taker.address().port(), friend.address().toString(), SOON, () -> {});
+            assertThatThrownBy(() -> call.ask(List.of(new P2pMessage.Get("r#0").encode()), SOON))
+                    .isInstanceOf(MessageException.class);
+        }
+        assertThat(taker.stats().get(Count.REFUSED_PEERS)).isGreaterThanOrEqualTo(2);
+        assertThat(taker.stats().get(Count.RECEIVED_TENSORS)).isEqualTo(1);
+        send(friend, taker, "r#1", 1000, 3);
+        try (Received tensor = taker.receive(friend.address(), "r#1", SOON)) {
+            assertFilled(tensor.data(), 1000, 3);
+        }
+    }
+
+    private static PeerAccess secret(Path directory, String name) throws IOException {
+        Path file = Files.writeString(directory.resolve(name), name.repeat(8));
+        return access("{\"kv_auth_secret_file\": \"" + file + "\"}");
+    }
+
+    private static P2pSettings with(P2pSettings settings, PeerAccess access) {
+        return new P2pSettings(
+                settings.host(),
+                settings.port(),
+                settings.sendType(),
+                settings.bufferBytes(),
+                settings.poolBytes(),
+                access,
+                settings.exchange(),
+                settings.transfer(),
+                settings.keep());
+    }
+
+    @Test
     void allowedPeersAreHostsAddressesAndNetworks() {
         AllowedPeers some =
                 AllowedPeers.of("allowed_peers", List.of("10.1.0.0/20", "Node-7.example", "fd00::/8", "192.0.2.7"));
@@ -395,7 +449,7 @@ class P2pEndpointTest {
                 "10.1.16.0", "10.2.0.1", "node-8.example", "fe80::1", "192.0.2.8", "127.0.0.1", "0.0.0.0", "")) {
             assertThat(some.allows(host)).as(host).isFalse();
         }
-        AllowedPeers usual = AllowedPeers.byDefault(HOST);
+        AllowedPeers usual = AllowedPeers.byDefault("kv_ip", HOST);
         assertThat(usual.allows("127.0.0.9")).isTrue();
         assertThat(usual.allows("localhost")).isTrue();
         assertThat(usual.allows("169.254.169.254")).isFalse();
@@ -513,7 +567,11 @@ class P2pEndpointTest {
     }
 
     private static P2pSettings settings(SendType type, long buffer, long pool, Duration transfer, Duration keep) {
-        return new P2pSettings(HOST, 0, type, buffer, pool, AllowedPeers.byDefault(HOST), SOON, transfer, keep);
+        return new P2pSettings(HOST, 0, type, buffer, pool, PeerAccess.byDefault(HOST), SOON, transfer, keep);
+    }
+
+    private static PeerAccess access(String extra) {
+        return PeerAccess.of(JsonFields.parse("", extra), "kv_ip", HOST, List.of());
     }
 
     private static P2pSettings at(P2pSettings settings, int port) {
@@ -523,7 +581,7 @@ class P2pEndpointTest {
                 settings.sendType(),
                 settings.bufferBytes(),
                 settings.poolBytes(),
-                settings.allowed(),
+                settings.access(),
                 settings.exchange(),
                 settings.transfer(),
                 settings.keep());

@@ -5,6 +5,9 @@ import static baton.pipe.WireContract.result;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import baton.kv.FreePorts;
+import baton.kv.JsonFields;
+import baton.messages.PeerAccess;
 import baton.pipe.PipeException;
 import baton.pipe.Wire;
 import baton.pipe.WireId;
@@ -12,6 +15,8 @@ import baton.pipe.WireTransport;
 import java.lang.foreign.Arena;
 import java.net.InetAddress;
 import java.net.Socket;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -19,6 +24,7 @@ import java.util.Optional;
 import java.util.Random;
 import java.util.concurrent.FutureTask;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
 
 /** Who is not meant is kept out, and keeps nobody out. */
 class StrangersTest {
@@ -51,6 +57,44 @@ class StrangersTest {
                 stranger.close();
             }
         }
+    }
+
+    /** Also where both only know an address: strangers do not take the place of who is meant. */
+    @Test
+    void aMeetingIsOfThoseThatKnowTheSecret(@TempDir Path directory) throws Exception {
+        PeerAccess guarded = access("{\"kv_auth_secret_file\": \""
+                + Files.writeString(directory.resolve("secret"), "0123456789abcdef") + "\"}");
+        int port = FreePorts.inARow(1);
+        try (TcpTransport first = new TcpTransport(WireId.Kind.TCP, Optional.of(guarded));
+                TcpTransport second = new TcpTransport(WireId.Kind.TCP, Optional.of(guarded));
+                TcpTransport stranger = new TcpTransport()) {
+            FutureTask<Wire> waiting = background(() -> first.meet(HOST, port, 0, LONG));
+            assertThatThrownBy(() -> stranger.meet(HOST, port, 1, Duration.ofMillis(300)))
+                    .isInstanceOf(PipeException.class);
+            try (Wire met = second.meet(HOST, port, 1, LONG);
+                    Wire other = result(waiting)) {
+                assertThat(met).isNotSameAs(other);
+            }
+            assertThat(guarded.takeRefused()).isPositive();
+        }
+    }
+
+    @Test
+    void aMeetingIsOfAllowedPeersWhereThereIsNoSecret() throws Exception {
+        PeerAccess strict = access("{\"allowed_peers\": [\"192.0.2.1\"]}");
+        int port = FreePorts.inARow(1);
+        try (TcpTransport first = new TcpTransport(WireId.Kind.TCP, Optional.of(strict));
+                TcpTransport stranger = new TcpTransport()) {
+            FutureTask<Wire> waiting = background(() -> first.meet(HOST, port, 0, Duration.ofSeconds(2)));
+            assertThatThrownBy(() -> stranger.meet(HOST, port, 1, Duration.ofMillis(300)))
+                    .isInstanceOf(PipeException.class);
+            assertThat(strict.takeRefused()).isPositive();
+            assertThatThrownBy(() -> result(waiting)).hasStackTraceContaining("has not come within");
+        }
+    }
+
+    private static PeerAccess access(String extra) {
+        return PeerAccess.of(JsonFields.parse("extra", extra), "kv_ip", HOST, List.of());
     }
 
     @Test

@@ -1,6 +1,8 @@
 package baton.transfer.embedded;
 
 import baton.kv.ConfigException;
+import baton.messages.PeerAccess;
+import baton.messages.PeerSecret;
 import baton.transfer.Digests;
 import baton.transfer.MappableMemory;
 import baton.transfer.Range;
@@ -146,8 +148,16 @@ public final class EmbeddedAgent implements TransferAgent {
      * @param port to listen at; 0 for a free one
      * @param threads that copy
      * @param silence after which a peer is taken for dead
+     * @param access whom it talks to, besides knowing what {@link EmbeddedAgent#metadata} tells; empty: whoever knows that
      */
-    public record Settings(String host, int port, int threads, Transport transport, Duration silence, Limits limits) {
+    public record Settings(
+            String host,
+            int port,
+            int threads,
+            Transport transport,
+            Duration silence,
+            Limits limits,
+            Optional<PeerAccess> access) {
         private static final int MOST_THREADS = 4;
 
         /** @throws ConfigException if a value makes no sense */
@@ -166,27 +176,32 @@ public final class EmbeddedAgent implements TransferAgent {
         /** A free port, as many threads as copying gains from, shared memory where possible. */
         public static Settings at(String host) {
             int threads = Math.min(MOST_THREADS, Runtime.getRuntime().availableProcessors());
-            return new Settings(host, 0, threads, Transport.AUTO, Duration.ofSeconds(10), Limits.DEFAULT);
+            return new Settings(
+                    host, 0, threads, Transport.AUTO, Duration.ofSeconds(10), Limits.DEFAULT, Optional.empty());
         }
 
         public Settings withTransport(Transport value) {
-            return new Settings(host, port, threads, value, silence, limits);
+            return new Settings(host, port, threads, value, silence, limits, access);
         }
 
         public Settings withThreads(int value) {
-            return new Settings(host, port, value, transport, silence, limits);
+            return new Settings(host, port, value, transport, silence, limits, access);
         }
 
         public Settings withPort(int value) {
-            return new Settings(host, value, threads, transport, silence, limits);
+            return new Settings(host, value, threads, transport, silence, limits, access);
         }
 
         public Settings withSilence(Duration value) {
-            return new Settings(host, port, threads, transport, value, limits);
+            return new Settings(host, port, threads, transport, value, limits, access);
         }
 
         public Settings withLimits(Limits value) {
-            return new Settings(host, port, threads, transport, silence, value);
+            return new Settings(host, port, threads, transport, silence, value, access);
+        }
+
+        public Settings withAccess(PeerAccess value) {
+            return new Settings(host, port, threads, transport, silence, limits, Optional.of(value));
         }
     }
 
@@ -290,7 +305,13 @@ public final class EmbeddedAgent implements TransferAgent {
 
     @Override
     public byte[] metadata() {
-        return described(secret).bytes();
+        // Peers that know the instances' secret need not be told another.
+        return described(peerSecret().isPresent() ? new byte[Metadata.SECRET_BYTES] : secret)
+                .bytes();
+    }
+
+    Optional<PeerSecret> peerSecret() {
+        return settings.access.flatMap(PeerAccess::secret);
     }
 
     private Metadata described(byte[] shown) {
@@ -336,6 +357,14 @@ public final class EmbeddedAgent implements TransferAgent {
         if (peer.name().equals(name)) {
             throw new TransferException("an agent cannot connect to itself, name=" + name);
         }
+        if (settings.access.filter(rule -> !rule.mayConnect(peer.host())).isPresent()) {
+            throw new TransferException(
+                    "transfer agent %s is at host=%s, which is not an allowed peer; allowed_peers are %s"
+                            .formatted(
+                                    peer.name(),
+                                    peer.host(),
+                                    settings.access.get().allowed()));
+        }
         synchronized (connecting.get(Math.floorMod(peer.name().hashCode(), connecting.size()))) {
             EmbeddedPeer known = peers.get(peer.name());
             if (known != null && known.alive()) {
@@ -365,7 +394,7 @@ public final class EmbeddedAgent implements TransferAgent {
             link.greet(
                     peer,
                     new Frame.Hello(
-                            peer.secret(),
+                            peerSecret().isPresent() ? PeerSecret.nonce() : peer.secret(),
                             peer.name(),
                             described(new byte[Metadata.SECRET_BYTES]).bytes()),
                     deadline);
@@ -438,6 +467,7 @@ public final class EmbeddedAgent implements TransferAgent {
 
     private void serve(SocketChannel channel) {
         try (channel) {
+            requireAllowed(channel);
             Link link = new Link(this, channel, false);
             link.receiveGreeting(System.nanoTime() + HANDSHAKE.toNanos());
             enlist(link);
@@ -450,9 +480,30 @@ public final class EmbeddedAgent implements TransferAgent {
         }
     }
 
-    /** @throws TransferException if who says so may not come in */
+    private void requireAllowed(SocketChannel channel) throws IOException, TransferException {
+        if (channel.getRemoteAddress() instanceof InetSocketAddress from
+                && settings.access
+                        .filter(rule -> !rule.admits(from.getAddress()))
+                        .isPresent()) {
+            String why = "it is not an allowed peer; allowed_peers are "
+                    + settings.access.get().allowed();
+            refuse(from.toString(), why);
+            throw new TransferException(why);
+        }
+    }
+
+    /** Counts who was turned away. */
+    void refuse(String who, String why) {
+        settings.access.ifPresent(rule -> rule.refuse("transfer agent: " + who, why));
+    }
+
+    /**
+     * Where instances have a secret, who says hello shows afterwards that it knows it.
+     *
+     * @throws TransferException if who says so may not come in
+     */
     void admit(Frame.Hello hello) throws TransferException {
-        if (!MessageDigest.isEqual(hello.secret(), secret)) {
+        if (peerSecret().isEmpty() && !MessageDigest.isEqual(hello.secret(), secret)) {
             throw new TransferException("the secret is not that of the agent here");
         }
         if (!hello.name().equals(name)) {

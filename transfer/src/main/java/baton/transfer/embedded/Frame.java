@@ -1,5 +1,6 @@
 package baton.transfer.embedded;
 
+import baton.messages.PeerSecret;
 import baton.transfer.Transfer.Cause;
 import baton.transfer.TransferException;
 import java.nio.BufferUnderflowException;
@@ -12,7 +13,8 @@ import java.util.Optional;
  * What agents say to each other over a connection.
  *
  * <p>A frame is a header of 16 bytes, integers in network order: type (1), zero (3), bytes of the payload (4), id (8); and its
- * payload. The connecting agent says {@link Hello} and is answered {@link Welcome} or {@link Refuse}. From then on it asks and the other
+ * payload. The connecting agent says {@link Hello} and is answered {@link Welcome} or {@link Refuse}. Where instances have a secret, the
+ * answer to the hello is a {@link Challenge}; then the connecting agent shows its {@link Proof}, and is shown the other's. From then on it asks and the other
  * serves. A frame of type {@link #DATA} carries the next bytes of the transfer of that id, of all its ranges one after the other.
  */
 sealed interface Frame {
@@ -27,7 +29,11 @@ sealed interface Frame {
         return 1024;
     }
 
-    /** Asks to be let in: shows the secret of the agent that it wants, and who is asking (its metadata, without its secret). */
+    /**
+     * Asks to be let in: shows the secret of the agent that it wants, and who is asking (its metadata, without its secret).
+     *
+     * @param secret a number just drawn where instances have a secret of their own, which is not shown
+     */
     record Hello(byte[] secret, String name, byte[] metadata) implements Frame {}
 
     /** Lets in. */
@@ -35,6 +41,12 @@ sealed interface Frame {
 
     /** Does not let in. */
     record Refuse(String reason) implements Frame {}
+
+    /** @param nonce a number just drawn */
+    record Challenge(byte[] nonce) implements Frame {}
+
+    /** @param mac over both numbers and what the hello says */
+    record Proof(byte[] mac) implements Frame {}
 
     record Notify(byte[] message) implements Frame {}
 
@@ -86,7 +98,7 @@ sealed interface Frame {
         byte type = (byte) (first >>> 24);
         int length = in.getInt();
         long id = in.getLong();
-        if ((first & 0xffffff) != 0 || type < DATA || type > 11) {
+        if ((first & 0xffffff) != 0 || type < DATA || type > 13) {
             throw new TransferException("a frame begins with %08x".formatted(first));
         }
         int most = switch (type) {
@@ -97,6 +109,7 @@ sealed interface Frame {
             case 5 -> Long.BYTES + limits.ranges() * 2 * Long.BYTES;
             case 6 -> 2 * Long.BYTES + 1 + limits.ranges() * 3 * Long.BYTES;
             case 11 -> Metadata.MOST_BYTES;
+            case 12, 13 -> PeerSecret.NONCE_BYTES;
             case 2, 8, 9, 10 -> 0;
             default -> -1;
         };
@@ -142,6 +155,8 @@ sealed interface Frame {
                 case 9 -> new Ping();
                 case 10 -> new Pong();
                 case 11 -> new Regions(Metadata.parseRegions(payload));
+                case 12 -> new Challenge(take(payload, PeerSecret.NONCE_BYTES));
+                case 13 -> new Proof(take(payload, PeerSecret.MAC_BYTES));
                 default -> throw new TransferException("a frame has type=" + header.type);
             };
             if (payload.hasRemaining()) {
@@ -171,6 +186,9 @@ sealed interface Frame {
                 byte[] text = shortened(reason);
                 yield begin(3, text.length, 0).put(text).flip();
             }
+            case Challenge(byte[] nonce) ->
+                begin(12, nonce.length, 0).put(nonce).flip();
+            case Proof(byte[] mac) -> begin(13, mac.length, 0).put(mac).flip();
             case Notify(byte[] message) ->
                 begin(4, message.length, 0).put(message).flip();
             case Read(long id, long timeoutMillis, long[] ranges) -> {

@@ -1,5 +1,6 @@
 package baton.transfer.embedded;
 
+import baton.messages.PeerSecret;
 import baton.transfer.Digests;
 import baton.transfer.Range;
 import baton.transfer.Transfer;
@@ -17,6 +18,7 @@ import java.nio.channels.ClosedSelectorException;
 import java.nio.channels.SelectionKey;
 import java.nio.channels.Selector;
 import java.nio.channels.SocketChannel;
+import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
@@ -42,6 +44,11 @@ final class Link {
     private static final int FRAMES_AT_ONCE = 64;
     /** A peer that stays silent is asked this often before it is taken for dead. */
     private static final int PINGS = 4;
+
+    /** What a proof is of: who connects, who is connected to. */
+    private static final String CONNECTING = "transfer agent, connecting";
+
+    private static final String CONNECTED = "transfer agent, connected";
 
     private static final Duration GOODBYE = Duration.ofSeconds(1);
     private static final ByteBuffer NOTHING = ByteBuffer.allocate(0);
@@ -129,15 +136,15 @@ final class Link {
     void greet(Metadata wanted, Frame.Hello hello, long deadline) throws IOException, TransferException {
         try {
             meet(wanted);
-            ByteBuffer out = hello.encode();
-            while (out.hasRemaining()) {
-                if (channel.write(out) == 0) {
-                    await(writable, SelectionKey.OP_WRITE, deadline);
-                }
+            write(hello, deadline);
+            if (agent.peerSecret().isPresent()) {
+                prove(agent.peerSecret().get(), hello, deadline);
             }
             switch (receive(deadline)) {
                 case Frame.Welcome() -> {}
                 case Frame.Refuse(String reason) -> throw new TransferException("it refuses: " + reason);
+                case Frame.Challenge _ ->
+                    throw new TransferException("it asks for a secret, and there is no kv_auth_secret_file here");
                 case Frame other ->
                     throw new TransferException("it answers " + other.getClass().getSimpleName());
             }
@@ -145,6 +152,51 @@ final class Link {
             abandon();
             throw e;
         }
+    }
+
+    private void write(Frame frame, long deadline) throws IOException {
+        ByteBuffer out = frame.encode();
+        while (out.hasRemaining()) {
+            if (channel.write(out) == 0) {
+                await(writable, SelectionKey.OP_WRITE, deadline);
+            }
+        }
+    }
+
+    /** Shows that it knows the secret, and is shown so. */
+    private void prove(PeerSecret secret, Frame.Hello hello, long deadline) throws IOException, TransferException {
+        byte[] nonce = switch (receive(deadline)) {
+            case Frame.Challenge(byte[] drawn) -> drawn;
+            case Frame.Refuse(String reason) -> throw new TransferException("it refuses: " + reason);
+            default -> throw new TransferException("it does not know the secret of kv_auth_secret_file");
+        };
+        write(new Frame.Proof(secret.mac(CONNECTING, proven(hello, nonce))), deadline);
+        switch (receive(deadline)) {
+            case Frame.Proof(byte[] mac) when secret.isMac(mac, CONNECTED, proven(hello, nonce)) -> {}
+            case Frame.Refuse(String reason) -> throw new TransferException("it refuses: " + reason);
+            default -> throw new TransferException("it does not know the secret of kv_auth_secret_file");
+        }
+    }
+
+    /** Has who connects show that it knows the secret, and shows it so. */
+    private void demandProof(PeerSecret secret, Frame.Hello hello, long deadline)
+            throws IOException, TransferException {
+        byte[] nonce = PeerSecret.nonce();
+        write(new Frame.Challenge(nonce), deadline);
+        Frame answer;
+        try {
+            answer = receive(deadline);
+        } catch (IOException e) {
+            throw new TransferException("it does not show that it knows the secret: " + e.getMessage(), e);
+        }
+        if (!(answer instanceof Frame.Proof(byte[] mac)) || !secret.isMac(mac, CONNECTING, proven(hello, nonce))) {
+            throw new TransferException("it does not show that it knows the secret of kv_auth_secret_file");
+        }
+        write(new Frame.Proof(secret.mac(CONNECTED, proven(hello, nonce))), deadline);
+    }
+
+    private static byte[][] proven(Frame.Hello hello, byte[] nonce) {
+        return new byte[][] {hello.secret(), nonce, hello.name().getBytes(StandardCharsets.UTF_8), hello.metadata()};
     }
 
     /** Lets in who connects, or not. */
@@ -156,13 +208,17 @@ final class Link {
             try {
                 Metadata asking = Metadata.parse(hello.metadata());
                 agent.admit(hello);
+                if (agent.peerSecret().isPresent()) {
+                    demandProof(agent.peerSecret().get(), hello, deadline);
+                }
                 meet(asking);
                 updateMemory(new Metadata.Update(asking.revision(), asking.regions()));
             } catch (TransferException e) {
+                agent.refuse(String.valueOf(channel.getRemoteAddress()), String.valueOf(e.getMessage()));
                 channel.write(new Frame.Refuse(String.valueOf(e.getMessage())).encode());
                 throw e;
             }
-            // The first bytes on a connection always fit.
+            // The few bytes so far always fit.
             channel.write(new Frame.Welcome().encode());
         } catch (IOException | TransferException | RuntimeException e) {
             abandon();

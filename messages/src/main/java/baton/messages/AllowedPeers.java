@@ -1,4 +1,4 @@
-package baton.pipe.p2p;
+package baton.messages;
 
 import baton.kv.ConfigException;
 import java.net.InetAddress;
@@ -76,8 +76,10 @@ public final class AllowedPeers {
     /**
      * What is allowed unless something is said: this machine's loopback, and the network that {@code ownHost} is in, if it is the address
      * of one of this machine's interfaces.
+     *
+     * @param field that has {@code ownHost}, for errors
      */
-    public static AllowedPeers byDefault(String ownHost) {
+    public static AllowedPeers byDefault(String field, String ownHost) {
         List<String> hosts = new ArrayList<>(List.of("127.0.0.0/8", "::1", "localhost", ownHost));
         if (isAddress(ownHost)) {
             try {
@@ -90,10 +92,10 @@ public final class AllowedPeers {
                     }
                 }
             } catch (SocketException e) {
-                throw new ConfigException("kv_ip", "the interface of " + ownHost + " cannot be looked at", e);
+                throw new ConfigException(field, "the interface of " + ownHost + " cannot be looked at", e);
             }
         }
-        return of("kv_ip", hosts);
+        return of(field, hosts);
     }
 
     private static int bits(String field, String host, int most) {
@@ -111,6 +113,15 @@ public final class AllowedPeers {
         } catch (IllegalArgumentException e) {
             return false;
         }
+    }
+
+    /** These, and others. */
+    public AllowedPeers and(AllowedPeers others) {
+        Set<String> allNames = new HashSet<>(names);
+        allNames.addAll(others.names);
+        List<Network> allNetworks = new ArrayList<>(networks);
+        allNetworks.addAll(others.networks);
+        return new AllowedPeers(allNames, allNetworks);
     }
 
     /** Whether a host that somebody names is allowed; looks up nothing. */

@@ -1,0 +1,171 @@
+package baton.messages;
+
+import java.net.InetAddress;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+
+/**
+ * A side channel that tells only those anything that {@link PeerAccess} lets in.
+ *
+ * <p>Without a secret, questions and answers of allowed peers go through as they are. With one, who asks says hello first; the question
+ * brings a proof behind its last frame, which is good for this question on this connection, and so does the answer. Who has the secret
+ * neither answers nor believes those that have none.
+ */
+public final class GuardedSideChannel implements AutoCloseable {
+    private static final String PURPOSE = "side channel";
+
+    private final SideChannel channel;
+    private final PeerAccess access;
+
+    /** @param channel is this one's from now on */
+    public GuardedSideChannel(SideChannel channel, PeerAccess access) {
+        this.channel = channel;
+        this.access = access;
+    }
+
+    /**
+     * Answers questions that come to an address until the returned listener is closed.
+     *
+     * @throws MessageException if the address cannot be had
+     */
+    public SideChannel.Listener listen(String host, int port, SideChannel.Handler handler) throws MessageException {
+        return channel.receive(host, port, from -> {
+            if (!access.admits(from)) {
+                return _ -> refuse(from, "it is not an allowed peer; allowed_peers are " + access.allowed());
+            }
+            return access.secret()
+                    .<SideChannel.Handler>map(secret -> new Guard(secret, from, handler))
+                    .orElseGet(() -> frames ->
+                            PeerProof.Kind.HELLO.read(frames.getFirst()).isPresent()
+                                    ? refuse(from, "it asks for a proof, but there is no kv_auth_secret_file here")
+                                    : handler.answer(frames));
+        });
+    }
+
+    /** Whoever is refused is told no more than that. */
+    private List<byte[]> refuse(InetAddress from, String why) {
+        access.refuse("side channel: " + from.getHostAddress(), why);
+        return List.of(PeerProof.refusal(
+                access.secret().isPresent()
+                        ? "peers have to show that they know the secret: kv_auth_secret_file"
+                        : "not a peer that is allowed here, or it asks for a proof where there is no secret"));
+    }
+
+    /** A connection's questions where there is a secret. */
+    private final class Guard implements SideChannel.Handler {
+        private final PeerProof.Host host;
+        private final InetAddress from;
+        private final SideChannel.Handler handler;
+
+        private Guard(PeerSecret secret, InetAddress from, SideChannel.Handler handler) {
+            this.host = new PeerProof.Host(secret, PURPOSE);
+            this.from = from;
+            this.handler = handler;
+        }
+
+        @Override
+        public List<byte[]> answer(List<byte[]> frames) {
+            Optional<byte[]> greeted = host.hello(frames.getFirst());
+            if (greeted.isPresent()) {
+                return List.of(greeted.get());
+            }
+            List<byte[]> question = frames.subList(0, frames.size() - 1);
+            Optional<PeerProof> proof = host.take();
+            if (proof.isEmpty() || question.isEmpty()) {
+                return refuse(from, "it does not show that it knows the secret");
+            }
+            if (!proof.get().isOfCaller(frames.getLast(), question)) {
+                return refuse(from, "it shows another secret");
+            }
+            List<byte[]> told = handler.answer(List.copyOf(question));
+            if (told.isEmpty()) {
+                return told;
+            }
+            List<byte[]> proven = new ArrayList<>(told);
+            proven.add(proof.get().ofHost(with(question, told)));
+            return proven;
+        }
+    }
+
+    private static List<byte[]> with(List<byte[]> question, List<byte[]> answer) {
+        List<byte[]> both = new ArrayList<>(question);
+        both.addAll(answer);
+        return both;
+    }
+
+    /**
+     * Asks whoever listens at an address.
+     *
+     * @param frames at least one
+     * @return the answer, at least one frame; fails with a {@link MessageException}, also if the peer does not show that it knows the
+     *     secret, at the latest after {@code timeout}
+     */
+    public CompletableFuture<List<byte[]>> ask(String host, int port, List<byte[]> frames, Duration timeout) {
+        if (!access.mayConnect(host)) {
+            return CompletableFuture.failedFuture(new MessageException(
+                    host + ":" + port + " is not an allowed peer; allowed_peers are " + access.allowed()));
+        }
+        return access.secret()
+                .map(secret -> {
+                    Asking asking = new Asking(secret, frames);
+                    return channel.converse(host, port, List.of(asking.caller.hello()), asking, timeout)
+                            .thenApply(asking::checked);
+                })
+                .orElseGet(() -> channel.converse(
+                        host,
+                        port,
+                        frames,
+                        answer -> {
+                            Optional<String> refused = PeerProof.refused(answer.getFirst());
+                            if (refused.isPresent()) {
+                                throw new MessageException("it refuses: " + refused.get());
+                            }
+                            return Optional.empty();
+                        },
+                        timeout));
+    }
+
+    /** A question where there is a secret. Used by one thread after the other. */
+    private static final class Asking implements SideChannel.Next {
+        private final PeerProof.Caller caller;
+        private final List<byte[]> question;
+        private Optional<PeerProof> proof = Optional.empty();
+
+        private Asking(PeerSecret secret, List<byte[]> question) {
+            this.caller = new PeerProof.Caller(secret, PURPOSE);
+            this.question = List.copyOf(question);
+        }
+
+        @Override
+        public Optional<List<byte[]>> after(List<byte[]> answer) throws MessageException {
+            if (proof.isEmpty()) {
+                PeerProof begun = caller.heard(answer);
+                proof = Optional.of(begun);
+                List<byte[]> proven = new ArrayList<>(question);
+                proven.add(begun.ofCaller(question));
+                return Optional.of(proven);
+            }
+            Optional<String> refused = PeerProof.refused(answer.getFirst());
+            if (refused.isPresent()) {
+                throw new MessageException("it refuses: " + refused.get());
+            }
+            List<byte[]> told = answer.subList(0, answer.size() - 1);
+            if (told.isEmpty() || !proof.get().isOfHost(answer.getLast(), with(question, told))) {
+                throw new MessageException("its answer does not show that it knows the secret of kv_auth_secret_file");
+            }
+            return Optional.empty();
+        }
+
+        private List<byte[]> checked(List<byte[]> answer) {
+            return List.copyOf(answer.subList(0, answer.size() - 1));
+        }
+    }
+
+    @Override
+    public void close() {
+        channel.close();
+    }
+}

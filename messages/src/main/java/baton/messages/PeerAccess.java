@@ -1,0 +1,162 @@
+package baton.messages;
+
+import baton.kv.ConfigException;
+import baton.kv.JsonFields;
+import java.net.InetAddress;
+import java.net.UnknownHostException;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Optional;
+import java.util.Set;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.atomic.LongAdder;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+import tools.jackson.databind.JsonNode;
+
+/**
+ * Which peers an instance's KV ports answer, and which it connects to: keys of {@code kv_connector_extra_config} that all connectors
+ * with a port of their own have.
+ *
+ * <ul>
+ *   <li>{@code allowed_peers}: names, addresses and networks. Only these are connected to, whoever names them, and no other name is
+ *       looked up. Without a secret only these are answered
+ *   <li>{@code kv_auth_secret_file}: file with the {@link PeerSecret}. With it a peer is answered if it shows that it knows the secret
+ *   <li>{@code kv_allow_unauthenticated}: listens on other addresses than loopback without a secret too
+ * </ul>
+ *
+ * Any thread.
+ */
+public final class PeerAccess {
+    public static final String ALLOWED_PEERS = "allowed_peers";
+    public static final String SECRET_FILE = "kv_auth_secret_file";
+    public static final String UNAUTHENTICATED = "kv_allow_unauthenticated";
+
+    private static final Logger log = LoggerFactory.getLogger(PeerAccess.class);
+    private static final Duration BETWEEN_COMPLAINTS = Duration.ofSeconds(10);
+
+    private final AllowedPeers allowed;
+    private final Optional<PeerSecret> secret;
+    private final boolean unauthenticated;
+    private final LongAdder refused = new LongAdder();
+    private final LongAdder untold = new LongAdder();
+    private final AtomicLong complained = new AtomicLong(System.nanoTime() - BETWEEN_COMPLAINTS.toNanos());
+
+    private PeerAccess(AllowedPeers allowed, Optional<PeerSecret> secret, boolean unauthenticated) {
+        this.allowed = allowed;
+        this.secret = secret;
+        this.unauthenticated = unauthenticated;
+    }
+
+    /** The keys that are read here, and a connector's own. */
+    public static Set<String> withSettings(String... own) {
+        return Stream.concat(Stream.of(ALLOWED_PEERS, SECRET_FILE, UNAUTHENTICATED), Arrays.stream(own))
+                .collect(Collectors.toUnmodifiableSet());
+    }
+
+    /**
+     * @param extra {@code kv_connector_extra_config}
+     * @param ownField setting that has {@code ownHost}, for errors
+     * @param ownHost this instance's for its peers: by default loopback and its network are allowed
+     * @param named hosts that other settings name, which are allowed as well
+     * @throws ConfigException if a value cannot be used
+     */
+    public static PeerAccess of(JsonFields extra, String ownField, String ownHost, List<String> named) {
+        AllowedPeers allowed = extra.value(ALLOWED_PEERS)
+                .map(value -> AllowedPeers.of(extra.field(ALLOWED_PEERS), strings(extra, value)))
+                .orElseGet(() -> AllowedPeers.byDefault(ownField, ownHost));
+        return new PeerAccess(
+                named.isEmpty() ? allowed : allowed.and(AllowedPeers.of(ownField, named)),
+                extra.string(SECRET_FILE).map(file -> PeerSecret.read(extra.field(SECRET_FILE), Path.of(file))),
+                extra.bool(UNAUTHENTICATED).orElse(false));
+    }
+
+    /** As {@link #of} with nothing set. */
+    public static PeerAccess byDefault(String ownHost) {
+        return new PeerAccess(AllowedPeers.byDefault("host", ownHost), Optional.empty(), false);
+    }
+
+    private static List<String> strings(JsonFields extra, JsonNode value) {
+        List<String> strings = new ArrayList<>();
+        for (JsonNode each : value) {
+            strings.add(each.isString() ? each.asString() : "");
+        }
+        if (!value.isArray() || strings.contains("")) {
+            throw new ConfigException(extra.field(ALLOWED_PEERS), "must be an array of strings, is " + value);
+        }
+        return strings;
+    }
+
+    /**
+     * Without a secret a port on other addresses than loopback is open to the network.
+     *
+     * @param field setting that has {@code host}
+     * @throws ConfigException if that is so, and is not said to be meant
+     */
+    public void requireSafe(String field, String host) {
+        if (secret.isEmpty() && !unauthenticated && !isLoopback(host)) {
+            throw new ConfigException(
+                    field,
+                    "is " + host
+                            + ", where peers of other hosts reach the KV port, and there is no secret to know them by:"
+                            + " give all instances --kv-auth-secret-file FILE (" + SECRET_FILE
+                            + "), or, on a network where every host may have the KV caches, --kv-allow-unauthenticated ("
+                            + UNAUTHENTICATED + ")");
+        }
+    }
+
+    private static boolean isLoopback(String host) {
+        try {
+            return Arrays.stream(InetAddress.getAllByName(host)).allMatch(InetAddress::isLoopbackAddress);
+        } catch (UnknownHostException e) {
+            // Nothing can listen there, which is said by who tries.
+            return true;
+        }
+    }
+
+    public Optional<PeerSecret> secret() {
+        return secret;
+    }
+
+    /** Whether a host may be connected to that a client or a peer names; looks up nothing. */
+    public boolean mayConnect(String host) {
+        return allowed.allows(host);
+    }
+
+    /** Whether a connection from there is served, as far as its address tells: with a secret all that show it are. */
+    public boolean admits(InetAddress from) {
+        return secret.isPresent() || allowed.admits(from);
+    }
+
+    public AllowedPeers allowed() {
+        return allowed;
+    }
+
+    /** Counts a peer that was refused, and says so in the log, a few of many. */
+    public void refuse(String peer, String why) {
+        refused.increment();
+        long now = System.nanoTime();
+        long last = complained.get();
+        if (now - last >= BETWEEN_COMPLAINTS.toNanos() && complained.compareAndSet(last, now)) {
+            long others = untold.sumThenReset();
+            log.warn(
+                    "{} is refused: {}{}",
+                    peer,
+                    why,
+                    others == 0 ? "" : "; so were " + others + " more since the last");
+        } else {
+            untold.increment();
+            log.debug("{} is refused: {}", peer, why);
+        }
+    }
+
+    /** How many were refused since this was asked before. */
+    public long takeRefused() {
+        return refused.sumThenReset();
+    }
+}

@@ -1,0 +1,156 @@
+package baton.messages;
+
+import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Optional;
+import java.util.stream.Stream;
+
+/**
+ * The frames by which two sides of a connection show each other that they know the {@link PeerSecret}, and what they show: who calls
+ * says hello with a number, is given another one, shows an HMAC over both, and is shown one over both. Each frame begins with its name
+ * in ASCII, so that it is taken for nothing else.
+ */
+final class PeerProof {
+    private static final String PREFIX = "baton-kv-auth/1 ";
+
+    /** What a frame is. */
+    enum Kind {
+        HELLO,
+        NONCE,
+        PROOF,
+        REFUSED;
+
+        private byte[] start() {
+            return (PREFIX + name() + " ").getBytes(StandardCharsets.US_ASCII);
+        }
+
+        byte[] frame(byte[] content) {
+            byte[] start = start();
+            byte[] frame = Arrays.copyOf(start, start.length + content.length);
+            System.arraycopy(content, 0, frame, start.length, content.length);
+            return frame;
+        }
+
+        /** What such a frame has in it; empty if it is another. */
+        Optional<byte[]> read(byte[] frame) {
+            byte[] start = start();
+            return frame.length >= start.length && Arrays.equals(frame, 0, start.length, start, 0, start.length)
+                    ? Optional.of(Arrays.copyOfRange(frame, start.length, frame.length))
+                    : Optional.empty();
+        }
+    }
+
+    private final PeerSecret secret;
+    private final String purpose;
+    private final byte[] callers;
+    private final byte[] hosts;
+
+    /** Of one connection, after both numbers are known. */
+    private PeerProof(PeerSecret secret, String purpose, byte[] callers, byte[] hosts) {
+        this.secret = secret;
+        this.purpose = purpose;
+        this.callers = callers;
+        this.hosts = hosts;
+    }
+
+    /** What the caller shows, for what it says. */
+    byte[] ofCaller(List<byte[]> said) {
+        return Kind.PROOF.frame(secret.mac(purpose + " caller", parts(said)));
+    }
+
+    /** What the caller is shown, for what it is told. */
+    byte[] ofHost(List<byte[]> told) {
+        return Kind.PROOF.frame(secret.mac(purpose + " host", parts(told)));
+    }
+
+    boolean isOfCaller(byte[] frame, List<byte[]> said) {
+        return Kind.PROOF
+                .read(frame)
+                .filter(mac -> secret.isMac(mac, purpose + " caller", parts(said)))
+                .isPresent();
+    }
+
+    boolean isOfHost(byte[] frame, List<byte[]> told) {
+        return Kind.PROOF
+                .read(frame)
+                .filter(mac -> secret.isMac(mac, purpose + " host", parts(told)))
+                .isPresent();
+    }
+
+    private byte[][] parts(List<byte[]> said) {
+        return Stream.concat(Stream.of(callers, hosts), said.stream()).toArray(byte[][]::new);
+    }
+
+    /** The caller's side until the numbers are known. */
+    static final class Caller {
+        private final PeerSecret secret;
+        private final String purpose;
+        private final byte[] nonce = PeerSecret.nonce();
+
+        /** @param purpose the same at both ends, and at no other kind of connection */
+        Caller(PeerSecret secret, String purpose) {
+            this.secret = secret;
+            this.purpose = purpose;
+        }
+
+        byte[] hello() {
+            return Kind.HELLO.frame(nonce);
+        }
+
+        /** @throws MessageException if that is no number */
+        PeerProof heard(List<byte[]> answer) throws MessageException {
+            byte[] frame = answer.getFirst();
+            byte[] other = Kind.NONCE
+                    .read(frame)
+                    .filter(number -> number.length == PeerSecret.NONCE_BYTES)
+                    .orElseThrow(() -> new MessageException(refused(frame)
+                            .map(why -> "it refuses: " + why)
+                            .orElse("it does not show that it knows the secret of kv_auth_secret_file")));
+            return new PeerProof(secret, purpose, nonce, other);
+        }
+    }
+
+    /** The other side: answers a hello. */
+    static final class Host {
+        private final PeerSecret secret;
+        private final String purpose;
+        private Optional<PeerProof> begun = Optional.empty();
+
+        Host(PeerSecret secret, String purpose) {
+            this.secret = secret;
+            this.purpose = purpose;
+        }
+
+        /** The answer to a hello; empty if the frame is none. */
+        Optional<byte[]> hello(byte[] frame) {
+            return Kind.HELLO
+                    .read(frame)
+                    .filter(number -> number.length == PeerSecret.NONCE_BYTES)
+                    .map(number -> {
+                        byte[] own = PeerSecret.nonce();
+                        begun = Optional.of(new PeerProof(secret, purpose, number, own));
+                        return Kind.NONCE.frame(own);
+                    });
+        }
+
+        /** What was begun by the last hello, once. */
+        Optional<PeerProof> take() {
+            Optional<PeerProof> taken = begun;
+            begun = Optional.empty();
+            return taken;
+        }
+    }
+
+    static byte[] refusal(String why) {
+        return Kind.REFUSED.frame(why.getBytes(StandardCharsets.UTF_8));
+    }
+
+    /** Why this side was refused, if that is what the frame says; printable. */
+    static Optional<String> refused(byte[] frame) {
+        return Kind.REFUSED
+                .read(frame)
+                .map(why -> new String(why, 0, Math.min(why.length, 300), StandardCharsets.UTF_8)
+                        .replaceAll("[^ -~]", "?"));
+    }
+}
