@@ -6,9 +6,12 @@ import java.io.UncheckedIOException;
 import java.net.URI;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.attribute.PosixFilePermissions;
+import java.security.SecureRandom;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Comparator;
+import java.util.HexFormat;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
@@ -27,6 +30,7 @@ final class LocalCluster implements AutoCloseable {
 
     private static final Duration START_DEADLINE = Duration.ofMinutes(2);
     private static final Duration STOP_DEADLINE = Duration.ofSeconds(10);
+    private static final int SECRET_BYTES = 32;
     private static final int PROCESSORS_TO_START_TOGETHER = 4;
 
     private final Path directory;
@@ -44,6 +48,11 @@ final class LocalCluster implements AutoCloseable {
             @Override
             List<String> settings(Place place) {
                 return List.of(EXTRA + "shared_storage_path", place.shared.toString());
+            }
+
+            @Override
+            boolean listens() {
+                return false;
             }
         },
         NixlConnector("kv_transfer_params_push") {
@@ -100,6 +109,11 @@ final class LocalCluster implements AutoCloseable {
 
         /** Options of {@code serve} beyond those that all connectors have. */
         abstract List<String> settings(Place place);
+
+        /** Whether it has ports of its own. */
+        boolean listens() {
+            return true;
+        }
 
         /** Whether instances tell the router where they are. */
         boolean registers() {
@@ -240,7 +254,22 @@ final class LocalCluster implements AutoCloseable {
                 "--kv-transfer-config.kv_load_failure_policy",
                 "recompute"));
         arguments.addAll(connector.settings(place));
+        if (connector.listens()) {
+            arguments.addAll(List.of("--kv-auth-secret-file", secret().toString()));
+        }
         return spawn(name, arguments);
+    }
+
+    /** A file with a secret of this cluster's, for nobody else to read; it goes with the directory. */
+    private synchronized Path secret() throws IOException {
+        Path file = directory.resolve("secret");
+        if (!Files.exists(file)) {
+            byte[] secret = new byte[SECRET_BYTES];
+            new SecureRandom().nextBytes(secret);
+            Files.createFile(file, PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rw-------")));
+            Files.writeString(file, HexFormat.of().formatHex(secret));
+        }
+        return file;
     }
 
     private ChildProcess spawn(String name, List<String> arguments) throws IOException {

@@ -237,6 +237,27 @@ final class ServeCommand implements Callable<Integer> {
     private boolean[] switchesWithoutEffect = {};
 
     @Option(
+            names = "--kv-auth-secret-file",
+            paramLabel = "FILE",
+            description =
+                    "File with a secret that all instances share: KV caches are exchanged only with peers that show"
+                            + " that they know it.")
+    private @Nullable Path kvAuthSecretFile;
+
+    @Option(
+            names = "--kv-allow-unauthenticated",
+            description = "Let a KV port be open to other hosts without a secret.")
+    private boolean kvAllowUnauthenticated;
+
+    @Option(
+            names = "--kv-prompt-token-ids",
+            negatable = true,
+            defaultValue = "true",
+            fallbackValue = "true",
+            description = "Let kv_transfer_params.prompt_token_ids of a request take its prompt's place (default: on).")
+    private boolean kvPromptTokenIds;
+
+    @Option(
             names = "--shutdown-timeout",
             paramLabel = "SECONDS",
             defaultValue = "30",
@@ -329,7 +350,8 @@ final class ServeCommand implements Callable<Integer> {
                 .port(port)
                 .version(Baton.Version.current())
                 .responseRole(responseRole)
-                .trustRequestChatTemplate(trustRequestChatTemplate);
+                .trustRequestChatTemplate(trustRequestChatTemplate)
+                .kvPromptTokenIds(kvPromptTokenIds);
         Optional.ofNullable(apiKey).ifPresent(server::apiKey);
         if (warmUp) {
             server.warmUp(WARM_UP);
@@ -343,6 +365,15 @@ final class ServeCommand implements Callable<Integer> {
                         .filter(path -> !path.isEmpty())
                         .collect(Collectors.toSet())));
         return server;
+    }
+
+    /** What the flags say of the connector's peers; they win over the connector's settings. */
+    private KvTransferConfig withAccess(KvTransferConfig config) {
+        KvTransferConfig with = config;
+        if (kvAuthSecretFile != null) {
+            with = with.withExtra(KvTransferConfig.AUTH_SECRET_FILE, kvAuthSecretFile);
+        }
+        return kvAllowUnauthenticated ? with.withExtra(KvTransferConfig.ALLOW_UNAUTHENTICATED, true) : with;
     }
 
     EngineConfig engineConfig() {
@@ -373,7 +404,7 @@ final class ServeCommand implements Callable<Integer> {
         Optional.ofNullable(maxWaiting).ifPresent(config::maxWaiting);
         Optional.ofNullable(threads).ifPresent(config::threads);
         Optional.ofNullable(seed).ifPresent(config::seed);
-        kvTransfer.ifPresent(config::kvTransfer);
+        kvTransfer.map(this::withAccess).ifPresent(config::kvTransfer);
         return config.build();
     }
 

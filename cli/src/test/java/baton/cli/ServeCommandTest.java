@@ -10,11 +10,15 @@ import baton.engine.model.Device;
 import baton.engine.model.Quantization;
 import baton.kv.ConfigException;
 import baton.kv.DType;
+import baton.kv.JsonFields;
+import baton.kv.KvRole;
+import baton.kv.KvTransferConfig;
 import baton.server.ServerConfig;
 import java.io.ByteArrayOutputStream;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
+import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
@@ -76,6 +80,7 @@ class ServeCommandTest {
                 "--response-role",
                 "model",
                 "--trust-request-chat-template",
+                "--no-kv-prompt-token-ids",
                 "--disable-uvicorn-access-log",
                 "--disable-access-log-for-endpoints",
                 "/health,/v1/models");
@@ -86,10 +91,29 @@ class ServeCommandTest {
         assertThat(set.responseRole()).isEqualTo("model");
         assertThat(plain.responseRole()).isEqualTo("assistant");
         assertThat(set.trustRequestChatTemplate()).isTrue();
+        assertThat(plain.kvPromptTokenIds()).isTrue();
+        assertThat(set.kvPromptTokenIds()).isFalse();
         assertThat(set.unloggedPaths()).containsExactlyInAnyOrder("/health", "/v1/models");
         assertThat(logged(set)).isEmpty();
         assertThat(server("m", "--disable-access-log-for-endpoints", "").unloggedPaths())
                 .isEmpty();
+    }
+
+    @Test
+    void whatTheFlagsSayOfPeersIsTheConnectorsSetting() {
+        ServeCommand serve = parsed("m", "--kv-auth-secret-file", "/run/secret", "--kv-allow-unauthenticated");
+        serve.kvTransfer(Optional.of(KvTransferConfig.builder("NixlConnector", KvRole.BOTH)
+                .extra("kv_auth_secret_file", "/another")
+                .extra("kv_lease_duration", 3)
+                .build()));
+        JsonFields extra = serve.engineConfig().kvTransfer().extra();
+        assertThat(extra.string("kv_auth_secret_file")).contains("/run/secret");
+        assertThat(extra.bool("kv_allow_unauthenticated")).contains(true);
+        assertThat(extra.integerAtLeast("kv_lease_duration", 0)).contains(3);
+        ServeCommand plain = parsed("m");
+        plain.kvTransfer(Optional.of(
+                KvTransferConfig.builder("NixlConnector", KvRole.BOTH).build()));
+        assertThat(plain.engineConfig().kvTransfer().extra().isEmpty()).isTrue();
     }
 
     @Test

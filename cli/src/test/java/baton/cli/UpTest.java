@@ -11,6 +11,7 @@ import java.net.http.HttpResponse.BodyHandlers;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.attribute.PosixFilePermissions;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -55,11 +56,17 @@ class UpTest {
     /** Even if it has no chance to say goodbye. */
     @Test
     void itsProcessesEndWhenItIsKilled() throws Exception {
-        Process up = start("--no-warmup");
+        Process up = start("--no-warmup", "--connector", "NixlConnector");
         try {
-            readUpTo(up, "Ctrl-C stops");
+            String said = readUpTo(up, "Ctrl-C stops");
             List<ProcessHandle> children = up.descendants().toList();
             assertThat(children).hasSize(3);
+            // What its instances know each other by is for nobody else to read.
+            Path secret = Path.of(group(said, "logs +(\\S+)")).resolve("secret");
+            assertThat(Files.readString(secret)).hasSize(64);
+            assertThat(PosixFilePermissions.toString(Files.getPosixFilePermissions(secret)))
+                    .isEqualTo("rw-------");
+            assertThat(answer(said)).contains("Harrow");
             up.destroyForcibly();
             assertEnded(up, children);
         } finally {

@@ -48,6 +48,12 @@ public record KvTransferConfig(
         boolean permuteLocalKv,
         LoadFailurePolicy loadFailurePolicy) {
 
+    /** In {@code kv_connector_extra_config} of connectors with ports of their own: file with the secret that peers show that they know. */
+    public static final String AUTH_SECRET_FILE = "kv_auth_secret_file";
+
+    /** There too: such ports may be open to other hosts without a secret. */
+    public static final String ALLOW_UNAUTHENTICATED = "kv_allow_unauthenticated";
+
     static final String CONNECTOR = "kv_connector";
     static final String ENGINE_ID = "engine_id";
     static final String BUFFER_DEVICE = "kv_buffer_device";
@@ -169,6 +175,30 @@ public record KvTransferConfig(
         json.put(PERMUTE_LOCAL_KV, permuteLocalKv);
         json.put(LOAD_FAILURE_POLICY, loadFailurePolicy.configName());
         return json;
+    }
+
+    /**
+     * The same with one of the connector's own settings.
+     *
+     * @param value as {@link Builder#extra} takes it
+     */
+    public KvTransferConfig withExtra(String name, Object value) {
+        ObjectNode more = extra.toJson();
+        more.set(name, Builder.tree(EXTRA + "." + name, value));
+        return new KvTransferConfig(
+                connector,
+                engineId,
+                bufferDevice,
+                bufferSize,
+                role,
+                rank,
+                parallelSize,
+                ip,
+                port,
+                JsonFields.of(EXTRA, more),
+                modulePath,
+                permuteLocalKv,
+                loadFailurePolicy);
     }
 
     public boolean isProducer() {

@@ -2,6 +2,7 @@ package baton.messages;
 
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
+import baton.kv.KvTransferConfig;
 import java.net.InetAddress;
 import java.net.UnknownHostException;
 import java.nio.file.Path;
@@ -34,8 +35,8 @@ import tools.jackson.databind.JsonNode;
  */
 public final class PeerAccess {
     public static final String ALLOWED_PEERS = "allowed_peers";
-    public static final String SECRET_FILE = "kv_auth_secret_file";
-    public static final String UNAUTHENTICATED = "kv_allow_unauthenticated";
+    public static final String SECRET_FILE = KvTransferConfig.AUTH_SECRET_FILE;
+    public static final String UNAUTHENTICATED = KvTransferConfig.ALLOW_UNAUTHENTICATED;
 
     private static final Logger log = LoggerFactory.getLogger(PeerAccess.class);
     private static final Duration BETWEEN_COMPLAINTS = Duration.ofSeconds(10);
@@ -99,11 +100,23 @@ public final class PeerAccess {
      * @throws ConfigException if that is so, and is not said to be meant
      */
     public void requireSafe(String field, String host) {
+        // Names are looked up only where it matters.
         if (secret.isEmpty() && !unauthenticated && !isLoopback(host)) {
+            requireSafeEverywhere(field, host);
+        }
+    }
+
+    /**
+     * As {@link #requireSafe}, for what listens on every address.
+     *
+     * @param value of the setting {@code field}
+     */
+    public void requireSafeEverywhere(String field, String value) {
+        if (secret.isEmpty() && !unauthenticated) {
             throw new ConfigException(
                     field,
-                    "is " + host
-                            + ", where peers of other hosts reach the KV port, and there is no secret to know them by:"
+                    "is " + value
+                            + ", with which other hosts reach the KV port, and there is no secret to know peers by:"
                             + " give all instances --kv-auth-secret-file FILE (" + SECRET_FILE
                             + "), or, on a network where every host may have the KV caches, --kv-allow-unauthenticated ("
                             + UNAUTHENTICATED + ")");

@@ -497,6 +497,9 @@ final class RequestReader {
 
     /** A prefill instance that was asked for its prompt's ids lets the decode instance do without tokenising. */
     private Optional<int[]> handedOverPrompt(Optional<JsonFields> kvTransferParams) {
+        if (!config.kvPromptTokenIds()) {
+            return Optional.empty();
+        }
         return kvTransferParams.flatMap(params -> params.value("prompt_token_ids")
                 .map(value -> requireNotEmpty(
                         params.field("prompt_token_ids"), tokenIds(params.field("prompt_token_ids"), value))));

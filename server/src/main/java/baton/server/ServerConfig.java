@@ -24,6 +24,7 @@ import org.slf4j.LoggerFactory;
  * @param responseRole role of chat answers
  * @param version what {@code /version} says
  * @param trustRequestChatTemplate whether requests may bring a {@code chat_template} of their own
+ * @param kvPromptTokenIds whether {@code kv_transfer_params.prompt_token_ids} takes the prompt's place
  * @param accessLog takes a line for each request when it has ended, on the event loop
  * @param unloggedPaths paths whose successful requests have no line, such as those that are polled
  * @param samplingDefaults applied to a request's parameters before its own fields are, e.g. to put the model's
@@ -43,6 +44,7 @@ public record ServerConfig(
         String responseRole,
         String version,
         boolean trustRequestChatTemplate,
+        boolean kvPromptTokenIds,
         Consumer<String> accessLog,
         Set<String> unloggedPaths,
         Consumer<SamplingParams.Builder> samplingDefaults,
@@ -98,6 +100,7 @@ public record ServerConfig(
         private String responseRole = "assistant";
         private String version = "unknown";
         private boolean trustRequestChatTemplate;
+        private boolean kvPromptTokenIds = true;
         private Consumer<String> accessLog = ACCESS_LOG::info;
         private Set<String> unloggedPaths = POLLED;
         private Consumer<SamplingParams.Builder> samplingDefaults = builder -> {};
@@ -152,6 +155,11 @@ public record ServerConfig(
             return this;
         }
 
+        public Builder kvPromptTokenIds(boolean value) {
+            kvPromptTokenIds = value;
+            return this;
+        }
+
         public Builder accessLog(Consumer<String> value) {
             accessLog = value;
             return this;
@@ -196,6 +204,7 @@ public record ServerConfig(
                     responseRole,
                     version,
                     trustRequestChatTemplate,
+                    kvPromptTokenIds,
                     accessLog,
                     unloggedPaths,
                     samplingDefaults,

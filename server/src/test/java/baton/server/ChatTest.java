@@ -69,6 +69,14 @@ class ChatTest {
                 .isEqualTo("<|bos|><|assistant|>It is");
         assertThat(promptOf(HELLO + ",\"kv_transfer_params\":{\"prompt_token_ids\":[2,3]}"))
                 .isEqualTo("<|user|><|assistant|>");
+        try (ServerFixture strict = new ServerFixture(config -> config.kvPromptTokenIds(false))) {
+            strict.engine.answers("x");
+            strict.post("/v1/chat/completions", "{" + HELLO + ",\"kv_transfer_params\":{\"prompt_token_ids\":[2,3]}}");
+            assertThat(strict.engine
+                            .tokenizer()
+                            .decode(strict.engine.nextSubmitted().request.prompt(), false))
+                    .contains("Item 7?");
+        }
     }
 
     @Test

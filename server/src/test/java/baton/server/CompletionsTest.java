@@ -123,6 +123,11 @@ class CompletionsTest {
                 .containsExactly(ints(fixture.engine.tokenizer().encode("Item 7", false)));
         assertThat(promptsOf("\"ignored\",\"kv_transfer_params\":{\"prompt_token_ids\":[4,5]}", 1))
                 .containsExactly(List.of(4, 5));
+        try (ServerFixture strict = new ServerFixture(config -> config.kvPromptTokenIds(false))) {
+            strict.engine.answers("x");
+            strict.post("/v1/completions", "{\"prompt\":[1,2],\"kv_transfer_params\":{\"prompt_token_ids\":[4,5]}}");
+            assertThat(strict.engine.nextSubmitted().request.prompt()).containsExactly(1, 2);
+        }
     }
 
     @Test

@@ -80,7 +80,7 @@ record PyNcclSettings(
         PeerAccess access = PeerAccess.of(extra, "kv_ip", config.ip(), List.of(config.ip()));
         if (transport.equals("gloo")) {
             // Its store listens on every address, and lets everybody in.
-            access.requireSafe(extra.field(TRANSPORT), "0.0.0.0");
+            access.requireSafeEverywhere(extra.field(TRANSPORT), transport);
         } else if (rank == 0) {
             access.requireSafe("kv_ip", config.ip());
         }

@@ -75,7 +75,7 @@ class NixlSettingsTest {
                 "{'enforce_handshake_compat': 7} | enforce_handshake_compat: must be true or false",
                 "{'peers': 'a:1'} | peers: must be an array of strings",
                 "{'peers': ['a']} | peers: has 'a', must have host:port",
-                "{'side_channel_host': '0.0.0.0'} | side_channel_host: is 0.0.0.0, where peers of other hosts reach the KV port",
+                "{'side_channel_host': '0.0.0.0'} | side_channel_host: is 0.0.0.0, with which other hosts reach the KV port",
                 "{'allowed_peers': '10.0.0.1'} | allowed_peers: must be an array of strings",
                 "{'kv_auth_secret_file': '/nowhere/secret'} | kv_auth_secret_file: is /nowhere/secret, which cannot be read"
             },

@@ -506,10 +506,10 @@ class PyNcclConnectorTest {
         assertRefused(
                 config(KvRole.PRODUCER).extra("insert_timeout_seconds", -1),
                 "kv_connector_extra_config.insert_timeout_seconds: is -1.0");
-        assertRefused(config(KvRole.PRODUCER).ip("0.0.0.0"), "kv_ip: is 0.0.0.0, where peers of other hosts");
+        assertRefused(config(KvRole.PRODUCER).ip("0.0.0.0"), "kv_ip: is 0.0.0.0, with which other hosts");
         assertRefused(
                 config(KvRole.CONSUMER).extra("transport", "gloo"),
-                "kv_connector_extra_config.transport: is 0.0.0.0, where peers of other hosts");
+                "kv_connector_extra_config.transport: is gloo, with which other hosts");
         assertThatThrownBy(() -> new PyNcclConnector()
                         .worker(
                                 context(
