@@ -97,6 +97,20 @@ final class RouteCommand implements Callable<Integer> {
     private int localPrefillThreshold;
 
     @Option(
+            names = "--max-requests-per-instance",
+            defaultValue = "" + RouterConfig.Limits.DEFAULT_MAX_PER_INSTANCE,
+            description = "Requests under way to one instance; where all have as many, more are refused with 503"
+                    + " (default: ${DEFAULT-VALUE}).")
+    private int maxPerInstance;
+
+    @Option(
+            names = "--trust-client-kv-params",
+            description =
+                    "Pass kv_transfer_params of clients on to the instances (default: they are dropped). They lead"
+                            + " instances to hosts that the client names, and may take the prompt's place.")
+    private boolean trustClientKvParams;
+
+    @Option(
             names = "--api-key",
             description =
                     "Key for the instances: for clients that send none, and for what the router asks them itself.")
@@ -123,9 +137,10 @@ final class RouteCommand implements Callable<Integer> {
                 decode,
                 flow,
                 Optional.ofNullable(apiKey),
-                RouterConfig.Limits.DEFAULT,
+                RouterConfig.Limits.DEFAULT.withMaxPerInstance(maxPerInstance),
                 registry(),
-                localPrefill());
+                localPrefill(),
+                trustClientKvParams);
         ListenAddress.require("host", host, "port", port);
         config.registry()
                 .ifPresent(registry ->

@@ -48,7 +48,9 @@ final class Exchange {
     private final Services services;
     private final HttpServerRequest request;
     private final HttpServerResponse client;
-    private final Buffer body;
+    /** As the instances get it. */
+    private Buffer body;
+
     private final String givenId;
     private final MultiMap headers;
     private final long started = System.nanoTime();
@@ -121,6 +123,11 @@ final class Exchange {
         } catch (ConfigException e) {
             reject(ApiError.badRequest("body", String.valueOf(e.getMessage())));
             return;
+        }
+        if (!services.config().trustClientKvParams() && parsed.has(HandoffFlow.PARAMS)) {
+            services.metrics().paramsDropped.increment();
+            body = parsed.edit().drop(HandoffFlow.PARAMS).build();
+            parsed = JsonObjectText.parse("body", body.getBytes());
         }
         RouterConfig.LocalPrefill policy = services.config().localPrefill();
         if (promptBytes(parsed) < policy.belowBytes()) {
@@ -222,7 +229,8 @@ final class Exchange {
                 instance,
                 new PrefillAnswer(instance, answer),
                 services.config().limits().prefill(),
-                Leg.Bounds.WHOLE);
+                Leg.Bounds.WHOLE,
+                instance.begin());
         prefillLeg = leg;
         leg.send(services.client(), request.method(), request.uri(), legHeaders(), prefillBody);
         return answer.future();
@@ -278,7 +286,8 @@ final class Exchange {
                 instance,
                 new Relay(decodeBody),
                 services.config().limits().idle(),
-                Leg.Bounds.SILENCE);
+                Leg.Bounds.SILENCE,
+                instance.begin());
         decodeLeg = leg;
         leg.send(services.client(), request.method(), request.uri(), legHeaders(), decodeBody);
     }
@@ -325,6 +334,9 @@ final class Exchange {
     }
 
     private void noInstance(InstanceSet set) {
+        if (!ended && set.isFull()) {
+            client.putHeader("Retry-After", "1");
+        }
         answerError(503, set.whyNone(services.flow()::takes), Outcome.UNAVAILABLE);
     }
 
@@ -441,7 +453,8 @@ final class Exchange {
                 throw new IllegalStateException("an answer ended without its head");
             }
             int status = head.statusCode();
-            if (status >= 400 && status < 500) {
+            // Another instance would be reached by the same circle.
+            if ((status >= 400 && status < 500) || status == 508) {
                 answer.fail(new Rejection(status, head.headers(), text));
             } else if (status != 200) {
                 answer.fail(new UpstreamFailure(instance, Kind.ANSWER, "HTTP " + status + quotedError()));

@@ -11,6 +11,9 @@ import java.util.function.Function;
  */
 sealed interface HandoffFlow permits ContentKeyedFlow, KvTransferParamsFlow, PushFlow, P2pFlow {
 
+    /** The field that leads connectors to each other. */
+    String PARAMS = "kv_transfer_params";
+
     /** The value of {@code --flow}. */
     String name();
 

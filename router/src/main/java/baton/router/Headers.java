@@ -16,6 +16,12 @@ final class Headers {
     static final String DECODE = "X-Baton-Decode";
     /** The {@code X-Request-Id} of the legs where it is not the client's. */
     static final String HANDOFF_ID = "X-Baton-Handoff-Id";
+    /** How many routers a request has passed. */
+    static final String HOPS = "X-Baton-Hops";
+
+    /** More routers, one behind the other, are a cycle: each multiplies a request's legs. */
+    static final int MOST_HOPS = 3;
+
     /** Why the decode instance computed the prompt itself. */
     static final String LOCAL_PREFILL = "X-Baton-Local-Prefill";
 
@@ -51,10 +57,22 @@ final class Headers {
                 headers.add(name, value);
             }
         });
+        headers.set(HOPS, Integer.toString(hops(client) + 1));
         if (!headers.contains(HttpHeaders.AUTHORIZATION)) {
             apiKey.ifPresent(key -> headers.set(HttpHeaders.AUTHORIZATION, "Bearer " + key));
         }
         return headers;
+    }
+
+    /** How many routers the request has passed before this one; what is no number was not written by a router. */
+    static int hops(MultiMap client) {
+        int most = 0;
+        for (String value : client.getAll(HOPS)) {
+            if (value.matches("[0-9]{1,9}")) {
+                most = Math.max(most, Integer.parseInt(value));
+            }
+        }
+        return most;
     }
 
     /** An instance's headers as the client gets them. */

@@ -3,6 +3,7 @@ package baton.router;
 import baton.messages.p2p.PeerAddress;
 import java.net.URI;
 import java.util.Optional;
+import java.util.concurrent.atomic.AtomicInteger;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -27,6 +28,7 @@ final class Instance {
     private final String host;
     private final int port;
     private final Optional<PeerAddress> kvAddress;
+    private final AtomicInteger underWay = new AtomicInteger();
     private volatile Optional<String> down = Optional.of("not probed yet");
     private volatile Optional<String> pushTarget = Optional.empty();
 
@@ -91,6 +93,17 @@ final class Instance {
 
     boolean isUp() {
         return down.isEmpty();
+    }
+
+    /** Counts a request to it as under way, until what is returned has run. */
+    Runnable begin() {
+        underWay.incrementAndGet();
+        return underWay::decrementAndGet;
+    }
+
+    /** Requests of this router's to it that have no end yet. */
+    int underWay() {
+        return underWay.get();
     }
 
     /** Why it is down. */

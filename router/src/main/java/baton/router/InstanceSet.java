@@ -12,12 +12,15 @@ import java.util.stream.Collectors;
 /** The instances of one role, used in turn; some may come and go. Any thread. */
 final class InstanceSet {
     private final Instance.Role role;
+    private final int maxUnderWay;
     private final AtomicInteger turn = new AtomicInteger();
     /** Replaced as a whole. */
     private volatile List<Instance> all;
 
-    InstanceSet(Instance.Role role, List<URI> addresses) {
+    /** @param maxUnderWay requests at each instance; one with as many is not chosen */
+    InstanceSet(Instance.Role role, List<URI> addresses, int maxUnderWay) {
         this.role = role;
+        this.maxUnderWay = maxUnderWay;
         this.all =
                 addresses.stream().map(address -> new Instance(role, address)).toList();
     }
@@ -49,6 +52,16 @@ final class InstanceSet {
         all = all.stream().map(each -> each == old ? by : each).toList();
     }
 
+    private boolean hasRoom(Instance instance) {
+        return instance.underWay() < maxUnderWay;
+    }
+
+    /** Whether there are healthy ones, all of which have as many requests as they may. */
+    boolean isFull() {
+        List<Instance> up = all.stream().filter(Instance::isUp).toList();
+        return !up.isEmpty() && up.stream().noneMatch(this::hasRoom);
+    }
+
     /** The next healthy instance in turn that is not among {@code tried}. */
     Optional<Instance> next(Collection<Instance> tried) {
         return next(tried, any -> true);
@@ -57,7 +70,8 @@ final class InstanceSet {
     /** The next healthy instance in turn that fits and is not among {@code tried}. */
     Optional<Instance> next(Collection<Instance> tried, Predicate<Instance> fits) {
         List<Instance> usable = all.stream()
-                .filter(instance -> instance.isUp() && fits.test(instance) && !tried.contains(instance))
+                .filter(instance ->
+                        instance.isUp() && hasRoom(instance) && fits.test(instance) && !tried.contains(instance))
                 .toList();
         return usable.isEmpty()
                 ? Optional.empty()
@@ -73,7 +87,13 @@ final class InstanceSet {
                         : known.stream()
                                 .map(instance -> instance.url() + " ("
                                         + instance.downReason()
-                                                .orElse(fits.test(instance) ? "up" : "up, but it has not registered")
+                                                .orElseGet(
+                                                        () -> !fits.test(instance)
+                                                                ? "up, but it has not registered"
+                                                                : hasRoom(instance)
+                                                                        ? "up"
+                                                                        : "up, but " + instance.underWay()
+                                                                                + " requests to it are under way, the most allowed")
                                         + ")")
                                 .collect(Collectors.joining(", ")));
     }

@@ -14,7 +14,6 @@ import tools.jackson.core.json.JsonFactory;
 record KvTransferParamsFlow() implements HandoffFlow {
     static final String NAME = "kv_transfer_params";
 
-    private static final String FIELD = "kv_transfer_params";
     static final String DO_REMOTE_DECODE = "{\"do_remote_decode\":true,\"do_remote_prefill\":false,"
             + "\"remote_engine_id\":null,\"remote_block_ids\":null,\"remote_host\":null,\"remote_port\":null}";
     private static final JsonFactory FACTORY = new JsonFactory();
@@ -34,14 +33,14 @@ record KvTransferParamsFlow() implements HandoffFlow {
                     "holds " + prompts + " prompts; kv_transfer_params hand over one, so send one request for each");
         }
         Buffer prefillBody =
-                HandoffFlow.prefillOnly(body).set(FIELD, DO_REMOTE_DECODE).build();
+                HandoffFlow.prefillOnly(body).set(PARAMS, DO_REMOTE_DECODE).build();
         return new Handoff(requestId, prefillBody, prefilled -> prefilled.map(answer -> carry(answer, body)));
     }
 
     /** The body with the answer's {@code kv_transfer_params}; as it is where the answer has none. */
     static Buffer carry(JsonObjectText answer, JsonObjectText body) {
-        return answer.value(FIELD)
-                .map(params -> body.edit().set(FIELD, params).build())
+        return answer.value(PARAMS)
+                .map(params -> body.edit().set(PARAMS, params).build())
                 .orElseGet(body::text);
     }
 

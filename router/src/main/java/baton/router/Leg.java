@@ -44,6 +44,7 @@ final class Leg {
     private final Receiver receiver;
     private final long deadlineNanos;
     private final Bounds bounds;
+    private final Runnable whenOver;
 
     private @Nullable HttpClientRequest request;
     private @Nullable HttpClientResponse response;
@@ -53,6 +54,12 @@ final class Leg {
     private boolean over;
 
     Leg(Vertx vertx, Instance instance, Receiver receiver, Duration deadline, Bounds bounds) {
+        this(vertx, instance, receiver, deadline, bounds, () -> {});
+    }
+
+    /** @param whenOver runs once, however it ends */
+    Leg(Vertx vertx, Instance instance, Receiver receiver, Duration deadline, Bounds bounds, Runnable whenOver) {
+        this.whenOver = whenOver;
         this.vertx = vertx;
         this.instance = instance;
         this.receiver = receiver;
@@ -153,6 +160,7 @@ final class Leg {
     private void finish() {
         over = true;
         vertx.cancelTimer(timer);
+        whenOver.run();
     }
 
     /** One timer per leg, set again for what is left when bytes came meanwhile: cheaper than one per chunk. */

@@ -46,6 +46,7 @@ final class Registrations implements AutoCloseable {
     private final Vertx vertx;
     private final RouterConfig.Registry config;
     private final Networks networks;
+    private final int routerPort;
     private final Map<Instance.Role, InstanceSet> sets;
     private final HealthProbe probe;
     private final RouterMetrics metrics;
@@ -71,16 +72,21 @@ final class Registrations implements AutoCloseable {
         }
     }
 
-    /** @throws ConfigException if the address cannot be listened on */
+    /**
+     * @param routerPort where the router takes requests: nobody is that
+     * @throws ConfigException if the address cannot be listened on
+     */
     Registrations(
             Vertx vertx,
             RouterConfig.Registry config,
+            int routerPort,
             InstanceSet prefills,
             InstanceSet decodes,
             HealthProbe probe,
             RouterMetrics metrics) {
         this.vertx = vertx;
         this.config = config;
+        this.routerPort = routerPort;
         this.networks = Networks.parse("register allow", config.networks());
         this.sets = Map.of(Instance.Role.PREFILL, prefills, Instance.Role.DECODE, decodes);
         this.probe = probe;
@@ -138,6 +144,10 @@ final class Registrations implements AutoCloseable {
                 result = RegistrationResult.NOT_ALLOWED;
                 reason = "the addresses " + registration.http() + " and " + registration.control()
                         + " must be IP addresses in the networks " + config.networks();
+            } else if (OwnAddress.isOwn(
+                    registration.http().host(), registration.http().port(), routerPort)) {
+                result = RegistrationResult.OWN_ADDRESS;
+                reason = "the address " + registration.http() + " is this router's own";
             } else {
                 Optional<Instance> instance = register(registration, System.nanoTime());
                 if (instance.isPresent()) {

@@ -8,6 +8,7 @@ import io.vertx.core.VertxOptions;
 import io.vertx.core.file.FileSystemOptions;
 import java.io.IOException;
 import java.net.SocketException;
+import java.net.URI;
 import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
@@ -95,10 +96,13 @@ public final class Router implements AutoCloseable {
      * @throws ConfigException if the address cannot be listened on
      */
     public static Router start(RouterConfig config) {
+        requireOthers(config, config.port());
         int loops = Runtime.getRuntime().availableProcessors();
         Vertx vertx = vertx(loops);
-        InstanceSet prefills = new InstanceSet(Instance.Role.PREFILL, config.prefill());
-        InstanceSet decodes = new InstanceSet(Instance.Role.DECODE, config.decode());
+        InstanceSet prefills = new InstanceSet(
+                Instance.Role.PREFILL, config.prefill(), config.limits().maxPerInstance());
+        InstanceSet decodes = new InstanceSet(
+                Instance.Role.DECODE, config.decode(), config.limits().maxPerInstance());
         AtomicInteger running = new AtomicInteger();
         RouterMetrics metrics = new RouterMetrics(prefills, decodes, running);
         HandoffFlow flow = HandoffFlow.named(config.flow());
@@ -122,22 +126,17 @@ public final class Router implements AutoCloseable {
             throw new ConfigException(
                     "port", "cannot listen on " + config.host() + ":" + config.port() + ": " + why, e);
         }
+        int port = verticles.getFirst().port();
         Optional<Registrations> registrations;
         try {
+            requireOthers(config, port);
             registrations = config.registry()
-                    .map(registry -> new Registrations(vertx, registry, prefills, decodes, probe, metrics));
+                    .map(registry -> new Registrations(vertx, registry, port, prefills, decodes, probe, metrics));
         } catch (ConfigException e) {
             close(vertx, probe, metrics);
             throw e;
         }
-        Router router = new Router(
-                config,
-                vertx,
-                probe,
-                metrics,
-                verticles,
-                registrations,
-                verticles.getFirst().port());
+        Router router = new Router(config, vertx, probe, metrics, verticles, registrations, port);
         log.info(
                 "listening on http://{}:{}, flow {}, prefill {}, decode {}",
                 config.host(),
@@ -150,6 +149,22 @@ public final class Router implements AutoCloseable {
                 config.registry().orElseThrow().host(),
                 open.port()));
         return router;
+    }
+
+    /** @throws ConfigException if an instance is the router itself */
+    private static void requireOthers(RouterConfig config, int ownPort) {
+        for (Instance.Role role : Instance.Role.values()) {
+            List<URI> addresses = role == Instance.Role.PREFILL ? config.prefill() : config.decode();
+            for (URI address : addresses) {
+                int port = address.getPort() < 0 ? 80 : address.getPort();
+                if (OwnAddress.isOwn(address.getHost(), port, ownPort)) {
+                    throw new ConfigException(
+                            role.label,
+                            "'" + address + "' is this router's own address, port " + ownPort
+                                    + " of this machine: requests would go round in a circle");
+                }
+            }
+        }
     }
 
     /** The port listened on. */

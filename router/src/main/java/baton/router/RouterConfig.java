@@ -22,6 +22,8 @@ import java.util.Set;
  * @param limits deadlines and sizes
  * @param registry where instances register themselves, if they may
  * @param localPrefill which prompts a decode instance computes itself
+ * @param trustClientKvParams whether a client's own {@code kv_transfer_params} go to the instances: they lead these to hosts of its
+ *     choice, and may take the prompt's place
  */
 public record RouterConfig(
         String host,
@@ -32,7 +34,8 @@ public record RouterConfig(
         Optional<String> apiKey,
         Limits limits,
         Optional<Registry> registry,
-        LocalPrefill localPrefill) {
+        LocalPrefill localPrefill,
+        boolean trustClientKvParams) {
 
     /** The flow for connectors that find a prompt's blocks by their content. */
     public static final String DEFAULT_FLOW = ContentKeyedFlow.NAME;
@@ -47,6 +50,7 @@ public record RouterConfig(
      * @param drain how long {@link Router#close()} waits for running requests
      * @param maxBodyBytes the largest request body, and the largest prefill answer
      * @param maxInFlight requests running at once; more are refused with 503 at once instead of queueing
+     * @param maxPerInstance requests to one instance at once; it gets no more, and where all have as many, requests are refused with 503
      */
     public record Limits(
             Duration connect,
@@ -55,7 +59,11 @@ public record RouterConfig(
             Duration probeInterval,
             Duration drain,
             int maxBodyBytes,
-            int maxInFlight) {
+            int maxInFlight,
+            int maxPerInstance) {
+
+        /** What an instance of Baton's takes, unless told otherwise. */
+        public static final int DEFAULT_MAX_PER_INSTANCE = 4096;
 
         public static final Limits DEFAULT = new Limits(
                 Duration.ofSeconds(5),
@@ -64,7 +72,24 @@ public record RouterConfig(
                 Duration.ofSeconds(2),
                 Duration.ofSeconds(30),
                 32 << 20,
-                8192);
+                8192,
+                DEFAULT_MAX_PER_INSTANCE);
+
+        public Limits(
+                Duration connect,
+                Duration prefill,
+                Duration idle,
+                Duration probeInterval,
+                Duration drain,
+                int maxBodyBytes,
+                int maxInFlight) {
+            this(connect, prefill, idle, probeInterval, drain, maxBodyBytes, maxInFlight, DEFAULT_MAX_PER_INSTANCE);
+        }
+
+        /** The same with another bound for each instance. */
+        public Limits withMaxPerInstance(int value) {
+            return new Limits(connect, prefill, idle, probeInterval, drain, maxBodyBytes, maxInFlight, value);
+        }
 
         /** @throws ConfigException if a value is not positive or too large for a timer */
         public Limits {
@@ -75,6 +100,7 @@ public record RouterConfig(
             requirePositive("drain deadline", drain);
             requirePositive("max body bytes", maxBodyBytes);
             requirePositive("max requests in flight", maxInFlight);
+            requirePositive("max requests per instance", maxPerInstance);
         }
 
         private static void requirePositive(String field, Duration value) {
@@ -154,6 +180,20 @@ public record RouterConfig(
             Optional<String> apiKey,
             Limits limits) {
         this(host, port, prefill, decode, flow, apiKey, limits, Optional.empty(), LocalPrefill.NEVER);
+    }
+
+    /** A router that drops clients' own {@code kv_transfer_params}. */
+    public RouterConfig(
+            String host,
+            int port,
+            List<URI> prefill,
+            List<URI> decode,
+            String flow,
+            Optional<String> apiKey,
+            Limits limits,
+            Optional<Registry> registry,
+            LocalPrefill localPrefill) {
+        this(host, port, prefill, decode, flow, apiKey, limits, registry, localPrefill, false);
     }
 
     /** @throws ConfigException naming the field and value that cannot be used */

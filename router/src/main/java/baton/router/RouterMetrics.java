@@ -57,6 +57,8 @@ final class RouterMetrics implements AutoCloseable {
         MALFORMED,
         /** An address is in no network that is allowed. */
         NOT_ALLOWED,
+        /** An address is the router's own. */
+        OWN_ADDRESS,
         /** As many as may have registered. */
         FULL;
 
@@ -96,6 +98,8 @@ final class RouterMetrics implements AutoCloseable {
     final Timer request = timer("baton:router_request", "From a request to the end of its answer");
     final Counter carried = handoffs("carried");
     final Counter notCarried = handoffs("none");
+    final Counter paramsDropped = counter(
+            "baton:router_client_kv_params_dropped", "Requests whose kv_transfer_params did not go to the instances");
     final Counter disconnects =
             counter("baton:router_client_disconnects", "Clients that left before their answer ended");
 

@@ -170,8 +170,21 @@ final class RouterVerticle extends VerticleBase {
         }
     }
 
-    /** Counts a request as running, unless there are too many. */
+    /** Counts a request as running, unless there are too many, or it goes round in a circle. */
     private boolean admit(HttpServerRequest request) {
+        int hops = Headers.hops(request.headers());
+        if (hops >= Headers.MOST_HOPS) {
+            reject(
+                    request,
+                    ApiError.of(
+                            508,
+                            "LoopDetectedError",
+                            Headers.HOPS + " is " + hops + ": the request has passed as many routers, "
+                                    + Headers.MOST_HOPS
+                                    + " at most may stand one behind the other; an instance of one of them is a router that"
+                                    + " leads back to it"));
+            return false;
+        }
         int max = config.limits().maxInFlight();
         if (running.incrementAndGet() <= max) {
             return true;

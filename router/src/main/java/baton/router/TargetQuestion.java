@@ -143,7 +143,7 @@ final class TargetQuestion {
         private void read() {
             try {
                 Optional<byte[]> params =
-                        JsonObjectText.parse("the answer", text.getBytes()).value(PushFlow.FIELD);
+                        JsonObjectText.parse("the answer", text.getBytes()).value(HandoffFlow.PARAMS);
                 if (params.isEmpty()) {
                     untold();
                     return;
@@ -151,7 +151,7 @@ final class TargetQuestion {
                 PushFlow.target(params.get())
                         .ifPresentOrElse(
                                 TargetQuestion.this::told,
-                                () -> failed(PushFlow.FIELD
+                                () -> failed(HandoffFlow.PARAMS
                                         + " must have remote_engine_id, remote_host and remote_port of a connector"));
             } catch (ConfigException e) {
                 String reason = String.valueOf(e.getMessage());

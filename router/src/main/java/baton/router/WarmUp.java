@@ -108,7 +108,7 @@ final class WarmUp {
     }
 
     private static InstanceSet set(Instance.Role role, URI address) {
-        InstanceSet set = new InstanceSet(role, List.of());
+        InstanceSet set = new InstanceSet(role, List.of(), RouterConfig.Limits.DEFAULT.maxPerInstance());
         set.add(Instance.standIn(role, address, new PeerAddress(address.getHost(), address.getPort())));
         return set;
     }

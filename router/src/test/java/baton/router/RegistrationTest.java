@@ -11,8 +11,11 @@ import baton.messages.zeromq.ZeroMqPeerChannel;
 import java.io.IOException;
 import java.io.OutputStream;
 import java.io.UncheckedIOException;
+import java.net.Inet4Address;
 import java.net.InetAddress;
+import java.net.NetworkInterface;
 import java.net.Socket;
+import java.net.SocketException;
 import java.net.http.HttpResponse;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
@@ -496,6 +499,28 @@ class RegistrationTest {
         awaitMetric(router, "baton:router_registrations_total{result=\"not_allowed\"}", 1);
         assertThat(fixture.metric(router, "baton:router_instances{role=\"prefill\"}"))
                 .isZero();
+    }
+
+    /** Its own messages would come back to it, and be sent on again. */
+    @ParameterizedTest
+    @ValueSource(strings = {"127.0.0.1", "localhost", "127.0.0.7", "0.0.0.0", "[::1]", "[::]", "this host"})
+    void theRouterItselfIsNoInstance(String host) throws Exception {
+        Router router = router(LONG, 10, "0.0.0.0/0", "::/0");
+        String own = host.equals("this host") ? ownAddress() : host;
+        new Peer(router, "x").say(registration("D", own + ":" + router.port(), "127.0.0.1:2"));
+        awaitMetric(router, "baton:router_registrations_total{result=\"own_address\"}", 1);
+        assertThat(fixture.metric(router, "baton:router_instances{role=\"decode\"}"))
+                .isZero();
+    }
+
+    /** Of an interface, where there is one besides loopback. */
+    private static String ownAddress() throws SocketException {
+        return NetworkInterface.networkInterfaces()
+                .flatMap(NetworkInterface::inetAddresses)
+                .filter(address -> address instanceof Inet4Address && !address.isLoopbackAddress())
+                .map(InetAddress::getHostAddress)
+                .findFirst()
+                .orElse("127.0.0.1");
     }
 
     @Test

@@ -43,8 +43,12 @@ final class RouterFixture implements AutoCloseable {
             List<FakeInstance> decodes,
             Optional<RouterConfig.Registry> registry,
             RouterConfig.LocalPrefill localPrefill) {
-        Router router = Router.start(new RouterConfig(
+        return start(new RouterConfig(
                 "127.0.0.1", 0, uris(prefills), uris(decodes), flow, Optional.empty(), LIMITS, registry, localPrefill));
+    }
+
+    Router start(RouterConfig config) {
+        Router router = Router.start(config);
         toClose.add(router);
         return router;
     }

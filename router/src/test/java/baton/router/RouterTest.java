@@ -349,7 +349,7 @@ class RouterTest {
     void contentKeyedFlowPassesOnWhatPrefillNames() throws Exception {
         prefill.behaviour = FakeInstance.json(200, "{\"kv_transfer_params\":{\"a\":1}}");
         post(router(), COMPLETIONS, "{\"prompt\":[[1,2]],\"kv_transfer_params\":{\"old\":0},\"x\":2}");
-        assertThat(decode.only().body()).isEqualTo("{\"prompt\":[[1,2]],\"kv_transfer_params\":{\"a\":1},\"x\":2}");
+        assertThat(decode.only().body()).isEqualTo("{\"prompt\":[[1,2]],\"x\":2,\"kv_transfer_params\":{\"a\":1}}");
     }
 
     // ---- streaming
@@ -957,9 +957,10 @@ class RouterTest {
 
     @Test
     void aPortInUseIsAClearError() {
+        FakeInstance other = instance();
         RouterConfig taken = new RouterConfig(
                 "127.0.0.1",
-                prefill.uri().getPort(),
+                other.uri().getPort(),
                 List.of(prefill.uri()),
                 List.of(decode.uri()),
                 RouterConfig.DEFAULT_FLOW,
@@ -968,7 +969,7 @@ class RouterTest {
         assertThatThrownBy(() -> Router.start(taken))
                 .isInstanceOf(baton.kv.ConfigException.class)
                 .hasMessageStartingWith(
-                        "port: cannot listen on 127.0.0.1:" + prefill.uri().getPort());
+                        "port: cannot listen on 127.0.0.1:" + other.uri().getPort());
     }
 
     @Test

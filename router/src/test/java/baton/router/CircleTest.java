@@ -1,0 +1,149 @@
+package baton.router;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import baton.kv.ConfigException;
+import baton.kv.FreePorts;
+import io.vertx.core.http.HttpServerResponse;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+
+/** Routers that lead back to themselves, and how much one instance is sent. */
+@Timeout(60)
+class CircleTest {
+    private static final String BODY = "{\"prompt\":\"hello\",\"max_tokens\":9}";
+    private static final String PREFILLED = "{\"id\":\"p\",\"kv_transfer_params\":{\"remote_engine_id\":\"e\","
+            + "\"remote_host\":\"10.0.0.7\",\"remote_port\":5600}}";
+
+    private final RouterFixture fixture = new RouterFixture();
+    private final HttpClient http = HttpClient.newHttpClient();
+    private final FakeInstance instance = fixture.instance();
+
+    @AfterEach
+    void stopAll() throws Exception {
+        http.close();
+        fixture.close();
+    }
+
+    /** As if the router were registered with itself by an address that it does not know as its own. */
+    @ParameterizedTest
+    @ValueSource(strings = {ContentKeyedFlow.NAME, KvTransferParamsFlow.NAME, PushFlow.NAME})
+    void aCircleEndsAfterAFewExchanges(String flow) throws Exception {
+        if (flow.equals(PushFlow.NAME)) {
+            instance.ahead = FakeInstance.json(200, PREFILLED);
+        }
+        Router router = fixture.router(
+                flow, List.of(instance), List.of(instance), Optional.empty(), RouterConfig.LocalPrefill.NEVER);
+        instance.behaviour = (request, response) -> passOn(router, request, response);
+        HttpResponse<String> answer = fixture.post(router, BODY);
+        assertThat(answer.statusCode()).isEqualTo(508);
+        assertThat(answer.body()).contains("X-Baton-Hops is 3", "leads back");
+        Await.until(
+                "all have ended",
+                RouterFixture.SOON,
+                () -> fixture.metric(router, "baton:router_requests_running") == 0);
+        // Two legs at most for each of those before.
+        assertThat(instance.received.size()).isBetween(3, 2 + 4 + 8);
+        assertThat(instance.received.getFirst().headers().get("X-Baton-Hops")).isEqualTo("1");
+    }
+
+    private void passOn(Router router, FakeInstance.Received request, HttpServerResponse response) {
+        HttpRequest again = HttpRequest.newBuilder(URI.create("http://127.0.0.1:" + router.port() + request.uri()))
+                .header("Content-Type", "application/json")
+                .header("X-Baton-Hops", request.headers().get("X-Baton-Hops"))
+                .POST(HttpRequest.BodyPublishers.ofString(request.body()))
+                .build();
+        CompletableFuture<?> _ = http.sendAsync(again, HttpResponse.BodyHandlers.ofString())
+                .thenAccept(answer -> response.setStatusCode(answer.statusCode())
+                        .putHeader("Content-Type", "application/json")
+                        .end(answer.body()));
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"none", "-1", "1e9", "99999999999999999999", ""})
+    void whatIsNoNumberOfHopsCountsAsNone(String hops) throws Exception {
+        Router router = router(RouterFixture.LIMITS);
+        assertThat(fixture.post(router, BODY, "X-Baton-Hops", hops).statusCode())
+                .isEqualTo(200);
+        assertThat(instance.received.getLast().headers().getAll("X-Baton-Hops")).containsExactly("1");
+    }
+
+    @Test
+    void threeRoutersMayStandOneBehindTheOther() throws Exception {
+        Router router = router(RouterFixture.LIMITS);
+        assertThat(fixture.post(router, BODY, "X-Baton-Hops", "2").statusCode()).isEqualTo(200);
+        assertThat(fixture.post(router, BODY, "X-Baton-Hops", "3").statusCode()).isEqualTo(508);
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"127.0.0.1", "localhost", "0.0.0.0", "[::1]"})
+    void theRoutersOwnAddressIsNoInstance(String host) throws Exception {
+        int port = FreePorts.inARow(1);
+        URI own = URI.create("http://" + host + ":" + port);
+        for (boolean prefill : new boolean[] {true, false}) {
+            RouterConfig config = new RouterConfig(
+                    "127.0.0.1",
+                    port,
+                    List.of(prefill ? own : instance.uri()),
+                    List.of(prefill ? instance.uri() : own),
+                    RouterConfig.DEFAULT_FLOW,
+                    Optional.empty(),
+                    RouterFixture.LIMITS);
+            assertThatThrownBy(() -> Router.start(config))
+                    .isInstanceOf(ConfigException.class)
+                    .hasMessageStartingWith((prefill ? "prefill" : "decode") + ": '" + own + "' is this router's own");
+        }
+    }
+
+    private Router router(RouterConfig.Limits limits) {
+        return fixture.start(new RouterConfig(
+                "127.0.0.1",
+                0,
+                List.of(instance.uri()),
+                List.of(instance.uri()),
+                RouterConfig.DEFAULT_FLOW,
+                Optional.empty(),
+                limits));
+    }
+
+    @Test
+    void anInstanceThatHasAsManyRequestsAsItMayGetsNoMore() throws Exception {
+        Router router = router(RouterFixture.LIMITS.withMaxPerInstance(2));
+        BlockingQueue<HttpServerResponse> held = new LinkedBlockingQueue<>();
+        instance.behaviour = (request, response) -> held.add(response);
+        CompletableFuture<HttpResponse<String>> first = fixture.postAndGoOn(router, BODY);
+        CompletableFuture<HttpResponse<String>> second = fixture.postAndGoOn(router, BODY);
+        HttpServerResponse one = held.poll(10, TimeUnit.SECONDS);
+        HttpServerResponse other = held.poll(10, TimeUnit.SECONDS);
+        assertThat(one).isNotNull();
+        assertThat(other).isNotNull();
+        HttpResponse<String> refused = fixture.post(router, BODY);
+        assertThat(refused.statusCode()).isEqualTo(503);
+        assertThat(refused.headers().firstValue("Retry-After")).contains("1");
+        assertThat(refused.body()).contains("2 requests to it are under way, the most allowed");
+        instance.behaviour = FakeInstance.json(200, RouterFixture.ANSWER);
+        one.putHeader("Content-Type", "application/json").end(RouterFixture.ANSWER);
+        other.putHeader("Content-Type", "application/json").end(RouterFixture.ANSWER);
+        assertThat(first.get(10, TimeUnit.SECONDS).statusCode()).isEqualTo(200);
+        assertThat(second.get(10, TimeUnit.SECONDS).statusCode()).isEqualTo(200);
+        // Whatever became of a request, it does not count for ever.
+        for (int i = 0; i < 5; i++) {
+            instance.behaviour = FakeInstance.json(i % 2 == 0 ? 500 : 200, RouterFixture.ANSWER);
+            assertThat(fixture.post(router, BODY).statusCode()).isEqualTo(i % 2 == 0 ? 502 : 200);
+        }
+    }
+}

@@ -1,0 +1,76 @@
+package baton.router;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import java.util.List;
+import java.util.Optional;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+
+/** Clients lead no instance to hosts of their choice, nor give it another prompt than the one that was looked at. */
+@Timeout(60)
+class ClientParamsTest {
+    private static final String PARAMS = "{\"do_remote_prefill\":true,\"remote_host\":\"evil.example\","
+            + "\"remote_port\":80,\"prompt_token_ids\":[1,2]}";
+    private static final String PLAIN = "{\"prompt\":\"hello\",\"max_tokens\":9}";
+
+    private final RouterFixture fixture = new RouterFixture();
+    private final FakeInstance prefill = fixture.instance();
+    private final FakeInstance decode = fixture.instance();
+
+    @AfterEach
+    void stopAll() throws Exception {
+        fixture.close();
+    }
+
+    private Router router(String flow, RouterConfig.LocalPrefill local, boolean trust) {
+        return fixture.start(new RouterConfig(
+                "127.0.0.1",
+                0,
+                List.of(prefill.uri()),
+                List.of(decode.uri()),
+                flow,
+                Optional.empty(),
+                RouterFixture.LIMITS,
+                Optional.empty(),
+                local,
+                trust));
+    }
+
+    /** However it spells the field. */
+    @ParameterizedTest
+    @ValueSource(strings = {ContentKeyedFlow.NAME, KvTransferParamsFlow.NAME, PushFlow.NAME})
+    void aClientsParamsAreDroppedInEveryFlow(String flow) throws Exception {
+        prefill.behaviour = FakeInstance.json(200, "{\"id\":\"p\"}");
+        Router router = router(flow, RouterConfig.LocalPrefill.NEVER, false);
+        for (String name : List.of("kv_transfer_params", "kv\\u005ftransfer_params")) {
+            String twice = "{\"" + name + "\":" + PARAMS + ",\"prompt\":\"hello\",\"max_tokens\":9,\"" + name + "\":"
+                    + PARAMS + "}";
+            assertThat(fixture.post(router, twice).statusCode()).isEqualTo(200);
+            assertThat(decode.received.getLast().body()).isEqualTo(PLAIN);
+            assertThat(prefill.received.getLast().body()).doesNotContain("evil", "prompt_token_ids");
+        }
+        assertThat(fixture.metric(router, "baton:router_client_kv_params_dropped_total"))
+                .isEqualTo(2);
+        assertThat(fixture.metric(router, "baton:router_handoffs_total{params=\"none\"}"))
+                .isEqualTo(2);
+    }
+
+    @Test
+    void alsoWhereTheDecodeInstanceComputesThePrompt() throws Exception {
+        Router router = router(KvTransferParamsFlow.NAME, new RouterConfig.LocalPrefill(false, 1000), false);
+        fixture.post(router, "{\"kv_transfer_params\":" + PARAMS + "," + PLAIN.substring(1));
+        assertThat(decode.only().body()).isEqualTo(PLAIN);
+    }
+
+    @Test
+    void withTheFlagTheyAreTrusted() throws Exception {
+        String body = "{\"kv_transfer_params\":" + PARAMS + "," + PLAIN.substring(1);
+        Router router = router(ContentKeyedFlow.NAME, RouterConfig.LocalPrefill.NEVER, true);
+        fixture.post(router, body);
+        assertThat(decode.only().body()).isEqualTo(body);
+    }
+}
