@@ -3,6 +3,7 @@ package baton.router;
 import baton.kv.ConfigException;
 import io.vertx.core.Future;
 import io.vertx.core.buffer.Buffer;
+import java.nio.charset.StandardCharsets;
 import java.util.HexFormat;
 import java.util.Optional;
 import java.util.concurrent.ThreadLocalRandom;
@@ -20,7 +21,6 @@ import tools.jackson.databind.node.ObjectNode;
 record PushFlow() implements HandoffFlow {
     static final String NAME = "kv_transfer_params_push";
 
-    static final String FIELD = "kv_transfer_params";
     private static final int MAX_ID = 256;
     private static final JsonMapper MAPPER = JsonMapper.builder().build();
 
@@ -37,25 +37,36 @@ record PushFlow() implements HandoffFlow {
     @Override
     public Handoff begin(JsonObjectText body, String requestId, Instance prefill, Instance decode) {
         Buffer prefillBody = HandoffFlow.prefillOnly(body)
-                .set(FIELD, KvTransferParamsFlow.DO_REMOTE_DECODE)
+                .set(PARAMS, KvTransferParamsFlow.DO_REMOTE_DECODE)
                 .build();
         Optional<String> known = prefill.pushTarget();
-        return new Handoff(uniqueId(requestId), prefillBody, prefilled -> {
+        String shared = uniqueId(requestId);
+        return new Handoff(shared, prefillBody, prefilled -> {
             Future<Optional<String>> learnt =
-                    prefilled.map(answer -> answer.value(FIELD).flatMap(PushFlow::target));
+                    prefilled.map(answer -> answer.value(PARAMS).flatMap(PushFlow::target));
             learnt.onSuccess(target -> target.ifPresent(prefill::learnPushTarget));
             if (known.isPresent()) {
-                return Future.succeededFuture(tell(body, known));
+                return Future.succeededFuture(tell(body, known, shared));
             }
             // The blocks are there, but the answer names those of one prompt only.
             return KvTransferParamsFlow.prompts(body) > 1
-                    ? learnt.map(told -> tell(body, told))
+                    ? learnt.map(told -> tell(body, told, shared))
                     : prefilled.map(answer -> KvTransferParamsFlow.carry(answer, body));
         });
     }
 
-    private static Buffer tell(JsonObjectText body, Optional<String> target) {
-        return target.map(params -> body.edit().set(FIELD, params).build()).orElseGet(body::text);
+    /** vLLM's decode instance needs {@code remote_request_id}; what both legs know the request by is their own id. */
+    private static Buffer tell(JsonObjectText body, Optional<String> target, String requestId) {
+        return target.map(params -> body.edit()
+                        .set(
+                                PARAMS,
+                                JsonObjectText.parse(PARAMS, params.getBytes(StandardCharsets.UTF_8))
+                                        .edit()
+                                        .set("remote_request_id", MAPPER.writeValueAsString(requestId))
+                                        .build()
+                                        .getBytes())
+                        .build())
+                .orElseGet(body::text);
     }
 
     /**
@@ -76,7 +87,7 @@ record PushFlow() implements HandoffFlow {
         try {
             answer = MAPPER.readTree(params);
         } catch (JacksonException e) {
-            throw new ConfigException(FIELD, "not valid JSON: " + e.getOriginalMessage(), e);
+            throw new ConfigException(PARAMS, "not valid JSON: " + e.getOriginalMessage(), e);
         }
         if (!isText(answer.path("remote_engine_id"))
                 || !isText(answer.path("remote_host"))

@@ -31,8 +31,9 @@ class PushFlowTest {
             "{\"id\":\"p\",\"kv_transfer_params\":{\"do_remote_prefill\":true,\"do_remote_decode\":false,"
                     + "\"remote_block_ids\":[[1,2]],\"remote_engine_id\":\"engine-1\",\"remote_request_id\":\"cmpl-x\","
                     + "\"remote_host\":\"10.0.0.7\",\"remote_port\":5600,\"tp_size\":2,\"pp_size\":1,\"baton\":{\"mac\":\"m\"}}}";
-    private static final String TOLD = "\"kv_transfer_params\":{\"do_remote_prefill\":true,\"do_remote_decode\":false,"
-            + "\"remote_engine_id\":\"engine-1\",\"remote_host\":\"10.0.0.7\",\"remote_port\":5600,\"tp_size\":2,\"pp_size\":1}";
+    private static final String TARGET =
+            "\"kv_transfer_params\":{\"do_remote_prefill\":true,\"do_remote_decode\":false,"
+                    + "\"remote_engine_id\":\"engine-1\",\"remote_host\":\"10.0.0.7\",\"remote_port\":5600,\"tp_size\":2,\"pp_size\":1";
 
     private final RouterFixture fixture = new RouterFixture();
     private final FakeInstance prefill = fixture.instance();
@@ -68,6 +69,11 @@ class PushFlowTest {
         return instance.received.get(request).headers().get("X-Request-Id");
     }
 
+    /** What a decode leg is told where no blocks are known: vLLM's needs the request's id too, which is that of both legs. */
+    private String told(int request) {
+        return TARGET + ",\"remote_request_id\":\"" + id(decode, request) + "\"}";
+    }
+
     @Test
     void bothLegsAreSentAtOnceWhereThePrefillInstanceIsKnown() throws Exception {
         Router router = router(List.of(prefill), List.of(decode));
@@ -88,7 +94,7 @@ class PushFlowTest {
         CompletableFuture<HttpResponse<String>> second = fixture.postAndGoOn(router, BODY, "X-Request-Id", "mine");
         HttpServerResponse prefilling = take(prefillHeld);
         HttpServerResponse decoding = take(decodeHeld);
-        assertThat(decode.received.get(1).body()).isEqualTo("{\"prompt\":\"hello\",\"max_tokens\":9," + TOLD + "}");
+        assertThat(decode.received.get(1).body()).isEqualTo("{\"prompt\":\"hello\",\"max_tokens\":9," + told(1) + "}");
         assertThat(id(prefill, 1)).isEqualTo(id(decode, 1)).isNotEqualTo(id(prefill, 0));
         prefilling.end(PREFILLED);
         decoding.end(RouterFixture.ANSWER);
@@ -97,7 +103,7 @@ class PushFlowTest {
                 .isEqualTo(2);
     }
 
-    private static final String AHEAD = "{" + TOLD + "}";
+    private static final String AHEAD = "{" + TARGET + "}}";
 
     private static BiConsumer<FakeInstance.Received, HttpServerResponse> tells(String engine) {
         return FakeInstance.json(200, AHEAD.replace("engine-1", engine));
@@ -128,7 +134,7 @@ class PushFlowTest {
         decode.ahead = tells("engine-9");
         Router router = router(List.of(prefill), List.of(decode));
         assertThat(sentAtOnce(router))
-                .isEqualTo("{\"prompt\":\"hello\",\"max_tokens\":9," + TOLD.replace("engine-1", "engine-7") + "}");
+                .isEqualTo("{\"prompt\":\"hello\",\"max_tokens\":9," + told(0).replace("engine-1", "engine-7") + "}");
         assertThat(decode.asked).isEmpty();
     }
 
@@ -339,7 +345,8 @@ class PushFlowTest {
         assertThat(fixture.post(router, BODY).statusCode()).isEqualTo(200);
         assertThat(decode.only().body())
                 .isEqualTo("{\"prompt\":\"hello\",\"max_tokens\":9," + PREFILLED.substring("{\"id\":\"p\",".length()));
-        assertThat(sentAtOnce(router)).isEqualTo("{\"prompt\":\"hello\",\"max_tokens\":9," + TOLD + "}");
+        String sent = sentAtOnce(router);
+        assertThat(sent).isEqualTo("{\"prompt\":\"hello\",\"max_tokens\":9," + told(decode.received.size() - 1) + "}");
     }
 
     /** An answer names the blocks of the first prompt. */
@@ -348,7 +355,7 @@ class PushFlowTest {
         Router router = router(List.of(prefill), List.of(decode));
         assertThat(fixture.post(router, "{\"prompt\":[\"a\",\"b\"]}").statusCode())
                 .isEqualTo(200);
-        assertThat(decode.only().body()).isEqualTo("{\"prompt\":[\"a\",\"b\"]," + TOLD + "}");
+        assertThat(decode.only().body()).isEqualTo("{\"prompt\":[\"a\",\"b\"]," + told(0) + "}");
     }
 
     @Test

@@ -69,7 +69,8 @@ record Reference(
 
     /**
      * Where no blocks are named they are not there yet, as both legs were asked at once: then the owner writes them, whatever the mode
-     * is otherwise, and {@code remote_request_id} may be missing.
+     * is otherwise, and both legs know the request by what their own ids have in common, as vLLM's do; {@code remote_request_id}, in which
+     * proxies send an id of theirs, does not count.
      *
      * @param named who moves blocks that are named
      * @param requestId of the request that has the reference
@@ -94,6 +95,7 @@ record Reference(
         return new Reference(
                 need(params, "remote_engine_id"),
                 params.string("remote_request_id")
+                        .filter(_ -> areNamed)
                         .or(() -> mode == TransferMode.PUSH
                                 ? Optional.of(RequestMap.commonId(requestId))
                                 : Optional.empty())

@@ -173,7 +173,7 @@ class SystemFabricTest {
                 JsonFields owner = JsonFields.parse(
                         "kv_transfer_params",
                         "{\"do_remote_prefill\": true, \"remote_engine_id\": \"p\", \"remote_host\": \"127.0.0.1\", "
-                                + "\"tp_size\": 1, \"remote_port\": "
+                                + "\"remote_request_id\": \"a proxy's\", \"tp_size\": 1, \"remote_port\": "
                                 + params.value("remote_port").orElseThrow() + "}");
                 Running written = decode.admit(
                         request("cmpl-" + round + "-0badcafe", prompt).withKvTransferParams(owner), 0);
