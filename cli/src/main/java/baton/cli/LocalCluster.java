@@ -260,7 +260,7 @@ final class LocalCluster implements AutoCloseable {
         return spawn(name, arguments);
     }
 
-    /** A file with a secret of this cluster's, for nobody else to read; it goes with the directory. */
+    /** A file with a secret of this cluster's, readable by this user only; it goes with the directory. */
     private synchronized Path secret() throws IOException {
         Path file = directory.resolve("secret");
         if (!Files.exists(file)) {

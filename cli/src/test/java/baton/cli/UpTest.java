@@ -61,7 +61,7 @@ class UpTest {
             String said = readUpTo(up, "Ctrl-C stops");
             List<ProcessHandle> children = up.descendants().toList();
             assertThat(children).hasSize(3);
-            // What its instances know each other by is for nobody else to read.
+            // What its instances know each other by is readable by this user only.
             Path secret = Path.of(group(said, "logs +(\\S+)")).resolve("secret");
             assertThat(Files.readString(secret)).hasSize(64);
             assertThat(PosixFilePermissions.toString(Files.getPosixFilePermissions(secret)))

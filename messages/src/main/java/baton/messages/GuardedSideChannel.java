@@ -10,9 +10,9 @@ import java.util.concurrent.CompletableFuture;
 /**
  * A side channel that tells only those anything that {@link PeerAccess} lets in.
  *
- * <p>Without a secret, questions and answers of allowed peers go through as they are. With one, who asks says hello first; the question
- * brings a proof behind its last frame, which is good for this question on this connection, and so does the answer. Who has the secret
- * neither answers nor believes those that have none.
+ * <p>Without a secret, questions and answers of allowed peers go through as they are. With one, the asking side says hello first; the question
+ * brings a proof behind its last frame, which is good for this question on this connection, and so does the answer. A side that has the secret
+ * neither answers nor believes one that has none.
  */
 public final class GuardedSideChannel implements AutoCloseable {
     private static final String PURPOSE = "side channel";
@@ -45,7 +45,7 @@ public final class GuardedSideChannel implements AutoCloseable {
         });
     }
 
-    /** Whoever is refused is told no more than that. */
+    /** A refused peer is told no more than that. */
     private List<byte[]> refuse(InetAddress from, String why) {
         access.refuse("side channel: " + from.getHostAddress(), why);
         return List.of(PeerProof.refusal(
@@ -97,7 +97,7 @@ public final class GuardedSideChannel implements AutoCloseable {
     }
 
     /**
-     * Asks whoever listens at an address.
+     * Asks the peer that listens at an address.
      *
      * @param frames at least one
      * @return the answer, at least one frame; fails with a {@link MessageException}, also if the peer does not show that it knows the

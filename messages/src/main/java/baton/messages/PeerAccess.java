@@ -25,7 +25,7 @@ import tools.jackson.databind.JsonNode;
  * with a port of their own have.
  *
  * <ul>
- *   <li>{@code allowed_peers}: names, addresses and networks. Only these are connected to, whoever names them, and no other name is
+ *   <li>{@code allowed_peers}: names, addresses and networks. Only these are connected to, wherever the name comes from, and no other name is
  *       looked up. Without a secret only these are answered
  *   <li>{@code kv_auth_secret_file}: file with the {@link PeerSecret}. With it a peer is answered if it shows that it knows the secret
  *   <li>{@code kv_allow_unauthenticated}: listens on other addresses than loopback without a secret too
@@ -127,7 +127,7 @@ public final class PeerAccess {
         try {
             return Arrays.stream(InetAddress.getAllByName(host)).allMatch(InetAddress::isLoopbackAddress);
         } catch (UnknownHostException e) {
-            // Nothing can listen there, which is said by who tries.
+            // Nothing can listen there, which the attempt says.
             return true;
         }
     }

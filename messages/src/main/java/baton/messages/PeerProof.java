@@ -7,7 +7,7 @@ import java.util.Optional;
 import java.util.stream.Stream;
 
 /**
- * The frames by which two sides of a connection show each other that they know the {@link PeerSecret}, and what they show: who calls
+ * The frames by which two sides of a connection show each other that they know the {@link PeerSecret}, and what they show: the caller
  * says hello with a number, is given another one, shows an HMAC over both, and is shown one over both. Each frame begins with its name
  * in ASCII, so that it is taken for nothing else.
  */

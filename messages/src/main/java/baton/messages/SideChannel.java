@@ -64,7 +64,7 @@ public interface SideChannel extends AutoCloseable {
     /** Receives connections; may be called by several threads at once. */
     @FunctionalInterface
     interface Reception {
-        /** Who answers the questions of a connection, one after the other, that comes from there. */
+        /** The handler of a connection's questions, one after the other, that comes from there. */
         Handler arrived(InetAddress from);
     }
 

@@ -44,7 +44,7 @@ class PeerAccessTest {
     }
 
     @Test
-    void withASecretWhoKnowsItIsAnsweredWhereverItIsButNoOtherHostIsConnectedTo() throws IOException {
+    void withASecretPeersAreAnsweredWhereverTheyAreButNoOtherHostIsConnectedTo() throws IOException {
         PeerAccess access = access("{'kv_auth_secret_file': '" + secret("0123456789abcdef\n") + "'}");
         assertThat(access.admits(InetAddress.ofLiteral("192.0.2.1"))).isTrue();
         assertThat(access.mayConnect("192.0.2.1")).isFalse();
@@ -101,7 +101,7 @@ class PeerAccessTest {
     }
 
     @Test
-    void whoeverIsRefusedIsCounted() {
+    void refusedPeersAreCounted() {
         PeerAccess access = access("{}");
         for (int i = 0; i < 1000; i++) {
             access.refuse("stranger", "a test");

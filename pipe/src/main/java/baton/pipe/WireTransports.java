@@ -36,7 +36,7 @@ public final class WireTransports {
     /**
      * As {@link #named}.
      *
-     * @param access who may come to a meeting, where the transport can tell; Gloo cannot
+     * @param access which peers may come to a meeting, where the transport can tell; Gloo cannot
      */
     public static WireTransport named(String field, String name, Optional<PeerAccess> access) {
         return switch (name) {

@@ -73,7 +73,7 @@ final class Registrations implements AutoCloseable {
     }
 
     /**
-     * @param routerPort where the router takes requests: nobody is that
+     * @param routerPort where the router takes requests: no instance may be there
      * @throws ConfigException if the address cannot be listened on
      */
     Registrations(

@@ -225,7 +225,7 @@ final class NixlScheduler implements SchedulerConnector {
         }
     }
 
-    /** Clients name hosts. Who is not an allowed peer is not even told that nothing is wanted of it. */
+    /** Clients name hosts. A host that is not an allowed peer is not even told that nothing is wanted of it. */
     private boolean isAllowed(Reference source) {
         return settings.access().mayConnect(source.host());
     }

@@ -28,7 +28,7 @@ import tools.jackson.databind.JsonNode;
  * @param port {@code side_channel_port}, else {@code VLLM_NIXL_SIDE_CHANNEL_PORT}, else 5600; 0 takes a free one
  * @param agent all of it, for the choice of the transfer agent ({@link TransferAgents})
  * @param peers {@code peers}: {@code "host:port"} of side channels to shake hands with ahead of the first request; allowed peers too
- * @param access whom it talks to: {@link PeerAccess}
+ * @param access which peers it talks to: {@link PeerAccess}
  */
 public record NixlSettings(
         Duration lease,

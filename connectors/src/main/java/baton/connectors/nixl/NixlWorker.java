@@ -812,7 +812,7 @@ final class NixlWorker implements WorkerConnector {
                 }
                 return true;
             }
-            // One of ours also says of which prompt they are.
+            // A Baton instance also says of which prompt they are.
             if (!engine.orElseThrow().isOneOfOurs()
                     && text.equals(
                             load.source().requestId() + ":" + load.source().tensorParallelSize())) {

@@ -102,7 +102,7 @@ public record RankInfo(
     }
 
     /**
-     * As vLLM's handshake has it, with what only ours tell beside.
+     * As vLLM's handshake has it, with what only Baton's instances tell beside.
      *
      * @param secret from which peers make the key, which is not told then
      */
@@ -134,7 +134,7 @@ public record RankInfo(
 
     /**
      * @param secret from which the key is made
-     * @throws ConfigException if it is not that, or not of an instance of ours
+     * @throws ConfigException if it is not that, or not of an instance of Baton's
      */
     static RankInfo read(byte[] payload, Optional<PeerSecret> secret) {
         Handshake.Payload read = Handshake.Payload.read(payload);

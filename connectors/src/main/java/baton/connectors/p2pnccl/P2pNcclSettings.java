@@ -21,7 +21,7 @@ import java.util.Set;
  * @param poolBytes {@code mem_pool_size_gb} (32): host memory for tensors beyond {@code kv_buffer_size}
  * @param sendType {@code send_type} (PUT_ASYNC); the same at both ends
  * @param transport {@code transport} (auto): auto, tcp, gloo or nccl
- * @param access whom to talk to: {@link PeerAccess}
+ * @param access which peers to talk to: {@link PeerAccess}
  * @param exchange {@code exchange_timeout} (5 s): to connect, or for a control message
  * @param transfer {@code transfer_timeout} (10 s): for one tensor, and for room for it
  * @param load {@code load_timeout} (30 s): from the start of a request's load to its end, well or badly

@@ -19,7 +19,7 @@ import java.util.Set;
  * @param port of the first of the ranks' wires; each rank has two
  * @param bufferBytes {@code kv_buffer_size}: of entries that the consumer has not taken
  * @param transport {@code auto}, or a {@link baton.pipe.WireTransport#name}
- * @param access who may be the other one: {@link PeerAccess}
+ * @param access which peer may be the other one: {@link PeerAccess}
  * @param lookupTimeout the longest that a consumer waits for an entry
  * @param insertTimeout the longest that a producer waits for room in the buffer
  * @param keep how long an entry that nobody takes stays when its room is needed
@@ -79,7 +79,7 @@ record PyNcclSettings(
         String transport = extra.string(TRANSPORT).orElse("auto");
         PeerAccess access = PeerAccess.of(extra, "kv_ip", config.ip(), List.of(config.ip()));
         if (transport.equals("gloo")) {
-            // Its store listens on every address, and lets everybody in.
+            // Its store listens on every address, and lets every host in.
             access.requireSafeEverywhere(extra.field(TRANSPORT), transport);
         } else if (rank == 0) {
             access.requireSafe("kv_ip", config.ip());

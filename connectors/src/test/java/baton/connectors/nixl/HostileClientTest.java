@@ -48,7 +48,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 import tools.jackson.databind.node.ObjectNode;
 
-/** What somebody tries who can send requests and reach the ports, but is no peer. */
+/** What a client tries that can send requests and reach the ports, but is no peer. */
 @Timeout(60)
 class HostileClientTest {
     private static final Duration SOON = Duration.ofSeconds(5);
@@ -181,7 +181,7 @@ class HostileClientTest {
         }
     }
 
-    /** Not even the metadata of the agent, should it leak, lets in who does not know the secret. */
+    /** Not even the metadata of the agent, should it leak, lets in an agent that does not know the secret. */
     @Test
     void whatPeersAreToldIsOfNoUseWithoutTheSecret() throws Exception {
         KvTransferConfig config = config("p", Guard.SECRET);
@@ -207,9 +207,9 @@ class HostileClientTest {
         }
     }
 
-    /** Blocks of the attacker's prompt, signed as those of another prompt: what is loaded is shared with all who send that. */
+    /** Blocks of the attacker's prompt, signed as those of another prompt: what is loaded is shared with every request that has that. */
     @Test
-    void nobodyElseSignsThatBlocksAreOfAnotherPrompt() {
+    void onlyTheOwnerSignsWhichPromptBlocksAreOf() {
         int[] own = FakeKvRequest.counting(70_000, LENGTH);
         int[] another = FakeKvRequest.counting(1, LENGTH);
         try (FakeEngine prefill = engine(config("p", Guard.SECRET));

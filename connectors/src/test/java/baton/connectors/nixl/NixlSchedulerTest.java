@@ -92,8 +92,7 @@ class NixlSchedulerTest {
         assertThat(read.engineId()).isEqualTo("p");
         assertThat(read.requestId()).isEqualTo("cmpl-r-0");
         // A proxy's id, as vLLM's sends it, is not that by which the prefill instance knows the request.
-        JsonFields ofProxy = JsonFields.of(
-                "kv_transfer_params", told.toJson().put("remote_request_id", "r"));
+        JsonFields ofProxy = JsonFields.of("kv_transfer_params", told.toJson().put("remote_request_id", "r"));
         assertThat(Reference.read(ofProxy, TransferMode.PULL, "cmpl-r-0-0badcafe")
                         .requestId())
                 .isEqualTo("cmpl-r-0");

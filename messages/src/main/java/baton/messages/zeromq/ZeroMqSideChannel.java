@@ -105,7 +105,7 @@ public final class ZeroMqSideChannel implements SideChannel {
         }
     }
 
-    /** One question of ours, with those that follow from its answer, on a connection of its own. Closing the socket ends whatever its thread waits for. */
+    /** One question of this side, with those that follow from its answer, on a connection of its own. Closing the socket ends whatever its thread waits for. */
     private final class Question {
         private final String host;
         private final int port;

@@ -93,7 +93,7 @@ class GuardedSideChannelTest {
     }
 
     @Test
-    void whoKnowsTheSecretIsAnswered() throws Exception {
+    void aPeerThatKnowsTheSecretIsAnswered() throws Exception {
         PeerAccess access = access("s", HOST);
         int port = serve(access);
         for (int i = 0; i < 3; i++) {
@@ -104,7 +104,7 @@ class GuardedSideChannelTest {
     }
 
     @Test
-    void whoDoesNotIsToldNothingAndCounted() throws Exception {
+    void aPeerThatDoesNotIsToldNothingAndCounted() throws Exception {
         PeerAccess access = access("s", HOST);
         int port = serve(access);
         assertThatThrownBy(() -> ask(access("t", HOST), port))
@@ -164,9 +164,9 @@ class GuardedSideChannelTest {
         }
     }
 
-    /** The answerer has to know the secret as well: a key that anybody else names is not taken. */
+    /** The answerer has to know the secret as well: a key that another process names is not taken. */
     @Test
-    void anAnswerOfWhoDoesNotKnowTheSecretIsNotTaken() throws Exception {
+    void anAnswerWithoutProofIsNotTaken() throws Exception {
         int open = serve(access("", HOST));
         assertThatThrownBy(() -> ask(access("s", HOST), open)).hasMessageContaining("there is no secret");
         SideChannel liar = new ZeroMqSideChannel();

@@ -31,7 +31,7 @@ public final class NcclTransport implements WireTransport {
      * {@value NcclApi#CUDA_VARIABLE} say, else by the loader's path.
      *
      * @param device of those that {@code CUDA_VISIBLE_DEVICES} leaves
-     * @param access who may come to a meeting; empty if all may
+     * @param access which peers may come to a meeting; empty if all may
      * @throws PipeException if they are not there, or that GPU is not; with what to do
      */
     public static NcclTransport load(int device, Optional<PeerAccess> access) throws PipeException {

@@ -11,7 +11,7 @@ import java.time.Duration;
  * @param sendType how tensors get to their peers
  * @param bufferBytes of tensors that were received and not taken, and of those to be sent, each at most
  * @param poolBytes more of those that were received, when that is not enough
- * @param access whom to talk to
+ * @param access which peers to talk to
  * @param exchange time to connect, or for a control message to get there
  * @param transfer time for a tensor's bytes, for the peer to have room for it, and for room for it here
  * @param keep how long tensors are kept that nobody takes

@@ -49,7 +49,7 @@ final class Door implements AutoCloseable {
 
     /**
      * @param token what opens it; that of its id if there is none
-     * @param access who may come at all; empty if all may
+     * @param access which peers may come at all; empty if all may
      */
     Door(
             ServerSocketChannel server,

@@ -49,7 +49,7 @@ public final class TcpTransport implements WireTransport {
         this(kind, Optional.empty());
     }
 
-    /** @param access who may come to a meeting; of an offer it is who has its id */
+    /** @param access which peers may come to a meeting; to an offer those that have its id */
     public TcpTransport(WireId.Kind kind, Optional<PeerAccess> access) {
         this.kind = kind;
         this.access = access;

@@ -392,7 +392,7 @@ class P2pEndpointTest {
     }
 
     @Test
-    void whoDoesNotKnowTheSecretNeitherGetsNorPuts(@TempDir Path directory) throws Exception {
+    void aPeerThatDoesNotKnowTheSecretNeitherGetsNorPuts(@TempDir Path directory) throws Exception {
         P2pSettings plain = settings(SendType.PUT, BUFFER, BUFFER, SOON, SOON);
         P2pEndpoint taker = open(with(plain, secret(directory, "one")), "tcp");
         P2pEndpoint friend = open(with(plain, secret(directory, "one")), "tcp");

@@ -59,7 +59,7 @@ class StrangersTest {
         }
     }
 
-    /** Also where both only know an address: strangers do not take the place of who is meant. */
+    /** Also where both only know an address: strangers do not take the place of the peer that is meant. */
     @Test
     void aMeetingIsOfThoseThatKnowTheSecret(@TempDir Path directory) throws Exception {
         PeerAccess guarded = access("{\"kv_auth_secret_file\": \""

@@ -148,7 +148,7 @@ public final class EmbeddedAgent implements TransferAgent {
      * @param port to listen at; 0 for a free one
      * @param threads that copy
      * @param silence after which a peer is taken for dead
-     * @param access whom it talks to, besides knowing what {@link EmbeddedAgent#metadata} tells; empty: whoever knows that
+     * @param access which agents it talks to, besides their knowing what {@link EmbeddedAgent#metadata} tells; empty: all that know that
      */
     public record Settings(
             String host,
@@ -492,13 +492,13 @@ public final class EmbeddedAgent implements TransferAgent {
         }
     }
 
-    /** Counts who was turned away. */
-    void refuse(String who, String why) {
-        settings.access.ifPresent(rule -> rule.refuse("transfer agent: " + who, why));
+    /** Counts an agent that was turned away. */
+    void refuse(String agent, String why) {
+        settings.access.ifPresent(rule -> rule.refuse("transfer agent: " + agent, why));
     }
 
     /**
-     * Where instances have a secret, who says hello shows afterwards that it knows it.
+     * Where instances have a secret, the agent that says hello shows afterwards that it knows it.
      *
      * @throws TransferException if who says so may not come in
      */

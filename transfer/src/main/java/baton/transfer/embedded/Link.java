@@ -45,7 +45,7 @@ final class Link {
     /** A peer that stays silent is asked this often before it is taken for dead. */
     private static final int PINGS = 4;
 
-    /** What a proof is of: who connects, who is connected to. */
+    /** What a proof is of: the connecting agent, and the one that it connects to. */
     private static final String CONNECTING = "transfer agent, connecting";
 
     private static final String CONNECTED = "transfer agent, connected";
@@ -178,7 +178,7 @@ final class Link {
         }
     }
 
-    /** Has who connects show that it knows the secret, and shows it so. */
+    /** Has the connecting agent show that it knows the secret, and shows it so. */
     private void demandProof(PeerSecret secret, Frame.Hello hello, long deadline)
             throws IOException, TransferException {
         byte[] nonce = PeerSecret.nonce();
