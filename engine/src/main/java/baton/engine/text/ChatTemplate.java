@@ -33,6 +33,14 @@ public final class ChatTemplate {
     private static final List<String> SPECIAL_TOKENS =
             List.of("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token");
 
+    /** Models' own have some ten thousand at most. */
+    private static final int MAX_REQUESTED_CHARACTERS = 256 << 10;
+
+    private static final long MAX_REQUESTED_STEPS = 2_000_000;
+
+    /** What rendering a template of {@link #with} takes of memory at most, besides what it is given; bytes. */
+    public static final long MAX_REQUESTED_BYTES = 2 * 16 * MAX_REQUESTED_STEPS;
+
     /** Text that no template holds. */
     private static final String PROBE = "content-part-probe";
 
@@ -40,13 +48,19 @@ public final class ChatTemplate {
     private final Map<String, Template> templates;
     private final Map<String, JsonNode> specialTokens;
     private final Clock clock;
+    private final long maxSteps;
 
     private ChatTemplate(
-            Path modelDir, Map<String, Template> templates, Map<String, JsonNode> specialTokens, Clock clock) {
+            Path modelDir,
+            Map<String, Template> templates,
+            Map<String, JsonNode> specialTokens,
+            Clock clock,
+            long maxSteps) {
         this.modelDir = modelDir;
         this.templates = templates;
         this.specialTokens = specialTokens;
         this.clock = clock;
+        this.maxSteps = maxSteps;
     }
 
     /**
@@ -75,17 +89,22 @@ public final class ChatTemplate {
             Path jsonFile = modelDir.resolve("chat_template.json");
             addTemplates(jsonFile, readJson(jsonFile).path("chat_template"), templates);
         }
-        return new ChatTemplate(modelDir, templates, specialTokens(config), clock);
+        return new ChatTemplate(modelDir, templates, specialTokens(config), clock, Template.MAX_STEPS);
     }
 
     /**
-     * The same model with another template.
+     * The same model with a template that came with a request: rendering it may take {@value #MAX_REQUESTED_STEPS} steps.
      *
-     * @throws ChatTemplateException if {@code source} cannot be compiled
+     * @throws ChatTemplateException if {@code source} is longer than {@value #MAX_REQUESTED_CHARACTERS} characters or cannot be compiled
      */
     public ChatTemplate with(String source) {
+        if (source.length() > MAX_REQUESTED_CHARACTERS) {
+            throw new ChatTemplateException("chat_template: has " + source.length() + " characters, must have at most "
+                    + MAX_REQUESTED_CHARACTERS);
+        }
         try {
-            return new ChatTemplate(modelDir, Map.of("default", Template.compile(source)), specialTokens, clock);
+            return new ChatTemplate(
+                    modelDir, Map.of("default", Template.compile(source)), specialTokens, clock, MAX_REQUESTED_STEPS);
         } catch (JinjaException e) {
             throw new ChatTemplateException("chat_template, " + e.getMessage(), e);
         }
@@ -104,12 +123,17 @@ public final class ChatTemplate {
      * @throws ChatTemplateException if there is no template or it does not render this conversation
      */
     public String render(ChatRequest request) {
+        return render(request, () -> {});
+    }
+
+    /** As {@link #render(ChatRequest)}; {@code watch} is run now and then and may end it by an exception of its own. */
+    public String render(ChatRequest request, Runnable watch) {
         Template template = choose(request.tools().isPresent());
         boolean hasParts = request.messages().stream()
                 .anyMatch(message -> message.path("content").isArray());
         Map<String, JsonNode> variables = new HashMap<>(specialTokens);
         variables.put("documents", JsonNodeFactory.instance.nullNode());
-        variables.put("messages", messages(request.messages(), !hasParts || readsParts(template)));
+        variables.put("messages", messages(request.messages(), !hasParts || readsParts(template, watch)));
         variables.put(
                 "tools",
                 request.tools().<JsonNode>map(ChatTemplate::array).orElse(JsonNodeFactory.instance.nullNode()));
@@ -117,7 +141,7 @@ public final class ChatTemplate {
         variables.putAll(request.variables());
         String prompt;
         try {
-            prompt = template.render(variables, clock);
+            prompt = template.render(variables, clock, maxSteps, watch);
         } catch (JinjaException e) {
             throw new ChatTemplateException("chat template, " + e.getMessage(), e);
         }
@@ -146,7 +170,7 @@ public final class ChatTemplate {
     }
 
     /** Whether a template shows the text of a content part, and not the part as Python or JSON prints it. */
-    private boolean readsParts(Template template) {
+    private boolean readsParts(Template template, Runnable watch) {
         JsonNode probe =
                 JSON.readTree("[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"" + PROBE + "\"}]}]");
         Map<String, JsonNode> variables = new HashMap<>(specialTokens);
@@ -154,7 +178,7 @@ public final class ChatTemplate {
         variables.put("tools", JsonNodeFactory.instance.nullNode());
         variables.put("add_generation_prompt", BooleanNode.FALSE);
         try {
-            String shown = template.render(variables, clock);
+            String shown = template.render(variables, clock, maxSteps, watch);
             return shown.contains(PROBE) && !shown.contains("'" + PROBE + "'") && !shown.contains('"' + PROBE + '"');
         } catch (JinjaException e) {
             return false;

@@ -1,6 +1,7 @@
 package baton.engine.text;
 
 import ai.djl.huggingface.tokenizers.HuggingFaceTokenizer;
+import ai.djl.huggingface.tokenizers.jni.TokenizersLibrary;
 import baton.kv.ConfigException;
 import java.io.ByteArrayInputStream;
 import java.io.IOException;
@@ -8,6 +9,8 @@ import java.nio.file.Files;
 import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.util.Arrays;
+import java.util.Collections;
+import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.locks.ReentrantReadWriteLock;
@@ -23,14 +26,35 @@ import tools.jackson.databind.json.JsonMapper;
  * change text that was already streamed; vLLM does not either.
  */
 public final class Tokenizer implements AutoCloseable {
+    /** Where a text can be cut without a change in its tokens, it is encoded in pieces of about so many characters. */
+    public static final int PIECE_CHARACTERS = 32 << 10;
+
+    /** What the library takes of memory while it encodes, for each character of a piece. */
+    public static final int BYTES_PER_CHARACTER = 256;
+
+    /** Any text of which no special token is a part. */
+    private static final String PROBE = "a";
+
+    private static final long[] NO_IDS = {};
+
     private final HuggingFaceTokenizer library;
     private final Vocabulary vocabulary;
+    private final TextCuts cuts;
+    private final TokenBound bound;
+    private final Around around;
     private final ReentrantReadWriteLock lifetime = new ReentrantReadWriteLock();
     private boolean closed;
 
-    private Tokenizer(HuggingFaceTokenizer library, Vocabulary vocabulary) {
+    /** The special tokens that are put around a text. */
+    private record Around(long[] before, long[] after) {}
+
+    private Tokenizer(HuggingFaceTokenizer library, Vocabulary vocabulary, TextCuts cuts, TokenBound bound) {
         this.library = library;
         this.vocabulary = vocabulary;
+        this.bound = bound;
+        Optional<Around> found = around();
+        this.around = found.orElse(new Around(NO_IDS, NO_IDS));
+        this.cuts = found.isPresent() ? cuts : TextCuts.NONE;
     }
 
     /**
@@ -49,7 +73,9 @@ public final class Tokenizer implements AutoCloseable {
             return new Tokenizer(
                     HuggingFaceTokenizer.newInstance(
                             new ByteArrayInputStream(json), Map.of("truncation", "false", "padding", "false")),
-                    vocabulary);
+                    vocabulary,
+                    TextCuts.of(root),
+                    TokenBound.of(root, vocabulary));
         } catch (ConfigException e) {
             throw e;
         } catch (NoSuchFileException e) {
@@ -68,15 +94,52 @@ public final class Tokenizer implements AutoCloseable {
      * those around it that the tokenizer's post-processor asks for (usually a BOS token). Unpaired surrogates are read as U+FFFD.
      */
     public int[] encode(String text, boolean addSpecialTokens) {
-        lifetime.readLock().lock();
-        try {
-            requireOpen();
-            long[] ids = library.encode(withoutUnpairedSurrogates(text), addSpecialTokens, false)
-                    .getIds();
-            return Arrays.stream(ids).mapToInt(Math::toIntExact).toArray();
-        } finally {
-            lifetime.readLock().unlock();
+        return encode(text, addSpecialTokens, EncodingWatch.NONE);
+    }
+
+    /** As {@link #encode(String, boolean)}; before each piece {@code watch} may end it by an exception of its own. */
+    public int[] encode(String text, boolean addSpecialTokens, EncodingWatch watch) {
+        return encode(text, addSpecialTokens, watch, PIECE_CHARACTERS);
+    }
+
+    /** @param pieceCharacters a piece ends where it can be cut after so many */
+    int[] encode(String text, boolean addSpecialTokens, EncodingWatch watch, int pieceCharacters) {
+        int end = cuts.end(text, 0, pieceCharacters);
+        watch.beforePiece(end, 0);
+        if (end == text.length()) {
+            return ints(encodePiece(text, addSpecialTokens));
         }
+        Ids ids = new Ids();
+        if (addSpecialTokens) {
+            ids.add(around.before);
+        }
+        int start = 0;
+        while (true) {
+            ids.add(encodePiece(text.substring(start, end), false));
+            if (end == text.length()) {
+                break;
+            }
+            start = end;
+            end = cuts.end(text, start, pieceCharacters);
+            watch.beforePiece(end - start, ids.count);
+        }
+        if (addSpecialTokens) {
+            ids.add(around.after);
+        }
+        return ids.toArray();
+    }
+
+    /** A number of tokens that {@code text} has at least, found from its length; 0 where a length says nothing. */
+    public long leastTokens(String text) {
+        return bound.least(text);
+    }
+
+    /**
+     * An end of {@code text} whose last {@code tokens} tokens are those of the whole text: all of it, if it is not much longer than that or
+     * cannot be cut.
+     */
+    public String tail(String text, int tokens) {
+        return text.substring(cuts.tail(text, bound.characters(tokens)));
     }
 
     /**
@@ -164,6 +227,39 @@ public final class Tokenizer implements AutoCloseable {
         }
     }
 
+    /** One call of the library, which nothing can end. */
+    private long[] encodePiece(String text, boolean addSpecialTokens) {
+        lifetime.readLock().lock();
+        try {
+            requireOpen();
+            // The library's own encode() makes a string, a span and five numbers of each token.
+            TokenizersLibrary calls = TokenizersLibrary.LIB;
+            long encoding = calls.encode(library.getHandle(), withoutUnpairedSurrogates(text), addSpecialTokens);
+            try {
+                return calls.getTokenIds(encoding);
+            } finally {
+                calls.deleteEncoding(encoding);
+            }
+        } finally {
+            lifetime.readLock().unlock();
+        }
+    }
+
+    /** Empty if they are not simply put around it. */
+    private Optional<Around> around() {
+        List<Long> text = Arrays.stream(encodePiece(PROBE, false)).boxed().toList();
+        long[] whole = encodePiece(PROBE, true);
+        int at = Collections.indexOfSubList(Arrays.stream(whole).boxed().toList(), text);
+        return at < 0
+                ? Optional.empty()
+                : Optional.of(new Around(
+                        Arrays.copyOf(whole, at), Arrays.copyOfRange(whole, at + text.size(), whole.length)));
+    }
+
+    private static int[] ints(long[] ids) {
+        return Arrays.stream(ids).mapToInt(Math::toIntExact).toArray();
+    }
+
     private void requireOpen() {
         if (closed) {
             throw new IllegalStateException("tokenizer is closed");
@@ -187,5 +283,25 @@ public final class Tokenizer implements AutoCloseable {
             }
         }
         return text;
+    }
+
+    /** Ids one after the other, four bytes each. */
+    private static final class Ids {
+        private int[] ids = new int[1024];
+        private int count;
+
+        void add(long[] more) {
+            int wanted = count + more.length;
+            if (wanted > ids.length) {
+                ids = Arrays.copyOf(ids, Math.max(wanted, ids.length + (ids.length >> 1)));
+            }
+            for (long id : more) {
+                ids[count++] = Math.toIntExact(id);
+            }
+        }
+
+        int[] toArray() {
+            return Arrays.copyOf(ids, count);
+        }
     }
 }

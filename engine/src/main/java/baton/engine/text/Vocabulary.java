@@ -3,10 +3,12 @@ package baton.engine.text;
 import baton.kv.ConfigException;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.BitSet;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Optional;
 import tools.jackson.databind.JsonNode;
 
@@ -110,6 +112,26 @@ final class Vocabulary {
 
     int size() {
         return bytes.length;
+    }
+
+    /** Most bytes of a token. */
+    int longest() {
+        return Arrays.stream(bytes)
+                .filter(Objects::nonNull)
+                .mapToInt(token -> token.length)
+                .max()
+                .orElse(0);
+    }
+
+    /** Whether each byte is a token, so that any text has one. */
+    boolean hasEveryByte() {
+        BitSet found = new BitSet();
+        for (byte[] token : bytes) {
+            if (token != null && token.length == 1) {
+                found.set(token[0] & 0xff);
+            }
+        }
+        return found.cardinality() == 256;
     }
 
     Optional<Integer> id(String token) {

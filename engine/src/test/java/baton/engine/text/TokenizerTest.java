@@ -10,6 +10,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Comparator;
 import java.util.List;
 import java.util.Random;
 import java.util.concurrent.Callable;
@@ -17,6 +18,7 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Consumer;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -107,6 +109,167 @@ class TokenizerTest {
             }
             assertThat(tokenizer.decode(tokenizer.encode("a\uD83Db\uDE00", false), false))
                     .isEqualTo("a\uFFFDb\uFFFD");
+        }
+    }
+
+    /** What each known pattern does with these, and what normal form C joins, must not depend on where the text is cut. */
+    @Test
+    void aTextInPiecesHasTheTokensOfTheWhole() throws IOException {
+        List<String> parts = List.of(
+                "a",
+                "B",
+                "word",
+                " Word",
+                " is",
+                "it's",
+                "'t",
+                "'RE",
+                " ",
+                "  ",
+                "\n",
+                "\r\n",
+                "\n\n",
+                "\t",
+                ".",
+                ",",
+                ". ",
+                "/",
+                "...",
+                "\u3002",
+                "\uFF0C",
+                "\u4E2D",
+                "\u6587\u5B57",
+                "7",
+                "1234",
+                "\u00E9",
+                "e\u0301",
+                "\u0301",
+                "\u212A",
+                "\u00A0",
+                "\u0085",
+                "\uD83D\uDE00",
+                "\uD83D",
+                "<|end|>",
+                "<|user|>\n",
+                "-",
+                "(x",
+                "\u0410\u0431",
+                "\u1100\u1161");
+        List<String> tokenizers = new ArrayList<>();
+        for (String pattern : TextCuts.KNOWN_PATTERNS) {
+            tokenizers.add(altered(
+                    root -> ((ObjectNode) root.at("/pre_tokenizer/pretokenizers/0/pattern")).put("Regex", pattern)));
+        }
+        tokenizers.add(altered(root -> {
+            root.putObject("normalizer").put("type", "NFC");
+            root.putObject("pre_tokenizer")
+                    .put("type", "ByteLevel")
+                    .put("add_prefix_space", false)
+                    .put("trim_offsets", false)
+                    .put("use_regex", true);
+        }));
+        long seed = seed();
+        Random random = new Random(seed);
+        int cut = 0;
+        for (String json : tokenizers) {
+            Files.writeString(dir.resolve("tokenizer.json"), json);
+            try (Tokenizer tokenizer = Tokenizer.load(dir)) {
+                for (int round = 0; round < 1000; round++) {
+                    StringBuilder text = new StringBuilder();
+                    for (int i = random.nextInt(60); i >= 0; i--) {
+                        text.append(parts.get(random.nextInt(parts.size())));
+                    }
+                    List<Integer> pieces = new ArrayList<>();
+                    boolean special = random.nextBoolean();
+                    int[] ids = tokenizer.encode(
+                            text.toString(),
+                            special,
+                            (characters, tokens) -> pieces.add(characters),
+                            1 + random.nextInt(8));
+                    assertThat(ids).as("seed %d, %s", seed, text).isEqualTo(tokenizer.encode(text.toString(), special));
+                    assertThat(tokenizer.leastTokens(text.toString()))
+                            .as("seed %d, %s", seed, text)
+                            .isLessThanOrEqualTo(ids.length);
+                    cut += pieces.size() - 1;
+                }
+            }
+        }
+        assertThat(cut).as("cuts").isGreaterThan(2000);
+    }
+
+    @Test
+    void aTokenizerOfWhichNothingIsKnownTakesATextWhole() throws IOException {
+        String text = "word after word. ".repeat(4000);
+        for (Consumer<ObjectNode> change : List.<Consumer<ObjectNode>>of(
+                root -> ((ObjectNode) root.at("/pre_tokenizer/pretokenizers/0/pattern")).put("Regex", "[\\s\\S]{7}"),
+                root -> root.putObject("normalizer").put("type", "Lowercase"),
+                root -> root.putNull("pre_tokenizer"),
+                root -> ((ObjectNode) root.at("/added_tokens/1")).put("content", "r w"))) {
+            Files.writeString(dir.resolve("tokenizer.json"), altered(change));
+            List<Integer> pieces = new ArrayList<>();
+            try (Tokenizer tokenizer = Tokenizer.load(dir)) {
+                int[] ids = tokenizer.encode(text, false, (characters, tokens) -> pieces.add(characters));
+                assertThat(tokenizer.tail(text, 10)).isEqualTo(text);
+                assertThat(ids.length).isPositive();
+            }
+            assertThat(pieces).containsExactly(text.length());
+        }
+    }
+
+    @Test
+    void aLengthSaysHowFewTokensATextCanHave() throws IOException {
+        try (Tokenizer tokenizer = Tokenizer.load(MODEL)) {
+            String longest = IntStream.range(0, 2048)
+                    .mapToObj(tokenizer::token)
+                    .max(Comparator.comparingInt(token -> token.getBytes(UTF_8).length))
+                    .orElseThrow();
+            String text = longest.repeat(1000);
+            assertThat(tokenizer.leastTokens(text)).isEqualTo(1000);
+            assertThat(tokenizer.encode(text, false)).hasSize(1000);
+            String prose = "word after word. ".repeat(10_000);
+            String tail = tokenizer.tail(prose, 100);
+            int[] whole = tokenizer.encode(prose, false);
+            int[] end = tokenizer.encode(tail, false);
+            assertThat(tail.length()).isLessThan(2000);
+            assertThat(Arrays.copyOfRange(end, end.length - 100, end.length))
+                    .isEqualTo(Arrays.copyOfRange(whole, whole.length - 100, whole.length));
+        }
+        String spaces = " ".repeat(1000);
+        Files.writeString(
+                dir.resolve("tokenizer.json"),
+                altered(root -> ((ObjectNode) root.at("/added_tokens/1")).put("lstrip", true)));
+        try (Tokenizer tokenizer = Tokenizer.load(dir)) {
+            assertThat(tokenizer.encode(spaces + "<|eos|>", false)).hasSize(1);
+            assertThat(tokenizer.leastTokens(spaces + "<|eos|>")).isEqualTo(1);
+        }
+        for (Consumer<ObjectNode> change : List.<Consumer<ObjectNode>>of(
+                root -> root.putObject("normalizer")
+                        .put("type", "Strip")
+                        .put("strip_left", true)
+                        .put("strip_right", true),
+                root -> ((ObjectNode) root.at("/pre_tokenizer/pretokenizers/0")).put("behavior", "Removed"),
+                root -> ((ObjectNode) root.at("/model/vocab")).remove("\u0100"))) {
+            Files.writeString(dir.resolve("tokenizer.json"), altered(change));
+            try (Tokenizer tokenizer = Tokenizer.load(dir)) {
+                assertThat(tokenizer.leastTokens(spaces)).isZero();
+            }
+        }
+    }
+
+    @Test
+    void aWatchEndsAnEncodingBetweenPieces() {
+        try (Tokenizer tokenizer = Tokenizer.load(MODEL)) {
+            String text = "word after word. ".repeat(10_000);
+            List<Integer> seen = new ArrayList<>();
+            assertThatThrownBy(() -> tokenizer.encode(text, true, (characters, tokens) -> {
+                        seen.add(tokens);
+                        if (tokens > 0) {
+                            throw new IllegalStateException("enough");
+                        }
+                    }))
+                    .hasMessage("enough");
+            assertThat(seen).hasSize(2);
+            assertThat(seen.getLast()).isBetween(1, Tokenizer.PIECE_CHARACTERS);
         }
     }
 
@@ -323,6 +486,13 @@ class TokenizerTest {
                         + ai.djl.util.Utils.isOfflineMode());
             }
         }
+    }
+
+    /** The model's tokenizer.json with a change. */
+    private static String altered(Consumer<ObjectNode> change) {
+        ObjectNode root = (ObjectNode) JSON.readTree(MODEL.resolve("tokenizer.json"));
+        change.accept(root);
+        return root.toString();
     }
 
     private static long seed() {

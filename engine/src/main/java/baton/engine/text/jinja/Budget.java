@@ -8,16 +8,24 @@ final class Budget {
     static final int CHARACTERS_PER_STEP = 16;
     private static final int MAX_DEPTH = 400;
 
+    private static final int STEPS_PER_LOOK = 1 << 14;
+
     private final long maxSteps;
     private final int maxCharacters;
+    private final Runnable watch;
+    private long nextLook = STEPS_PER_LOOK;
     private long steps;
     private int depth;
     private int line = 1;
 
-    /** @param maxCharacters of any one text, the output included */
-    Budget(long maxSteps, int maxCharacters) {
+    /**
+     * @param maxCharacters of any one text, the output included
+     * @param watch run now and then; what it throws ends the rendering
+     */
+    Budget(long maxSteps, int maxCharacters, Runnable watch) {
         this.maxSteps = maxSteps;
         this.maxCharacters = maxCharacters;
+        this.watch = watch;
     }
 
     void at(int newLine) {
@@ -37,6 +45,10 @@ final class Budget {
         steps += amount;
         if (steps > maxSteps) {
             throw error("rendering takes more than " + maxSteps + " steps");
+        }
+        if (steps >= nextLook) {
+            nextLook = steps + STEPS_PER_LOOK;
+            watch.run();
         }
     }
 

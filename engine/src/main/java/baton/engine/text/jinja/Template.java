@@ -17,7 +17,9 @@ import tools.jackson.databind.JsonNode;
  * <p>There is no way to load, include or import anything, to call into Java or to change a value that was handed in.
  */
 public final class Template {
-    private static final long MAX_STEPS = 10_000_000;
+    /** Of any rendering. */
+    public static final long MAX_STEPS = 10_000_000;
+
     private static final int MAX_CHARACTERS = 16 << 20;
 
     private final List<Ast.Statement> body;
@@ -38,9 +40,19 @@ public final class Template {
      *     text of more than 16 Mi characters
      */
     public String render(Map<String, JsonNode> variables, Clock clock) {
+        return render(variables, clock, MAX_STEPS, () -> {});
+    }
+
+    /**
+     * As {@link #render(Map, Clock)}.
+     *
+     * @param maxSteps one for each node, element and 16 characters
+     * @param watch run now and then; what it throws ends the rendering
+     */
+    public String render(Map<String, JsonNode> variables, Clock clock, long maxSteps, Runnable watch) {
         Map<String, Value> values = new HashMap<>();
         variables.forEach((name, node) -> values.put(name, value(node)));
-        Budget budget = new Budget(MAX_STEPS, MAX_CHARACTERS);
+        Budget budget = new Budget(maxSteps, MAX_CHARACTERS, watch);
         return new Interpreter(budget, clock).render(body, values);
     }
 
