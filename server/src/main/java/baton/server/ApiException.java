@@ -8,6 +8,8 @@ import java.util.OptionalInt;
 
 /** An answer other than success, in OpenAI's error shape with vLLM's type names. */
 final class ApiException extends RuntimeException {
+    private static final int MAX_MESSAGE = 1000;
+
     private final int status;
     private final String type;
     private final Optional<String> param;
@@ -15,7 +17,12 @@ final class ApiException extends RuntimeException {
 
     private ApiException(
             int status, String type, String message, Optional<String> param, OptionalInt retryAfterSeconds) {
-        super(message, null, false, false);
+        // Some quote what the client sent, of any length.
+        super(
+                message.length() <= MAX_MESSAGE ? message : message.substring(0, MAX_MESSAGE) + "...",
+                null,
+                false,
+                false);
         this.status = status;
         this.type = type;
         this.param = param;

@@ -26,7 +26,6 @@ import java.time.Duration;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
-import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
@@ -39,7 +38,7 @@ import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
-import java.util.function.BiFunction;
+import java.util.function.BiConsumer;
 import java.util.function.Consumer;
 import java.util.regex.Pattern;
 import java.util.stream.Collectors;
@@ -68,12 +67,16 @@ import tools.jackson.databind.node.ObjectNode;
 public final class ApiServer implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(ApiServer.class);
     private static final Pattern REQUEST_ID = Pattern.compile("[A-Za-z0-9._:/\\[\\]@+=~-]{1,256}");
-    private static final Pattern JSON_TYPE = Pattern.compile("application/([a-z0-9.-]+\\+)?json *(;.*)?");
     private static final String MODELS = "/v1/models";
 
     /** Besides {@code /v1/}: what costs something, or leads to where KV caches are. Health, metrics and version are for probes that have no key. */
     private static final Set<String> NEED_KEY =
             Set.of("/tokenize", "/detokenize", "/reset_prefix_cache", "/kv_transfer_params");
+
+    /** Of memory, for each token of a list of ids, and of a list with their texts too. */
+    private static final int BYTES_PER_LISTED = 32;
+
+    private static final int BYTES_PER_LISTED_TEXT = 128;
 
     private static final Duration START_DEADLINE = Duration.ofSeconds(30);
     private static final Duration CLOSE_DEADLINE = Duration.ofSeconds(10);
@@ -85,6 +88,9 @@ public final class ApiServer implements AutoCloseable {
 
     private static final int MAX_PREPARING = 4096;
 
+    /** Of threads that prepare; each may take memory of its own for a piece of a text. */
+    private static final int MOST_PREPARERS = 8;
+
     private final ServerConfig config;
     private final Engine engine;
     private final PrometheusMetrics metrics;
@@ -93,6 +99,7 @@ public final class ApiServer implements AutoCloseable {
     private final Vertx vertx;
     private final Context context;
     private final ExecutorService preparers;
+    private final PreparingMemory preparingMemory;
     private final HttpServer http;
     private final long created = System.currentTimeMillis() / 1000;
     private final Set<Generation> live = new HashSet<>();
@@ -122,6 +129,11 @@ public final class ApiServer implements AutoCloseable {
     /** While it is there only its own requests are served. */
     private volatile Optional<WarmUp> warmUp;
 
+    /** Makes a call of a request's fields. */
+    private interface Reading {
+        Call read(RequestReader reader, JsonFields fields, Preparation preparation);
+    }
+
     private ApiServer(ServerConfig config, Engine engine, PrometheusMetrics metrics) {
         this.config = config;
         this.engine = engine;
@@ -129,7 +141,8 @@ public final class ApiServer implements AutoCloseable {
         reader = new RequestReader(config, engine);
         writer = new ReplyWriter(engine.tokenizer());
         warmUp = config.warmUp().map(budget -> new WarmUp(config, engine, budget));
-        int threads = Math.max(2, Runtime.getRuntime().availableProcessors() / 2);
+        preparingMemory = new PreparingMemory(config.maxPreparingBytes());
+        int threads = Math.clamp(Runtime.getRuntime().availableProcessors() / 2, 2, MOST_PREPARERS);
         preparers = new ThreadPoolExecutor(
                 threads,
                 threads,
@@ -363,22 +376,27 @@ public final class ApiServer implements AutoCloseable {
         }
     }
 
-    private void generate(Exchange exchange, Call.Api api, BiFunction<RequestReader, JsonFields, Call> read) {
+    private void generate(Exchange exchange, Call.Api api, Reading read) {
         refuseUnlessReady(exchange);
         Optional<String> header = requestIdHeader(exchange.request());
         readBody(
                 exchange,
-                body -> prepare(
+                (body, preparation) -> prepare(
                         exchange,
+                        preparation,
                         () -> {
-                            JsonFields fields = reader.parse(body);
+                            JsonFields fields = reader.parse(body.getBytes(), preparation);
                             Optional<String> own = reader.requestId(fields).map(id -> requireId("request_id", id));
                             String id = header.or(() -> own)
                                     .orElseGet(
                                             () -> UUID.randomUUID().toString().replace("-", ""));
                             try {
-                                return Map.entry(id, read.apply(reader, fields));
+                                return Map.entry(id, read.read(reader, fields, preparation));
                             } catch (RuntimeException e) {
+                                if (ApiException.of(e).status() == 503 && !exchange.clientLeft()) {
+                                    // Another instance may still be tried.
+                                    throw e;
+                                }
                                 fields.value("kv_transfer_params")
                                         .filter(ObjectNode.class::isInstance)
                                         .map(ObjectNode.class::cast)
@@ -516,51 +534,60 @@ public final class ApiServer implements AutoCloseable {
     private void tokenize(Exchange exchange) {
         readBody(
                 exchange,
-                body -> prepare(
+                (body, preparation) -> prepare(
                         exchange,
+                        preparation,
                         () -> {
-                            JsonFields fields = reader.parse(body);
-                            return Map.entry(
-                                    reader.tokenize(fields),
-                                    fields.bool("return_token_strs").orElse(false));
+                            JsonFields fields = reader.parse(body.getBytes(), preparation);
+                            int[] ids = reader.tokenize(fields, preparation);
+                            boolean strings = fields.bool("return_token_strs").orElse(false);
+                            preparation.reserve(
+                                    (long) ids.length * (strings ? BYTES_PER_LISTED_TEXT : BYTES_PER_LISTED));
+                            return tokenized(ids, strings);
                         },
-                        result -> {
-                            int[] ids = result.getKey();
-                            exchange.json(200, writer.json().document(out -> {
-                                out.writeStartObject();
-                                out.writeNumberProperty("count", ids.length);
-                                out.writeNumberProperty("max_model_len", engine.maxModelLen());
-                                out.writeName("tokens");
-                                out.writeArray(ids, 0, ids.length);
-                                if (result.getValue()) {
-                                    out.writeArrayPropertyStart("token_strs");
-                                    for (int id : ids) {
-                                        out.writeString(engine.tokenizer().token(id));
-                                    }
-                                    out.writeEndArray();
-                                } else {
-                                    out.writeNullProperty("token_strs");
-                                }
-                                out.writeEndObject();
-                            }));
-                        }));
+                        answer -> exchange.json(200, answer)));
+    }
+
+    /** A long list; so it is not written on the event loop. */
+    private Buffer tokenized(int[] ids, boolean strings) {
+        return new Json().document(out -> {
+            out.writeStartObject();
+            out.writeNumberProperty("count", ids.length);
+            out.writeNumberProperty("max_model_len", engine.maxModelLen());
+            out.writeName("tokens");
+            out.writeArray(ids, 0, ids.length);
+            if (strings) {
+                out.writeArrayPropertyStart("token_strs");
+                for (int id : ids) {
+                    out.writeString(engine.tokenizer().token(id));
+                }
+                out.writeEndArray();
+            } else {
+                out.writeNullProperty("token_strs");
+            }
+            out.writeEndObject();
+        });
     }
 
     private void detokenize(Exchange exchange) {
         readBody(
                 exchange,
-                body -> prepare(
+                (body, preparation) -> prepare(
                         exchange,
-                        () -> reader.detokenize(reader.parse(body)),
-                        text -> exchange.json(200, writer.json().document(out -> {
-                            out.writeStartObject();
-                            out.writeStringProperty("prompt", text);
-                            out.writeEndObject();
-                        }))));
+                        preparation,
+                        () -> {
+                            String text = reader.detokenize(reader.parse(body.getBytes(), preparation), preparation);
+                            return new Json().document(out -> {
+                                out.writeStartObject();
+                                out.writeStringProperty("prompt", text);
+                                out.writeEndObject();
+                            });
+                        },
+                        answer -> exchange.json(200, answer)));
     }
 
     private void resetPrefixCache(Exchange exchange) {
-        prepare(exchange, engine::resetPrefixCache, done -> {
+        prepare(exchange, preparation(exchange), engine::resetPrefixCache, done -> {
             if (!done) {
                 throw ApiException.conflict("the prefix cache cannot be reset while requests run; try again later");
             }
@@ -568,81 +595,51 @@ public final class ApiServer implements AutoCloseable {
         });
     }
 
-    /** Collects a request's body, within its limits. */
-    private void readBody(Exchange exchange, Consumer<byte[]> next) {
-        HttpServerRequest request = exchange.request();
-        String type = request.getHeader("Content-Type");
-        if (type != null && !JSON_TYPE.matcher(type.toLowerCase(Locale.ROOT)).matches()) {
-            throw ApiException.unsupportedMediaType(
-                    "Content-Type is '" + Json.shortened(type) + "', must be application/json");
-        }
-        String length = request.getHeader("Content-Length");
-        boolean announcedTooLarge = length != null && isMoreThan(length, config.maxBodyBytes());
-        if (announcedTooLarge) {
-            exchange.fail(tooLarge("has " + length + " bytes"));
-        }
-        // Also ends the reading of a body that was refused.
-        long timer = vertx.setTimer(config.bodyTimeout().toMillis(), _ -> {
-            exchange.fail(ApiException.timeout("the body did not arrive within " + config.bodyTimeout()));
-            exchange.reset();
-        });
-        exchange.whenClientLeaves(() -> vertx.cancelTimer(timer));
-        Buffer body = Buffer.buffer();
-        request.handler(part -> {
-            if (exchange.response().ended()) {
-                return;
-            }
-            if (body.length() + part.length() > config.maxBodyBytes()) {
-                exchange.fail(tooLarge("has more"));
-            } else {
-                body.appendBuffer(part);
-            }
-        });
-        request.endHandler(_ -> {
-            vertx.cancelTimer(timer);
-            if (!exchange.response().ended()) {
-                next.accept(body.getBytes());
-            }
-        });
+    private void readBody(Exchange exchange, BiConsumer<Buffer, Preparation> next) {
+        Preparation preparation = preparation(exchange);
+        BodyReader.read(exchange, preparation, config, vertx, body -> next.accept(body, preparation));
     }
 
-    private ApiException tooLarge(String found) {
-        return ApiException.tooLarge("a request body may have " + config.maxBodyBytes() + " bytes, this one " + found);
+    private Preparation preparation(Exchange exchange) {
+        return new Preparation(preparingMemory, exchange, config.prepareTimeout());
     }
 
-    private static boolean isMoreThan(String length, long limit) {
-        try {
-            return Long.parseLong(length) > limit;
-        } catch (NumberFormatException _) {
-            return true;
-        }
+    /** Bytes that requests hold that the engine does not have yet. */
+    long preparingBytes() {
+        return preparingMemory.used();
     }
 
-    /** Does {@code task} beside the event loop and goes on with {@code next} on it. */
-    private <T> void prepare(Exchange exchange, Callable<T> task, Consumer<T> next) {
+    /** Does {@code task} beside the event loop, in time or not at all, and goes on with {@code next} on it. */
+    private <T> void prepare(Exchange exchange, Preparation preparation, Callable<T> task, Consumer<T> next) {
+        long timer = vertx.setTimer(config.prepareTimeout().toMillis(), _ -> {
+            preparation.abandon();
+            exchange.fail(preparation.late());
+        });
         try {
             preparers.execute(() -> {
-                if (exchange.clientLeft()) {
-                    return;
-                }
                 Runnable continuation;
                 try {
+                    preparation.check();
                     T result = task.call();
                     continuation = () -> next.accept(result);
                 } catch (Exception | StackOverflowError | LinkageError e) {
                     continuation = () -> exchange.fail(e);
                 }
-                onEventLoop(exchange, continuation);
+                onEventLoop(exchange, preparation, timer, continuation);
             });
         } catch (RejectedExecutionException _) {
-            throw ApiException.unavailable("too many requests are being prepared; try again later");
+            vertx.cancelTimer(timer);
+            preparation.release();
+            exchange.fail(ApiException.unavailable("too many requests are being prepared; try again later"));
         }
     }
 
-    private void onEventLoop(Exchange exchange, Runnable continuation) {
+    private void onEventLoop(Exchange exchange, Preparation preparation, long timer, Runnable continuation) {
         try {
             context.runOnContext(_ -> {
-                if (exchange.clientLeft()) {
+                vertx.cancelTimer(timer);
+                preparation.release();
+                if (preparation.abandoned()) {
                     return;
                 }
                 try {

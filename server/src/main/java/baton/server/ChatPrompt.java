@@ -32,9 +32,10 @@ record ChatPrompt(String text, String responseRole, String continued) {
      * Reads {@code messages}, {@code tools}, {@code documents}, {@code reasoning_effort}, {@code chat_template_kwargs}, {@code
      * add_generation_prompt} and {@code continue_final_message}.
      *
+     * @param watch run now and then while the template is rendered; what it throws ends that
      * @throws ConfigException naming the field that is not as it should be
      */
-    static ChatPrompt read(JsonFields fields, Optional<ChatTemplate> template, String assistant) {
+    static ChatPrompt read(JsonFields fields, Optional<ChatTemplate> template, String assistant, Runnable watch) {
         ChatTemplate chat = template.filter(ChatTemplate::isPresent)
                 .orElseThrow(() -> ApiException.badRequest(
                         "the model has no chat template (tokenizer_config.json: chat_template); use /v1/completions"));
@@ -60,15 +61,18 @@ record ChatPrompt(String text, String responseRole, String continued) {
         fields.object("chat_template_kwargs")
                 .ifPresent(kwargs ->
                         kwargs.toJson().properties().forEach(entry -> variables.put(entry.getKey(), entry.getValue())));
-        String text = chat.render(new ChatRequest(
-                messages,
-                fields.objects("tools")
-                        .filter(tools -> !tools.isEmpty())
-                        .map(tools ->
-                                tools.stream().<JsonNode>map(JsonFields::toJson).toList()),
-                addGenerationPrompt,
-                continues,
-                variables));
+        String text = chat.render(
+                new ChatRequest(
+                        messages,
+                        fields.objects("tools")
+                                .filter(tools -> !tools.isEmpty())
+                                .map(tools -> tools.stream()
+                                        .<JsonNode>map(JsonFields::toJson)
+                                        .toList()),
+                        addGenerationPrompt,
+                        continues,
+                        variables),
+                watch);
         return new ChatPrompt(text, role, continued(messages.getLast(), role));
     }
 

@@ -14,6 +14,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.Set;
+import java.util.function.BiFunction;
 import java.util.stream.Collectors;
 import tools.jackson.core.JacksonException;
 import tools.jackson.core.StreamReadConstraints;
@@ -37,6 +38,15 @@ final class RequestReader {
     /** What one small body can make the server set up is bounded. */
     private static final int MAX_SEQUENCES = 16_384;
 
+    private static final int MAX_STRINGS = 1024;
+    private static final int MAX_STRING_CHARACTERS = 32 << 10;
+    private static final int MAX_STOP_CHARACTERS = 8 << 20;
+    private static final int MAX_PROMPT_LOGPROBS = 8 << 20;
+    private static final int MAX_SALT_CHARACTERS = 4096;
+
+    /** Of memory, for each token of a text that is written out. */
+    private static final int BYTES_PER_DECODED = 64;
+
     /** Fields whose presence, other than {@code null}, {@code false} or empty, means something that is not done here. */
     private static final List<String> UNSUPPORTED = List.of(
             "suffix",
@@ -55,11 +65,13 @@ final class RequestReader {
 
     private final ServerConfig config;
     private final Engine engine;
+    private final Prompts prompts;
     private final JsonMapper mapper;
 
     RequestReader(ServerConfig config, Engine engine) {
         this.config = config;
         this.engine = engine;
+        prompts = new Prompts(engine);
         mapper = JsonMapper.builder(JsonFactory.builder()
                         .streamReadConstraints(StreamReadConstraints.builder()
                                 .maxNestingDepth(MAX_JSON_DEPTH)
@@ -69,8 +81,12 @@ final class RequestReader {
                 .build();
     }
 
-    /** @throws ApiException if the body is not a JSON object; the message says where it goes wrong */
-    JsonFields parse(byte[] body) {
+    /**
+     * @throws ApiException if the body is not a JSON object, in which case the message says where it goes wrong, or if there is no memory
+     *     for what it makes
+     */
+    JsonFields parse(byte[] body, Preparation preparation) {
+        preparation.reserve(treeBytes(body));
         JsonNode parsed;
         try {
             parsed = mapper.readTree(body);
@@ -87,12 +103,29 @@ final class RequestReader {
                 "request body must be a JSON object, is " + (body.length == 0 ? "empty" : Json.shown(parsed)));
     }
 
+    /** What a JSON text and the copies of its tree take at most, whatever it is. */
+    private static long treeBytes(byte[] json) {
+        long bytes = 5L * json.length;
+        boolean inString = false;
+        for (int i = 0; i < json.length; i++) {
+            switch (json[i]) {
+                case '"' -> inString = !inString;
+                case '\\' -> i += inString ? 1 : 0;
+                case ',' -> bytes += inString ? 0 : 48;
+                case ':' -> bytes += inString ? 0 : 256;
+                case '[', '{' -> bytes += inString ? 0 : 512;
+                default -> {}
+            }
+        }
+        return bytes;
+    }
+
     /** The body's own {@code request_id}. */
     Optional<String> requestId(JsonFields fields) {
         return fields.string("request_id");
     }
 
-    Call completion(JsonFields fields) {
+    Call completion(JsonFields fields, Preparation preparation) {
         String model = model(fields);
         refuseUnsupported(fields);
         refuseResponseFormat(fields);
@@ -124,18 +157,25 @@ final class RequestReader {
 
         Optional<JsonFields> kvTransferParams = fields.object("kv_transfer_params");
         boolean addSpecialTokens = fields.bool("add_special_tokens").orElse(true);
-        requireFewSequences(fields, sampling.n());
-        List<Call.Prompt> prompts = new ArrayList<>();
-        for (int[] whole : prompts(fields, kvTransferParams, addSpecialTokens)) {
-            int[] ids = truncated(fields, whole, maxTokens.orElse(COMPLETION_MAX_TOKENS));
-            requireFits(ids, maxTokens, "max_tokens");
-            prompts.add(new Call.Prompt(ids, echo ? engine.tokenizer().decode(ids, true) : ""));
+        requireFewStops(sampling, requireFewSequences(fields, sampling.n()));
+        OptionalInt kept =
+                prompts.kept(integer(fields, "truncate_prompt_tokens"), maxTokens.orElse(COMPLETION_MAX_TOKENS));
+        List<Call.Prompt> read = new ArrayList<>();
+        for (int[] whole : prompts(
+                fields,
+                kvTransferParams,
+                (field, text) -> prompts.encode(field, text, addSpecialTokens, kept, preparation))) {
+            preparation.check();
+            int[] ids = Prompts.truncated(whole, kept);
+            prompts.requireFits(ids, maxTokens, "max_tokens");
+            read.add(new Call.Prompt(ids, echo ? engine.tokenizer().decode(ids, true) : ""));
         }
+        requireFewPromptLogprobs(sampling, read);
         return call(
                 fields,
                 Call.Api.COMPLETION,
                 model,
-                prompts,
+                read,
                 sampling,
                 n,
                 logprobs,
@@ -144,7 +184,7 @@ final class RequestReader {
                 config.responseRole());
     }
 
-    Call chat(JsonFields fields) {
+    Call chat(JsonFields fields, Preparation preparation) {
         String model = model(fields);
         refuseUnsupported(fields);
         refuseResponseFormat(fields);
@@ -158,17 +198,20 @@ final class RequestReader {
         logprobs.ifPresent(builder::logprobs);
         readPromptLogprobs(fields, builder, fields.bool("stream").orElse(false));
         SamplingParams sampling = builder.build();
-        requireFewSequences(fields, sampling.n());
+        requireFewStops(sampling, requireFewSequences(fields, sampling.n()));
 
-        ChatPrompt chat = chatPrompt(fields);
+        OptionalInt kept = prompts.kept(integer(fields, "truncate_prompt_tokens"), maxTokens.orElse(1));
+        ChatPrompt chat = chatPrompt(fields, preparation);
         Optional<JsonFields> kvTransferParams = fields.object("kv_transfer_params");
         int[] whole = handedOverPrompt(kvTransferParams)
-                .orElseGet(() -> encode(
+                .orElseGet(() -> prompts.encode(
                         "messages",
                         chat.text(),
-                        fields.bool("add_special_tokens").orElse(false)));
-        int[] ids = truncated(fields, whole, maxTokens.orElse(1));
-        requireFits(ids, maxTokens, maxTokensField);
+                        fields.bool("add_special_tokens").orElse(false),
+                        kept,
+                        preparation));
+        int[] ids = Prompts.truncated(whole, kept);
+        prompts.requireFits(ids, maxTokens, maxTokensField);
         boolean echo = fields.bool("echo").orElse(false);
         return call(
                 fields,
@@ -183,7 +226,7 @@ final class RequestReader {
                 chat.responseRole());
     }
 
-    private ChatPrompt chatPrompt(JsonFields fields) {
+    private ChatPrompt chatPrompt(JsonFields fields, Preparation preparation) {
         Optional<ChatTemplate> template = engine.chatTemplate();
         Optional<String> own = fields.string("chat_template");
         if (own.isPresent()) {
@@ -192,29 +235,13 @@ final class RequestReader {
                         "chat_template", "is a program that this server runs only with --trust-request-chat-template");
             }
             template = template.map(model -> model.with(own.get()));
+            preparation.reserve(ChatTemplate.MAX_REQUESTED_BYTES);
         }
-        return ChatPrompt.read(fields, template, config.responseRole());
-    }
-
-    /** The end of the prompt, if the request wants it cut. */
-    private int[] truncated(JsonFields fields, int[] ids, int maxTokens) {
-        Optional<Integer> asked = integer(fields, "truncate_prompt_tokens");
-        if (asked.isEmpty()) {
-            return ids;
-        }
-        int most = engine.maxModelLen() - 1;
-        if (asked.get() < -1 || asked.get() == 0 || asked.get() > most) {
-            throw ApiException.badField(
-                    "truncate_prompt_tokens",
-                    "is " + asked.get() + ", must be between 1 and " + most
-                            + ", or -1 for as many as fit with the output");
-        }
-        int kept = asked.get() == -1 ? Math.clamp(engine.maxModelLen() - (long) maxTokens, 1, most) : asked.get();
-        return ids.length <= kept ? ids : Arrays.copyOfRange(ids, ids.length - kept, ids.length);
+        return ChatPrompt.read(fields, template, config.responseRole(), preparation::check);
     }
 
     /** The ids of {@code prompt} or {@code messages} of a {@code /tokenize} request. */
-    int[] tokenize(JsonFields fields) {
+    int[] tokenize(JsonFields fields, Preparation preparation) {
         model(fields);
         Optional<JsonNode> prompt = fields.value("prompt");
         if (prompt.isPresent() == fields.value("messages").isPresent()) {
@@ -222,18 +249,23 @@ final class RequestReader {
         }
         if (prompt.isPresent()) {
             String text = string("prompt", prompt.get());
-            return engine.tokenizer()
-                    .encode(text, fields.bool("add_special_tokens").orElse(true));
+            return prompts.list(
+                    "prompt", text, fields.bool("add_special_tokens").orElse(true), preparation);
         }
-        String text = chatPrompt(fields).text();
-        return engine.tokenizer().encode(text, fields.bool("add_special_tokens").orElse(false));
+        String text = chatPrompt(fields, preparation).text();
+        return prompts.list("messages", text, fields.bool("add_special_tokens").orElse(false), preparation);
     }
 
     /** The text of {@code tokens} of a {@code /detokenize} request. */
-    String detokenize(JsonFields fields) {
+    String detokenize(JsonFields fields, Preparation preparation) {
         model(fields);
         JsonNode tokens = fields.value("tokens")
                 .orElseThrow(() -> ApiException.badField("tokens", "is missing, must be an array of token ids"));
+        if (tokens.size() > prompts.mostListed()) {
+            throw ApiException.badField(
+                    "tokens", "has " + tokens.size() + " tokens, must have at most " + prompts.mostListed());
+        }
+        preparation.reserve((long) tokens.size() * BYTES_PER_DECODED);
         return engine.tokenizer().decode(tokenIds("tokens", tokens), false);
     }
 
@@ -257,6 +289,11 @@ final class RequestReader {
         Optional<String> cacheSalt = fields.string("cache_salt");
         if (cacheSalt.filter(String::isEmpty).isPresent()) {
             throw ApiException.badField("cache_salt", "is empty, must be a non-empty string");
+        }
+        if (cacheSalt.filter(salt -> salt.length() > MAX_SALT_CHARACTERS).isPresent()) {
+            throw ApiException.badField(
+                    "cache_salt",
+                    "has " + cacheSalt.get().length() + " characters, must have at most " + MAX_SALT_CHARACTERS);
         }
         boolean includeUsage = options.flatMap(o -> o.bool("include_usage")).orElse(false);
         return new Call(
@@ -370,7 +407,7 @@ final class RequestReader {
         fields.number("presence_penalty").ifPresent(builder::presencePenalty);
         fields.number("frequency_penalty").ifPresent(builder::frequencyPenalty);
         fields.number("repetition_penalty").ifPresent(builder::repetitionPenalty);
-        fields.value("stop").ifPresent(value -> builder.stop(stringOrStrings("stop", value)));
+        fields.value("stop").ifPresent(value -> builder.stop(fewStrings("stop", stringOrStrings("stop", value))));
         fields.value("stop_token_ids").ifPresent(value -> {
             Set<Integer> ids = new HashSet<>();
             for (int id : tokenIds("stop_token_ids", value)) {
@@ -391,7 +428,7 @@ final class RequestReader {
             if (!value.isArray()) {
                 throw ApiException.badField("bad_words", "must be an array of strings, is " + Json.shown(value));
             }
-            builder.badWords(stringOrStrings("bad_words", value), engine.tokenizer());
+            builder.badWords(fewStrings("bad_words", stringOrStrings("bad_words", value)), engine.tokenizer());
         });
         return builder;
     }
@@ -441,7 +478,8 @@ final class RequestReader {
         return OptionalInt.of(count);
     }
 
-    private List<int[]> prompts(JsonFields fields, Optional<JsonFields> kvTransferParams, boolean addSpecialTokens) {
+    private List<int[]> prompts(
+            JsonFields fields, Optional<JsonFields> kvTransferParams, BiFunction<String, String, int[]> encode) {
         Optional<int[]> handedOver = handedOverPrompt(kvTransferParams);
         if (handedOver.isPresent()) {
             return List.of(handedOver.get());
@@ -450,21 +488,21 @@ final class RequestReader {
         JsonNode prompt =
                 fields.value("prompt").orElseThrow(() -> ApiException.badField("prompt", "is missing, " + wanted));
         if (prompt.isString()) {
-            return List.of(encode("prompt", string("prompt", prompt), addSpecialTokens));
+            return List.of(encode.apply("prompt", string("prompt", prompt)));
         }
         if (!prompt.isArray() || prompt.isEmpty()) {
             throw ApiException.badField("prompt", wanted + ", is " + Json.shown(prompt));
         }
         if (prompt.get(0).isIntegralNumber()) {
-            return List.of(requireNotEmpty("prompt", tokenIds("prompt", prompt)));
+            return List.of(Prompts.requireNotEmpty("prompt", tokenIds("prompt", prompt)));
         }
         List<int[]> prompts = new ArrayList<>();
         for (JsonNode element : prompt) {
             String name = "prompt[" + prompts.size() + "]";
             if (element.isString() && prompt.get(0).isString()) {
-                prompts.add(encode(name, string(name, element), addSpecialTokens));
+                prompts.add(encode.apply(name, string(name, element)));
             } else if (element.isArray() && prompt.get(0).isArray()) {
-                prompts.add(requireNotEmpty(name, tokenIds(name, element)));
+                prompts.add(Prompts.requireNotEmpty(name, tokenIds(name, element)));
             } else {
                 throw ApiException.badField(
                         name,
@@ -476,7 +514,7 @@ final class RequestReader {
     }
 
     /** Before anything is made for each of them; also of what the engine could never hold at once. */
-    private void requireFewSequences(JsonFields fields, int n) {
+    private int requireFewSequences(JsonFields fields, int n) {
         long most = Math.min(
                 MAX_SEQUENCES,
                 (long) engine.config().maxNumSeqs() + engine.config().maxWaiting());
@@ -493,6 +531,7 @@ final class RequestReader {
                             "has " + prompts + " prompts with " + own + "=" + n + ", a request may have at most " + most
                                     + " sequences");
         }
+        return prompts * n;
     }
 
     /** A prefill instance that was asked for its prompt's ids lets the decode instance do without tokenising. */
@@ -501,36 +540,8 @@ final class RequestReader {
             return Optional.empty();
         }
         return kvTransferParams.flatMap(params -> params.value("prompt_token_ids")
-                .map(value -> requireNotEmpty(
+                .map(value -> Prompts.requireNotEmpty(
                         params.field("prompt_token_ids"), tokenIds(params.field("prompt_token_ids"), value))));
-    }
-
-    private int[] encode(String field, String text, boolean addSpecialTokens) {
-        return requireNotEmpty(field, engine.tokenizer().encode(text, addSpecialTokens));
-    }
-
-    private static int[] requireNotEmpty(String field, int[] ids) {
-        if (ids.length == 0) {
-            throw ApiException.badField(field, "is empty, must be at least one token");
-        }
-        return ids;
-    }
-
-    private void requireFits(int[] ids, Optional<Integer> maxTokens, String maxTokensField) {
-        int limit = engine.maxModelLen();
-        if (ids.length >= limit) {
-            throw ApiException.badRequest(
-                    // Clients look for the words "maximum context length", OpenAI's and vLLM's.
-                    "This model's maximum context length is " + limit + " tokens, output included, but the prompt has "
-                            + ids.length + "; it must have at most " + (limit - 1));
-        }
-        if (maxTokens.isPresent() && maxTokens.get() > limit - ids.length) {
-            throw ApiException.badField(
-                    maxTokensField,
-                    "is " + maxTokens.get() + ", must be at most " + (limit - ids.length)
-                            + ": prompt and output together may have " + limit + " tokens and the prompt has "
-                            + ids.length);
-        }
     }
 
     private int[] tokenIds(String field, JsonNode array) {
@@ -554,6 +565,42 @@ final class RequestReader {
         if (id < 0 || id >= size) {
             throw ApiException.badField(
                     field, "token id " + id + " is not in the vocabulary, must be between 0 and " + (size - 1));
+        }
+    }
+
+    /** Each token of each sequence is compared with them. */
+    private static List<String> fewStrings(String field, List<String> strings) {
+        long characters = strings.stream().mapToLong(String::length).sum();
+        if (strings.size() > MAX_STRINGS || characters > MAX_STRING_CHARACTERS) {
+            throw ApiException.badField(
+                    field,
+                    "has " + strings.size() + " strings of " + characters + " characters, must have at most "
+                            + MAX_STRINGS + " of " + MAX_STRING_CHARACTERS + " together");
+        }
+        return strings;
+    }
+
+    /** Each sequence has a table of each stop string. */
+    private static void requireFewStops(SamplingParams sampling, int sequences) {
+        long characters =
+                sampling.stop().stream().mapToLong(stop -> stop.length() + 16).sum();
+        if (characters * sequences > MAX_STOP_CHARACTERS) {
+            throw ApiException.badField(
+                    "stop",
+                    "has " + sampling.stop().size() + " strings for " + sequences
+                            + " sequences, must have fewer or shorter ones for so many");
+        }
+    }
+
+    /** What is reported of the prompts is kept until the answer is complete. */
+    private static void requireFewPromptLogprobs(SamplingParams sampling, List<Call.Prompt> prompts) {
+        long tokens = prompts.stream().mapToLong(prompt -> prompt.ids().length).sum();
+        if (sampling.promptLogprobs().isPresent()
+                && tokens * (sampling.promptLogprobs().getAsInt() + 1) > MAX_PROMPT_LOGPROBS) {
+            throw ApiException.badField(
+                    "prompt_logprobs",
+                    "is " + sampling.promptLogprobs().getAsInt() + " for prompts of " + tokens
+                            + " tokens together, a request may have " + MAX_PROMPT_LOGPROBS + " log probabilities");
         }
     }
 

@@ -20,6 +20,8 @@ import org.slf4j.LoggerFactory;
  * @param maxBodyBytes largest request body
  * @param maxPendingBytes output that may wait for a client that reads slowly; beyond it the request is aborted
  * @param bodyTimeout how long a client may take to send a body
+ * @param maxPreparingBytes memory that all requests may take together until the engine has them: bodies, their JSON, prompts
+ * @param prepareTimeout how long a complete body may take to become tokens, waiting for others included
  * @param idleTimeout how long a connection may have no request, or an incomplete request line or header
  * @param responseRole role of chat answers
  * @param version what {@code /version} says
@@ -40,6 +42,8 @@ public record ServerConfig(
         int maxBodyBytes,
         int maxPendingBytes,
         Duration bodyTimeout,
+        long maxPreparingBytes,
+        Duration prepareTimeout,
         Duration idleTimeout,
         String responseRole,
         String version,
@@ -76,6 +80,12 @@ public record ServerConfig(
         if (!bodyTimeout.isPositive()) {
             throw new ConfigException("body_timeout", "is " + bodyTimeout + ", must be positive");
         }
+        if (maxPreparingBytes <= 0) {
+            throw new ConfigException("max_preparing_bytes", "is " + maxPreparingBytes + ", must be positive");
+        }
+        if (!prepareTimeout.isPositive()) {
+            throw new ConfigException("prepare_timeout", "is " + prepareTimeout + ", must be positive");
+        }
         if (!idleTimeout.isPositive()) {
             throw new ConfigException("idle_timeout", "is " + idleTimeout + ", must be positive");
         }
@@ -96,6 +106,8 @@ public record ServerConfig(
         private int maxBodyBytes = 32 << 20;
         private int maxPendingBytes = 1 << 20;
         private Duration bodyTimeout = Duration.ofSeconds(60);
+        private long maxPreparingBytes = 512 << 20;
+        private Duration prepareTimeout = Duration.ofSeconds(30);
         private Duration idleTimeout = Duration.ofSeconds(75);
         private String responseRole = "assistant";
         private String version = "unknown";
@@ -142,6 +154,16 @@ public record ServerConfig(
 
         public Builder bodyTimeout(Duration value) {
             bodyTimeout = value;
+            return this;
+        }
+
+        public Builder maxPreparingBytes(long value) {
+            maxPreparingBytes = value;
+            return this;
+        }
+
+        public Builder prepareTimeout(Duration value) {
+            prepareTimeout = value;
             return this;
         }
 
@@ -200,6 +222,8 @@ public record ServerConfig(
                     maxBodyBytes,
                     maxPendingBytes,
                     bodyTimeout,
+                    maxPreparingBytes,
+                    prepareTimeout,
                     idleTimeout,
                     responseRole,
                     version,

@@ -10,10 +10,12 @@ import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
+import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
@@ -88,6 +90,27 @@ class RealEngineTest {
             // Greedy choices are the most probable.
             assertThat(entry.get("rank").asInt()).isEqualTo(1);
         }
+    }
+
+    @Test
+    void promptsOfThirtyMegabytesDoNotKeepOthersWaiting() throws Exception {
+        byte[] large =
+                ("{\"prompt\":\"" + PROMPT.replace("\n", " ").repeat(290_000) + "\"}").getBytes(StandardCharsets.UTF_8);
+        List<CompletableFuture<HttpResponse<String>>> answers = new ArrayList<>();
+        for (int i = 0; i < 5; i++) {
+            answers.add(CLIENT.sendAsync(
+                    HttpRequest.newBuilder(URI.create("http://127.0.0.1:" + server.port() + "/v1/completions"))
+                            .timeout(Duration.ofSeconds(60))
+                            .POST(HttpRequest.BodyPublishers.ofByteArray(large))
+                            .build(),
+                    HttpResponse.BodyHandlers.ofString()));
+        }
+        assertThat(text(greedy(6))).contains("Harrow");
+        List<Integer> statuses = new ArrayList<>();
+        for (CompletableFuture<HttpResponse<String>> answer : answers) {
+            statuses.add(answer.get(60, TimeUnit.SECONDS).statusCode());
+        }
+        assertThat(statuses).isSubsetOf(400, 503).contains(400);
     }
 
     @Test

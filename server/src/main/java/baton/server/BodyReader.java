@@ -1,0 +1,104 @@
+package baton.server;
+
+import io.vertx.core.Vertx;
+import io.vertx.core.buffer.Buffer;
+import io.vertx.core.http.HttpServerRequest;
+import java.util.Locale;
+import java.util.function.Consumer;
+import java.util.regex.Pattern;
+
+/** Collects a request's body, within the limits of size, time and memory. Confined to the event loop. */
+final class BodyReader {
+    private static final Pattern JSON_TYPE = Pattern.compile("application/([a-z0-9.-]+\\+)?json *(;.*)?");
+
+    /** A buffer that grows has room for twice its content. */
+    private static final int BYTES_PER_BYTE = 2;
+
+    private final Exchange exchange;
+    private final Preparation preparation;
+    private final int maxBytes;
+    private Buffer body = Buffer.buffer();
+
+    private BodyReader(Exchange exchange, Preparation preparation, int maxBytes) {
+        this.exchange = exchange;
+        this.preparation = preparation;
+        this.maxBytes = maxBytes;
+    }
+
+    /**
+     * Calls {@code next} with the body when it is complete; the preparation then holds what the body takes. Answers with an error otherwise.
+     *
+     * @throws ApiException if the body is said to be something else than JSON
+     */
+    static void read(
+            Exchange exchange, Preparation preparation, ServerConfig config, Vertx vertx, Consumer<Buffer> next) {
+        HttpServerRequest request = exchange.request();
+        String type = request.getHeader("Content-Type");
+        if (type != null && !JSON_TYPE.matcher(type.toLowerCase(Locale.ROOT)).matches()) {
+            throw ApiException.unsupportedMediaType(
+                    "Content-Type is '" + Json.shortened(type) + "', must be application/json");
+        }
+        BodyReader reader = new BodyReader(exchange, preparation, config.maxBodyBytes());
+        String length = request.getHeader("Content-Length");
+        if (length != null && isMoreThan(length, config.maxBodyBytes())) {
+            exchange.fail(reader.tooLarge("has " + Json.shortened(length) + " bytes"));
+        }
+        // Also ends the reading of a body that was refused.
+        long timer = vertx.setTimer(config.bodyTimeout().toMillis(), _ -> {
+            reader.refuse(ApiException.timeout("the body did not arrive within " + config.bodyTimeout()));
+            exchange.reset();
+        });
+        exchange.whenClientLeaves(() -> {
+            vertx.cancelTimer(timer);
+            reader.drop();
+        });
+        request.handler(reader::take);
+        request.endHandler(_ -> {
+            vertx.cancelTimer(timer);
+            // From here on the preparing thread gives back what is held.
+            exchange.whenClientLeaves(() -> {});
+            if (exchange.response().ended()) {
+                return;
+            }
+            next.accept(reader.body);
+        });
+    }
+
+    private void take(Buffer part) {
+        if (exchange.response().ended()) {
+            return;
+        }
+        if (body.length() + part.length() > maxBytes) {
+            refuse(tooLarge("has more"));
+            return;
+        }
+        try {
+            preparation.reserve((long) BYTES_PER_BYTE * part.length());
+            body.appendBuffer(part);
+        } catch (ApiException e) {
+            refuse(e);
+        }
+    }
+
+    private void refuse(ApiException why) {
+        drop();
+        exchange.fail(why);
+    }
+
+    private void drop() {
+        body = Buffer.buffer();
+        preparation.release();
+    }
+
+    private ApiException tooLarge(String found) {
+        return ApiException.tooLarge("a request body may have " + maxBytes + " bytes, this one " + found);
+    }
+
+    private static boolean isMoreThan(String length, long limit) {
+        try {
+            return Long.parseLong(length) > limit;
+        } catch (NumberFormatException _) {
+            return true;
+        }
+    }
+}

@@ -1,0 +1,100 @@
+package baton.server;
+
+import baton.engine.text.EncodingWatch;
+import baton.engine.text.Tokenizer;
+import java.time.Duration;
+import java.util.function.IntFunction;
+
+/**
+ * One request from the first byte of its body until the engine has it: what it holds of {@link PreparingMemory}, and when its time is up.
+ *
+ * <p>Used by one thread after the other, first the event loop, then a preparing thread; {@link #abandon} may come from the event loop at any
+ * time.
+ */
+final class Preparation {
+    private final PreparingMemory memory;
+    private final Exchange exchange;
+    private final Duration timeout;
+    private long held;
+    private long heldForPiece;
+    private volatile boolean abandoned;
+
+    Preparation(PreparingMemory memory, Exchange exchange, Duration timeout) {
+        this.memory = memory;
+        this.exchange = exchange;
+        this.timeout = timeout;
+    }
+
+    /** @throws ApiException 503 if there is no room now, 413 if there never is */
+    void reserve(long bytes) {
+        if (held + bytes > memory.most()) {
+            throw ApiException.tooLarge("the request would take " + (held + bytes)
+                    + " bytes of memory to read, a request may take " + memory.most());
+        }
+        if (!memory.reserve(bytes, held)) {
+            throw ApiException.unavailable(
+                    "the requests that are being read take all memory that there is for it; try again later");
+        }
+        held += bytes;
+    }
+
+    /** Gives everything back. */
+    void release() {
+        memory.release(held);
+        held = 0;
+        heldForPiece = 0;
+    }
+
+    /** Nobody waits for the outcome any more. */
+    void abandon() {
+        abandoned = true;
+    }
+
+    boolean abandoned() {
+        return abandoned || exchange.clientLeft();
+    }
+
+    /** What a client is told whose request takes too long. */
+    ApiException late() {
+        return ApiException.unavailable(
+                "the request was not read and encoded within " + timeout.toSeconds() + " s; try again later");
+    }
+
+    /** @throws ApiException if nobody waits for the outcome */
+    void check() {
+        if (abandoned()) {
+            throw late();
+        }
+    }
+
+    /**
+     * For encoding a text. Checks before each piece, and reserves what a large one takes.
+     *
+     * @param field the text, for errors
+     * @param most tokens that it may have
+     * @param tooLong what is thrown if it has more, made from a number that it has at least
+     */
+    EncodingWatch encoding(String field, int most, IntFunction<ApiException> tooLong) {
+        return (characters, tokens) -> {
+            check();
+            if (tokens > most) {
+                throw tooLong.apply(tokens);
+            }
+            memory.release(heldForPiece);
+            held -= heldForPiece;
+            heldForPiece = 0;
+            if (characters > 2 * Tokenizer.PIECE_CHARACTERS) {
+                long bytes = (long) characters * Tokenizer.BYTES_PER_CHARACTER;
+                if (bytes > memory.most() - held) {
+                    throw ApiException.badField(
+                            field,
+                            "has " + characters + " characters without a place to cut them, must have at most "
+                                    + (memory.most() - held) / Tokenizer.BYTES_PER_CHARACTER
+                                    + "; token ids may be longer");
+                }
+                reserve(bytes);
+                heldForPiece = bytes;
+            }
+        };
+    }
+}

@@ -1,0 +1,134 @@
+package baton.server;
+
+import baton.engine.Engine;
+import baton.engine.text.Tokenizer;
+import baton.kv.ConfigException;
+import java.util.Arrays;
+import java.util.Optional;
+import java.util.OptionalInt;
+
+/** Token ids of texts, within limits that are known before a text is encoded or while it is. */
+final class Prompts {
+    /** Most tokens of a {@code /tokenize} answer, unless the model takes more. */
+    private static final int MAX_LISTED = 1 << 20;
+
+    private final Engine engine;
+
+    Prompts(Engine engine) {
+        this.engine = engine;
+    }
+
+    /**
+     * How many tokens of the end of a prompt the request wants kept; empty for all.
+     *
+     * @param asked its {@code truncate_prompt_tokens}
+     * @param maxTokens of its output
+     */
+    OptionalInt kept(Optional<Integer> asked, int maxTokens) {
+        if (asked.isEmpty()) {
+            return OptionalInt.empty();
+        }
+        int most = engine.maxModelLen() - 1;
+        if (asked.get() < -1 || asked.get() == 0 || asked.get() > most) {
+            throw ApiException.badField(
+                    "truncate_prompt_tokens",
+                    "is " + asked.get() + ", must be between 1 and " + most
+                            + ", or -1 for as many as fit with the output");
+        }
+        return OptionalInt.of(
+                asked.get() == -1 ? Math.clamp(engine.maxModelLen() - (long) maxTokens, 1, most) : asked.get());
+    }
+
+    /** The end of the prompt, if the request wants it cut. */
+    static int[] truncated(int[] ids, OptionalInt kept) {
+        return kept.isEmpty() || ids.length <= kept.getAsInt()
+                ? ids
+                : Arrays.copyOfRange(ids, ids.length - kept.getAsInt(), ids.length);
+    }
+
+    /** The ids of a prompt; of one that is to be cut, at least those that are kept. */
+    int[] encode(String field, String text, boolean addSpecialTokens, OptionalInt kept, Preparation preparation) {
+        Tokenizer tokenizer = engine.tokenizer();
+        if (kept.isPresent()) {
+            String end = tokenizer.tail(text, kept.getAsInt());
+            return requireNotEmpty(
+                    field,
+                    tokenizer.encode(
+                            end,
+                            addSpecialTokens,
+                            preparation.encoding(field, Integer.MAX_VALUE, Prompts::neverTooLong)));
+        }
+        long least = tokenizer.leastTokens(text);
+        if (least >= engine.maxModelLen()) {
+            throw tooLong("at least " + least);
+        }
+        return requireNotEmpty(
+                field,
+                tokenizer.encode(
+                        text,
+                        addSpecialTokens,
+                        preparation.encoding(
+                                field, engine.maxModelLen() - 1, tokens -> tooLong("at least " + tokens))));
+    }
+
+    /** The ids of a text that need not fit the model, to be listed. */
+    int[] list(String field, String text, boolean addSpecialTokens, Preparation preparation) {
+        int most = mostListed();
+        long least = engine.tokenizer().leastTokens(text);
+        if (least > most) {
+            throw tooManyListed(field, least);
+        }
+        int[] ids = engine.tokenizer()
+                .encode(
+                        text,
+                        addSpecialTokens,
+                        preparation.encoding(field, most, tokens -> tooManyListed(field, tokens)));
+        if (ids.length > most) {
+            throw tooManyListed(field, ids.length);
+        }
+        return ids;
+    }
+
+    int mostListed() {
+        return Math.max(MAX_LISTED, engine.maxModelLen());
+    }
+
+    private ApiException tooManyListed(String field, long least) {
+        return ApiException.badField(
+                field, "has at least " + least + " tokens, must have at most " + mostListed() + " here");
+    }
+
+    private static ApiException neverTooLong(int tokens) {
+        return ApiException.internal("no limit of tokens, but " + tokens + " are too many");
+    }
+
+    static int[] requireNotEmpty(String field, int[] ids) {
+        if (ids.length == 0) {
+            throw ApiException.badField(field, "is empty, must be at least one token");
+        }
+        return ids;
+    }
+
+    /** @throws ApiException if prompt and output do not fit the model */
+    void requireFits(int[] ids, Optional<Integer> maxTokens, String maxTokensField) {
+        int limit = engine.maxModelLen();
+        if (ids.length >= limit) {
+            throw tooLong(Integer.toString(ids.length));
+        }
+        if (maxTokens.isPresent() && maxTokens.get() > limit - ids.length) {
+            throw new ConfigException(
+                    maxTokensField,
+                    "is " + maxTokens.get() + ", must be at most " + (limit - ids.length)
+                            + ": prompt and output together may have " + limit + " tokens and the prompt has "
+                            + ids.length);
+        }
+    }
+
+    private ApiException tooLong(String tokens) {
+        int limit = engine.maxModelLen();
+        return ApiException.badRequest(
+                // Clients look for the words "maximum context length", OpenAI's and vLLM's.
+                "This model's maximum context length is " + limit + " tokens, output included, but the prompt has "
+                        + tokens + "; it must have at most " + (limit - 1));
+    }
+}
