@@ -1,6 +1,8 @@
 package baton.router;
 
+import baton.kv.Bursts;
 import baton.kv.ConfigException;
+import baton.kv.Ticker;
 import baton.messages.MessageException;
 import baton.messages.PeerChannel;
 import baton.messages.SideChannel;
@@ -19,7 +21,6 @@ import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import java.util.concurrent.atomic.AtomicLong;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -30,7 +31,8 @@ import org.slf4j.LoggerFactory;
  *
  * <h2>Whom to believe</h2>
  * The router sends requests, prompts among them, to whoever registers. So callers and the addresses that they name must be in the
- * allowed networks, addresses must be literal, and what is held of callers is bounded.
+ * allowed networks, addresses must be literal, and what is held of callers is bounded: one connection registers at most
+ * {@value #MOST_OF_CONNECTION} instances at a time, one address a quarter of all and never fewer than that. An instance counts for who made it known.
  */
 final class Registrations implements AutoCloseable {
     private static final Logger log = LoggerFactory.getLogger(Registrations.class);
@@ -39,9 +41,13 @@ final class Registrations implements AutoCloseable {
     /** Connections beyond those of the instances that may register: of instances on their way in and out. */
     private static final int SPARE_CONNECTIONS = 64;
 
+    /** A connection usually speaks for one. */
+    static final int MOST_OF_CONNECTION = 8;
+
     private static final Duration EXCHANGE = Duration.ofSeconds(5);
     private static final Duration IDLE = Duration.ofMinutes(1);
-    private static final Duration BETWEEN_COMPLAINTS = Duration.ofSeconds(10);
+    private static final Duration BETWEEN_LINES = Duration.ofSeconds(10);
+    private static final int LINES = 8;
 
     private final Vertx vertx;
     private final RouterConfig.Registry config;
@@ -53,7 +59,9 @@ final class Registrations implements AutoCloseable {
     private final PeerChannel channel;
     private final SideChannel.Listener listener;
     private final long timer;
-    private final AtomicLong complained = new AtomicLong(System.nanoTime() - BETWEEN_COMPLAINTS.toNanos());
+    private final Bursts refusals = new Bursts(1, BETWEEN_LINES, Ticker.system());
+    private final Bursts joins = new Bursts(LINES, BETWEEN_LINES, Ticker.system());
+    private final Bursts drops = new Bursts(LINES, BETWEEN_LINES, Ticker.system());
 
     /** Guarded by this, as is what follows. */
     private final Map<Key, Entry> known = new HashMap<>();
@@ -64,11 +72,21 @@ final class Registrations implements AutoCloseable {
 
     /**
      * @param configured what it is without its registration, if it is configured too
+     * @param sender what made it known
      * @param heard when it was last heard of
      */
-    private record Entry(Instance instance, Optional<Instance> configured, long heard) {
+    private record Entry(Instance instance, Optional<Instance> configured, Sender sender, long heard) {
         Entry heardAt(long now) {
-            return new Entry(instance, configured, now);
+            return new Entry(instance, configured, sender, now);
+        }
+    }
+
+    /** One connection; equal to itself alone. */
+    private static final class Sender {
+        final InetAddress address;
+
+        Sender(InetAddress address) {
+            this.address = address;
         }
     }
 
@@ -112,12 +130,13 @@ final class Registrations implements AutoCloseable {
     }
 
     private PeerChannel.Guest arrived(PeerChannel.Caller caller) {
+        Sender sender = new Sender(caller.address());
         return new PeerChannel.Guest() {
             private Optional<Instance> instance = Optional.empty();
 
             @Override
             public void received(List<byte[]> frames) throws MessageException {
-                instance = receive(caller.address(), frames);
+                instance = receive(sender, frames);
             }
 
             @Override
@@ -129,7 +148,7 @@ final class Registrations implements AutoCloseable {
     }
 
     /** One message. @throws MessageException if its sender deserves no connection */
-    private Optional<Instance> receive(InetAddress from, List<byte[]> frames) throws MessageException {
+    private Optional<Instance> receive(Sender sender, List<byte[]> frames) throws MessageException {
         RegistrationResult result;
         String reason;
         try {
@@ -137,7 +156,7 @@ final class Registrations implements AutoCloseable {
                 throw new ConfigException("registration", "has " + frames.size() + " frames, must have one");
             }
             Registration registration = Registration.decode(frames.getFirst());
-            if (!networks.contain(from)) {
+            if (!networks.contain(sender.address)) {
                 result = RegistrationResult.NOT_ALLOWED;
                 reason = "it is in none of the networks " + config.networks();
             } else if (!isAllowed(registration.http()) || !isAllowed(registration.control())) {
@@ -149,19 +168,24 @@ final class Registrations implements AutoCloseable {
                 result = RegistrationResult.OWN_ADDRESS;
                 reason = "the address " + registration.http() + " is this router's own";
             } else {
-                Optional<Instance> instance = register(registration, System.nanoTime());
-                if (instance.isPresent()) {
-                    return instance;
+                switch (register(registration, sender, System.nanoTime())) {
+                    case Admitted(Instance instance) -> {
+                        return Optional.of(instance);
+                    }
+                    case Full(RegistrationResult why, String words) -> {
+                        result = why;
+                        reason = words;
+                    }
                 }
-                result = RegistrationResult.FULL;
-                reason = config.maxInstances() + " instances have registered, the most allowed";
             }
         } catch (ConfigException e) {
             result = RegistrationResult.MALFORMED;
             reason = String.valueOf(e.getMessage());
         }
         metrics.registration(result);
-        complain(from, reason);
+        String refused = reason;
+        refusals.event(more ->
+                log.warn("a registration from {} is refused: {}{}", sender.address.getHostAddress(), refused, more));
         throw new MessageException(reason);
     }
 
@@ -180,16 +204,13 @@ final class Registrations implements AutoCloseable {
         }
     }
 
-    /** Anybody can make a log full. */
-    private void complain(InetAddress from, String reason) {
-        long now = System.nanoTime();
-        long last = complained.get();
-        if (now - last >= BETWEEN_COMPLAINTS.toNanos() && complained.compareAndSet(last, now)) {
-            log.warn("a registration from {} is refused: {}", from.getHostAddress(), reason);
-        }
-    }
+    private sealed interface Outcome {}
 
-    private synchronized Optional<Instance> register(Registration registration, long now) {
+    private record Admitted(Instance instance) implements Outcome {}
+
+    private record Full(RegistrationResult why, String words) implements Outcome {}
+
+    private synchronized Outcome register(Registration registration, Sender sender, long now) {
         Instance.Role role = switch (registration.kind()) {
             case PREFILL -> Instance.Role.PREFILL;
             case DECODE -> Instance.Role.DECODE;
@@ -201,10 +222,11 @@ final class Registrations implements AutoCloseable {
         if (entry != null && entry.instance.kvAddress().equals(kvAddress)) {
             known.put(key, entry.heardAt(now));
             metrics.registration(RegistrationResult.RENEWED);
-            return Optional.of(entry.instance);
+            return new Admitted(entry.instance);
         }
-        if (entry == null && known.size() >= config.maxInstances()) {
-            return Optional.empty();
+        Optional<Full> full = full(key, sender);
+        if (full.isPresent()) {
+            return full.get();
         }
         InstanceSet set = set(role);
         Optional<Instance> configured = entry != null
@@ -213,7 +235,7 @@ final class Registrations implements AutoCloseable {
                         .filter(each -> each.url().equals(fresh.url()))
                         .findFirst();
         Optional<Instance> before = entry != null ? Optional.of(entry.instance) : configured;
-        known.put(key, new Entry(fresh, configured, now));
+        known.put(key, new Entry(fresh, configured, sender, now));
         if (before.isPresent()) {
             // It has started anew, or its connector's address was not known: another one in any case.
             set.replace(before.get(), fresh);
@@ -223,11 +245,45 @@ final class Registrations implements AutoCloseable {
         }
         probe.watch(fresh);
         metrics.registration(RegistrationResult.JOINED);
-        log.info("{} has registered, its connector listens on {}", fresh, registration.control());
-        return Optional.of(fresh);
+        joins.event(more ->
+                log.info("{} has registered, its connector listens on {}{}", fresh, registration.control(), more));
+        return new Admitted(fresh);
+    }
+
+    /** Why no instance more is taken from there, other than in place of the one that has the key. */
+    private Optional<Full> full(Key key, Sender sender) {
+        int all = 0;
+        int ofConnection = 0;
+        int ofAddress = 0;
+        for (Map.Entry<Key, Entry> each : known.entrySet()) {
+            if (!each.getKey().equals(key)) {
+                all++;
+                ofConnection += each.getValue().sender == sender ? 1 : 0;
+                ofAddress += each.getValue().sender.address.equals(sender.address) ? 1 : 0;
+            }
+        }
+        int mostOfAddress = Math.max(MOST_OF_CONNECTION, config.maxInstances() / 4);
+        if (all >= config.maxInstances()) {
+            return Optional.of(new Full(
+                    RegistrationResult.FULL, config.maxInstances() + " instances have registered, the most allowed"));
+        }
+        if (ofConnection >= MOST_OF_CONNECTION) {
+            return Optional.of(new Full(
+                    RegistrationResult.SENDER_FULL,
+                    ofConnection + " instances have registered over this connection, the most allowed"));
+        }
+        if (ofAddress >= mostOfAddress) {
+            return Optional.of(new Full(
+                    RegistrationResult.SENDER_FULL,
+                    ofAddress + " instances have registered from this address, the most allowed"));
+        }
+        return Optional.empty();
     }
 
     private synchronized void sweep(long now) {
+        say(joins.due(), "have registered");
+        say(drops.due(), "have not said that they are there");
+        say(refusals.due(), "could not register");
         boolean stoodStill = now - swept > config.ttl().toNanos() / 2;
         swept = now;
         for (Iterator<Map.Entry<Key, Entry>> all = known.entrySet().iterator(); all.hasNext(); ) {
@@ -243,12 +299,19 @@ final class Registrations implements AutoCloseable {
         }
     }
 
+    private static void say(long more, String what) {
+        if (more > 0) {
+            log.info("{} instances more {}", more, what);
+        }
+    }
+
     private void drop(Entry entry) {
         metrics.registration(RegistrationResult.EXPIRED);
-        log.warn(
-                "{} has not said for {} s that it is there",
+        drops.event(more -> log.warn(
+                "{} has not said for {} s that it is there{}",
                 entry.instance,
-                config.ttl().toMillis() / 1e3);
+                config.ttl().toMillis() / 1e3,
+                more));
         InstanceSet set = set(entry.instance.role());
         probe.forget(entry.instance);
         entry.configured.ifPresentOrElse(

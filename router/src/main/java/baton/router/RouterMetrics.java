@@ -60,7 +60,9 @@ final class RouterMetrics implements AutoCloseable {
         /** An address is the router's own. */
         OWN_ADDRESS,
         /** As many as may have registered. */
-        FULL;
+        FULL,
+        /** As many as may have registered over one connection, or from one address. */
+        SENDER_FULL;
 
         final String label = name().toLowerCase(Locale.ROOT);
     }

@@ -1,6 +1,7 @@
 package baton.router;
 
 import baton.router.RouterMetrics.Outcome;
+import io.netty.handler.codec.DecoderException;
 import io.vertx.core.Future;
 import io.vertx.core.VerticleBase;
 import io.vertx.core.buffer.Buffer;
@@ -13,7 +14,9 @@ import io.vertx.core.http.HttpServerRequest;
 import io.vertx.core.http.PoolOptions;
 import io.vertx.core.net.SocketAddress;
 import java.time.Duration;
+import java.util.List;
 import java.util.Map;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.BiConsumer;
 import java.util.function.Consumer;
@@ -141,7 +144,18 @@ final class RouterVerticle extends VerticleBase {
         if (route == null && path.startsWith("/v1/models/")) {
             route = routes.get("/v1/models");
         }
-        if (route == null) {
+        List<String> encodings = request.headers().getAll(HttpHeaders.TRANSFER_ENCODING);
+        if (!encodings.isEmpty() && !String.join(",", encodings).strip().equalsIgnoreCase("chunked")) {
+            // Where such a body ends is not known: the connection is closed after the answer, and nothing more read
+            // from it.
+            Future<Void> _ = request.connection().shutdown(1, TimeUnit.SECONDS);
+            reject(
+                    request,
+                    ApiError.of(
+                            501,
+                            "NotImplementedError",
+                            "Transfer-Encoding is '" + String.join(", ", encodings) + "', must be chunked or absent"));
+        } else if (route == null) {
             reject(request, ApiError.of(404, "NotFoundError", "no such path: " + path));
         } else if (!route.method.equals(request.method())) {
             request.response().putHeader(HttpHeaders.ALLOW, route.method.name());
@@ -336,7 +350,11 @@ final class RouterVerticle extends VerticleBase {
             });
             request.exceptionHandler(gone -> {
                 vertx.cancelTimer(timer);
-                if (!over) {
+                if (gone instanceof NumberFormatException || gone instanceof DecoderException) {
+                    // The connection is closed after this.
+                    finish(ApiError.of(
+                            400, "BadRequestError", "the body's chunks are malformed: " + gone.getMessage()));
+                } else if (!over) {
                     over = true;
                     running.decrementAndGet();
                 }

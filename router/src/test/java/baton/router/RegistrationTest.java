@@ -550,6 +550,29 @@ class RegistrationTest {
     }
 
     @Test
+    void oneSenderDoesNotTakeAllPlaces() throws Exception {
+        Router router = router(LONG, 64);
+        String refused = "baton:router_registrations_total{result=\"sender_full\"}";
+        Peer greedy = new Peer(router, "x");
+        for (int i = 1; i <= Registrations.MOST_OF_CONNECTION; i++) {
+            greedy.say(registration("D", "127.0.0.1:" + i, "127.0.0.1:9"));
+        }
+        awaitMetric(router, JOINED, Registrations.MOST_OF_CONNECTION);
+        // One of them may have moved.
+        greedy.say(registration("D", "127.0.0.1:1", "127.0.0.1:10"));
+        awaitMetric(router, JOINED, Registrations.MOST_OF_CONNECTION + 1);
+        greedy.say(registration("D", "127.0.0.1:99", "127.0.0.1:9"));
+        awaitMetric(router, refused, 1);
+        // A quarter of all from one address, over any number of connections.
+        for (int i = 20; i < 40; i++) {
+            new Peer(router, "x" + i).say(registration("D", "127.0.0.1:" + i, "127.0.0.1:9"));
+        }
+        awaitMetric(router, refused, 1 + 20 - (16 - Registrations.MOST_OF_CONNECTION));
+        assertThat(fixture.metric(router, "baton:router_instances{role=\"decode\"}"))
+                .isEqualTo(16);
+    }
+
+    @Test
     void nonsenseDoesNoHarm() throws Exception {
         Router router = router();
         Random random = new Random(Long.getLong("tests.seed", 5));

@@ -885,6 +885,29 @@ class RouterTest {
     }
 
     @Test
+    void bodiesWhoseEndIsNotKnownAreRefusedAndTheConnectionCloses() throws Exception {
+        Router router = router();
+        String head = "POST " + COMPLETIONS
+                + " HTTP/1.1\r\nHost: router\r\nContent-Type: application/json\r\nTransfer-Encoding: ";
+        String next = "GET /health HTTP/1.1\r\nHost: router\r\n\r\n";
+        for (String broken : List.of("zz\r\n", "3\r\n{\"proOOPS\r\n", "9\r\n{\"prompt\"\r\n-1\r\n")) {
+            try (RawClient client = new RawClient(router.port())) {
+                String answer =
+                        client.send(head + "chunked\r\n\r\n" + broken + next).readUntil("nothing");
+                assertThat(answer).startsWith("HTTP/1.1 400 ").contains("chunks are malformed");
+                assertThat(answer.split("HTTP/1.1", -1)).hasSize(2);
+            }
+        }
+        try (RawClient client = new RawClient(router.port())) {
+            String answer = client.send(head + "gzip, chunked\r\n\r\n" + next).readUntil("nothing");
+            assertThat(answer).startsWith("HTTP/1.1 501 ").contains("must be chunked or absent");
+            assertThat(answer.split("HTTP/1.1", -1)).hasSize(2);
+        }
+        assertThat(running(router)).isEqualTo("0.0");
+        assertThat(post(router, COMPLETIONS, BODY).statusCode()).isEqualTo(200);
+    }
+
+    @Test
     void tooManyRequestsAreRefusedAtOnce() throws Exception {
         CompletableFuture<HttpServerResponse> open = new CompletableFuture<>();
         decode.behaviour = (request, response) -> open.complete(response);

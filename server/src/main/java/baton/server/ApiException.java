@@ -74,6 +74,10 @@ final class ApiException extends RuntimeException {
         return new ApiException(500, "InternalServerError", message);
     }
 
+    static ApiException notImplemented(String message) {
+        return new ApiException(501, "NotImplementedError", message);
+    }
+
     static ApiException unavailable(String message) {
         return new ApiException(503, "ServiceUnavailableError", message, Optional.empty(), OptionalInt.of(1));
     }

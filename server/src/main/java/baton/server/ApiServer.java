@@ -306,6 +306,7 @@ public final class ApiServer implements AutoCloseable {
         Exchange exchange = new Exchange(request, context, writer, config, warmsUp, logged);
         busy(request.connection(), exchange.response());
         try {
+            exchange.requireKnownEncoding();
             requestIdHeader(request).ifPresent(exchange::identify);
             route(exchange);
         } catch (Exception | LinkageError e) {

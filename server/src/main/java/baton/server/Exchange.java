@@ -1,13 +1,17 @@
 package baton.server;
 
+import io.netty.handler.codec.DecoderException;
 import io.vertx.core.Context;
+import io.vertx.core.Future;
 import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.HttpConnection;
 import io.vertx.core.http.HttpServerRequest;
 import io.vertx.core.http.HttpServerResponse;
 import io.vertx.core.http.impl.HttpServerConnection;
+import java.util.List;
 import java.util.Optional;
 import java.util.OptionalDouble;
+import java.util.concurrent.TimeUnit;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -57,7 +61,28 @@ final class Exchange {
         // Both sides report a broken connection; it is the close handler that acts.
         response.exceptionHandler(
                 failure -> LOG.debug("{}: connection failed: {}", request.path(), failure.toString()));
-        request.exceptionHandler(failure -> LOG.debug("{}: connection failed: {}", request.path(), failure.toString()));
+        request.exceptionHandler(failure -> {
+            LOG.debug("{}: connection failed: {}", request.path(), failure.toString());
+            // The connection is closed after this.
+            if (failure instanceof NumberFormatException || failure instanceof DecoderException) {
+                fail(ApiException.badRequest("the body's chunks are malformed: " + failure.getMessage()));
+            }
+        });
+    }
+
+    /**
+     * Where a body ends that is encoded in an unknown way is not known, so nothing more can be read from its connection.
+     *
+     * @throws ApiException if the body is encoded in another way than in chunks
+     */
+    void requireKnownEncoding() {
+        List<String> encodings = request.headers().getAll("Transfer-Encoding");
+        if (!encodings.isEmpty() && !String.join(",", encodings).strip().equalsIgnoreCase("chunked")) {
+            // Closes it after the answer, and reads nothing until then.
+            Future<Void> _ = request.connection().shutdown(1, TimeUnit.SECONDS);
+            throw ApiException.notImplemented("Transfer-Encoding is '" + Json.shortened(String.join(", ", encodings))
+                    + "', must be chunked or absent");
+        }
     }
 
     /** What the log calls the request, and what its client finds in {@code X-Request-Id}. */

@@ -13,6 +13,7 @@ import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.ValueSource;
 import tools.jackson.databind.JsonNode;
 
 class ErrorsTest {
@@ -165,6 +166,42 @@ class ErrorsTest {
                 RawClient client = impatient.raw()) {
             client.send("POST /v1/completions HTTP/1.1\r\nHost: test\r\nContent-Length: 50\r\n\r\n{\"pro");
             assertThat(client.head()).startsWith("HTTP/1.1 408 ");
+        }
+    }
+
+    @ParameterizedTest
+    @ValueSource(
+            strings = {
+                "zz\r\n{\"prompt\":",
+                "-5\r\n",
+                "\r\n\r\n",
+                "5;x\r\n{\"proOOPS\r\n",
+                "fffffffffffffffff\r\n",
+            })
+    void chunksThatAreNoneAreRefusedAndTheConnectionCloses(String body) throws Exception {
+        for (String sent : List.of("", "9\r\n{\"prompt\"\r\n")) {
+            try (RawClient client = fixture.raw()) {
+                client.send("POST /v1/completions HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n" + sent
+                        + body);
+                String head = client.head();
+                assertThat(head).startsWith("HTTP/1.1 400 ");
+                client.skip(Integer.parseInt(head.replaceAll("(?is).*content-length: (\\d+).*", "$1")));
+                assertThat(client.closed()).isTrue();
+            }
+        }
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"gzip", "gzip, chunked", "chunked\r\nTransfer-Encoding: gzip", "xchunked"})
+    void anUnknownTransferEncodingIsRefusedAndTheConnectionCloses(String encoding) throws Exception {
+        try (RawClient client = fixture.raw()) {
+            client.send("POST /v1/completions HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: " + encoding
+                    + "\r\n\r\nGET /health HTTP/1.1\r\nHost: test\r\n\r\n");
+            String head = client.head();
+            assertThat(head).startsWith("HTTP/1.1 501 ");
+            client.skip(Integer.parseInt(head.replaceAll("(?is).*content-length: (\\d+).*", "$1")));
+            // What may be the body is not taken for a request.
+            assertThat(client.closed()).isTrue();
         }
     }
 

@@ -1,5 +1,7 @@
 package baton.messages.zeromq;
 
+import baton.kv.Bursts;
+import baton.kv.Ticker;
 import baton.messages.MessageException;
 import baton.messages.SideChannel;
 import java.io.BufferedOutputStream;
@@ -25,12 +27,15 @@ final class Router implements SideChannel.Listener {
     private static final Logger log = LoggerFactory.getLogger(Router.class);
     private static final Duration SWEEP = Duration.ofMillis(200);
     private static final Duration JOIN = Duration.ofSeconds(2);
+    private static final Duration BETWEEN_LINES = Duration.ofSeconds(10);
     private static final int BACKLOG = 128;
 
     private final ZeroMqSideChannel.Limits limits;
     private final ServerSocket socket;
     private final boolean handlersKeepTime;
     private final Function<Caller, Guest> reception;
+    private final Bursts busy = new Bursts(1, BETWEEN_LINES, Ticker.system());
+    private final Bursts unanswered = new Bursts(1, BETWEEN_LINES, Ticker.system());
     private final Set<Caller> callers = ConcurrentHashMap.newKeySet();
     private final Thread thread = Thread.ofVirtual().name("side-channel").unstarted(this::accept);
 
@@ -129,10 +134,11 @@ final class Router implements SideChannel.Listener {
             if (callers.size() - count(State.GREETING) >= limits.connections()) {
                 Optional<Caller> idle = longest(State.IDLE);
                 if (idle.isEmpty()) {
-                    log.warn(
-                            "side channel on port {} refuses a connection: all {} are busy",
+                    busy.event(more -> log.warn(
+                            "side channel on port {} refuses a connection: all {} are busy{}",
                             port(),
-                            limits.connections());
+                            limits.connections(),
+                            more));
                     throw new IOException("all connections are busy");
                 }
                 drop(idle.get());
@@ -259,7 +265,8 @@ final class Router implements SideChannel.Listener {
             } catch (IOException e) {
                 log.debug("side channel on port {}: {} ended: {}", port(), peer, e.getMessage());
             } catch (RuntimeException e) {
-                log.warn("side channel on port {}: a question of {} could not be answered", port(), peer, e);
+                unanswered.event(more -> log.warn(
+                        "side channel on port {}: a question of {} could not be answered{}", port(), peer, more, e));
             } finally {
                 callers.remove(this);
             }

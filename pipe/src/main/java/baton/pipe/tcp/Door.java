@@ -1,5 +1,7 @@
 package baton.pipe.tcp;
 
+import baton.kv.Bursts;
+import baton.kv.Ticker;
 import baton.messages.PeerAccess;
 import baton.pipe.PipeException;
 import baton.pipe.Wire;
@@ -35,6 +37,7 @@ final class Door implements AutoCloseable {
 
     private static final Logger LOG = LoggerFactory.getLogger(Door.class);
     private static final Duration GREETING = Duration.ofSeconds(5);
+    private static final Duration BETWEEN_LINES = Duration.ofSeconds(10);
     private static final long PAUSE = Duration.ofMillis(50).toNanos();
 
     private final ServerSocketChannel server;
@@ -46,6 +49,7 @@ final class Door implements AutoCloseable {
     private final CompletableFuture<TcpWire> came = new CompletableFuture<>();
     private final Deque<SocketChannel> greeting = new ArrayDeque<>();
     private final AtomicBoolean taken = new AtomicBoolean();
+    private final Bursts sentAway = new Bursts(1, BETWEEN_LINES, Ticker.system());
 
     /**
      * @param token what opens it; that of its id if there is none
@@ -143,7 +147,8 @@ final class Door implements AutoCloseable {
             }
             letIn = claim(wire, deadline);
         } catch (IOException e) {
-            LOG.info("waiting for {}: sent {} away: {}", awaited, stranger, e.getMessage());
+            sentAway.event(
+                    more -> LOG.info("waiting for {}: sent {} away: {}{}", awaited, stranger, e.getMessage(), more));
         } finally {
             synchronized (greeting) {
                 greeting.remove(stranger);
@@ -207,6 +212,10 @@ final class Door implements AutoCloseable {
         synchronized (greeting) {
             greeting.forEach(TcpTransport::quietly);
             greeting.clear();
+        }
+        long more = sentAway.rest();
+        if (more > 0) {
+            LOG.info("waiting for {}: sent {} more away", awaited, more);
         }
     }
 }
