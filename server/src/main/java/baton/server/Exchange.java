@@ -203,7 +203,7 @@ final class Exchange {
         if (!clientLeft && !response.ended()) {
             clientLeft = true;
             whenClientLeaves.ifPresent(Runnable::run);
-            log(CLIENT_LEFT, id, Optional.empty(), OptionalDouble.empty(), "client left", Optional.empty());
+            log(CLIENT_LEFT, id, Optional.empty(), OptionalDouble.empty(), "client_left", Optional.empty());
         }
     }
 }

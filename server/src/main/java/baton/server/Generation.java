@@ -283,7 +283,7 @@ final class Generation {
                     pendingBytes,
                     maxPendingBytes);
             engineIds.forEach(engine::abort);
-            end("client too slow", 200, Optional.empty());
+            end("client_too_slow", 200, Optional.empty());
             exchange.reset();
         }
     }
@@ -291,7 +291,7 @@ final class Generation {
     private void clientLeft() {
         if (!ended) {
             engineIds.forEach(engine::abort);
-            end("client left", Exchange.CLIENT_LEFT, Optional.empty());
+            end("client_left", Exchange.CLIENT_LEFT, Optional.empty());
         }
     }
 

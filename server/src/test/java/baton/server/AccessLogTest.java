@@ -66,7 +66,7 @@ class AccessLogTest {
         }
         assertThat(line())
                 .contains(" 499 cmpl-r prompt=2 cached=0 transferred=0 output=1 ttft=")
-                .endsWith("finish=client left");
+                .endsWith("finish=client_left");
         try (RawClient client = fixture.raw()) {
             client.send("POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 9\r\n\r\n{");
             // The server has seen the request once it has answered one that came after it.
@@ -74,7 +74,7 @@ class AccessLogTest {
             assertThat(line()).contains("/v1/models");
             client.leave();
         }
-        assertThat(line()).contains(" 499 - total=").endsWith("finish=client left");
+        assertThat(line()).contains(" 499 - total=").endsWith("finish=client_left");
     }
 
     @Test

@@ -266,6 +266,11 @@ public final class FakeEngine implements AutoCloseable {
         return report;
     }
 
+    /** Whether the connector wants steps although nothing is to be computed. */
+    public boolean hasPendingWork() {
+        return scheduler.hasPendingWork();
+    }
+
     /** Runs one step without a forward pass. */
     public WorkerReport idleStep() {
         Set<String> ended = takeFinished();

@@ -11,6 +11,7 @@ import baton.kv.connector.KvRequest;
 import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
+import baton.kv.connector.WorkerReport;
 import baton.messages.p2p.P2pRequestId;
 import baton.messages.p2p.PeerAddress;
 import java.nio.ByteBuffer;
@@ -45,6 +46,9 @@ final class P2pNcclScheduler implements SchedulerConnector {
     private final List<String> dropped = new ArrayList<>();
     private final List<String> unwanted = new ArrayList<>();
     private Optional<PeerAddress> self = Optional.empty();
+    /** They load or send, and report when they have. */
+    private boolean workersBusy;
+
     private int badIds;
     private int refusedPeers;
 
@@ -178,7 +182,12 @@ final class P2pNcclScheduler implements SchedulerConnector {
 
     @Override
     public boolean hasPendingWork() {
-        return !dropped.isEmpty() || !unwanted.isEmpty() || !loads.isEmpty();
+        return !dropped.isEmpty() || !unwanted.isEmpty() || !loads.isEmpty() || workersBusy;
+    }
+
+    @Override
+    public void onStepDone(WorkerReport report) {
+        workersBusy = report.busy();
     }
 
     @Override

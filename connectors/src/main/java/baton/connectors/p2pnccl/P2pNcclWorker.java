@@ -209,7 +209,8 @@ final class P2pNcclWorker implements WorkerConnector {
 
     @Override
     public WorkerReport report(Set<String> finished) {
-        boolean busy = !loading.isEmpty();
+        // Before the counters are read: what is sent after that is in the next report.
+        boolean busy = !loading.isEmpty() || endpoint.isSending();
         Set<String> received = new HashSet<>();
         Set<Integer> invalid = new HashSet<>();
         List<Measurement> taken = new ArrayList<>(measurements);

@@ -157,6 +157,32 @@ class P2pNcclConnectorTest {
         }
     }
 
+    /** Steps go on until all is counted, though no request is left. */
+    @ParameterizedTest
+    @ValueSource(strings = {"PUT_ASYNC", "GET"})
+    void whatIsSentAfterAStepIsCounted(String sendType) throws Exception {
+        Side prefill = new Side(1, 4, config(KvRole.PRODUCER).extra("send_type", sendType));
+        Side decode = new Side(1, 4, config(KvRole.CONSUMER).extra("send_type", sendType));
+        String id = shared(prefill, decode);
+        WorkerReport report = prefill.engine.prefill(request(id, 7, 14));
+        double sent = count(report, "baton:p2p_sent_tensors");
+        Running here = decode.engine.admit(request(id, 7, 14), 0);
+        assertThat(invalidAfterLoad(decode, here)).isZero();
+        long deadline = System.nanoTime() + SOON.toNanos();
+        while (prefill.engine.hasPendingWork()) {
+            assertThat(System.nanoTime()).isLessThan(deadline);
+            sent += count(prefill.engine.idleStep(), "baton:p2p_sent_tensors");
+        }
+        assertThat(sent).isEqualTo(MODEL.layers());
+    }
+
+    private static double count(WorkerReport report, String name) {
+        return report.measurements().stream()
+                .filter(each -> each.name().equals(name))
+                .mapToDouble(Measurement::value)
+                .sum();
+    }
+
     @Test
     void whatTheDecodeInstanceHasIsNotWrittenAgain() throws Exception {
         Side prefill = new Side(KvRole.PRODUCER);

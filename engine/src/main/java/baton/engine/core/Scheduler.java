@@ -700,7 +700,9 @@ final class Scheduler {
             }
             cut.add(request);
             counters.loadFailures++;
-            counters.recomputedTokens += request.computedTokens - first * blockSize;
+            if (loadFailurePolicy == LoadFailurePolicy.RECOMPUTE) {
+                counters.recomputedTokens += request.computedTokens - first * blockSize;
+            }
             request.publishedBlocks = Math.min(request.publishedBlocks, first);
             request.computedTokens = first * blockSize;
             request.connectorDone = true;

@@ -189,6 +189,9 @@ class ConnectorLifecycleTest {
             assertThat(result.reason).contains(FinishReason.ERROR);
             assertThat(result.error.orElseThrow()).contains("kv_load_failure_policy=fail");
             assertThat(result.tokens).isEmpty();
+            assertThat(harness.measured)
+                    .containsEntry("baton:kv_load_failed_requests", 1.0)
+                    .doesNotContainKey("baton:kv_recomputed_tokens");
         }
     }
 

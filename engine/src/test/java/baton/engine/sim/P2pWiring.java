@@ -195,6 +195,11 @@ final class P2pWiring implements Place.Wiring {
         }
 
         @Override
+        public boolean isSending() {
+            return !queue.isEmpty();
+        }
+
+        @Override
         public long heldBytes() {
             return here.values().stream()
                     .mapToLong(tensor -> tensor.data.length)

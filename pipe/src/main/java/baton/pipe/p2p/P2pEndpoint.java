@@ -128,6 +128,11 @@ public final class P2pEndpoint implements TensorExchange {
     }
 
     @Override
+    public boolean isSending() {
+        return toSend.used() > 0;
+    }
+
+    @Override
     public long heldBytes() {
         return bufferUsed() + poolUsed();
     }

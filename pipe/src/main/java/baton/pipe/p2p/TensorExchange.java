@@ -38,6 +38,9 @@ public interface TensorExchange extends AutoCloseable {
      */
     void forget(String group);
 
+    /** Whether a tensor is queued, kept for a peer or being sent. Once there is none, all that were sent are counted. */
+    boolean isSending();
+
     /** Drops a group's tensors that are to be sent. */
     void dropUnsent(String group);
 
