@@ -518,7 +518,11 @@ final class Exchange {
 
         @Override
         public void onChunk(Buffer chunk) {
-            write(framer == null ? chunk : framer.accept(chunk));
+            if (framer == null) {
+                write(chunk);
+            } else {
+                writeEvents(framer.accept(chunk));
+            }
         }
 
         @Override
@@ -555,6 +559,17 @@ final class Exchange {
                 client.end(
                         ApiError.upstream(failure.status(), failure.describe()).toEvent());
             }
+        }
+
+        /** Each by itself, so that a client that keeps up can tell them apart; what it has not taken yet goes together. */
+        private void writeEvents(List<Buffer> events) {
+            int next = 0;
+            while (next < events.size() && !client.writeQueueFull()) {
+                write(events.get(next++));
+            }
+            Buffer rest = Buffer.buffer();
+            events.subList(next, events.size()).forEach(rest::appendBuffer);
+            write(rest);
         }
 
         private void write(Buffer chunk) {

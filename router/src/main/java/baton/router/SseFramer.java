@@ -1,6 +1,8 @@
 package baton.router;
 
 import io.vertx.core.buffer.Buffer;
+import java.util.ArrayList;
+import java.util.List;
 
 /**
  * Lets server-sent events through whole. What an instance sent of an event when it died is of no use to a client, and an error
@@ -13,21 +15,26 @@ final class SseFramer {
     private Buffer held = Buffer.buffer();
     private boolean insideEvent;
 
-    /** What can go to the client now; may be empty. */
-    Buffer accept(Buffer chunk) {
+    /** What can go to the client now, event by event; may be empty. */
+    List<Buffer> accept(Buffer chunk) {
         Buffer all =
                 held.length() == 0 ? chunk : Buffer.buffer().appendBuffer(held).appendBuffer(chunk);
-        int whole = endOfLastEvent(all);
-        if (whole == 0 && all.length() > MAX_HELD) {
+        List<Buffer> events = new ArrayList<>();
+        int start = 0;
+        for (int i = held.length(); i < all.length(); i++) {
+            if (endsEvent(all, i)) {
+                events.add(all.slice(start, i + 1));
+                start = i + 1;
+                insideEvent = false;
+            }
+        }
+        held = start == all.length() ? Buffer.buffer() : all.slice(start, all.length());
+        if (held.length() > MAX_HELD) {
+            events.add(held);
             insideEvent = true;
             held = Buffer.buffer();
-            return all;
         }
-        if (whole > 0) {
-            insideEvent = false;
-        }
-        held = whole == all.length() ? Buffer.buffer() : all.slice(whole, all.length());
-        return whole == all.length() ? all : all.slice(0, whole);
+        return events;
     }
 
     /** What is held when the stream ends as it should. */
@@ -40,16 +47,12 @@ final class SseFramer {
         return insideEvent;
     }
 
-    /** The length up to and with the last blank line; lines end in LF or CR LF. */
-    private static int endOfLastEvent(Buffer text) {
-        for (int i = text.length() - 1; i > 0; i--) {
-            if (text.getByte(i) == '\n') {
-                byte before = text.getByte(i - 1);
-                if (before == '\n' || (before == '\r' && i > 1 && text.getByte(i - 2) == '\n')) {
-                    return i + 1;
-                }
-            }
+    /** Whether a blank line ends at {@code at}; lines end in LF or CR LF. */
+    private static boolean endsEvent(Buffer text, int at) {
+        if (at < 1 || text.getByte(at) != '\n') {
+            return false;
         }
-        return 0;
+        byte before = text.getByte(at - 1);
+        return before == '\n' || (before == '\r' && at > 1 && text.getByte(at - 2) == '\n');
     }
 }

@@ -375,6 +375,18 @@ class RouterTest {
         }
     }
 
+    /** One chunk of the instance's becomes one for each event. */
+    @Test
+    void eventsThatComeTogetherReachTheClientOneByOne() throws Exception {
+        decode.behaviour = (request, response) ->
+                FakeInstance.events(response, "data: 1\n\ndata: 2\n\ndata: 3").end("\n\ndata: [DONE]\n\n");
+        try (RawClient client = new RawClient(router().port())) {
+            String answer = client.post(COMPLETIONS, BODY).readUntil("0\r\n\r\n");
+            assertThat(answer.replace("\r\n", "|"))
+                    .endsWith("||9|data: 1\n\n|9|data: 2\n\n|9|data: 3\n\n|e|data: [DONE]\n\n|0||");
+        }
+    }
+
     @Test
     void fiveHundredStreamsAtOnceAllComplete() throws Exception {
         int streams = 500;
