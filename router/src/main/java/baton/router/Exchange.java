@@ -393,6 +393,7 @@ final class Exchange {
             decodeLeg.abort();
         }
         services.running().decrementAndGet();
+        services.bodies().giveBack(body.length());
         services.metrics().ended(outcome);
         long nanos = System.nanoTime() - started;
         services.metrics().request.record(nanos, TimeUnit.NANOSECONDS);

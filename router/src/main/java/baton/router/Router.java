@@ -104,6 +104,7 @@ public final class Router implements AutoCloseable {
         InstanceSet decodes = new InstanceSet(
                 Instance.Role.DECODE, config.decode(), config.limits().maxPerInstance());
         AtomicInteger running = new AtomicInteger();
+        BodyMemory bodies = new BodyMemory(config.limits());
         RouterMetrics metrics = new RouterMetrics(prefills, decodes, running);
         HandoffFlow flow = HandoffFlow.named(config.flow());
         HealthProbe probe = new HealthProbe(vertx, config, flow, metrics);
@@ -114,7 +115,7 @@ public final class Router implements AutoCloseable {
                     vertx.deployVerticle(
                             () -> {
                                 RouterVerticle verticle = new RouterVerticle(
-                                        config, flow, prefills, decodes, probe, metrics, running, true);
+                                        config, flow, prefills, decodes, probe, metrics, running, bodies, true);
                                 verticles.add(verticle);
                                 return verticle;
                             },

@@ -45,6 +45,7 @@ final class RouterVerticle extends VerticleBase {
     private final HealthProbe probe;
     private final RouterMetrics metrics;
     private final AtomicInteger running;
+    private final BodyMemory bodies;
     private final boolean logged;
 
     private final Map<String, Route> routes = Map.ofEntries(
@@ -73,6 +74,7 @@ final class RouterVerticle extends VerticleBase {
             HealthProbe probe,
             RouterMetrics metrics,
             AtomicInteger running,
+            BodyMemory bodies,
             boolean logged) {
         this.config = config;
         this.flow = flow;
@@ -81,6 +83,7 @@ final class RouterVerticle extends VerticleBase {
         this.probe = probe;
         this.metrics = metrics;
         this.running = running;
+        this.bodies = bodies;
         this.logged = logged;
     }
 
@@ -108,6 +111,7 @@ final class RouterVerticle extends VerticleBase {
                 probe,
                 metrics,
                 running,
+                bodies,
                 logged);
         // All verticles share one port, also when it is a free one.
         SocketAddress address = config.port() == 0
@@ -313,7 +317,7 @@ final class RouterVerticle extends VerticleBase {
         private final HttpServerRequest request;
         private final Consumer<Buffer> handler;
         private final int max;
-        private final Buffer body;
+        private Buffer body;
         private boolean over;
 
         BodyReader(Services services, HttpServerRequest request, Consumer<Buffer> handler, int max) {
@@ -337,8 +341,14 @@ final class RouterVerticle extends VerticleBase {
                 if (!over && body.length() + chunk.length() > max) {
                     vertx.cancelTimer(timer);
                     finish(tooLarge(max));
-                } else if (!over) {
+                } else if (!over && bodies.take(chunk.length())) {
                     body.appendBuffer(chunk);
+                } else if (!over) {
+                    vertx.cancelTimer(timer);
+                    request.response().putHeader("Retry-After", "1");
+                    finish(ApiError.upstream(
+                            503,
+                            "overloaded: requests with " + bodies.limit() + " bytes are in flight, the most allowed"));
                 }
             });
             request.endHandler(complete -> {
@@ -355,18 +365,23 @@ final class RouterVerticle extends VerticleBase {
                     finish(ApiError.of(
                             400, "BadRequestError", "the body's chunks are malformed: " + gone.getMessage()));
                 } else if (!over) {
-                    over = true;
-                    running.decrementAndGet();
+                    drop();
                 }
             });
         }
 
         private void finish(ApiError error) {
             if (!over) {
-                over = true;
-                running.decrementAndGet();
+                drop();
                 reject(request, error);
             }
+        }
+
+        private void drop() {
+            over = true;
+            running.decrementAndGet();
+            bodies.giveBack(body.length());
+            body = Buffer.buffer();
         }
     }
 }

@@ -9,6 +9,7 @@ import java.util.concurrent.atomic.AtomicInteger;
  *
  * @param client this event loop's own, so that a leg never leaves its thread
  * @param running requests in flight in the whole router
+ * @param bodies those of the whole router; a request gives back what its body took when it ends
  * @param logged whether each request has a line in the log
  */
 record Services(
@@ -21,4 +22,5 @@ record Services(
         HealthProbe probe,
         RouterMetrics metrics,
         AtomicInteger running,
+        BodyMemory bodies,
         boolean logged) {}

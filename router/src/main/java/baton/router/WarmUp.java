@@ -82,6 +82,7 @@ final class WarmUp {
         InstanceSet prefills = set(Instance.Role.PREFILL, address);
         InstanceSet decodes = set(Instance.Role.DECODE, address);
         AtomicInteger running = new AtomicInteger();
+        BodyMemory bodies = new BodyMemory(config.limits());
         try (RouterMetrics metrics = new RouterMetrics(prefills, decodes, running)) {
             HealthProbe probe = new HealthProbe(vertx, config, flow, metrics);
             List<RouterVerticle> verticles = new CopyOnWriteArrayList<>();
@@ -89,7 +90,7 @@ final class WarmUp {
                     vertx.deployVerticle(
                             () -> {
                                 RouterVerticle verticle = new RouterVerticle(
-                                        config, flow, prefills, decodes, probe, metrics, running, false);
+                                        config, flow, prefills, decodes, probe, metrics, running, bodies, false);
                                 verticles.add(verticle);
                                 return verticle;
                             },

@@ -920,6 +920,36 @@ class RouterTest {
     }
 
     @Test
+    void bodiesTogetherTakeNoMoreThanTheyMay() throws Exception {
+        Router router = router();
+        String head = "POST " + COMPLETIONS
+                + " HTTP/1.1\r\nHost: router\r\nContent-Type: application/json\r\nContent-Length: "
+                + LIMITS.maxBodyBytes() + "\r\n\r\n";
+        String part = head + "x".repeat(LIMITS.maxBodyBytes() - 1);
+        List<RawClient> clients = new ArrayList<>();
+        try {
+            for (int i = 0; i < BodyMemory.BODIES; i++) {
+                clients.add(new RawClient(router.port()).send(part));
+            }
+            // One of them, or this one: what came last finds no room.
+            HttpResponse<String> refused = post(router, COMPLETIONS, BODY + " ".repeat(100));
+            long deadline = System.nanoTime() + SOON.toNanos();
+            while (refused.statusCode() != 503 && System.nanoTime() < deadline) {
+                refused = post(router, COMPLETIONS, BODY + " ".repeat(100));
+            }
+            assertThat(refused.statusCode()).isEqualTo(503);
+            assertThat(refused.headers().firstValue("Retry-After")).contains("1");
+            assertThat(error(refused).path("message").asString()).startsWith("overloaded: requests with ");
+        } finally {
+            for (RawClient client : clients) {
+                client.close();
+            }
+        }
+        Await.until("all is given back", SOON, () -> running(router).equals("0.0"));
+        assertThat(post(router, COMPLETIONS, BODY).statusCode()).isEqualTo(200);
+    }
+
+    @Test
     void tooManyRequestsAreRefusedAtOnce() throws Exception {
         CompletableFuture<HttpServerResponse> open = new CompletableFuture<>();
         decode.behaviour = (request, response) -> open.complete(response);
