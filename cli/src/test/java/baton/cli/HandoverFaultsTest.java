@@ -42,9 +42,9 @@ import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * Prefill and decode in processes of their own, requests under way, and things going wrong at random moments: every answer is the
- * right one, none comes late, only the legs that a fault hits may fail, and no block is lost. {@code -Dtests.faults=N} is for N
- * faults, {@code -Dtests.seed=N} for others.
+ * Two prefill instances and a decode instance in processes of their own, requests under way, and things going wrong at random moments:
+ * every answer is the right one, none comes late, only the legs that a fault hits may fail, and no block is lost. {@code -Dtests.faults=N} is
+ * for N faults, {@code -Dtests.seed=N} for others, {@code -Dtests.transfer_agent=nixl} for NIXL's own library.
  */
 class HandoverFaultsTest {
     private static final int FAULTS = Integer.getInteger("tests.faults", Fault.values().length);
@@ -62,14 +62,16 @@ class HandoverFaultsTest {
 
     private static final List<Asked> PROMPTS = new ArrayList<>();
 
-    @SuppressWarnings("NullAway.Init")
-    private static Instance prefill;
+    private static final String AGENT = System.getProperty("tests.transfer_agent", "auto");
+
+    private static final List<Prefill> PREFILLS = new ArrayList<>();
 
     @SuppressWarnings("NullAway.Init")
     private static Instance decode;
 
-    private static int prefillPort;
     private static final AtomicInteger NUMBERS = new AtomicInteger();
+
+    private record Prefill(String name, int port, Instance instance) {}
 
     private record Asked(int[] prompt, int[] answer) {}
 
@@ -88,8 +90,10 @@ class HandoverFaultsTest {
     @BeforeAll
     static void start() throws Exception {
         Instance alone = INSTANCES.serve("alone", "--dtype", "float32", "--no-enable-prefix-caching");
-        prefillPort = freePort();
-        prefill = serve("prefill", "kv_producer", prefillPort);
+        for (String name : List.of("prefill-0", "prefill-1")) {
+            int port = freePort();
+            PREFILLS.add(new Prefill(name, port, serve(name, "kv_producer", port)));
+        }
         decode = serve("decode", "kv_consumer", freePort());
         int[] lengths = {1, 16, 17, 100, 160, 250, 251, 400, 511, 700, 900, 1009};
         for (int i = 0; i < lengths.length; i++) {
@@ -120,6 +124,8 @@ class HandoverFaultsTest {
                 name,
                 TRANSFER + "kv_load_failure_policy",
                 "recompute",
+                EXTRA + "transfer_agent",
+                AGENT,
                 EXTRA + "side_channel_host",
                 "127.0.0.1",
                 EXTRA + "side_channel_port",
@@ -170,6 +176,9 @@ class HandoverFaultsTest {
         private final Fault fault;
         private final Random random;
         private final Tally tally;
+        /** That the fault hits, if it hits one. */
+        private final Prefill hit;
+
         private final Queue<CompletableFuture<?>> prefilling = new ConcurrentLinkedQueue<>();
         private final Queue<CompletableFuture<?>> decoding = new ConcurrentLinkedQueue<>();
         private final Queue<ObjectNode> references = new ConcurrentLinkedQueue<>();
@@ -179,6 +188,7 @@ class HandoverFaultsTest {
             this.fault = fault;
             this.random = random;
             this.tally = tally;
+            this.hit = PREFILLS.get(random.nextInt(PREFILLS.size()));
         }
 
         void run() throws Exception {
@@ -189,7 +199,7 @@ class HandoverFaultsTest {
                     Random own = new Random(random.nextLong());
                     asking.add(clients.submit(() -> {
                         for (int turn = 0; turn < 2; turn++) {
-                            handOver(PROMPTS.get(own.nextInt(PROMPTS.size())), own.nextBoolean());
+                            handOver(PROMPTS.get(own.nextInt(PROMPTS.size())), anyPrefill(own), own.nextBoolean());
                         }
                         return null;
                     }));
@@ -197,9 +207,9 @@ class HandoverFaultsTest {
                 Await.until(LATEST, () -> "nobody has asked anything", () -> begun.get() > 0);
                 pause(300);
                 switch (fault) {
-                    case PREFILL_DIES -> prefill.kill();
+                    case PREFILL_DIES -> hit.instance.kill();
                     case DECODE_DIES -> decode.kill();
-                    case PREFILL_IS_STOPPED_FOR_A_WHILE -> stopForAWhile(prefill);
+                    case PREFILL_IS_STOPPED_FOR_A_WHILE -> stopForAWhile(hit.instance);
                     case DECODE_IS_STOPPED_FOR_A_WHILE -> stopForAWhile(decode);
                     case CLIENTS_LEAVE_PREFILL -> prefilling.forEach(each -> each.cancel(true));
                     case CLIENTS_LEAVE_DECODE -> {
@@ -211,32 +221,40 @@ class HandoverFaultsTest {
                         decoding.forEach(each -> each.cancel(true));
                     }
                     case BAD_REFERENCES -> badReferences();
-                    case GARBAGE_TO_PREFILL -> garbage(prefill, open);
+                    case GARBAGE_TO_PREFILL -> garbage(hit.instance, open);
                     case GARBAGE_TO_DECODE -> garbage(decode, open);
                 }
                 for (Future<?> each : asking) {
                     each.get(2 * LATEST.toSeconds(), TimeUnit.SECONDS);
                 }
             }
-            for (Instance instance : List.of(prefill, decode)) {
+            List<Instance> instances = Stream.concat(PREFILLS.stream().map(Prefill::instance), Stream.of(decode))
+                    .toList();
+            for (Instance instance : instances) {
                 if (instance.isAlive()) {
                     instance.awaitRest();
                 }
             }
-            for (Instance instance : List.of(prefill, decode)) {
+            for (Instance instance : instances) {
                 if (!instance.isAlive()) {
                     instance.restart();
                 }
             }
-            double before = decode.prompts().transferred();
-            Await.until(LATEST, () -> "nothing is handed over after " + fault, () -> {
-                handOver(PROMPTS.get(5), random.nextBoolean());
-                return decode.prompts().transferred() > before;
-            });
-            // Whoever sent garbage and is silent since may stay as long as it likes.
+            for (Prefill prefill : PREFILLS) {
+                double before = decode.prompts().transferred();
+                Await.until(LATEST, () -> "nothing of " + prefill.name + " is handed over after " + fault, () -> {
+                    handOver(PROMPTS.get(5), prefill, random.nextBoolean());
+                    return decode.prompts().transferred() > before;
+                });
+            }
+            // A connection that sent garbage and is silent since may stay open.
             for (SocketChannel each : open) {
                 each.close();
             }
+        }
+
+        private static Prefill anyPrefill(Random random) {
+            return PREFILLS.get(random.nextInt(PREFILLS.size()));
         }
 
         private void pause(int mostMillis) {
@@ -244,7 +262,7 @@ class HandoverFaultsTest {
         }
 
         /** Both legs, as a router sends them. */
-        private void handOver(Asked asked, boolean atOnce) throws Exception {
+        private void handOver(Asked asked, Prefill prefill, boolean atOnce) throws Exception {
             ObjectNode first = Instances.greedy(asked.prompt, 1);
             first.putObject("kv_transfer_params").put("do_remote_decode", true);
             ObjectNode second = Instances.greedy(asked.prompt, MAX_TOKENS);
@@ -253,14 +271,16 @@ class HandoverFaultsTest {
             if (atOnce) {
                 second.putObject("kv_transfer_params")
                         .put("do_remote_prefill", true)
-                        .put("remote_engine_id", "prefill")
+                        .put("remote_engine_id", prefill.name)
                         .put("remote_host", "127.0.0.1")
-                        .put("remote_port", prefillPort);
+                        .put("remote_port", prefill.port);
                 waiting = Optional.of(begin(decode, decoding, second, id));
             }
             begun.incrementAndGet();
-            Optional<Reply> prefilled =
-                    reply(begin(prefill, prefilling, first, id), Fault.PREFILL_DIES, Fault.CLIENTS_LEAVE_PREFILL);
+            Optional<Reply> prefilled = reply(
+                    begin(prefill.instance, prefilling, first, id),
+                    fault == Fault.PREFILL_DIES && prefill.equals(hit),
+                    Fault.CLIENTS_LEAVE_PREFILL);
             if (prefilled.isPresent()) {
                 assertThat(prefilled.get().tokenIds()).containsExactly(asked.answer[0]);
                 ObjectNode params = (ObjectNode) prefilled.get().json().path("kv_transfer_params");
@@ -269,7 +289,8 @@ class HandoverFaultsTest {
             }
             CompletableFuture<HttpResponse<String>> decoded =
                     waiting.isPresent() ? waiting.get() : begin(decode, decoding, second, id);
-            reply(decoded, Fault.DECODE_DIES, Fault.CLIENTS_LEAVE_DECODE).ifPresent(reply -> answered(asked, reply));
+            reply(decoded, fault == Fault.DECODE_DIES, Fault.CLIENTS_LEAVE_DECODE)
+                    .ifPresent(reply -> answered(asked, reply));
         }
 
         private void answered(Asked asked, Reply reply) {
@@ -289,10 +310,10 @@ class HandoverFaultsTest {
         /**
          * The reply, if the fault did not keep it from coming.
          *
-         * @param dies the fault that ends the instance
+         * @param dies whether the fault ends the instance
          * @param leaves the fault that ends the request
          */
-        private Optional<Reply> reply(CompletableFuture<HttpResponse<String>> sent, Fault dies, Fault leaves)
+        private Optional<Reply> reply(CompletableFuture<HttpResponse<String>> sent, boolean dies, Fault leaves)
                 throws Exception {
             try {
                 Reply reply = Reply.of(sent.get(LATEST.toSeconds(), TimeUnit.SECONDS));
@@ -302,7 +323,7 @@ class HandoverFaultsTest {
                 // Which of the two a cancelled request ends in depends on the moment.
                 boolean left = e instanceof CancellationException || e.getCause() instanceof CancellationException;
                 boolean ended = e.getCause() instanceof IOException;
-                if (!(fault == leaves && left) && !(fault == dies && ended)) {
+                if (!(fault == leaves && left) && !(dies && ended)) {
                     throw e;
                 }
                 (left ? tally.left : tally.ended).incrementAndGet();

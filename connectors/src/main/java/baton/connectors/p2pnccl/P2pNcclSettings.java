@@ -50,17 +50,7 @@ record P2pNcclSettings(
     private static final String LOAD = "load_timeout";
     private static final String TTL = "tensor_ttl";
     static final Set<String> NAMES = PeerAccess.withSettings(
-            PROXY_IP,
-            PROXY_PORT,
-            HTTP_PORT,
-            POOL,
-            SEND_TYPE,
-            CHANNELS,
-            TRANSPORT,
-            EXCHANGE,
-            TRANSFER,
-            LOAD,
-            TTL);
+            PROXY_IP, PROXY_PORT, HTTP_PORT, POOL, SEND_TYPE, CHANNELS, TRANSPORT, EXCHANGE, TRANSFER, LOAD, TTL);
 
     /** @throws ConfigException if a value cannot be used */
     static P2pNcclSettings of(KvTransferConfig config) {

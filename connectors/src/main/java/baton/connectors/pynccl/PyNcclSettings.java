@@ -45,7 +45,8 @@ record PyNcclSettings(
     private static final String KEEP = "keep_seconds";
     private static final String CONNECT_WAIT = "connect_wait_seconds";
     private static final String SILENCE = "silence_seconds";
-    static final Set<String> NAMES = PeerAccess.withSettings(TRANSPORT, LOOKUP_TIMEOUT, INSERT_TIMEOUT, KEEP, CONNECT_WAIT, SILENCE);
+    static final Set<String> NAMES =
+            PeerAccess.withSettings(TRANSPORT, LOOKUP_TIMEOUT, INSERT_TIMEOUT, KEEP, CONNECT_WAIT, SILENCE);
 
     /** @throws ConfigException if the configuration cannot work */
     static PyNcclSettings of(ConnectorContext context) {
