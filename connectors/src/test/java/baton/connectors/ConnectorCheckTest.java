@@ -61,11 +61,14 @@ class ConnectorCheckTest {
         assertRefused(
                 KvTransferConfig.builder("PyNcclConnector", KvRole.PRODUCER)
                         .parallelSize(2)
-                        .ip("203.0.113.7"),
+                        .ip("203.0.113.7")
+                        .extra("kv_allow_unauthenticated", true),
                 1,
                 "kv_ip: is 203.0.113.7, which cannot be listened on");
         assertRefused(
-                nixl("NixlConnector", 0).extra("side_channel_host", "203.0.113.7"),
+                nixl("NixlConnector", 0)
+                        .extra("side_channel_host", "203.0.113.7")
+                        .extra("kv_allow_unauthenticated", true),
                 1,
                 "kv_connector_extra_config.side_channel_host: is 203.0.113.7, which cannot be listened on");
     }
