@@ -27,6 +27,7 @@ import picocli.CommandLine.Spec;
         subcommands = {
             BenchEngineCommand.class,
             BenchFirstTokenCommand.class,
+            BenchNeighboursCommand.class,
             BenchCommand.TransferCommand.class,
             BenchCommand.HandoverCommand.class
         })

@@ -1,0 +1,215 @@
+package baton.bench;
+
+import baton.engine.model.Checkpoint;
+import baton.engine.model.DTypeChoice;
+import baton.engine.model.ModelRunner;
+import baton.engine.model.ModelRunner.LayerHooks;
+import baton.engine.model.ModelRunner.SequenceSlice;
+import baton.engine.model.Quantization;
+import baton.engine.model.TorchModels;
+import baton.kv.DType;
+import java.io.IOException;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+import java.util.OptionalInt;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.function.Consumer;
+import java.util.stream.IntStream;
+
+/**
+ * What two instances on the same processors cost each other: forward passes of one, of the other, and of both at once, in turns. Each has
+ * weights, a KV pool and threads of its own, as two processes would.
+ */
+public final class NeighbourBench {
+    private static final int BLOCK_SIZE = 16;
+    private static final int ROUNDS = 3;
+    private static final int PREFILL_TOKENS = 512;
+    private static final int DECODE_BATCH = 8;
+    private static final int DECODE_CONTEXT = 128;
+    private static final Duration END = Duration.ofMinutes(1);
+
+    private final int threads;
+    private final Duration each;
+    private final Consumer<String> progress;
+
+    /** What an instance is busy with. */
+    public enum Load {
+        PREFILL,
+        DECODE
+    }
+
+    /**
+     * @param shares of each round: passes a second of the first beside the second by those of the first alone, plus the same of the
+     *     second; 1 means that nothing is lost by there being two
+     */
+    public record Pair(Load first, Load second, List<Double> shares) {
+        public Pair {
+            shares = List.copyOf(shares);
+        }
+
+        public double share() {
+            return Timing.median(shares);
+        }
+    }
+
+    /**
+     * @param threads of each of the two
+     * @param each how long each measurement takes; there are 27
+     * @param progress told what is being done, line by line
+     */
+    public NeighbourBench(int threads, Duration each, Consumer<String> progress) {
+        this.threads = threads;
+        this.each = each;
+        this.progress = progress;
+    }
+
+    /** @throws IOException if the checkpoint cannot be read */
+    public List<Pair> run(Path model) throws IOException {
+        try (Instance one = new Instance(model);
+                Instance other = new Instance(model)) {
+            one.loaded.join();
+            other.loaded.join();
+            List<Pair> pairs = new ArrayList<>();
+            for (Load[] loads :
+                    new Load[][] {{Load.PREFILL, Load.PREFILL}, {Load.PREFILL, Load.DECODE}, {Load.DECODE, Load.DECODE}
+                    }) {
+                List<Double> shares = new ArrayList<>();
+                for (int round = 1; round <= ROUNDS; round++) {
+                    progress.accept(
+                            "%s beside %s: round %d of %d".formatted(label(loads[0]), label(loads[1]), round, ROUNDS));
+                    double first = one.rate(loads[0], new CountDownLatch(1)).join();
+                    double second = other.rate(loads[1], new CountDownLatch(1)).join();
+                    CountDownLatch both = new CountDownLatch(2);
+                    CompletableFuture<Double> beside = one.rate(loads[0], both);
+                    shares.add(other.rate(loads[1], both).join() / second + beside.join() / first);
+                }
+                pairs.add(new Pair(loads[0], loads[1], shares));
+            }
+            return pairs;
+        } catch (CompletionException e) {
+            if (e.getCause() instanceof IOException cause) {
+                throw cause;
+            }
+            throw e;
+        }
+    }
+
+    /** For people. */
+    public static String label(Load load) {
+        return switch (load) {
+            case PREFILL -> "prefill " + PREFILL_TOKENS;
+            case DECODE -> "decode batch " + DECODE_BATCH;
+        };
+    }
+
+    /** A model and the thread that computes with it. */
+    private final class Instance implements AutoCloseable {
+        private final BlockingQueue<Consumer<ModelRunner>> work = new LinkedBlockingQueue<>();
+        private final CompletableFuture<Boolean> loaded = new CompletableFuture<>();
+        private final Thread thread;
+        private volatile boolean closed;
+
+        Instance(Path model) {
+            thread = Thread.ofPlatform().name("neighbour").start(() -> {
+                try (Checkpoint checkpoint = Checkpoint.open(model);
+                        ModelRunner runner = load(checkpoint)) {
+                    loaded.complete(true);
+                    while (!closed) {
+                        work.take().accept(runner);
+                    }
+                } catch (IOException | RuntimeException | InterruptedException e) {
+                    loaded.completeExceptionally(e);
+                }
+            });
+        }
+
+        private ModelRunner load(Checkpoint checkpoint) throws IOException {
+            DType dtype = DTypeChoice.here(Optional.empty(), checkpoint.config(), Quantization.NONE)
+                    .dtype();
+            int positions = Math.min(PREFILL_TOKENS, checkpoint.config().maxPositions());
+            int blocks = Math.ceilDiv(positions, BLOCK_SIZE) + DECODE_BATCH * DECODE_CONTEXT / BLOCK_SIZE;
+            return TorchModels.load(
+                    checkpoint,
+                    dtype,
+                    checkpoint.config().kvLayout(BLOCK_SIZE, dtype),
+                    blocks,
+                    OptionalInt.of(threads),
+                    positions);
+        }
+
+        /**
+         * Passes a second.
+         *
+         * @param all those measured at once, which go on until the last has been measured
+         */
+        CompletableFuture<Double> rate(Load load, CountDownLatch all) {
+            CompletableFuture<Double> rate = new CompletableFuture<>();
+            work.add(runner -> {
+                try {
+                    List<SequenceSlice> slices = slices(load, runner);
+                    pass(runner, slices);
+                    long start = System.nanoTime();
+                    long end = start;
+                    int passes = 0;
+                    while (passes == 0 || end - start < each.toNanos()) {
+                        pass(runner, slices);
+                        passes++;
+                        end = System.nanoTime();
+                    }
+                    all.countDown();
+                    while (all.getCount() > 0) {
+                        pass(runner, slices);
+                    }
+                    rate.complete(passes / ((end - start) * 1e-9));
+                } catch (RuntimeException e) {
+                    all.countDown();
+                    rate.completeExceptionally(e);
+                }
+            });
+            return rate;
+        }
+
+        private static void pass(ModelRunner runner, List<SequenceSlice> slices) {
+            runner.forward(slices, LayerHooks.NONE).close();
+        }
+
+        private static List<SequenceSlice> slices(Load load, ModelRunner runner) {
+            return switch (load) {
+                case PREFILL ->
+                    List.of(slice(0, 0, Math.min(PREFILL_TOKENS, runner.config().maxPositions())));
+                case DECODE ->
+                    IntStream.range(0, DECODE_BATCH)
+                            .mapToObj(sequence -> slice(sequence * DECODE_CONTEXT / BLOCK_SIZE, DECODE_CONTEXT - 1, 1))
+                            .toList();
+            };
+        }
+
+        /** @param block the first of its own */
+        private static SequenceSlice slice(int block, int start, int length) {
+            return new SequenceSlice(
+                    IntStream.range(0, length).map(i -> 5 + i % 1000).toArray(),
+                    start,
+                    IntStream.range(block, block + Math.ceilDiv(start + length, BLOCK_SIZE))
+                            .toArray(),
+                    1);
+        }
+
+        @Override
+        public void close() {
+            closed = true;
+            work.add(_ -> {});
+            try {
+                thread.join(END);
+            } catch (InterruptedException e) {
+                Thread.currentThread().interrupt();
+            }
+        }
+    }
+}
