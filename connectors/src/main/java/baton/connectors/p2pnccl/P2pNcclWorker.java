@@ -154,8 +154,12 @@ final class P2pNcclWorker implements WorkerConnector {
 
     /** @return what is wrong with the tensor, if it was not taken */
     private Optional<String> take(Load load, KvCache pool, int layer, TensorExchange.Received tensor) {
-        Optional<String[]> problem =
-                PromptTensor.problem(tensor.head(), pool.layout(), load.endToken(), origin(load.digest()));
+        Optional<String[]> problem = PromptTensor.problem(
+                tensor.head(),
+                pool.layout(),
+                load.endToken(),
+                origin(load.digest()),
+                settings.access().secret().isPresent());
         if (problem.isPresent()) {
             log.warn(
                     "request {}: the KV of {} cannot be used: {}",

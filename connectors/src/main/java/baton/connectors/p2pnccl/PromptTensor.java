@@ -23,10 +23,14 @@ final class PromptTensor {
     /**
      * Looks whether a tensor is what a load needs.
      *
+     * @param mustSay whether a tensor that does not say what it was made from is of no use
      * @return what is wrong: a few words for a metric, and what it is
      */
-    static Optional<String[]> problem(TensorHead head, KvLayout layout, int tokens, Origin wanted) {
+    static Optional<String[]> problem(TensorHead head, KvLayout layout, int tokens, Origin wanted, boolean mustSay) {
         Optional<Origin> origin = head.origin();
+        if (mustSay && origin.isEmpty()) {
+            return problem("digest", "it does not say what it was made from; with kv_auth_secret_file it must");
+        }
         if (origin.isPresent() && origin.get().tensorParallelSize() != wanted.tensorParallelSize()) {
             return problem(
                     "tensor_parallel_size",

@@ -37,6 +37,8 @@ import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.net.InetAddress;
 import java.net.ServerSocket;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -49,6 +51,7 @@ import java.util.stream.Stream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
@@ -247,6 +250,27 @@ class P2pNcclConnectorTest {
         WorkerReport _ = prefill.engine.prefill(request(id, 7, 14));
         Running here = decode.engine.admit(request(id, 8, 14), 0);
         assertThat(failure(decode, here)).isEqualTo("digest");
+    }
+
+    /** Among instances with a secret all say what their tensors are of. */
+    @Test
+    void whereThereIsASecretATensorThatDoesNotSayWhatItIsOfIsRefused(@TempDir Path directory) throws Exception {
+        Path file = Files.writeString(directory.resolve("secret"), "0123456789abcdef");
+        Side decode = new Side(1, 4, config(KvRole.CONSUMER).extra("kv_auth_secret_file", file));
+        KvTransferConfig config = config(KvRole.PRODUCER)
+                .extra("kv_auth_secret_file", file)
+                .bufferSize(1 << 20)
+                .build();
+        P2pNcclSettings settings = P2pNcclSettings.of(config);
+        TensorHead head = new TensorHead("float32", List.of(2L, 10L, 2L, 4L), Optional.empty());
+        try (P2pEndpoint sender = P2pEndpoint.open(settings.endpoint(config, 0), new ZeroMqPeerChannel(), wires)) {
+            P2pRequestId id = new P2pRequestId(sender.address(), decode.address, "%032x".formatted(78));
+            KvRequest request = request("chatcmpl-" + id.format() + "-12345678", 7, 10);
+            for (String layer : decode.engine.cache().layerNames()) {
+                sender.send(decode.address, "chatcmpl-" + id.format() + "#" + layer, head, data -> {});
+            }
+            assertThat(failure(decode, decode.engine.admit(request, 0))).isEqualTo("digest");
+        }
     }
 
     @Test

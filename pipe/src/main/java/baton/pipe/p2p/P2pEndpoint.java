@@ -453,7 +453,9 @@ public final class P2pEndpoint implements TensorExchange {
         private Visit(Caller caller, PeerAddress from) {
             this.caller = caller;
             this.from = from;
-            this.greeting = settings.access().secret().map(secret -> new PeerGreeting(secret, caller.identity()));
+            this.greeting = settings.access()
+                    .secret()
+                    .map(secret -> new PeerGreeting(secret, caller.identity(), self.toString()));
         }
 
         @Override

@@ -77,7 +77,8 @@ final class PeerLink implements AutoCloseable {
                 }
                 Optional<PeerSecret> secret = settings.access().secret();
                 if (secret.isPresent()) {
-                    PeerGreeting.greet(opened, secret.get(), self.toString(), until.within(settings.exchange()));
+                    PeerGreeting.greet(
+                            opened, secret.get(), self.toString(), peer.toString(), until.within(settings.exchange()));
                 }
             } catch (MessageException e) {
                 end();

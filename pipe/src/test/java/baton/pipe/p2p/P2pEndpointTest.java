@@ -28,6 +28,7 @@ import java.lang.foreign.ValueLayout;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.ServerSocket;
+import java.net.Socket;
 import java.nio.channels.ServerSocketChannel;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -417,6 +418,45 @@ class P2pEndpointTest {
         send(friend, taker, "r#1", 1000, 3);
         try (Received tensor = taker.receive(friend.address(), "r#1", SOON)) {
             assertFilled(tensor.data(), 1000, 3);
+        }
+    }
+
+    /** Called by one peer, it calls another one and passes everything on. */
+    @Test
+    void whatAPeerShowsToOneIsGoodForNoOther(@TempDir Path directory) throws Exception {
+        P2pSettings settings = with(settings(SendType.PUT, BUFFER, BUFFER, SOON, SOON), secret(directory, "one"));
+        P2pEndpoint taker = open(settings, "tcp");
+        P2pEndpoint sender = open(settings, "tcp");
+        try (ServerSocket relay = new ServerSocket(0, 50, InetAddress.ofLiteral(HOST))) {
+            Thread.ofVirtual().start(() -> relay(relay, taker.address().port()));
+            PeerAddress between = new PeerAddress(HOST, relay.getLocalPort());
+            assertFault(() -> sender.send(between, "r#0", head(1000), data -> data.fill((byte) 1)), Fault.PEER_GONE);
+        }
+        assertThat(taker.stats().get(Count.REFUSED_PEERS)).isPositive();
+        assertThat(taker.stats().get(Count.RECEIVED_TENSORS)).isZero();
+        exchange(sender, taker, "r#1");
+    }
+
+    private static void relay(ServerSocket from, int to) {
+        try {
+            while (true) {
+                Socket caller = from.accept();
+                Socket called = new Socket(InetAddress.ofLiteral(HOST), to);
+                Thread.ofVirtual().start(() -> pass(caller, called));
+                Thread.ofVirtual().start(() -> pass(called, caller));
+            }
+        } catch (IOException e) {
+            // The test has ended.
+            assertThat(from.isClosed()).isTrue();
+        }
+    }
+
+    private static void pass(Socket from, Socket to) {
+        try (from;
+                to) {
+            long _ = from.getInputStream().transferTo(to.getOutputStream());
+        } catch (IOException e) {
+            assertThat(from.isClosed() || to.isClosed()).isTrue();
         }
     }
 
