@@ -34,7 +34,7 @@ public final class GuardedSideChannel implements AutoCloseable {
     public SideChannel.Listener listen(String host, int port, SideChannel.Handler handler) throws MessageException {
         return channel.receive(host, port, from -> {
             if (!access.admits(from)) {
-                return _ -> refuse(from, "it is not an allowed peer; allowed_peers are " + access.allowed());
+                return new Refusal(from);
             }
             return access.secret()
                     .<SideChannel.Handler>map(secret -> new Guard(secret, from, handler))
@@ -54,11 +54,31 @@ public final class GuardedSideChannel implements AutoCloseable {
                         : "not a peer that is allowed here, or it asks for a proof where there is no secret"));
     }
 
+    /** Tells what is not an allowed peer so. */
+    private final class Refusal implements SideChannel.Handler {
+        private final InetAddress from;
+
+        private Refusal(InetAddress from) {
+            this.from = from;
+        }
+
+        @Override
+        public List<byte[]> answer(List<byte[]> frames) {
+            return refuse(from, "it is not an allowed peer; allowed_peers are " + access.allowed());
+        }
+
+        @Override
+        public boolean isGreeted() {
+            return false;
+        }
+    }
+
     /** A connection's questions where there is a secret. */
     private final class Guard implements SideChannel.Handler {
         private final PeerProof.Host host;
         private final InetAddress from;
         private final SideChannel.Handler handler;
+        private boolean known;
 
         private Guard(PeerSecret secret, InetAddress from, SideChannel.Handler handler) {
             this.host = new PeerProof.Host(secret, PURPOSE);
@@ -80,6 +100,7 @@ public final class GuardedSideChannel implements AutoCloseable {
             if (!proof.get().isOfCaller(frames.getLast(), question)) {
                 return refuse(from, "it shows another secret");
             }
+            known = true;
             List<byte[]> told = handler.answer(List.copyOf(question));
             if (told.isEmpty()) {
                 return told;
@@ -87,6 +108,11 @@ public final class GuardedSideChannel implements AutoCloseable {
             List<byte[]> proven = new ArrayList<>(told);
             proven.add(proof.get().ofHost(with(question, told)));
             return proven;
+        }
+
+        @Override
+        public boolean isGreeted() {
+            return known;
         }
     }
 

@@ -39,6 +39,11 @@ public interface PeerChannel extends AutoCloseable {
          * @return who gets the caller's messages
          */
         Guest arrived(Caller caller);
+
+        /** Whether a connection from there is served at all; asked before anything is read of it. Must not wait. */
+        default boolean admits(InetAddress from) {
+            return true;
+        }
     }
 
     /** The far end of a connection that a peer made. */
@@ -68,6 +73,14 @@ public interface PeerChannel extends AutoCloseable {
          * @param frames at least one; nothing is known of what is in them
          */
         void received(List<byte[]> frames) throws MessageException;
+
+        /**
+         * Whether the peer has shown what it must. Until then it has the time of a handshake for all it says, and takes no other peer's
+         * place.
+         */
+        default boolean isGreeted() {
+            return true;
+        }
 
         /** The connection has ended; nothing more comes. */
         default void left() {}

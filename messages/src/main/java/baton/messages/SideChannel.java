@@ -59,6 +59,14 @@ public interface SideChannel extends AutoCloseable {
          * @return the answer; without frames, or if this throws, the connection to who asked is closed
          */
         List<byte[]> answer(List<byte[]> frames);
+
+        /**
+         * Whether who asks has shown what it must. Until then it has the time of a handshake for all it asks, and takes no other
+         * connection's place.
+         */
+        default boolean isGreeted() {
+            return true;
+        }
     }
 
     /** Receives connections; may be called by several threads at once. */

@@ -19,6 +19,7 @@ import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.Function;
+import java.util.function.Predicate;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -33,6 +34,7 @@ final class Router implements SideChannel.Listener {
     private final ZeroMqSideChannel.Limits limits;
     private final ServerSocket socket;
     private final boolean handlersKeepTime;
+    private final Predicate<InetAddress> admitted;
     private final Function<Caller, Guest> reception;
     private final Bursts busy = new Bursts(1, BETWEEN_LINES, Ticker.system());
     private final Bursts unanswered = new Bursts(1, BETWEEN_LINES, Ticker.system());
@@ -44,6 +46,9 @@ final class Router implements SideChannel.Listener {
         /** Returns false to end the connection, as an exception does. */
         boolean received(List<byte[]> frames) throws IOException;
 
+        /** Whether the peer has shown what it must. Until then it is a stranger, whose time and places are those of a handshake. */
+        boolean isGreeted();
+
         /** The connection has ended. */
         void left();
     }
@@ -52,6 +57,7 @@ final class Router implements SideChannel.Listener {
      * Binds the address.
      *
      * @param handlersKeepTime whether handling a message may take as long as it does; else it counts as part of the exchange
+     * @param admitted whether a connection from an address is served at all; must not wait
      * @param reception makes the guest of a connection whose handshake is done; throws to refuse it
      */
     Router(
@@ -59,10 +65,12 @@ final class Router implements SideChannel.Listener {
             String host,
             int port,
             boolean handlersKeepTime,
+            Predicate<InetAddress> admitted,
             Function<Caller, Guest> reception)
             throws MessageException {
         this.limits = limits;
         this.handlersKeepTime = handlersKeepTime;
+        this.admitted = admitted;
         this.reception = reception;
         this.socket = bind(host, port);
     }
@@ -115,6 +123,10 @@ final class Router implements SideChannel.Listener {
 
     /** As many strangers as connections: one more takes the place of the one that has been greeting longest. */
     private void admit(Socket peer) {
+        if (!admitted.test(peer.getInetAddress())) {
+            ZeroMqSideChannel.quietly(peer);
+            return;
+        }
         Caller caller = new Caller(peer);
         synchronized (callers) {
             if (count(State.GREETING) >= limits.connections()) {
@@ -125,7 +137,7 @@ final class Router implements SideChannel.Listener {
         caller.thread.start();
     }
 
-    /** A stranger's handshake is done: now it may take the place of the one that has been idle longest. */
+    /** A stranger has been greeted: now it may take the place of the one that has been idle longest. */
     private void letIn(Caller stranger) throws IOException {
         synchronized (callers) {
             if (!callers.contains(stranger)) {
@@ -200,7 +212,7 @@ final class Router implements SideChannel.Listener {
     private enum State {
         /** Waiting for a message, not in the middle of one. */
         IDLE,
-        /** A stranger in its handshake. */
+        /** A stranger in its handshake, or before it has shown what it must. */
         GREETING,
         /** In the middle of a message, either way. */
         EXCHANGING,
@@ -260,7 +272,6 @@ final class Router implements SideChannel.Listener {
                         limits.questionBytes());
                 connection = Optional.of(zmtp);
                 identity = zmtp.handshake("ROUTER", "", Set.of("REQ", "DEALER", "ROUTER"));
-                letIn(this);
                 serve(zmtp, reception.apply(this));
             } catch (IOException e) {
                 log.debug("side channel on port {}: {} ended: {}", port(), peer, e.getMessage());
@@ -275,6 +286,12 @@ final class Router implements SideChannel.Listener {
         private void serve(Zmtp zmtp, Guest guest) throws IOException {
             try {
                 boolean more = true;
+                while (more && !guest.isGreeted()) {
+                    more = zmtp.awaitMessage() && guest.received(zmtp.receive());
+                }
+                if (more) {
+                    letIn(this);
+                }
                 while (more) {
                     enter(State.IDLE);
                     more = zmtp.awaitMessage();

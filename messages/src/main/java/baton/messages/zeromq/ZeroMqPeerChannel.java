@@ -51,7 +51,7 @@ public final class ZeroMqPeerChannel implements PeerChannel {
 
     @Override
     public SideChannel.Listener listen(String host, int port, Reception reception) throws MessageException {
-        Router router = new Router(limits, host, port, true, caller -> new Visit(caller, reception));
+        Router router = new Router(limits, host, port, true, reception::admits, caller -> new Visit(caller, reception));
         router.start();
         routers.removeIf(Router::isClosed);
         routers.add(router);
@@ -105,6 +105,11 @@ public final class ZeroMqPeerChannel implements PeerChannel {
             } catch (MessageException e) {
                 throw new IOException(e.getMessage(), e);
             }
+        }
+
+        @Override
+        public boolean isGreeted() {
+            return guest.isGreeted();
         }
 
         @Override

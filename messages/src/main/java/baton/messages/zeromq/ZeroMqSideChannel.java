@@ -67,7 +67,12 @@ public final class ZeroMqSideChannel implements SideChannel {
     @Override
     public Listener receive(String host, int port, Reception reception) throws MessageException {
         Router router = new Router(
-                limits, host, port, false, caller -> new Answering(reception.arrived(caller.address()), caller));
+                limits,
+                host,
+                port,
+                false,
+                _ -> true,
+                caller -> new Answering(reception.arrived(caller.address()), caller));
         router.start();
         listeners.removeIf(Router::isClosed);
         listeners.add(router);
@@ -200,6 +205,11 @@ public final class ZeroMqSideChannel implements SideChannel {
             reply.addAll(frames);
             caller.send(reply);
             return true;
+        }
+
+        @Override
+        public boolean isGreeted() {
+            return handler.isGreeted();
         }
 
         @Override

@@ -6,6 +6,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import baton.kv.JsonFields;
 import baton.messages.GuardedSideChannel;
 import baton.messages.PeerAccess;
+import baton.messages.PeerChannel;
 import baton.messages.SideChannel;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
@@ -16,6 +17,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterEach;
@@ -201,6 +203,25 @@ class GuardedSideChannelTest {
         assertThatThrownBy(() -> ask(access("", HOST), closed)).hasMessageContaining("it refuses");
         assertThat(heard).hasSize(2);
         assertThat(strict.takeRefused()).isEqualTo(2);
+    }
+
+    /** What only connects, or is refused, is no idle connection of a peer. */
+    @Test
+    void strangersHaveTheTimeOfAHandshake() throws Exception {
+        ZeroMqSideChannel.Limits limits =
+                new ZeroMqSideChannel.Limits(1 << 10, 1 << 10, 16, 1, Duration.ofSeconds(1), Duration.ofDays(1));
+        ZeroMqPeerChannel strangers = new ZeroMqPeerChannel();
+        open.add(strangers);
+        for (PeerAccess access : List.of(access("s", HOST), access("", "192.0.2.1"))) {
+            GuardedSideChannel channel = new GuardedSideChannel(new ZeroMqSideChannel(limits), access);
+            open.add(channel);
+            int port = channel.listen(HOST, 0, _ -> ANSWER).port();
+            CountDownLatch ended = new CountDownLatch(1);
+            PeerChannel.Call call = strangers.call(HOST, port, "stranger", SOON, ended::countDown);
+            assertThat(text(call.ask(List.of(new byte[0], bytes("get_meta_msg")), SOON)))
+                    .doesNotContain("the key");
+            assertThat(ended.await(SOON.toSeconds(), TimeUnit.SECONDS)).isTrue();
+        }
     }
 
     @Test

@@ -348,6 +348,54 @@ class ZeroMqPeerChannelTest {
         assertThat(call.ask(List.of(text("fine")), SOON)).containsExactly(text("fine"));
     }
 
+    /** What has not shown what it must has the time of a handshake, and ends no other connection. */
+    @Test
+    void strangersTakeNoPeersPlace() throws Exception {
+        Duration exchange = Duration.ofSeconds(1);
+        try (ZeroMqPeerChannel small = new ZeroMqPeerChannel(
+                new ZeroMqSideChannel.Limits(1 << 10, 1 << 10, 4, 1, exchange, Duration.ofDays(1)))) {
+            Listener listener = small.listen(HOST, 0, caller -> new Guest() {
+                private boolean greeted;
+
+                @Override
+                public void received(List<byte[]> frames) throws MessageException {
+                    greeted = caller.identity().equals("peer");
+                    caller.answer(frames);
+                }
+
+                @Override
+                public boolean isGreeted() {
+                    return greeted;
+                }
+            });
+            CountDownLatch ended = new CountDownLatch(1);
+            Call peer = channel.call(HOST, listener.port(), "peer", SOON, () -> {});
+            assertThat(peer.ask(List.of(text("one")), SOON)).containsExactly(text("one"));
+            Call stranger = channel.call(HOST, listener.port(), "stranger", SOON, ended::countDown);
+            assertThat(stranger.ask(List.of(text("x")), SOON)).containsExactly(text("x"));
+            assertThat(ended.await(SOON.toSeconds(), TimeUnit.SECONDS)).isTrue();
+            assertThat(peer.ask(List.of(text("two")), SOON)).containsExactly(text("two"));
+        }
+    }
+
+    @Test
+    void connectionsFromAddressesThatAreNotAdmittedEndUnread() throws Exception {
+        Listener listener = channel.listen(HOST, 0, new PeerChannel.Reception() {
+            @Override
+            public Guest arrived(Caller caller) {
+                return echoing(caller);
+            }
+
+            @Override
+            public boolean admits(InetAddress from) {
+                return !from.isLoopbackAddress();
+            }
+        });
+        assertThatThrownBy(() -> channel.call(HOST, listener.port(), "me", SOON, () -> {}))
+                .isInstanceOf(MessageException.class);
+        assertThat(heard).isEmpty();
+    }
+
     private Guest echoing(Caller caller) {
         heard.add(caller.identity() + " arrives");
         return new PeerChannel.Guest() {

@@ -20,6 +20,7 @@ import baton.pipe.p2p.P2pException.Fault;
 import baton.pipe.p2p.P2pStats.Count;
 import baton.pipe.p2p.SendStore.Outgoing;
 import java.lang.foreign.MemorySegment;
+import java.net.InetAddress;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
@@ -83,7 +84,17 @@ public final class P2pEndpoint implements TensorExchange {
         this.received = new ReceiveStore(settings, stats);
         this.toSend = new SendStore(settings, stats);
         CountDownLatch ready = new CountDownLatch(1);
-        this.listener = channel.listen(settings.host(), settings.port(), caller -> arrived(caller, ready));
+        this.listener = channel.listen(settings.host(), settings.port(), new PeerChannel.Reception() {
+            @Override
+            public Guest arrived(Caller caller) {
+                return P2pEndpoint.this.arrived(caller, ready);
+            }
+
+            @Override
+            public boolean admits(InetAddress from) {
+                return P2pEndpoint.this.admits(from);
+            }
+        });
         this.self = new PeerAddress(settings.host(), listener.port());
         ready.countDown();
     }
@@ -424,10 +435,10 @@ public final class P2pEndpoint implements TensorExchange {
         String identity = caller.identity();
         try {
             PeerAddress from = PeerAddress.parse("identity", identity);
-            if (settings.access().mayConnect(from.host()) && settings.access().admits(caller.address())) {
+            if (settings.access().mayConnect(from.host())) {
                 return new Visit(caller, from);
             }
-            refuse(caller, "it calls itself " + from + ", which is not an allowed peer, or comes from where none is");
+            refuse(caller.address(), "it calls itself " + from + ", which is not an allowed peer");
         } catch (ConfigException e) {
             stats.add(Count.MALFORMED, 1);
             log.debug("{}: {}", caller.address(), e.getMessage());
@@ -436,9 +447,20 @@ public final class P2pEndpoint implements TensorExchange {
         return frames -> {};
     }
 
-    private void refuse(Caller caller, String why) {
+    private boolean admits(InetAddress from) {
+        boolean admitted = settings.access().admits(from);
+        if (!admitted) {
+            refuse(
+                    from,
+                    "it is not an allowed peer; allowed_peers are "
+                            + settings.access().allowed());
+        }
+        return admitted;
+    }
+
+    private void refuse(InetAddress from, String why) {
         stats.add(Count.REFUSED_PEERS, 1);
-        settings.access().refuse("P2P port: " + caller.address().getHostAddress(), why);
+        settings.access().refuse("P2P port: " + from.getHostAddress(), why);
     }
 
     /** A peer's connection. Used by the connection's thread. */
@@ -482,12 +504,17 @@ public final class P2pEndpoint implements TensorExchange {
             }
         }
 
+        @Override
+        public boolean isGreeted() {
+            return greeting.isEmpty() || greeting.get().isDone();
+        }
+
         private void greet(PeerGreeting begun, List<byte[]> frames) throws MessageException {
             List<byte[]> answer;
             try {
                 answer = begun.answer(frames);
             } catch (MessageException e) {
-                refuse(caller, String.valueOf(e.getMessage()));
+                refuse(caller.address(), String.valueOf(e.getMessage()));
                 throw e;
             }
             caller.answer(answer);

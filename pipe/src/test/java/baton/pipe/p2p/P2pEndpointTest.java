@@ -14,6 +14,7 @@ import baton.messages.p2p.P2pMessage;
 import baton.messages.p2p.P2pMessage.TensorHead;
 import baton.messages.p2p.PeerAddress;
 import baton.messages.zeromq.ZeroMqPeerChannel;
+import baton.messages.zeromq.ZeroMqSideChannel;
 import baton.pipe.WireId;
 import baton.pipe.WireTransport;
 import baton.pipe.memory.MemoryTransport;
@@ -419,6 +420,28 @@ class P2pEndpointTest {
         try (Received tensor = taker.receive(friend.address(), "r#1", SOON)) {
             assertFilled(tensor.data(), 1000, 3);
         }
+    }
+
+    @Test
+    void strangersThatOnlyConnectDoNotStay(@TempDir Path directory) throws Exception {
+        P2pSettings plain = settings(SendType.PUT, BUFFER, BUFFER, SOON, SOON);
+        ZeroMqSideChannel.Limits limits =
+                new ZeroMqSideChannel.Limits(1 << 10, 1 << 10, 4, 1, Duration.ofSeconds(1), Duration.ofDays(1));
+        P2pEndpoint taker = P2pEndpoint.open(
+                with(plain, secret(directory, "one")), new ZeroMqPeerChannel(limits), new TcpTransport());
+        endpoints.add(taker);
+        P2pEndpoint elsewhere = open(with(plain, access("{\"allowed_peers\": [\"192.0.2.1\"]}")), "tcp");
+        try (PeerChannel strangers = new ZeroMqPeerChannel()) {
+            CountDownLatch ended = new CountDownLatch(1);
+            PeerChannel.Call stranger =
+                    strangers.call(HOST, taker.address().port(), HOST + ":1", SOON, ended::countDown);
+            assertThat(ended.await(SOON.toSeconds(), TimeUnit.SECONDS)).isTrue();
+            assertThat(stranger.isOpen()).isFalse();
+            assertThatThrownBy(() -> strangers.call(
+                            HOST, elsewhere.address().port(), "192.0.2.1:1", Duration.ofSeconds(5), () -> {}))
+                    .isInstanceOf(MessageException.class);
+        }
+        assertThat(elsewhere.stats().get(Count.REFUSED_PEERS)).isEqualTo(1);
     }
 
     /** Called by one peer, it calls another one and passes everything on. */
