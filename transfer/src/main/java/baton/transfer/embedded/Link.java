@@ -178,8 +178,12 @@ final class Link {
         }
     }
 
-    /** Has the connecting agent show that it knows the secret, and shows it so. */
-    private void demandProof(PeerSecret secret, Frame.Hello hello, long deadline)
+    /**
+     * Has the connecting agent show that it knows the secret.
+     *
+     * @return what this agent shows it so with, once it may come in
+     */
+    private Frame.Proof demandProof(PeerSecret secret, Frame.Hello hello, long deadline)
             throws IOException, TransferException {
         byte[] nonce = PeerSecret.nonce();
         write(new Frame.Challenge(nonce), deadline);
@@ -192,7 +196,7 @@ final class Link {
         if (!(answer instanceof Frame.Proof(byte[] mac)) || !secret.isMac(mac, CONNECTING, proven(hello, nonce))) {
             throw new TransferException("it does not show that it knows the secret of kv_auth_secret_file");
         }
-        write(new Frame.Proof(secret.mac(CONNECTED, proven(hello, nonce))), deadline);
+        return new Frame.Proof(secret.mac(CONNECTED, proven(hello, nonce)));
     }
 
     private static byte[][] proven(Frame.Hello hello, byte[] nonce) {
@@ -206,10 +210,15 @@ final class Link {
                 throw new TransferException("who connects does not introduce itself");
             }
             try {
+                // A stranger is not even told this agent's name.
+                Optional<Frame.Proof> own = Optional.empty();
+                if (agent.peerSecret().isPresent()) {
+                    own = Optional.of(demandProof(agent.peerSecret().get(), hello, deadline));
+                }
                 Metadata asking = Metadata.parse(hello.metadata());
                 agent.admit(hello);
-                if (agent.peerSecret().isPresent()) {
-                    demandProof(agent.peerSecret().get(), hello, deadline);
+                if (own.isPresent()) {
+                    write(own.get(), deadline);
                 }
                 meet(asking);
                 updateMemory(new Metadata.Update(asking.revision(), asking.regions()));

@@ -3,6 +3,9 @@ package baton.transfer.embedded;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import baton.kv.JsonFields;
+import baton.messages.PeerAccess;
+import baton.messages.PeerSecret;
 import baton.transfer.Range;
 import baton.transfer.Region;
 import baton.transfer.Transfer.Cause;
@@ -20,6 +23,8 @@ import java.net.Socket;
 import java.net.SocketException;
 import java.net.SocketTimeoutException;
 import java.nio.ByteBuffer;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -29,6 +34,7 @@ import java.util.Random;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
 
 /** Frames byte by byte, and what an agent does with those that are wrong. */
 class HostilePeerTest {
@@ -132,6 +138,37 @@ class HostilePeerTest {
             assertThat(header(socket.getInputStream()).type()).isEqualTo((byte) 3);
             assertThat(isEnded(socket)).isTrue();
         }
+    }
+
+    @Test
+    void aStrangerIsAskedForTheSecretBeforeItIsToldAName(@TempDir Path directory) throws Exception {
+        Path file = Files.writeString(directory.resolve("secret"), "0123456789abcdef");
+        PeerAccess access = PeerAccess.of(
+                JsonFields.parse("extra", "{\"kv_auth_secret_file\": \"" + file + "\"}"),
+                "host",
+                "127.0.0.1",
+                List.of());
+        try (EmbeddedAgent guarded = EmbeddedAgent.open(
+                        "guarded", EmbeddedAgent.Settings.at("127.0.0.1").withAccess(access));
+                Socket socket = new Socket(
+                        InetAddress.getLoopbackAddress(), guarded.listening().getPort())) {
+            socket.setSoTimeout(30_000);
+            socket.getOutputStream().write(hello(new byte[32], "a guess"));
+            assertThat(frame(socket.getInputStream())).isInstanceOf(Frame.Challenge.class);
+            socket.getOutputStream()
+                    .write(new Frame.Proof(new byte[PeerSecret.MAC_BYTES])
+                            .encode()
+                            .array());
+            assertThat(frame(socket.getInputStream()))
+                    .isInstanceOfSatisfying(
+                            Frame.Refuse.class,
+                            refuse -> assertThat(refuse.reason()).doesNotContain(guarded.name()));
+        }
+    }
+
+    private static Frame frame(InputStream in) throws IOException, TransferException {
+        Frame.Header header = header(in);
+        return Frame.decode(header, ByteBuffer.wrap(in.readNBytes(header.length())));
     }
 
     @Test
