@@ -63,7 +63,9 @@ class HostileClientTest {
     /** How an instance knows its peers. */
     enum Guard {
         SECRET,
-        ALLOWED_PEERS
+        ALLOWED_PEERS,
+        /** All of this machine are peers. */
+        NONE
     }
 
     private KvTransferConfig config(String id, Guard guard) {
@@ -81,6 +83,7 @@ class HostileClientTest {
                 config.extra("kv_auth_secret_file", secretFile(secret)).build();
             case ALLOWED_PEERS ->
                 config.extra("allowed_peers", List.of("192.0.2.1")).build();
+            case NONE -> config.build();
         };
     }
 
@@ -255,7 +258,13 @@ class HostileClientTest {
                 .extra("side_channel_host", "127.0.0.2");
         try (FakeEngine evil = engine(attacker.build());
                 FakeEngine secret = engine(config("d", Guard.SECRET));
-                FakeEngine strict = engine(config("e", Guard.ALLOWED_PEERS))) {
+                FakeEngine strict = engine(config("e", Guard.ALLOWED_PEERS));
+                FakeEngine open = engine(config("f", Guard.NONE))) {
+            // What is refused below would do elsewhere.
+            Running loaded = open.admit(
+                    new FakeKvRequest("d-0", prompt, 16).withKvTransferParams(prefill(evil, "p-0", prompt)), 0);
+            until(() -> !loaded.isLoading(), open, evil);
+            assertThat(loaded.computedTokens()).isEqualTo(LENGTH - 1);
             assertNothingIsLoaded(secret, evil, prefill(evil, "p-1", prompt), prompt);
             assertNothingIsLoaded(strict, evil, prefill(evil, "p-2", prompt), prompt);
             assertThat(measured(strict, "baton:kv_handoff_rejected")).isEqualTo(1);
