@@ -1,12 +1,12 @@
 package baton.messages;
 
 import baton.kv.ConfigException;
+import baton.kv.Ticker;
 import java.net.InetAddress;
-import java.net.InterfaceAddress;
 import java.net.NetworkInterface;
 import java.net.SocketException;
+import java.net.UnknownHostException;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Locale;
@@ -19,10 +19,12 @@ import java.util.Set;
 public final class AllowedPeers {
     private final Set<String> names;
     private final List<Network> networks;
+    private final NameLookups lookups;
 
     private AllowedPeers(Set<String> names, List<Network> networks) {
         this.names = Set.copyOf(names);
         this.networks = List.copyOf(networks);
+        this.lookups = new NameLookups(this.names, InetAddress::getAllByName, Ticker.system());
     }
 
     private record Network(byte[] address, int bits) {
@@ -44,7 +46,7 @@ public final class AllowedPeers {
         public String toString() {
             try {
                 return InetAddress.getByAddress(address).getHostAddress() + "/" + bits;
-            } catch (java.net.UnknownHostException e) {
+            } catch (UnknownHostException e) {
                 throw new AssertionError("an address has four or sixteen bytes", e);
             }
         }
@@ -74,28 +76,47 @@ public final class AllowedPeers {
     }
 
     /**
-     * What is allowed unless something is said: this machine's loopback, and the network that {@code ownHost} is in, if it is the address
-     * of one of this machine's interfaces.
+     * What is allowed unless something is said: this machine's loopback, and the networks that {@code ownHost} is in, as far as it is the
+     * address of one of this machine's interfaces, or a name that leads to some. The name is looked up now.
      *
      * @param field that has {@code ownHost}, for errors
      */
     public static AllowedPeers byDefault(String field, String ownHost) {
+        return byDefault(field, ownHost, InetAddress::getAllByName);
+    }
+
+    static AllowedPeers byDefault(String field, String ownHost, NameLookups.Resolver resolver) {
         List<String> hosts = new ArrayList<>(List.of("127.0.0.0/8", "::1", "localhost", ownHost));
-        if (isAddress(ownHost)) {
-            try {
-                NetworkInterface own = NetworkInterface.getByInetAddress(InetAddress.ofLiteral(ownHost));
-                if (own != null) {
-                    for (InterfaceAddress each : own.getInterfaceAddresses()) {
-                        if (each.getAddress().equals(InetAddress.ofLiteral(ownHost))) {
-                            hosts.add(ownHost + "/" + each.getNetworkPrefixLength());
-                        }
-                    }
-                }
-            } catch (SocketException e) {
-                throw new ConfigException(field, "the interface of " + ownHost + " cannot be looked at", e);
+        try {
+            InetAddress[] own = isAddress(ownHost)
+                    ? new InetAddress[] {InetAddress.ofLiteral(ownHost)}
+                    : resolver.addresses(ownHost);
+            for (InetAddress address : own) {
+                hosts.addAll(networksOf(address));
             }
+        } catch (UnknownHostException e) {
+            // Nothing can listen there, which the attempt says.
+            return of(field, hosts);
+        } catch (SocketException e) {
+            throw new ConfigException(field, "the interface of " + ownHost + " cannot be looked at", e);
         }
         return of(field, hosts);
+    }
+
+    private static List<String> networksOf(InetAddress address) throws SocketException {
+        NetworkInterface own = address.isAnyLocalAddress() ? null : NetworkInterface.getByInetAddress(address);
+        return own == null
+                ? List.of()
+                : own.getInterfaceAddresses().stream()
+                        .filter(each -> each.getAddress().equals(address))
+                        .map(each -> withoutScope(address) + "/" + each.getNetworkPrefixLength())
+                        .toList();
+    }
+
+    private static String withoutScope(InetAddress address) {
+        String text = address.getHostAddress();
+        int scope = text.indexOf('%');
+        return scope < 0 ? text : text.substring(0, scope);
     }
 
     private static int bits(String field, String host, int most) {
@@ -129,23 +150,21 @@ public final class AllowedPeers {
         return isAddress(host) ? allows(InetAddress.ofLiteral(host)) : names.contains(host.toLowerCase(Locale.ROOT));
     }
 
-    /** Whether an address is; one that a listed name may stand for is, if there are listed names that were not looked up. */
+    /** Whether an address is listed, or in a listed network. */
     public boolean allows(InetAddress address) {
         return !address.isAnyLocalAddress()
                 && !address.isMulticastAddress()
                 && networks.stream().anyMatch(network -> network.contains(address));
     }
 
-    /** Whether a connection may come from there: also from where a listed name leads. */
+    /** Whether a connection may come from there: also from where a listed name was found to lead. Does not wait. */
     public boolean admits(InetAddress address) {
-        return allows(address)
-                || names.stream().anyMatch(name -> {
-                    try {
-                        return Arrays.asList(InetAddress.getAllByName(name)).contains(address);
-                    } catch (java.net.UnknownHostException e) {
-                        return false;
-                    }
-                });
+        return allows(address) || lookups.leadTo(address);
+    }
+
+    /** Begins to find out where the listed names lead, for {@link #admits}. */
+    void lookUp() {
+        lookups.lookUp();
     }
 
     @Override

@@ -32,6 +32,7 @@ public final class GuardedSideChannel implements AutoCloseable {
      * @throws MessageException if the address cannot be had
      */
     public SideChannel.Listener listen(String host, int port, SideChannel.Handler handler) throws MessageException {
+        access.expectPeers();
         return channel.receive(host, port, from -> {
             if (!access.admits(from)) {
                 return new Refusal(from);

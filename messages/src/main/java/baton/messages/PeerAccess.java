@@ -1,8 +1,10 @@
 package baton.messages;
 
+import baton.kv.Bursts;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.KvTransferConfig;
+import baton.kv.Ticker;
 import java.net.InetAddress;
 import java.net.UnknownHostException;
 import java.nio.file.Path;
@@ -12,7 +14,6 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
 import java.util.Set;
-import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.LongAdder;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
@@ -41,12 +42,14 @@ public final class PeerAccess {
     private static final Logger log = LoggerFactory.getLogger(PeerAccess.class);
     private static final Duration BETWEEN_COMPLAINTS = Duration.ofSeconds(10);
 
+    /** UTF-16 units of a text in the log. */
+    private static final int LONGEST_SHOWN = 300;
+
     private final AllowedPeers allowed;
     private final Optional<PeerSecret> secret;
     private final boolean unauthenticated;
     private final LongAdder refused = new LongAdder();
-    private final LongAdder untold = new LongAdder();
-    private final AtomicLong complained = new AtomicLong(System.nanoTime() - BETWEEN_COMPLAINTS.toNanos());
+    private final Bursts complaints = new Bursts(1, BETWEEN_COMPLAINTS, Ticker.system());
 
     private PeerAccess(AllowedPeers allowed, Optional<PeerSecret> secret, boolean unauthenticated) {
         this.allowed = allowed;
@@ -141,31 +144,36 @@ public final class PeerAccess {
         return allowed.allows(host);
     }
 
-    /** Whether a connection from there is served, as far as its address tells: with a secret all that show it are. */
+    /** Whether a connection from there is served, as far as its address tells: with a secret all that show it are. Does not wait. */
     public boolean admits(InetAddress from) {
         return secret.isPresent() || allowed.admits(from);
+    }
+
+    /** Before connections come: begins to find out where listed names lead, so that {@link #admits} knows it in time. Does not wait. */
+    public void expectPeers() {
+        if (secret.isEmpty()) {
+            allowed.lookUp();
+        }
     }
 
     public AllowedPeers allowed() {
         return allowed;
     }
 
-    /** Counts a peer that was refused, and says so in the log, a few of many. */
+    /**
+     * Counts a peer that was refused, and says so in the log, a few of many.
+     *
+     * @param peer may be a stranger's text, as {@code why} may
+     */
     public void refuse(String peer, String why) {
         refused.increment();
-        long now = System.nanoTime();
-        long last = complained.get();
-        if (now - last >= BETWEEN_COMPLAINTS.toNanos() && complained.compareAndSet(last, now)) {
-            long others = untold.sumThenReset();
-            log.warn(
-                    "{} is refused: {}{}",
-                    peer,
-                    why,
-                    others == 0 ? "" : "; so were " + others + " more since the last");
-        } else {
-            untold.increment();
-            log.debug("{} is refused: {}", peer, why);
-        }
+        complaints.event(more -> log.warn("{} is refused: {}{}", shown(peer), shown(why), more));
+    }
+
+    /** What may be a stranger's, fit for a log. */
+    static String shown(String text) {
+        String part = text.length() > LONGEST_SHOWN ? text.substring(0, LONGEST_SHOWN) + "..." : text;
+        return part.replaceAll("[^ -~]", "?");
     }
 
     /** How many were refused since this was asked before. */

@@ -6,11 +6,22 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import java.io.IOException;
+import java.net.Inet4Address;
 import java.net.InetAddress;
+import java.net.InterfaceAddress;
+import java.net.NetworkInterface;
+import java.net.UnknownHostException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.time.Duration;
 import java.util.List;
+import java.util.Set;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.function.BooleanSupplier;
+import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -98,6 +109,83 @@ class PeerAccessTest {
 
     private static byte[] bytes(String text) {
         return text.getBytes(StandardCharsets.UTF_8);
+    }
+
+    @Test
+    void aNameAsTheOwnHostAllowsTheNetworksThatItLeadsTo() throws Exception {
+        InterfaceAddress own = NetworkInterface.networkInterfaces()
+                .flatMap(each -> each.getInterfaceAddresses().stream())
+                .filter(each -> !each.getAddress().isLoopbackAddress() && each.getAddress() instanceof Inet4Address)
+                .findFirst()
+                .orElse(null);
+        Assumptions.assumeTrue(own != null, "a network but loopback");
+        AllowedPeers allowed = AllowedPeers.byDefault("host", "prefill", name -> {
+            assertThat(name).isEqualTo("prefill");
+            return new InetAddress[] {own.getAddress()};
+        });
+        assertThat(allowed.toString()).contains(own.getAddress().getHostAddress() + "/" + own.getNetworkPrefixLength());
+        assertThat(allowed.allows(own.getAddress())).isTrue();
+        assertThat(allowed.allows("prefill")).isTrue();
+        assertThat(allowed.allows("decode")).isFalse();
+        AllowedPeers nowhere = AllowedPeers.byDefault("host", "nowhere", name -> {
+            throw new UnknownHostException(name);
+        });
+        assertThat(nowhere.allows("127.0.0.1")).isTrue();
+        assertThat(nowhere.allows(own.getAddress())).isFalse();
+    }
+
+    @Test
+    void connectionsFromWhereListedNamesLeadAreAdmitted() {
+        AllowedPeers named = AllowedPeers.of("allowed_peers", List.of("localhost"));
+        InetAddress there = InetAddress.ofLiteral("127.0.0.1");
+        assertThat(named.allows(there)).isFalse();
+        until(() -> named.admits(there));
+        assertThat(named.admits(InetAddress.ofLiteral("192.0.2.1"))).isFalse();
+    }
+
+    @Test
+    void noConnectionWaitsForANameServer() throws Exception {
+        InetAddress first = InetAddress.ofLiteral("192.0.2.1");
+        InetAddress second = InetAddress.ofLiteral("192.0.2.2");
+        Semaphore answers = new Semaphore(0);
+        AtomicInteger asked = new AtomicInteger();
+        AtomicLong now = new AtomicLong();
+        NameLookups lookups = new NameLookups(
+                Set.of("node"),
+                name -> {
+                    int number = asked.incrementAndGet();
+                    answers.acquireUninterruptibly();
+                    return new InetAddress[] {number == 1 ? first : second};
+                },
+                now::get);
+        for (int stranger = 0; stranger < 1000; stranger++) {
+            assertThat(lookups.leadTo(first)).isFalse();
+        }
+        answers.release();
+        until(() -> lookups.leadTo(first));
+        assertThat(asked.get()).isEqualTo(1);
+        // It has moved.
+        until(() -> {
+            now.addAndGet(Duration.ofMinutes(1).toNanos());
+            answers.release();
+            return lookups.leadTo(second);
+        });
+        assertThat(lookups.leadTo(first)).isFalse();
+        answers.release(1000);
+    }
+
+    private static void until(BooleanSupplier condition) {
+        long end = System.nanoTime() + Duration.ofSeconds(20).toNanos();
+        while (!condition.getAsBoolean()) {
+            assertThat(System.nanoTime()).isLessThan(end);
+            Thread.onSpinWait();
+        }
+    }
+
+    @Test
+    void whatStrangersSayIsFitForALog() {
+        assertThat(PeerAccess.shown("evil\r\nINFO all is well \u001b[2J")).isEqualTo("evil??INFO all is well ?[2J");
+        assertThat(PeerAccess.shown("x".repeat(32 << 10))).hasSizeLessThan(320);
     }
 
     @Test

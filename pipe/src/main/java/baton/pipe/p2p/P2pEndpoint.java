@@ -84,6 +84,7 @@ public final class P2pEndpoint implements TensorExchange {
         this.received = new ReceiveStore(settings, stats);
         this.toSend = new SendStore(settings, stats);
         CountDownLatch ready = new CountDownLatch(1);
+        settings.access().expectPeers();
         this.listener = channel.listen(settings.host(), settings.port(), new PeerChannel.Reception() {
             @Override
             public Guest arrived(Caller caller) {

@@ -66,6 +66,7 @@ final class Door implements AutoCloseable {
         this.server = server;
         this.awaited = awaited;
         this.access = access;
+        access.ifPresent(PeerAccess::expectPeers);
         this.whenClosed = whenClosed;
         try {
             this.id = WireId.fresh(kind, (InetSocketAddress) server.getLocalAddress());

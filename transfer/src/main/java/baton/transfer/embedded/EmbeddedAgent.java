@@ -244,6 +244,7 @@ public final class EmbeddedAgent implements TransferAgent {
         this.copier = new Copier(prefix, settings.threads, CopyKernel.ofThisMachine());
         this.accepted = new Semaphore(settings.limits.peers);
         this.inbox = new Inbox(settings.limits.waitingBytes);
+        settings.access.ifPresent(PeerAccess::expectPeers);
         this.acceptor =
                 Thread.ofPlatform().daemon().name("transfer-accept-" + prefix).start(this::accept);
         Thread.ofPlatform().daemon().name("transfer-clock-" + prefix).start(this::endLate);
