@@ -11,6 +11,28 @@ public final class ListenAddress {
     private ListenAddress() {}
 
     /**
+     * For what peers are told, where an address that stands for all of this machine's leads nowhere.
+     *
+     * @param field the setting that the host is from, for errors
+     * @throws ConfigException if it is such an address; looks no name up
+     */
+    public static void requireOfOneHost(String field, String host) {
+        boolean any;
+        try {
+            any = InetAddress.ofLiteral(host).isAnyLocalAddress();
+        } catch (IllegalArgumentException e) {
+            // A name.
+            any = false;
+        }
+        if (any) {
+            throw new ConfigException(
+                    field,
+                    "is " + host
+                            + ", must be the address at which peers find this instance, such as that of a network interface");
+        }
+    }
+
+    /**
      * Returns if the address can be listened on now. Somebody else may still take it before it is.
      *
      * @param hostField the setting that the host is from, for errors

@@ -2,6 +2,7 @@ package baton.connectors.nixl;
 
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
+import baton.kv.ListenAddress;
 import baton.messages.PeerAccess;
 import baton.transfer.TransferAgents;
 import java.time.Duration;
@@ -106,6 +107,7 @@ public record NixlSettings(
         if (host.isBlank()) {
             throw new ConfigException(extra.field(HOST), "is empty, must be a host name or address");
         }
+        ListenAddress.requireOfOneHost(extra.field(HOST), host);
         List<Address> peers = strings(extra, PEERS).orElse(List.of()).stream()
                 .map(peer -> address(extra.field(PEERS), peer))
                 .toList();

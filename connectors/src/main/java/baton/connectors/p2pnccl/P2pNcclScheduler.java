@@ -2,6 +2,7 @@ package baton.connectors.p2pnccl;
 
 import baton.connectors.p2pnccl.P2pStep.Load;
 import baton.connectors.p2pnccl.P2pStep.Save;
+import baton.kv.Bursts;
 import baton.kv.ConfigException;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
@@ -18,6 +19,7 @@ import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
@@ -37,10 +39,12 @@ import org.slf4j.LoggerFactory;
  */
 final class P2pNcclScheduler implements SchedulerConnector {
     private static final Logger log = LoggerFactory.getLogger(P2pNcclScheduler.class);
+    private static final Duration BETWEEN_LINES = Duration.ofSeconds(10);
 
     private final ConnectorContext context;
     private final P2pNcclSettings settings;
     private final int blockSize;
+    private final Bursts complaints;
     private final Map<String, Tracked> requests = new HashMap<>();
     private final List<Load> loads = new ArrayList<>();
     private final List<String> dropped = new ArrayList<>();
@@ -56,6 +60,7 @@ final class P2pNcclScheduler implements SchedulerConnector {
         this.context = context;
         this.settings = settings;
         this.blockSize = context.layout().blockSize();
+        this.complaints = new Bursts(1, BETWEEN_LINES, context.ticker());
     }
 
     /** Where a worker takes control messages. */
@@ -102,7 +107,7 @@ final class P2pNcclScheduler implements SchedulerConnector {
             requests.put(request.id(), new Tracked(found.get(), sends, receives));
         } catch (ConfigException e) {
             badIds++;
-            log.warn("a request is computed here: {}", e.getMessage());
+            complaints.event(more -> log.warn("a request is computed here: {}{}", e.getMessage(), more));
         }
     }
 
@@ -111,11 +116,11 @@ final class P2pNcclScheduler implements SchedulerConnector {
             return true;
         }
         refusedPeers++;
-        log.warn(
-                "request {}: no KV goes to or comes from {}, which is not an allowed peer; allowed_peers are {}",
-                request.id(),
-                peer,
-                settings.access().allowed());
+        settings.access()
+                .refuse(
+                        peer.toString(),
+                        "it is not an allowed peer, so the request that names it neither gets nor sends KV: "
+                                + request.id());
         return false;
     }
 

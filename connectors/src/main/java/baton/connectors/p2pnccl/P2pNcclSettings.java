@@ -3,6 +3,7 @@ package baton.connectors.p2pnccl;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.KvTransferConfig;
+import baton.kv.ListenAddress;
 import baton.messages.PeerAccess;
 import baton.messages.p2p.PeerAddress;
 import baton.pipe.p2p.P2pSettings;
@@ -80,18 +81,21 @@ record P2pNcclSettings(
         // The address that peers are told goes through the same form that theirs do.
         PeerAddress own =
                 PeerAddress.parse("kv_ip", new PeerAddress(config.ip(), Math.max(1, config.port())).toString());
-        if (own.host().equals("0.0.0.0") || own.host().equals("::")) {
-            throw new ConfigException(
-                    "kv_ip", "is " + own.host() + ", must be the address at which peers find this instance");
-        }
+        ListenAddress.requireOfOneHost("kv_ip", own.host());
         PeerAccess access = PeerAccess.of(extra, "kv_ip", own.host(), List.of());
-        access.requireSafe("kv_ip", own.host());
+        String transport = extra.string(TRANSPORT).orElse("auto");
+        if (transport.equals("gloo")) {
+            // Its store listens on every address, and lets every host in.
+            access.requireSafeEverywhere(extra.field(TRANSPORT), transport);
+        } else {
+            access.requireSafe("kv_ip", own.host());
+        }
         return new P2pNcclSettings(
                 proxy,
                 http,
                 (long) (poolGb * (1L << 30)),
                 extra.string(SEND_TYPE).map(type -> sendType(extra, type)).orElse(SendType.PUT_ASYNC),
-                extra.string(TRANSPORT).orElse("auto"),
+                transport,
                 access,
                 seconds(extra, EXCHANGE, 5),
                 seconds(extra, TRANSFER, 10),

@@ -11,6 +11,7 @@ import java.util.Map;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.ValueSource;
 
 class NixlSettingsTest {
     private static NixlSettings settings(String json, Map<String, String> environment) {
@@ -50,6 +51,17 @@ class NixlSettingsTest {
                 .hasMessage("VLLM_NIXL_SIDE_CHANNEL_PORT: is 'many', must be a port from 0 to 65535");
     }
 
+    @ParameterizedTest
+    @ValueSource(strings = {"0.0.0.0", "::", "0:0:0:0:0:0:0:0"})
+    void anAddressAtWhichNoPeerFindsItIsRefused(String host) {
+        assertThatThrownBy(() ->
+                        settings("{'side_channel_host': '" + host + "', 'kv_allow_unauthenticated': true}", Map.of()))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageContainingAll(
+                        "kv_connector_extra_config.side_channel_host: is " + host,
+                        "must be the address at which peers find this instance");
+    }
+
     @Test
     void whatIsSetCounts() {
         NixlSettings settings = settings(
@@ -75,7 +87,7 @@ class NixlSettingsTest {
                 "{'enforce_handshake_compat': 7} | enforce_handshake_compat: must be true or false",
                 "{'peers': 'a:1'} | peers: must be an array of strings",
                 "{'peers': ['a']} | peers: has 'a', must have host:port",
-                "{'side_channel_host': '0.0.0.0'} | side_channel_host: is 0.0.0.0, with which other hosts reach the KV port",
+                "{'side_channel_host': '192.0.2.1'} | side_channel_host: is 192.0.2.1, with which other hosts reach the KV port",
                 "{'allowed_peers': '10.0.0.1'} | allowed_peers: must be an array of strings",
                 "{'kv_auth_secret_file': '/nowhere/secret'} | kv_auth_secret_file: is /nowhere/secret, which cannot be read"
             },

@@ -436,6 +436,21 @@ class P2pNcclConnectorTest {
         }
     }
 
+    /** Each counts; the log has a line of many. */
+    @Test
+    void idsOfStrangersAreRefusedPeers() throws Exception {
+        ConnectorContext context = context(config(KvRole.CONSUMER).build(), 1, 4);
+        P2pNcclSettings settings = P2pNcclSettings.of(context.config());
+        P2pNcclScheduler scheduler = new P2pNcclScheduler(context, settings);
+        PeerAddress stranger = new PeerAddress("evil.example", 1);
+        for (int i = 0; i < 20; i++) {
+            P2pRequestId id = new P2pRequestId(stranger, new PeerAddress(HOST, 2), "%032x".formatted(i));
+            scheduler.onNewRequest(request("cmpl-" + id.format() + "-0", 7, 14));
+        }
+        assertThat(settings.access().takeRefused()).isEqualTo(20);
+        assertThat(scheduler.takeMeasurements()).containsExactly(Measurement.count("baton:p2p_refused_peers", 20));
+    }
+
     @Test
     void anIdWithoutPortsForAllRanksIsAnOrdinaryOne() throws Exception {
         Side prefill = new Side(2, 4, config(KvRole.PRODUCER));
@@ -486,7 +501,9 @@ class P2pNcclConnectorTest {
                 "missing",
                 HOST);
         assertRefused(config(KvRole.PRODUCER).ip("not an address"), "kv_ip");
-        assertRefused(config(KvRole.PRODUCER).ip("0.0.0.0"), "kv_ip");
+        assertRefused(config(KvRole.PRODUCER).ip("0.0.0.0"), "kv_ip", "at which peers find this instance");
+        assertRefused(
+                config(KvRole.PRODUCER).extra("transport", "gloo"), "transport: is gloo", "--kv-allow-unauthenticated");
         ConnectorContext stages = new ConnectorContext(
                 config(KvRole.PRODUCER).build(),
                 new ModelFingerprint("fake", "digest"),
