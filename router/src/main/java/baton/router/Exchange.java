@@ -50,6 +50,8 @@ final class Exchange {
     private final HttpServerResponse client;
     /** As the instances get it. */
     private Buffer body;
+    /** Bytes of {@link BodyMemory} that are held, those of the body as it came. */
+    private final int taken;
 
     private final String givenId;
     private final MultiMap headers;
@@ -94,6 +96,7 @@ final class Exchange {
         this.request = request;
         this.client = request.response();
         this.body = body;
+        this.taken = body.length();
         this.givenId = Headers.requestId(request.headers());
         this.requestId = givenId;
         this.headers = Headers.toInstance(request.headers(), services.config().apiKey());
@@ -393,7 +396,7 @@ final class Exchange {
             decodeLeg.abort();
         }
         services.running().decrementAndGet();
-        services.bodies().giveBack(body.length());
+        services.bodies().giveBack(taken);
         services.metrics().ended(outcome);
         long nanos = System.nanoTime() - started;
         services.metrics().request.record(nanos, TimeUnit.NANOSECONDS);

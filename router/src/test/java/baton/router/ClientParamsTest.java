@@ -27,6 +27,10 @@ class ClientParamsTest {
     }
 
     private Router router(String flow, RouterConfig.LocalPrefill local, boolean trust) {
+        return router(flow, local, trust, RouterFixture.LIMITS);
+    }
+
+    private Router router(String flow, RouterConfig.LocalPrefill local, boolean trust, RouterConfig.Limits limits) {
         return fixture.start(new RouterConfig(
                 "127.0.0.1",
                 0,
@@ -34,7 +38,7 @@ class ClientParamsTest {
                 List.of(decode.uri()),
                 flow,
                 Optional.empty(),
-                RouterFixture.LIMITS,
+                limits,
                 Optional.empty(),
                 local,
                 trust));
@@ -72,5 +76,23 @@ class ClientParamsTest {
         Router router = router(ContentKeyedFlow.NAME, RouterConfig.LocalPrefill.NEVER, true);
         fixture.post(router, body);
         assertThat(decode.only().body()).isEqualTo(body);
+    }
+
+    /** The body that goes on is shorter than the one that was counted. */
+    @Test
+    void whatIsDroppedIsGivenBackToo() throws Exception {
+        RouterConfig.Limits limits = new RouterConfig.Limits(
+                RouterFixture.LIMITS.connect(),
+                RouterFixture.LIMITS.prefill(),
+                RouterFixture.LIMITS.idle(),
+                RouterFixture.LIMITS.probeInterval(),
+                RouterFixture.LIMITS.drain(),
+                2000,
+                RouterFixture.LIMITS.maxInFlight());
+        Router router = router(ContentKeyedFlow.NAME, RouterConfig.LocalPrefill.NEVER, false, limits);
+        String body = "{\"kv_transfer_params\":{\"pad\":\"" + "x".repeat(1900) + "\"}," + PLAIN.substring(1);
+        for (int i = 0; i < 2 * BodyMemory.BODIES; i++) {
+            assertThat(fixture.post(router, body).statusCode()).isEqualTo(200);
+        }
     }
 }
