@@ -4,35 +4,57 @@ import java.net.InetAddress;
 import java.net.NetworkInterface;
 import java.net.SocketException;
 import java.net.UnknownHostException;
+import java.util.Arrays;
+import java.util.List;
 
-/** Which addresses lead to this router: a request that it sends there comes back to it. */
-final class OwnAddress {
-    private OwnAddress() {}
+/**
+ * Which addresses lead to this router: a request that it sends there comes back to it.
+ *
+ * @param bound the addresses that it listens on; empty if on all of this machine
+ * @param port 0 if it is not known yet
+ */
+record OwnAddress(List<InetAddress> bound, int port) {
+    OwnAddress {
+        bound = List.copyOf(bound);
+    }
+
+    /** @param host what the router listens on: an address, or a name, which is looked up */
+    static OwnAddress of(String host, int port) {
+        try {
+            InetAddress[] bound = InetAddress.getAllByName(host);
+            boolean all = Arrays.stream(bound).anyMatch(InetAddress::isAnyLocalAddress);
+            return new OwnAddress(all ? List.of() : List.of(bound), port);
+        } catch (UnknownHostException e) {
+            return new OwnAddress(List.of(), port);
+        }
+    }
 
     /**
-     * Whether an instance at that address would be the router: its port on any address of this machine, by whatever name.
+     * Whether an instance at that address would be the router.
      *
      * @param host an address, with brackets or without, or a name, which is looked up
-     * @param ownPort 0 if it is not known yet
      */
-    static boolean isOwn(String host, int port, int ownPort) {
-        if (port != ownPort) {
+    boolean isAt(String host, int port) {
+        if (port != this.port) {
             return false;
         }
         try {
-            for (InetAddress address : InetAddress.getAllByName(host)) {
-                if (isOfThisMachine(address)) {
-                    return true;
-                }
-            }
-            return false;
+            return Arrays.stream(InetAddress.getAllByName(host)).anyMatch(this::leadsHere);
         } catch (UnknownHostException e) {
             return false;
         }
     }
 
+    private boolean leadsHere(InetAddress address) {
+        if (address.isAnyLocalAddress()) {
+            // A connection to it goes to the loopback address.
+            return bound.isEmpty() || bound.stream().anyMatch(InetAddress::isLoopbackAddress);
+        }
+        return bound.isEmpty() ? isOfThisMachine(address) : bound.contains(address);
+    }
+
     private static boolean isOfThisMachine(InetAddress address) {
-        if (address.isLoopbackAddress() || address.isAnyLocalAddress()) {
+        if (address.isLoopbackAddress()) {
             return true;
         }
         try {

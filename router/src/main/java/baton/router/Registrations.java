@@ -52,7 +52,7 @@ final class Registrations implements AutoCloseable {
     private final Vertx vertx;
     private final RouterConfig.Registry config;
     private final Networks networks;
-    private final int routerPort;
+    private final OwnAddress router;
     private final Map<Instance.Role, InstanceSet> sets;
     private final HealthProbe probe;
     private final RouterMetrics metrics;
@@ -91,20 +91,20 @@ final class Registrations implements AutoCloseable {
     }
 
     /**
-     * @param routerPort where the router takes requests: no instance may be there
+     * @param router where the router takes requests: no instance may be there
      * @throws ConfigException if the address cannot be listened on
      */
     Registrations(
             Vertx vertx,
             RouterConfig.Registry config,
-            int routerPort,
+            OwnAddress router,
             InstanceSet prefills,
             InstanceSet decodes,
             HealthProbe probe,
             RouterMetrics metrics) {
         this.vertx = vertx;
         this.config = config;
-        this.routerPort = routerPort;
+        this.router = router;
         this.networks = Networks.parse("register allow", config.networks());
         this.sets = Map.of(Instance.Role.PREFILL, prefills, Instance.Role.DECODE, decodes);
         this.probe = probe;
@@ -163,8 +163,8 @@ final class Registrations implements AutoCloseable {
                 result = RegistrationResult.NOT_ALLOWED;
                 reason = "the addresses " + registration.http() + " and " + registration.control()
                         + " must be IP addresses in the networks " + config.networks();
-            } else if (OwnAddress.isOwn(
-                    registration.http().host(), registration.http().port(), routerPort)) {
+            } else if (router.isAt(
+                    registration.http().host(), registration.http().port())) {
                 result = RegistrationResult.OWN_ADDRESS;
                 reason = "the address " + registration.http() + " is this router's own";
             } else {

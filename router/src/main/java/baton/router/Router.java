@@ -96,7 +96,7 @@ public final class Router implements AutoCloseable {
      * @throws ConfigException if the address cannot be listened on
      */
     public static Router start(RouterConfig config) {
-        requireOthers(config, config.port());
+        requireOthers(config, OwnAddress.of(config.host(), config.port()));
         int loops = Runtime.getRuntime().availableProcessors();
         Vertx vertx = vertx(loops);
         InstanceSet prefills = new InstanceSet(
@@ -130,9 +130,10 @@ public final class Router implements AutoCloseable {
         int port = verticles.getFirst().port();
         Optional<Registrations> registrations;
         try {
-            requireOthers(config, port);
+            OwnAddress own = OwnAddress.of(config.host(), port);
+            requireOthers(config, own);
             registrations = config.registry()
-                    .map(registry -> new Registrations(vertx, registry, port, prefills, decodes, probe, metrics));
+                    .map(registry -> new Registrations(vertx, registry, own, prefills, decodes, probe, metrics));
         } catch (ConfigException e) {
             close(vertx, probe, metrics);
             throw e;
@@ -153,15 +154,15 @@ public final class Router implements AutoCloseable {
     }
 
     /** @throws ConfigException if an instance is the router itself */
-    private static void requireOthers(RouterConfig config, int ownPort) {
+    private static void requireOthers(RouterConfig config, OwnAddress own) {
         for (Instance.Role role : Instance.Role.values()) {
             List<URI> addresses = role == Instance.Role.PREFILL ? config.prefill() : config.decode();
             for (URI address : addresses) {
                 int port = address.getPort() < 0 ? 80 : address.getPort();
-                if (OwnAddress.isOwn(address.getHost(), port, ownPort)) {
+                if (own.isAt(address.getHost(), port)) {
                     throw new ConfigException(
                             role.label,
-                            "'" + address + "' is this router's own address, port " + ownPort
+                            "'" + address + "' is this router's own address, port " + port
                                     + " of this machine: requests would go round in a circle");
                 }
             }

@@ -20,6 +20,7 @@ import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** Routers that lead back to themselves, and how much one instance is sent. */
@@ -90,13 +91,19 @@ class CircleTest {
     }
 
     @ParameterizedTest
-    @ValueSource(strings = {"127.0.0.1", "localhost", "0.0.0.0", "[::1]"})
-    void theRoutersOwnAddressIsNoInstance(String host) throws Exception {
+    @CsvSource({
+        "127.0.0.1, 127.0.0.1",
+        "127.0.0.1, localhost",
+        "127.0.0.1, 0.0.0.0",
+        "0.0.0.0, 127.0.0.7",
+        "0.0.0.0, [::1]"
+    })
+    void theRoutersOwnAddressIsNoInstance(String listening, String host) throws Exception {
         int port = FreePorts.inARow(1);
         URI own = URI.create("http://" + host + ":" + port);
         for (boolean prefill : new boolean[] {true, false}) {
             RouterConfig config = new RouterConfig(
-                    "127.0.0.1",
+                    listening,
                     port,
                     List.of(prefill ? own : instance.uri()),
                     List.of(prefill ? instance.uri() : own),
@@ -107,6 +114,19 @@ class CircleTest {
                     .isInstanceOf(ConfigException.class)
                     .hasMessageStartingWith((prefill ? "prefill" : "decode") + ": '" + own + "' is this router's own");
         }
+    }
+
+    @Test
+    void anotherAddressOfItsMachineIsNotTheRoutersOwn() throws Exception {
+        int port = FreePorts.inARow(1);
+        fixture.start(new RouterConfig(
+                "127.0.0.1",
+                port,
+                List.of(URI.create("http://127.0.0.7:" + port)),
+                List.of(URI.create("http://[::1]:" + port)),
+                RouterConfig.DEFAULT_FLOW,
+                Optional.empty(),
+                RouterFixture.LIMITS));
     }
 
     private Router router(RouterConfig.Limits limits) {

@@ -505,12 +505,35 @@ class RegistrationTest {
     @ParameterizedTest
     @ValueSource(strings = {"127.0.0.1", "localhost", "127.0.0.7", "0.0.0.0", "[::1]", "[::]", "this host"})
     void theRouterItselfIsNoInstance(String host) throws Exception {
-        Router router = router(LONG, 10, "0.0.0.0/0", "::/0");
+        Router router = everywhere("0.0.0.0");
         String own = host.equals("this host") ? ownAddress() : host;
         new Peer(router, "x").say(registration("D", own + ":" + router.port(), "127.0.0.1:2"));
         awaitMetric(router, "baton:router_registrations_total{result=\"own_address\"}", 1);
         assertThat(fixture.metric(router, "baton:router_instances{role=\"decode\"}"))
                 .isZero();
+    }
+
+    @Test
+    void anotherAddressOfItsMachineIsNotTheRouter() throws Exception {
+        Router router = everywhere("127.0.0.1");
+        new Peer(router, "x").say(registration("D", "127.0.0.7:" + router.port(), "127.0.0.1:2"));
+        awaitMetric(router, "baton:router_instances{role=\"decode\"}", 1);
+        new Peer(router, "y").say(registration("D", "127.0.0.1:" + router.port(), "127.0.0.1:2"));
+        awaitMetric(router, "baton:router_registrations_total{result=\"own_address\"}", 1);
+    }
+
+    /** Takes registrations of all addresses. */
+    private Router everywhere(String host) {
+        return fixture.start(new RouterConfig(
+                host,
+                0,
+                List.of(),
+                List.of(),
+                P2pFlow.NAME,
+                Optional.empty(),
+                RouterFixture.LIMITS,
+                Optional.of(new RouterConfig.Registry("127.0.0.1", 0, LONG, 10, List.of("0.0.0.0/0", "::/0"))),
+                RouterConfig.LocalPrefill.NEVER));
     }
 
     /** Of an interface, where there is one besides loopback. */
