@@ -65,6 +65,7 @@ final class Exchange {
             LOG.debug("{}: connection failed: {}", request.path(), failure.toString());
             // The connection is closed after this.
             if (failure instanceof NumberFormatException || failure instanceof DecoderException) {
+                whenClientLeaves.ifPresent(Runnable::run);
                 fail(ApiException.badRequest("the body's chunks are malformed: " + failure.getMessage()));
             }
         });
@@ -113,7 +114,7 @@ final class Exchange {
         return clientLeft;
     }
 
-    /** Runs {@code action} when the client goes before its answer is complete. */
+    /** Runs {@code action} when the client goes before its answer is complete, or breaks its body. */
     void whenClientLeaves(Runnable action) {
         whenClientLeaves = Optional.of(action);
     }
@@ -122,17 +123,20 @@ final class Exchange {
         return (System.nanoTime() - startNanos) / 1e6;
     }
 
-    void reply(int status, String contentType, Buffer body) {
+    /** Completes when the client has all of it, or never will. */
+    Future<Void> reply(int status, String contentType, Buffer body) {
         if (clientLeft || response.ended()) {
-            return;
+            return Future.succeededFuture();
         }
         response.setStatusCode(status).putHeader("Content-Type", contentType);
-        response.end(body);
+        Future<Void> written = response.end(body);
         log(status, id, Optional.empty(), OptionalDouble.empty(), "-", Optional.empty());
+        return written;
     }
 
-    void json(int status, Buffer body) {
-        reply(status, "application/json", body);
+    /** As {@link #reply}. */
+    Future<Void> json(int status, Buffer body) {
+        return reply(status, "application/json", body);
     }
 
     /** Answers with an error; one that is nobody's fault is logged with its origin. */

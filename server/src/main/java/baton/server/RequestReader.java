@@ -5,6 +5,11 @@ import baton.engine.SamplingParams;
 import baton.engine.text.ChatTemplate;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
+import java.nio.ByteBuffer;
+import java.nio.CharBuffer;
+import java.nio.charset.CharsetDecoder;
+import java.nio.charset.CoderResult;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
@@ -86,6 +91,7 @@ final class RequestReader {
      *     for what it makes
      */
     JsonFields parse(byte[] body, Preparation preparation) {
+        requireUtf8(body);
         preparation.reserve(treeBytes(body));
         JsonNode parsed;
         try {
@@ -101,6 +107,27 @@ final class RequestReader {
         }
         throw ApiException.badRequest(
                 "request body must be a JSON object, is " + (body.length == 0 ? "empty" : Json.shown(parsed)));
+    }
+
+    /** Jackson would take UTF-16 and UTF-32 too, of whose characters {@link #treeBytes} knows nothing. */
+    private static void requireUtf8(byte[] body) {
+        ByteBuffer in = ByteBuffer.wrap(body);
+        CharBuffer out = CharBuffer.allocate(4096);
+        CharsetDecoder decoder = StandardCharsets.UTF_8.newDecoder();
+        CoderResult result = decoder.decode(in, out, true);
+        while (result.isOverflow()) {
+            out.clear();
+            result = decoder.decode(in, out, true);
+        }
+        // No JSON begins with a zero in UTF-8, and in the other encodings each without a byte order mark has one.
+        boolean zero = false;
+        for (int i = 0; i < Math.min(4, body.length); i++) {
+            zero |= body[i] == 0;
+        }
+        if (result.isError() || zero) {
+            throw ApiException.badRequest(
+                    "request body must be UTF-8, is not" + (zero ? "" : " at byte " + in.position()));
+        }
     }
 
     /** What a JSON text and the copies of its tree take at most, whatever it is. */

@@ -7,6 +7,7 @@ import baton.server.ServerFixture.RawClient;
 import java.io.ByteArrayInputStream;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
+import java.nio.charset.Charset;
 import java.time.Duration;
 import java.util.List;
 import org.junit.jupiter.api.AfterEach;
@@ -188,7 +189,17 @@ class ErrorsTest {
                 client.skip(Integer.parseInt(head.replaceAll("(?is).*content-length: (\\d+).*", "$1")));
                 assertThat(client.closed()).isTrue();
             }
+            assertThat(fixture.server.preparingBytes()).isZero();
         }
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"UTF-16", "UTF-16LE", "UTF-16BE", "UTF-32", "UTF-32LE", "UTF-32BE", "ISO-8859-1"})
+    void aBodyInAnotherEncodingIsRefused(String encoding) throws Exception {
+        HttpResponse<String> response = fixture.send(HttpRequest.newBuilder(fixture.uri("/v1/completions"))
+                .POST(HttpRequest.BodyPublishers.ofByteArray("{\"prompt\":\"é\"}".getBytes(Charset.forName(encoding)))));
+        assertThat(response.statusCode()).isEqualTo(400);
+        assertThat(response.body()).contains("request body must be UTF-8, is not");
     }
 
     @ParameterizedTest
