@@ -544,9 +544,9 @@ public final class ApiServer implements AutoCloseable {
                             boolean strings = fields.bool("return_token_strs").orElse(false);
                             preparation.reserve(
                                     (long) ids.length * (strings ? BYTES_PER_LISTED_TEXT : BYTES_PER_LISTED));
-                            return tokenized(ids, strings);
+                            return preparation.keep(tokenized(ids, strings));
                         },
-                        answer -> exchange.json(200, answer)));
+                        answer -> send(exchange, preparation, answer)));
     }
 
     /** A long list; so it is not written on the event loop. */
@@ -578,13 +578,22 @@ public final class ApiServer implements AutoCloseable {
                         preparation,
                         () -> {
                             String text = reader.detokenize(reader.parse(body.getBytes(), preparation), preparation);
-                            return new Json().document(out -> {
+                            return preparation.keep(new Json().document(out -> {
                                 out.writeStartObject();
                                 out.writeStringProperty("prompt", text);
                                 out.writeEndObject();
-                            });
+                            }));
                         },
-                        answer -> exchange.json(200, answer)));
+                        answer -> send(exchange, preparation, answer)));
+    }
+
+    /** Sends an answer that may be long; it is held until the client has taken it, which may take no longer than a body. */
+    private void send(Exchange exchange, Preparation preparation, Buffer answer) {
+        long timer = vertx.setTimer(config.bodyTimeout().toMillis(), _ -> exchange.reset());
+        exchange.json(200, answer).onComplete(_ -> {
+            vertx.cancelTimer(timer);
+            preparation.release();
+        });
     }
 
     private void resetPrefixCache(Exchange exchange) {
@@ -623,7 +632,8 @@ public final class ApiServer implements AutoCloseable {
                     preparation.check();
                     T result = task.call();
                     continuation = () -> next.accept(result);
-                } catch (Exception | StackOverflowError | LinkageError e) {
+                } catch (Throwable e) {
+                    // Out of memory too: what is held is given back whatever happens.
                     continuation = () -> exchange.fail(e);
                 }
                 onEventLoop(exchange, preparation, timer, continuation);
@@ -639,13 +649,15 @@ public final class ApiServer implements AutoCloseable {
         try {
             context.runOnContext(_ -> {
                 vertx.cancelTimer(timer);
-                preparation.release();
                 if (preparation.abandoned()) {
+                    preparation.release();
                     return;
                 }
+                preparation.releaseRequest();
                 try {
                     continuation.run();
-                } catch (Exception | LinkageError e) {
+                } catch (Throwable e) {
+                    preparation.release();
                     exchange.fail(e);
                 }
             });

@@ -2,11 +2,12 @@ package baton.server;
 
 import baton.engine.text.EncodingWatch;
 import baton.engine.text.Tokenizer;
+import io.vertx.core.buffer.Buffer;
 import java.time.Duration;
 import java.util.function.IntFunction;
 
 /**
- * One request from the first byte of its body until the engine has it: what it holds of {@link PreparingMemory}, and when its time is up.
+ * One request from the first byte of its body until the engine has it, or a client its list of tokens: what it holds of {@link PreparingMemory}, and when its time is up.
  *
  * <p>Used by one thread after the other, first the event loop, then a preparing thread; {@link #abandon} may come from the event loop at any
  * time.
@@ -17,6 +18,7 @@ final class Preparation {
     private final Duration timeout;
     private long held;
     private long heldForPiece;
+    private long heldForAnswer;
     private volatile boolean abandoned;
 
     Preparation(PreparingMemory memory, Exchange exchange, Duration timeout) {
@@ -38,11 +40,23 @@ final class Preparation {
         held += bytes;
     }
 
+    /** Keeps what the answer takes, of what is held, until {@link #release}. */
+    Buffer keep(Buffer answer) {
+        heldForAnswer = Math.min(held, answer.length());
+        return answer;
+    }
+
+    /** Gives everything back but what is kept for the answer. */
+    void releaseRequest() {
+        memory.release(held - heldForAnswer);
+        held = heldForAnswer;
+        heldForPiece = 0;
+    }
+
     /** Gives everything back. */
     void release() {
-        memory.release(held);
-        held = 0;
-        heldForPiece = 0;
+        heldForAnswer = 0;
+        releaseRequest();
     }
 
     /** Nobody waits for the outcome any more. */

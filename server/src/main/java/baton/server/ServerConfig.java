@@ -19,8 +19,9 @@ import org.slf4j.LoggerFactory;
  * @param apiKey if present, everything but health, metrics and version wants it as a bearer token
  * @param maxBodyBytes largest request body
  * @param maxPendingBytes output that may wait for a client that reads slowly; beyond it the request is aborted
- * @param bodyTimeout how long a client may take to send a body
- * @param maxPreparingBytes memory that all requests may take together until the engine has them: bodies, their JSON, prompts
+ * @param bodyTimeout how long a client may take to send a body, and to take a list of tokens
+ * @param maxPreparingBytes memory that all requests may take together until the engine has them: bodies, their JSON, prompts; and
+ *     lists of tokens until they are sent
  * @param prepareTimeout how long a complete body may take to become tokens, waiting for others included
  * @param idleTimeout how long a connection may have no request, or an incomplete request line or header
  * @param responseRole role of chat answers
@@ -92,6 +93,11 @@ public record ServerConfig(
         unloggedPaths = Set.copyOf(unloggedPaths);
     }
 
+    /** The default for a heap of so many bytes: the rest is for what the estimates leave out, and for the engine. */
+    static long preparingBytes(long heap) {
+        return Math.min(512 << 20, heap / 4);
+    }
+
     /** The defaults: vLLM's port, this host only, no key. */
     public static Builder of(String servedModelName) {
         return new Builder(List.of(servedModelName));
@@ -106,7 +112,8 @@ public record ServerConfig(
         private int maxBodyBytes = 32 << 20;
         private int maxPendingBytes = 1 << 20;
         private Duration bodyTimeout = Duration.ofSeconds(60);
-        private long maxPreparingBytes = 512 << 20;
+        private long maxPreparingBytes =
+                preparingBytes(Runtime.getRuntime().maxMemory());
         private Duration prepareTimeout = Duration.ofSeconds(30);
         private Duration idleTimeout = Duration.ofSeconds(75);
         private String responseRole = "assistant";

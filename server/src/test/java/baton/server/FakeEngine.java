@@ -50,6 +50,7 @@ final class FakeEngine implements Engine {
     private volatile Consumer<Session> script = session -> {};
     private volatile Optional<String> failure = Optional.empty();
     private volatile Optional<RuntimeException> refusal = Optional.empty();
+    private volatile Runnable whenTokenizerIsTaken = () -> {};
     private volatile boolean resets = true;
     private volatile Optional<JsonFields> ahead = Optional.empty();
     private final AtomicInteger accepted = new AtomicInteger();
@@ -83,6 +84,11 @@ final class FakeEngine implements Engine {
 
     void fails(String why) {
         failure = Optional.of(why);
+    }
+
+    /** Runs each time, on the thread that wants it. */
+    void whenTokenizerIsTaken(Runnable value) {
+        whenTokenizerIsTaken = value;
     }
 
     void resets(boolean value) {
@@ -135,6 +141,7 @@ final class FakeEngine implements Engine {
 
     @Override
     public Tokenizer tokenizer() {
+        whenTokenizerIsTaken.run();
         return tokenizer;
     }
 

@@ -12,7 +12,10 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.BooleanSupplier;
 import org.junit.jupiter.api.AfterEach;
@@ -26,7 +29,7 @@ class LongTextTest {
     private static final int LONGEST_TOKEN = "<|assistant|>".length();
     private static final String SENTENCE = "Cora keeps the gold coin inside the green box. ";
 
-    private final List<String> lines = new ArrayList<>();
+    private final List<String> lines = new CopyOnWriteArrayList<>();
     private final ServerFixture fixture =
             new ServerFixture(config -> config.trustRequestChatTemplate(true).accessLog(lines::add));
 
@@ -94,34 +97,100 @@ class LongTextTest {
         until("all is given back", () -> fixture.server.preparingBytes() == 0);
     }
 
+    /** The tokenizer is taken twice before a text is encoded, and again for each token of it. */
+    private static final String LISTED = "{\"prompt\":\"a b c d e f g h\",\"return_token_strs\":true}";
+
     @Test
     void whatTakesTooLongIsEnded() throws Exception {
+        AtomicInteger taken = new AtomicInteger();
+        CountDownLatch answered = new CountDownLatch(1);
         try (ServerFixture impatient =
                 new ServerFixture(config -> config.accessLog(line -> {}).prepareTimeout(Duration.ofMillis(100)))) {
-            HttpResponse<String> late =
-                    impatient.post("/tokenize", "{\"prompt\":\"" + SENTENCE.repeat(200_000) + "\"}");
+            impatient.engine.whenTokenizerIsTaken(() -> {
+                taken.incrementAndGet();
+                await(answered);
+            });
+            HttpResponse<String> late = impatient.post("/tokenize", LISTED);
             assertThat(message(503, late)).contains("not read and encoded within 0 s");
             assertThat(late.headers().firstValue("Retry-After")).contains("1");
+            assertThat(impatient.server.preparingBytes()).isPositive();
+            answered.countDown();
             until("all is given back", () -> impatient.server.preparingBytes() == 0);
+            assertThat(taken.get()).isLessThanOrEqualTo(2);
             until("it lives on", () -> {
                 try {
-                    return impatient.post("/tokenize", "{\"prompt\":\"a\"}").statusCode() == 200;
+                    return impatient.post("/tokenize", LISTED).statusCode() == 200;
                 } catch (IOException | InterruptedException e) {
                     throw new AssertionError(e);
                 }
             });
+            assertThat(taken.get()).isGreaterThan(4);
         }
     }
 
     @Test
     void whatNobodyWaitsForIsEnded() throws Exception {
+        AtomicInteger taken = new AtomicInteger();
+        CountDownLatch gone = new CountDownLatch(1);
+        fixture.engine.whenTokenizerIsTaken(() -> {
+            taken.incrementAndGet();
+            await(gone);
+        });
         try (RawClient client = fixture.raw()) {
-            client.post("/tokenize", "{\"prompt\":\"" + SENTENCE.repeat(200_000) + "\"}");
-            until("it is being prepared", () -> fixture.server.preparingBytes() > 0);
+            client.post("/tokenize", LISTED);
+            until("it is being prepared", () -> taken.get() > 0);
             client.leave();
         }
+        until("that is noticed", () -> !lines.isEmpty());
+        assertThat(fixture.server.preparingBytes()).isPositive();
+        gone.countDown();
         until("all is given back", () -> fixture.server.preparingBytes() == 0);
-        assertThat(fixture.post("/tokenize", "{\"prompt\":\"a\"}").statusCode()).isEqualTo(200);
+        assertThat(taken.get()).isEqualTo(2);
+        assertThat(fixture.post("/tokenize", LISTED).statusCode()).isEqualTo(200);
+    }
+
+    @Test
+    void whatEndsInAnErrorOfTheMachineIsGivenBack() throws Exception {
+        fixture.engine.whenTokenizerIsTaken(() -> {
+            throw new OutOfMemoryError("a test's");
+        });
+        assertThat(message(500, fixture.post("/tokenize", LISTED))).contains("OutOfMemoryError");
+        assertThat(fixture.server.preparingBytes()).isZero();
+        fixture.engine.whenTokenizerIsTaken(() -> {});
+        assertThat(fixture.post("/tokenize", LISTED).statusCode()).isEqualTo(200);
+    }
+
+    @Test
+    void aListIsHeldUntilItsClientHasIt() throws Exception {
+        String body = "{\"return_token_strs\":true,\"prompt\":\"" + SENTENCE.repeat(40_000) + "\"}";
+        try (ServerFixture impatient =
+                        new ServerFixture(config -> config.accessLog(line -> {}).bodyTimeout(Duration.ofSeconds(1)));
+                RawClient reading = fixture.raw();
+                RawClient leaving = fixture.raw();
+                RawClient slow = impatient.raw()) {
+            for (RawClient client : List.of(reading, leaving, slow)) {
+                client.socket().setReceiveBufferSize(16 << 10);
+                client.socket().setSoTimeout(20_000);
+                client.post("/tokenize", body);
+            }
+            int answer = contentLength(reading.head());
+            assertThat(contentLength(leaving.head())).isEqualTo(answer);
+            assertThat(fixture.server.preparingBytes()).isEqualTo(2L * answer);
+            reading.skip(answer);
+            until("one is given back", () -> fixture.server.preparingBytes() == answer);
+            leaving.leave();
+            until("all is given back", () -> fixture.server.preparingBytes() == 0);
+            assertThat(contentLength(slow.head())).isEqualTo(answer);
+            until("it is not waited for", () -> impatient.server.preparingBytes() == 0);
+        }
+    }
+
+    @Test
+    void aSmallHeapAllowsLess() {
+        assertThat(ServerConfig.preparingBytes(1L << 30)).isEqualTo(256 << 20);
+        assertThat(ServerConfig.preparingBytes(1L << 40)).isEqualTo(512 << 20);
+        assertThat(ServerConfig.of("a").build().maxPreparingBytes())
+                .isEqualTo(ServerConfig.preparingBytes(Runtime.getRuntime().maxMemory()));
     }
 
     @Test
@@ -217,6 +286,18 @@ class LongTextTest {
                         .POST(HttpRequest.BodyPublishers.ofString(body))
                         .build(),
                 HttpResponse.BodyHandlers.ofString());
+    }
+
+    private static int contentLength(String head) {
+        return Integer.parseInt(head.replaceAll("(?is).*content-length: (\\d+).*", "$1"));
+    }
+
+    private static void await(CountDownLatch latch) {
+        try {
+            assertThat(latch.await(20, TimeUnit.SECONDS)).isTrue();
+        } catch (InterruptedException e) {
+            throw new AssertionError(e);
+        }
     }
 
     private static String message(int status, HttpResponse<String> response) {
