@@ -145,6 +145,11 @@ final class TextCuts {
                 return false;
             }
         }
+        // Where a piece ends no word goes on, so a token would be found that the whole text does not have.
+        if (token.path("single_word").asBoolean(false)
+                && (BEFORE_LETTERS.indexOf(content.charAt(0)) >= 0 || content.endsWith("\n"))) {
+            return false;
+        }
         return !(token.path("lstrip").asBoolean(false) && isLetter(content.charAt(0)))
                 && !(token.path("rstrip").asBoolean(false) && isLetter(content.charAt(content.length() - 1)));
     }

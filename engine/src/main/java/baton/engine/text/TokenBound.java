@@ -30,10 +30,11 @@ record TokenBound(int bytesPerToken, boolean countsSpace) {
             return NONE;
         }
         int factor = 1;
+        int prepended = 0;
         for (JsonNode step : TextCuts.steps(root.path("normalizer"), "normalizers")) {
             switch (step.path("type").asString("")) {
                 case "NFC" -> factor = SHORTENED_BY_NFC;
-                case "Prepend" -> {}
+                case "Prepend" -> prepended += utf8Length(step.path("prepend").asString(""));
                 case "Replace" -> {
                     if (!step.path("pattern").path("String").asString("").equals(" ")
                             || !step.path("content").asString("").equals("\u2581")) {
@@ -48,11 +49,17 @@ record TokenBound(int bytesPerToken, boolean countsSpace) {
         int longest = vocabulary.longest();
         boolean strips = false;
         for (JsonNode token : root.path("added_tokens")) {
-            longest = Math.max(longest, token.path("content").asString("").getBytes(StandardCharsets.UTF_8).length);
+            // One that is looked for in the normalized text is normalized itself.
+            longest = Math.max(
+                    longest, prepended + utf8Length(token.path("content").asString("")));
             strips |= token.path("lstrip").asBoolean(false)
                     || token.path("rstrip").asBoolean(false);
         }
         return new TokenBound(longest * factor, !strips);
+    }
+
+    private static int utf8Length(String text) {
+        return text.getBytes(StandardCharsets.UTF_8).length;
     }
 
     private static boolean isByteLevel(JsonNode preTokenizer) {
@@ -75,8 +82,8 @@ record TokenBound(int bytesPerToken, boolean countsSpace) {
             char c = text.charAt(i);
             if (countsSpace || !Character.isWhitespace(c) && !Character.isSpaceChar(c) && c != '\u0085') {
                 // Half of a surrogate pair: two of four bytes, and two of the three of U+FFFD where it has no other
-                // half.
-                bytes += c < 0x80 ? 1 : c < 0x800 || Character.isSurrogate(c) ? 2 : 3;
+                // half. U+2581 may be a token's space.
+                bytes += c < 0x80 || c == '\u2581' ? 1 : c < 0x800 || Character.isSurrogate(c) ? 2 : 3;
             }
         }
         return (bytes + bytesPerToken - 1) / bytesPerToken;

@@ -204,7 +204,13 @@ class TokenizerTest {
                 root -> ((ObjectNode) root.at("/pre_tokenizer/pretokenizers/0/pattern")).put("Regex", "[\\s\\S]{7}"),
                 root -> root.putObject("normalizer").put("type", "Lowercase"),
                 root -> root.putNull("pre_tokenizer"),
-                root -> ((ObjectNode) root.at("/added_tokens/1")).put("content", "r w"))) {
+                root -> ((ObjectNode) root.at("/added_tokens/1")).put("content", "r w"),
+                root -> ((ObjectNode) root.at("/added_tokens/1"))
+                        .put("content", " after")
+                        .put("single_word", true),
+                root -> ((ObjectNode) root.at("/added_tokens/1"))
+                        .put("content", "a\n")
+                        .put("single_word", true))) {
             Files.writeString(dir.resolve("tokenizer.json"), altered(change));
             List<Integer> pieces = new ArrayList<>();
             try (Tokenizer tokenizer = Tokenizer.load(dir)) {
@@ -253,6 +259,59 @@ class TokenizerTest {
             try (Tokenizer tokenizer = Tokenizer.load(dir)) {
                 assertThat(tokenizer.leastTokens(spaces)).isZero();
             }
+        }
+    }
+
+    @Test
+    void whatBecomesShorterBeforeItIsEncodedCountsAsShort() throws IOException {
+        Files.writeString(dir.resolve("tokenizer.json"), altered(root -> {
+            root.putObject("normalizer").put("type", "NFC");
+            ((ObjectNode) root.at("/added_tokens/1"))
+                    .put("content", "K".repeat(20))
+                    .put("normalized", true);
+        }));
+        try (Tokenizer tokenizer = Tokenizer.load(dir)) {
+            String kelvin = "\u212A".repeat(2000);
+            assertThat(tokenizer.encode(kelvin, false)).hasSize(100);
+            assertThat(tokenizer.leastTokens(kelvin)).isEqualTo(100);
+        }
+    }
+
+    /** In a SentencePiece vocabulary U+2581 is a space, also where a text has it already. */
+    @Test
+    void aTextOfSpaceSignsHasAsFewTokensAsOneOfSpaces() throws IOException {
+        ObjectNode root = (ObjectNode)
+                JSON.readTree(Files.readString(writeSentencePiece(dir, false).resolve("tokenizer.json")));
+        ObjectNode vocabulary = (ObjectNode) root.at("/model/vocab");
+        ArrayNode merges = (ArrayNode) root.at("/model/merges");
+        for (int half = 1; half <= 8; half *= 2) {
+            String piece = "\u2581".repeat(half);
+            merges.add(piece + " " + piece);
+            if (!vocabulary.has(piece + piece)) {
+                vocabulary.put(piece + piece, vocabulary.size());
+            }
+        }
+        String signs = "\u2581".repeat(1600);
+        try (Tokenizer tokenizer = Tokenizer.load(write(dir, root.toString()))) {
+            assertThat(tokenizer.encode(signs, false)).hasSize(100);
+            assertThat(tokenizer.leastTokens(signs)).isEqualTo(100);
+        }
+
+        root.putObject("normalizer").put("type", "Prepend").put("prepend", "\u2581");
+        String word = "z".repeat(16);
+        ((ArrayNode) root.at("/added_tokens"))
+                .addObject()
+                .put("id", vocabulary.size())
+                .put("content", word)
+                .put("special", false)
+                .put("single_word", false)
+                .put("lstrip", false)
+                .put("rstrip", false)
+                .put("normalized", true);
+        String words = ("\u2581" + word).repeat(100);
+        try (Tokenizer tokenizer = Tokenizer.load(write(dir, root.toString()))) {
+            assertThat(tokenizer.encode(words, false)).hasSize(101);
+            assertThat(tokenizer.leastTokens(words)).isBetween(80L, 101L);
         }
     }
 
