@@ -112,8 +112,7 @@ public record ServerConfig(
         private int maxBodyBytes = 32 << 20;
         private int maxPendingBytes = 1 << 20;
         private Duration bodyTimeout = Duration.ofSeconds(60);
-        private long maxPreparingBytes =
-                preparingBytes(Runtime.getRuntime().maxMemory());
+        private long maxPreparingBytes = preparingBytes(Runtime.getRuntime().maxMemory());
         private Duration prepareTimeout = Duration.ofSeconds(30);
         private Duration idleTimeout = Duration.ofSeconds(75);
         private String responseRole = "assistant";

@@ -196,8 +196,10 @@ class ErrorsTest {
     @ParameterizedTest
     @ValueSource(strings = {"UTF-16", "UTF-16LE", "UTF-16BE", "UTF-32", "UTF-32LE", "UTF-32BE", "ISO-8859-1"})
     void aBodyInAnotherEncodingIsRefused(String encoding) throws Exception {
+        // Some of these are UTF-8 too, with zeros.
+        String body = "{\"prompt\":\"" + (encoding.startsWith("UTF") ? "a" : "é") + "\"}";
         HttpResponse<String> response = fixture.send(HttpRequest.newBuilder(fixture.uri("/v1/completions"))
-                .POST(HttpRequest.BodyPublishers.ofByteArray("{\"prompt\":\"é\"}".getBytes(Charset.forName(encoding)))));
+                .POST(HttpRequest.BodyPublishers.ofByteArray(body.getBytes(Charset.forName(encoding)))));
         assertThat(response.statusCode()).isEqualTo(400);
         assertThat(response.body()).contains("request body must be UTF-8, is not");
     }
