@@ -226,6 +226,12 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
         return body.put("max_tokens", maxTokens).put("temperature", 0).put("return_token_ids", true);
     }
 
+    /** @param signal as {@code kill} takes it, such as {@code -STOP} */
+    static void signal(long pid, String signal) throws IOException, InterruptedException {
+        Process kill = new ProcessBuilder("kill", signal, Long.toString(pid)).start();
+        assertThat(kill.waitFor()).isZero();
+    }
+
     /** One process. */
     final class Instance {
         private final String name;
@@ -330,8 +336,7 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
         }
 
         private void signal(String signal) throws IOException, InterruptedException {
-            Process kill = new ProcessBuilder("kill", signal, Long.toString(process.pid())).start();
-            assertThat(kill.waitFor()).isZero();
+            Instances.signal(process.pid(), signal);
         }
 
         /** Starts it once more, on the port that it had. */

@@ -15,6 +15,10 @@ import java.nio.file.attribute.PosixFilePermissions;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import org.junit.jupiter.api.Test;
@@ -53,9 +57,9 @@ class UpTest {
         }
     }
 
-    /** Even if it has no chance to say goodbye. */
+    /** The latter even if it has no chance to say goodbye. */
     @Test
-    void itsProcessesEndWhenItIsKilled() throws Exception {
+    void answersAfterAProcessWasStoppedAndItsProcessesEndWhenItIsKilled() throws Exception {
         Process up = start("--no-warmup", "--connector", "NixlConnector");
         try {
             String said = readUpTo(up, "Ctrl-C stops");
@@ -67,6 +71,9 @@ class UpTest {
             assertThat(PosixFilePermissions.toString(Files.getPosixFilePermissions(secret)))
                     .isEqualTo("rw-------");
             assertThat(answer(said)).contains("Harrow");
+            for (ProcessHandle child : children) {
+                answersWhenItGoesOn(said, child);
+            }
             up.destroyForcibly();
             assertEnded(up, children);
         } finally {
@@ -89,6 +96,26 @@ class UpTest {
                     .doesNotContain("Exception");
         } finally {
             end(up);
+        }
+    }
+
+    /** Requests, each about a prompt that no cache has, while a process is stopped for half a second. */
+    private static void answersWhenItGoesOn(String said, ProcessHandle stopped) throws Exception {
+        try (ExecutorService clients = Executors.newVirtualThreadPerTaskExecutor()) {
+            Instances.signal(stopped.pid(), "-STOP");
+            List<Future<String>> answers = new ArrayList<>();
+            try {
+                for (int age = 10; age < 14; age++) {
+                    String other = said.replace("is 87", "is " + age + stopped.pid());
+                    answers.add(clients.submit(() -> answer(other)));
+                }
+                TimeUnit.MILLISECONDS.sleep(500);
+            } finally {
+                Instances.signal(stopped.pid(), "-CONT");
+            }
+            for (Future<String> each : answers) {
+                assertThat(each.get(DEADLINE.toSeconds(), TimeUnit.SECONDS)).contains("Harrow");
+            }
         }
     }
 

@@ -61,7 +61,7 @@ public interface SideChannel extends AutoCloseable {
         List<byte[]> answer(List<byte[]> frames);
 
         /**
-         * Whether who asks has shown what it must. Until then it has the time of a handshake for all it asks, and takes no other
+         * Whether the asking peer has shown what it must. Until then it has the time of a handshake for all it asks, and takes no other
          * connection's place.
          */
         default boolean isGreeted() {

@@ -32,7 +32,7 @@ import org.slf4j.LoggerFactory;
  * <h2>Whom to believe</h2>
  * The router sends requests, prompts among them, to whoever registers. So callers and the addresses that they name must be in the
  * allowed networks, addresses must be literal, and what is held of callers is bounded: one connection registers at most
- * {@value #MOST_OF_CONNECTION} instances at a time, one address a quarter of all and never fewer than that. An instance counts for who made it known.
+ * {@value #MOST_OF_CONNECTION} instances at a time, one address a quarter of all and never fewer than that. An instance counts for the sender that made it known.
  */
 final class Registrations implements AutoCloseable {
     private static final Logger log = LoggerFactory.getLogger(Registrations.class);

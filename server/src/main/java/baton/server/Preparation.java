@@ -68,7 +68,7 @@ final class Preparation {
         return abandoned || exchange.clientLeft();
     }
 
-    /** What a client is told whose request takes too long. */
+    /** What the client of a request that takes too long is told. */
     ApiException late() {
         return ApiException.unavailable(
                 "the request was not read and encoded within " + timeout.toSeconds() + " s; try again later");

@@ -109,7 +109,7 @@ final class RequestReader {
                 "request body must be a JSON object, is " + (body.length == 0 ? "empty" : Json.shown(parsed)));
     }
 
-    /** Jackson would take UTF-16 and UTF-32 too, of whose characters {@link #treeBytes} knows nothing. */
+    /** Jackson would take UTF-16 and UTF-32 too, which {@link #treeBytes} cannot read. */
     private static void requireUtf8(byte[] body) {
         ByteBuffer in = ByteBuffer.wrap(body);
         CharBuffer out = CharBuffer.allocate(4096);

@@ -24,7 +24,7 @@ final class DecodeCode {
     /** Bytes that a query's number has in a state, a vector of any width. */
     static final int STATE = 64;
 
-    /** Queries whose sums are made side by side. */
+    /** Queries that are summed up side by side. */
     static final int SUMS = 4;
 
     /** Rows of a part of 128 bits. */

@@ -151,7 +151,7 @@ public final class Kernels {
         }
     }
 
-    /** @param type whose panels are used as they are */
+    /** @param type with panels that are used as they are */
     void addProduct(WeightType type, long a, long rowStride, long panel, long k, long tile, long rows) {
         try {
             get(productsAdded, type).invokeExact(a, rowStride, panel, k, tile, rows);
@@ -160,7 +160,7 @@ public final class Kernels {
         }
     }
 
-    /** A function like {@link #addProduct} for fp32 of rows whose elements are {@code kStride} bytes apart. */
+    /** A function like {@link #addProduct} for fp32 of rows with elements {@code kStride} bytes apart. */
     MethodHandle addedProduct(int kStride) {
         return product(width, WeightType.FP32, kStride, true);
     }

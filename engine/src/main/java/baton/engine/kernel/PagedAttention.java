@@ -15,8 +15,8 @@ import java.util.Optional;
  * Shapes. G key/value heads, R query heads that share one, D head dim. A row's R queries of a key/value head, and those of neighbouring
  * rows, have a lane each of a panel. Scores are the product of keys, as rows, with the panel of queries; what is attended is the product
  * of values, whose elements are the rows, with the panel of the scores' exponentials. So keys and values are used as they lie in the
- * cache: nothing but queries and results is transposed, and only conversion to fp32 copies them. Single rows, whose queries would leave
- * most lanes empty, are DecodeAttention's.
+ * cache: nothing but queries and results is transposed, and only conversion to fp32 copies them. The queries of a single row
+ * would leave most lanes empty: they are DecodeAttention's.
  *
  * Sequences with few rows convert keys and values while they use them, run by run in a buffer of the thread's that stays in its caches. Longer
  * chunks have many panels that use the same keys and values, which are converted once, as many heads at a time as a buffer has room for.

@@ -31,7 +31,7 @@ public final class PanelMatrix {
     /** Panels that use the same rows one after the other. */
     private static final int TOGETHER = 8;
 
-    /** Inputs that many rows take at a time, whose weights are fp32 meanwhile. */
+    /** Inputs that many rows take at a time; their weights are fp32 meanwhile. */
     private static final int EXPANDED_INPUTS = 256;
 
     /** Bytes between the rows that are made bf16: not a multiple of 4 KiB, which would all go into the same few places of a cache. */

@@ -135,7 +135,7 @@ public final class Tokenizer implements AutoCloseable {
     }
 
     /**
-     * An end of {@code text} whose last {@code tokens} tokens are those of the whole text: all of it, if it is not much longer than that or
+     * An end of {@code text} that has the whole text's last {@code tokens} tokens: all of it, if it is not much longer than that or
      * cannot be cut.
      */
     public String tail(String text, int tokens) {

@@ -123,7 +123,7 @@ class SharedStorageTest {
         assertThat(read(storage, found(storage), 1)).isEqualTo(data(1, 1));
     }
 
-    /** Name, shape and type are those of a file that a vLLM on CPUs writes, whose interior is another. */
+    /** Name, shape and type are those of a file that a vLLM on CPUs writes; the interior is another. */
     @Test
     void filesThatDoNotTellWhatTheyHoldAreNotReadUnlessASettingDoes() throws IOException {
         SharedStorage storage = storage(FORMAT);

@@ -26,7 +26,7 @@ import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
-/** Files of vLLM's CPU backend, whose interior is packed. */
+/** Files of vLLM's CPU backend, packed inside. */
 class TensorLayoutTest {
     private static final String NAME = "a257bb96b9c4f2fce086deecb640d4a8";
     private static final String LAYER = "model.layers.0.self_attn.attn";

@@ -501,7 +501,7 @@ public final class EmbeddedAgent implements TransferAgent {
     /**
      * Where instances have a secret, the agent that says hello shows afterwards that it knows it.
      *
-     * @throws TransferException if who says so may not come in
+     * @throws TransferException if the peer may not come in
      */
     void admit(Frame.Hello hello) throws TransferException {
         if (peerSecret().isEmpty() && !MessageDigest.isEqual(hello.secret(), secret)) {
@@ -599,7 +599,7 @@ public final class EmbeddedAgent implements TransferAgent {
         return mappedBytes.get();
     }
 
-    /** To be counted by who maps a peer's memory. */
+    /** The part that maps a peer's memory counts it here. */
     AtomicLong mappedBytes() {
         return mappedBytes;
     }

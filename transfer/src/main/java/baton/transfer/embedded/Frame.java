@@ -30,7 +30,7 @@ sealed interface Frame {
     }
 
     /**
-     * Asks to be let in: shows the secret of the agent that it wants, and who is asking (its metadata, without its secret).
+     * Asks to be let in: shows the secret of the agent that it wants, and tells which agent asks (its metadata, without its secret).
      *
      * @param secret a number just drawn where instances have a secret of their own, which is not shown
      */
