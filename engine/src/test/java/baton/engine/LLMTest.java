@@ -105,7 +105,7 @@ class LLMTest {
     void seededAnswersAreTheSameColdAndCached() {
         assumeTrue(
                 Processor.current().has("avx2", "fma") && !Processor.current().has("amx_tile"),
-                "skipped: LibTorch's operators, which compute bf16 here, round by the size of the batch");
+                "skipped: the processor lacks avx2 and fma, or has AMX, and LibTorch's operators round by the size of the batch");
         List<int[]> prompts =
                 IntStream.range(0, 10).mapToObj(i -> prompt(i, 60 + 15 * i)).toList();
         SamplingParams sampling = SamplingParams.builder()

@@ -17,6 +17,7 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.lang.invoke.MethodHandle;
 import java.util.HexFormat;
+import java.util.Optional;
 import java.util.function.Consumer;
 import org.junit.jupiter.api.Test;
 
@@ -85,19 +86,28 @@ class AssemblerTest {
         assertThat(sum).isEqualTo(5050);
     }
 
+    /** A function that replaces a vector's first lane by what the code makes of all; empty if the processor has no such vectors. */
+    private static Optional<MethodHandle> ofLanes(Width width, Consumer<Assembler> emit) {
+        if (!Processor.current().has(width == Width.ZMM ? "avx512f" : "avx2")) {
+            System.out.println("skipped: the processor has no vectors like " + width);
+            return Optional.empty();
+        }
+        Assembler code = new Assembler(width);
+        code.load(3, at(Reg.RDI, 0));
+        emit.accept(code);
+        code.store(at(Reg.RDI, 0), 3);
+        code.returnFromVectors();
+        return Optional.of(MachineCode.function(code.code(), FunctionDescriptor.ofVoid(ValueLayout.JAVA_LONG)));
+    }
+
     @Test
     void theLargestLaneIsFoundInEveryWidth() throws Throwable {
         for (Width width : Width.values()) {
-            if (!Processor.current().has(width == Width.ZMM ? "avx512f" : "avx2")) {
-                System.out.println("skipped: the processor has no vectors like " + width);
+            Optional<MethodHandle> made = ofLanes(width, code -> code.largestLane(3, 4));
+            if (made.isEmpty()) {
                 continue;
             }
-            Assembler code = new Assembler(width);
-            code.load(3, at(Reg.RDI, 0));
-            code.largestLane(3, 4);
-            code.store(at(Reg.RDI, 0), 3);
-            code.returnFromVectors();
-            MethodHandle largest = MachineCode.function(code.code(), FunctionDescriptor.ofVoid(ValueLayout.JAVA_LONG));
+            MethodHandle largest = made.get();
             try (Arena arena = Arena.ofConfined()) {
                 MemorySegment memory = arena.allocate(64, 64);
                 for (int place = 0; place < width.lanes(); place++) {
@@ -116,15 +126,11 @@ class AssemblerTest {
     @Test
     void lanesAreSummedInEveryWidth() throws Throwable {
         for (Width width : Width.values()) {
-            if (!Processor.current().has(width == Width.ZMM ? "avx512f" : "avx2")) {
-                System.out.println("skipped: the processor has no vectors like " + width);
+            Optional<MethodHandle> made = ofLanes(width, code -> code.sumLanes(3, 4));
+            if (made.isEmpty()) {
                 continue;
             }
-            Assembler code = new Assembler(width);
-            code.load(3, at(Reg.RDI, 0));
-            code.sumLanes(3, 4);
-            code.store(at(Reg.RDI, 0), 3);
-            code.returnFromVectors();
+            MethodHandle sum = made.get();
             try (Arena arena = Arena.ofConfined()) {
                 MemorySegment memory = arena.allocate(64, 64);
                 int expected = 0;
@@ -132,8 +138,7 @@ class AssemblerTest {
                     memory.setAtIndex(ValueLayout.JAVA_FLOAT, i, i + 1);
                     expected += i + 1;
                 }
-                MachineCode.function(code.code(), FunctionDescriptor.ofVoid(ValueLayout.JAVA_LONG))
-                        .invokeExact(memory.address());
+                sum.invokeExact(memory.address());
                 assertThat(memory.get(ValueLayout.JAVA_FLOAT, 0))
                         .as("%s", width)
                         .isEqualTo(expected);

@@ -102,43 +102,29 @@ final class RowCode {
         code.move(RAX, Constants.address(Constants.LOWEST_BIT));
         code.load(4, at(RAX, 0));
         code.load(5, at(RAX, Constants.distance(Constants.LOWEST_BIT, Constants.HALF_OF_BF16)));
-        Label rows = code.label();
-        code.bind(rows);
-        code.move(RAX, RDI);
-        code.move(R10, RDX);
-        code.move(R11, R9);
-        Label loop = code.label();
-        code.bind(loop);
-        int vectors = narrowed(width) / width.lanes();
-        for (int i = 0; i < vectors; i++) {
-            code.load(i, at(RAX, i * row.vector));
-            // Half of the last place, less one if it is even, carries where rounding goes up.
-            code.shiftRight(2, i, BF16_BITS);
-            code.op(Binary.AND_BITS, 2, 2, 4);
-            code.op(Binary.ADD_INTS, i, i, 5);
-            code.op(Binary.ADD_INTS, i, i, 2);
-            code.shiftRight(i, i, BF16_BITS);
-        }
-        switch (width) {
-            case ZMM -> code.storeShorts(at(R10, 0), 0);
-            case YMM -> {
-                code.op(Binary.PACK_SHORTS, 0, 0, 1);
-                code.swapInnerQuarters(0, 0);
-                code.store(at(R10, 0), 0);
+        row.narrowed(narrowed(width), () -> {
+            for (int i = 0; i < narrowed(width) / width.lanes(); i++) {
+                code.load(i, at(RAX, i * row.vector));
+                // Half of the last place, less one if it is even, carries where rounding goes up.
+                code.shiftRight(2, i, BF16_BITS);
+                code.op(Binary.AND_BITS, 2, 2, 4);
+                code.op(Binary.ADD_INTS, i, i, 5);
+                code.op(Binary.ADD_INTS, i, i, 2);
+                code.shiftRight(i, i, BF16_BITS);
             }
-            case XMM -> {
-                code.op(Binary.PACK_SHORTS, 0, 0, 1);
-                code.store(at(R10, 0), 0);
+            switch (width) {
+                case ZMM -> code.storeShorts(at(R10, 0), 0);
+                case YMM -> {
+                    code.op(Binary.PACK_SHORTS, 0, 0, 1);
+                    code.swapInnerQuarters(0, 0);
+                    code.store(at(R10, 0), 0);
+                }
+                case XMM -> {
+                    code.op(Binary.PACK_SHORTS, 0, 0, 1);
+                    code.store(at(R10, 0), 0);
+                }
             }
-        }
-        code.add(RAX, vectors * row.vector);
-        code.add(R10, narrowed(width) * Short.BYTES);
-        code.subtract(R11, narrowed(width));
-        code.jump(Condition.NOT_EQUAL, loop);
-        code.add(RDI, RSI);
-        code.add(RDX, RCX);
-        code.subtract(R8, 1);
-        code.jump(Condition.NOT_EQUAL, rows);
+        });
         return row.end();
     }
 
@@ -146,6 +132,16 @@ final class RowCode {
     static byte[] narrowPairs() {
         RowCode row = new RowCode(Width.ZMM);
         Assembler code = row.code;
+        row.narrowed(2 * code.width().lanes(), () -> {
+            code.load(0, at(RAX, row.vector));
+            code.op(Binary.NARROW_PAIR, 0, 0, at(RAX, 0));
+            code.store(at(R10, 0), 0);
+        });
+        return row.end();
+    }
+
+    /** Runs the body for each row and as many elements of it, fp32 at RAX, bf16 at R10. */
+    private void narrowed(int elements, Runnable body) {
         Label rows = code.label();
         code.bind(rows);
         code.move(RAX, RDI);
@@ -153,18 +149,15 @@ final class RowCode {
         code.move(R11, R9);
         Label loop = code.label();
         code.bind(loop);
-        code.load(0, at(RAX, row.vector));
-        code.op(Binary.NARROW_PAIR, 0, 0, at(RAX, 0));
-        code.store(at(R10, 0), 0);
-        code.add(RAX, 2 * row.vector);
-        code.add(R10, row.vector);
-        code.subtract(R11, 2 * code.width().lanes());
+        body.run();
+        code.add(RAX, elements * Float.BYTES);
+        code.add(R10, elements * Short.BYTES);
+        code.subtract(R11, elements);
         code.jump(Condition.NOT_EQUAL, loop);
         code.add(RDI, RSI);
         code.add(RDX, RCX);
         code.subtract(R8, 1);
         code.jump(Condition.NOT_EQUAL, rows);
-        return row.end();
     }
 
     /**

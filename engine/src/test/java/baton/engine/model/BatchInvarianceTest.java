@@ -7,7 +7,6 @@ import baton.kv.DType;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.OptionalInt;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
@@ -26,25 +25,11 @@ class BatchInvarianceTest {
         "AVX2, BF16, INT8"
     })
     void logitsDoNotDependOnTheBatch(Kind kind, DType dtype, Quantization quantization) throws IOException {
-        ModelKernelsOf.requireProcessor(kind);
         List<Golden> few = Golden.all().stream()
                 .filter(golden -> golden.prompt().length < 500)
                 .limit(4)
                 .toList();
-        try (Checkpoint checkpoint = Checkpoint.open(Golden.TINY_LEDGER);
-                ModelRanks ranks = TorchModels.load(
-                        checkpoint,
-                        dtype,
-                        quantization,
-                        new KernelChoice(kind, List.of()),
-                        dtype,
-                        16,
-                        500,
-                        OptionalInt.of(2),
-                        checkpoint.config().maxPositions(),
-                        1,
-                        1,
-                        false)) {
+        try (ModelRanks ranks = ModelKernelsOf.tinyLedger(kind, dtype, quantization)) {
             List<Replay.Sequence> alone = new ArrayList<>();
             for (Golden golden : few) {
                 Replay replay = new Replay(ranks.first(), true);

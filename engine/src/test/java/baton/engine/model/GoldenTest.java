@@ -95,26 +95,12 @@ class GoldenTest {
     @CsvSource({"AMX, BF16", "AVX512, BF16", "AVX512, F32", "AVX2, BF16", "AVX2, F32", "LIBTORCH, F32", "LIBTORCH, BF16"
     })
     void greedyTokensOfAllKernels(Kind kind, DType dtype) throws IOException {
-        ModelKernelsOf.requireProcessor(kind);
         List<Golden> few = goldens.stream()
                 .filter(golden -> golden.prompt().length < 500)
                 .limit(4)
                 .toList();
         assertThat(few).hasSize(4);
-        try (Checkpoint checkpoint = Checkpoint.open(Golden.TINY_LEDGER);
-                ModelRanks ranks = TorchModels.load(
-                        checkpoint,
-                        dtype,
-                        Quantization.NONE,
-                        new KernelChoice(kind, List.of()),
-                        dtype,
-                        16,
-                        500,
-                        OptionalInt.of(2),
-                        checkpoint.config().maxPositions(),
-                        1,
-                        1,
-                        false)) {
+        try (ModelRanks ranks = ModelKernelsOf.tinyLedger(kind, dtype, Quantization.NONE)) {
             Replay replay = new Replay(ranks.first(), false);
             List<Replay.Sequence> replayed = replay.add(few);
             replay.run(150, 400);

@@ -3,11 +3,35 @@ package baton.engine.model;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import baton.engine.model.KernelChoice.Kind;
+import baton.kv.DType;
 import baton.memory.Processor;
+import java.io.IOException;
+import java.util.List;
+import java.util.OptionalInt;
 
 /** Kernels that a test needs. */
 final class ModelKernelsOf {
     private ModelKernelsOf() {}
+
+    /** Tiny-ledger with these kernels and two threads; skips the test where the processor cannot run them. */
+    static ModelRanks tinyLedger(Kind kind, DType dtype, Quantization quantization) throws IOException {
+        requireProcessor(kind);
+        try (Checkpoint checkpoint = Checkpoint.open(Golden.TINY_LEDGER)) {
+            return TorchModels.load(
+                    checkpoint,
+                    dtype,
+                    quantization,
+                    new KernelChoice(kind, List.of()),
+                    dtype,
+                    16,
+                    500,
+                    OptionalInt.of(2),
+                    checkpoint.config().maxPositions(),
+                    1,
+                    1,
+                    false);
+        }
+    }
 
     /** Skips the test, with a line that says what is missing, if the processor cannot run these kernels. */
     static void requireProcessor(Kind kind) {

@@ -6,12 +6,8 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import baton.kv.JsonFields;
 import baton.messages.PeerAccess;
 import baton.messages.PeerSecret;
-import baton.transfer.Range;
 import baton.transfer.Region;
 import baton.transfer.Transfer.Cause;
-import baton.transfer.Transfer.State;
-import baton.transfer.TransferAgent.Operation;
-import baton.transfer.TransferAgent.Peer;
 import baton.transfer.TransferException;
 import java.io.IOException;
 import java.io.InputStream;
@@ -65,20 +61,7 @@ class HostilePeerTest {
         assertThat(memory.get(ValueLayout.JAVA_BYTE, 0)).isZero();
         memory.fill((byte) 9);
         try (EmbeddedAgent honest = EmbeddedAgent.open("honest", EmbeddedAgent.Settings.at("127.0.0.1"))) {
-            MemorySegment own = arena.allocate(BYTES, 64);
-            honest.register(new Region(own, Optional.empty()));
-            Peer peer = honest.connect(agent.metadata(), LONG);
-            var read = honest.start(
-                    Operation.READ,
-                    peer,
-                    List.of(new Range(own.address(), memory.address(), BYTES)),
-                    Optional.empty(),
-                    LONG);
-            while (read.state() instanceof State.UnderWay) {
-                Thread.onSpinWait();
-            }
-            assertThat(read.state()).isInstanceOf(State.Done.class);
-            assertThat(own.mismatch(memory)).isEqualTo(-1);
+            HonestPeer.reads(honest, agent, memory);
         }
         agent.close();
         arena.close();

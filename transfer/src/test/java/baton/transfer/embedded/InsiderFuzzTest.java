@@ -2,14 +2,8 @@ package baton.transfer.embedded;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import baton.transfer.Range;
 import baton.transfer.Region;
-import baton.transfer.Transfer;
-import baton.transfer.Transfer.State;
-import baton.transfer.TransferAgent.Operation;
-import baton.transfer.TransferAgent.Peer;
 import baton.transfer.TransferAgent.Permit;
-import baton.transfer.TransferException;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.lang.foreign.Arena;
@@ -57,7 +51,7 @@ class InsiderFuzzTest {
             Permit closed = agent.permit(List.of(memory)).orElseThrow();
             closed.close();
             try (EmbeddedAgent honest = EmbeddedAgent.open("honest", EmbeddedAgent.Settings.at("127.0.0.1"))) {
-                converses(honest, agent, memory, arena);
+                HonestPeer.reads(honest, agent, memory);
                 // The first ones open what this process keeps, such as its pollers.
                 for (int i = 0; i < 20; i++) {
                     conversation(agent, memory, new long[] {0});
@@ -81,7 +75,7 @@ class InsiderFuzzTest {
                             .as("byte %d, seed %d", at, seed)
                             .isZero();
                 }
-                converses(honest, agent, memory, arena);
+                HonestPeer.reads(honest, agent, memory);
                 long deadline = System.nanoTime() + LONG.toNanos();
                 while (openFiles() > filesBefore) {
                     assertThat(System.nanoTime())
@@ -96,26 +90,6 @@ class InsiderFuzzTest {
     private static long openFiles() throws IOException {
         try (Stream<Path> files = Files.list(Path.of("/proc/self/fd"))) {
             return files.count();
-        }
-    }
-
-    /** An honest peer reads all of the memory. */
-    private static void converses(EmbeddedAgent honest, EmbeddedAgent agent, MemorySegment memory, Arena arena)
-            throws TransferException {
-        MemorySegment own = arena.allocate(BYTES, 64).fill((byte) 1);
-        try (var _ = honest.register(new Region(own, Optional.empty()))) {
-            Peer peer = honest.connect(agent.metadata(), LONG);
-            Transfer read = honest.start(
-                    Operation.READ,
-                    peer,
-                    List.of(new Range(own.address(), memory.address(), BYTES)),
-                    Optional.empty(),
-                    LONG);
-            while (read.state() instanceof State.UnderWay) {
-                Thread.onSpinWait();
-            }
-            assertThat(read.state()).isInstanceOf(State.Done.class);
-            assertThat(own.mismatch(memory)).isEqualTo(-1);
         }
     }
 
