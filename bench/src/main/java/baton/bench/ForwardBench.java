@@ -194,7 +194,7 @@ final class ForwardBench {
     }
 
     /** Sequence number {@code sequence} has blocks of its own, enough for the decode context or, being the first, for all. */
-    private static SequenceSlice slice(int sequence, int start, int length) {
+    static SequenceSlice slice(int sequence, int start, int length) {
         int blocks = Math.ceilDiv(start + length, BLOCK_SIZE);
         return new SequenceSlice(
                 IntStream.range(0, length).map(i -> 5 + i % 1000).toArray(),

@@ -28,11 +28,9 @@ import java.util.stream.IntStream;
  * weights, a KV pool and threads of its own, as two processes would.
  */
 public final class NeighbourBench {
-    private static final int BLOCK_SIZE = 16;
     private static final int ROUNDS = 3;
     private static final int PREFILL_TOKENS = 512;
     private static final int DECODE_BATCH = 8;
-    private static final int DECODE_CONTEXT = 128;
     private static final Duration END = Duration.ofMinutes(1);
 
     private final int threads;
@@ -124,7 +122,7 @@ public final class NeighbourBench {
                     while (!closed) {
                         work.take().accept(runner);
                     }
-                } catch (IOException | RuntimeException | InterruptedException e) {
+                } catch (Throwable e) {
                     loaded.completeExceptionally(e);
                 }
             });
@@ -134,11 +132,12 @@ public final class NeighbourBench {
             DType dtype = DTypeChoice.here(Optional.empty(), checkpoint.config(), Quantization.NONE)
                     .dtype();
             int positions = Math.min(PREFILL_TOKENS, checkpoint.config().maxPositions());
-            int blocks = Math.ceilDiv(positions, BLOCK_SIZE) + DECODE_BATCH * DECODE_CONTEXT / BLOCK_SIZE;
+            int blocks = Math.ceilDiv(positions, ForwardBench.BLOCK_SIZE)
+                    + DECODE_BATCH * ForwardBench.DECODE_CONTEXT / ForwardBench.BLOCK_SIZE;
             return TorchModels.load(
                     checkpoint,
                     dtype,
-                    checkpoint.config().kvLayout(BLOCK_SIZE, dtype),
+                    checkpoint.config().kvLayout(ForwardBench.BLOCK_SIZE, dtype),
                     blocks,
                     OptionalInt.of(threads),
                     positions);
@@ -168,7 +167,7 @@ public final class NeighbourBench {
                         pass(runner, slices);
                     }
                     rate.complete(passes / ((end - start) * 1e-9));
-                } catch (RuntimeException e) {
+                } catch (Throwable e) {
                     all.countDown();
                     rate.completeExceptionally(e);
                 }
@@ -183,22 +182,13 @@ public final class NeighbourBench {
         private static List<SequenceSlice> slices(Load load, ModelRunner runner) {
             return switch (load) {
                 case PREFILL ->
-                    List.of(slice(0, 0, Math.min(PREFILL_TOKENS, runner.config().maxPositions())));
+                    List.of(ForwardBench.slice(
+                            0, 0, Math.min(PREFILL_TOKENS, runner.config().maxPositions())));
                 case DECODE ->
                     IntStream.range(0, DECODE_BATCH)
-                            .mapToObj(sequence -> slice(sequence * DECODE_CONTEXT / BLOCK_SIZE, DECODE_CONTEXT - 1, 1))
+                            .mapToObj(sequence -> ForwardBench.slice(sequence, ForwardBench.DECODE_CONTEXT - 1, 1))
                             .toList();
             };
-        }
-
-        /** @param block the first of its own */
-        private static SequenceSlice slice(int block, int start, int length) {
-            return new SequenceSlice(
-                    IntStream.range(0, length).map(i -> 5 + i % 1000).toArray(),
-                    start,
-                    IntStream.range(block, block + Math.ceilDiv(start + length, BLOCK_SIZE))
-                            .toArray(),
-                    1);
         }
 
         @Override

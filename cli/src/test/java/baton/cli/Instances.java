@@ -229,7 +229,8 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
     /** @param signal as {@code kill} takes it, such as {@code -STOP} */
     static void signal(long pid, String signal) throws IOException, InterruptedException {
         Process kill = new ProcessBuilder("kill", signal, Long.toString(pid)).start();
-        assertThat(kill.waitFor()).isZero();
+        assertThat(kill.waitFor(DEADLINE)).isTrue();
+        assertThat(kill.exitValue()).isZero();
     }
 
     /** One process. */

@@ -4,7 +4,7 @@ import java.time.Duration;
 import java.util.function.Consumer;
 
 /**
- * Keeps like events that strangers can cause from filling the log: some lines in each period are written, what comes beyond them is counted and named
+ * Limits the rate of log lines about like events that any peer can cause: some lines in each period are written, further events are counted and named
  * with the next line. For any threads.
  */
 public final class Bursts {

@@ -11,7 +11,7 @@ public final class ListenAddress {
     private ListenAddress() {}
 
     /**
-     * For what peers are told, where an address that stands for all of this machine's leads nowhere.
+     * Refuses the wildcard address where the address is told to peers: they cannot connect to it.
      *
      * @param field the setting that the host is from, for errors
      * @throws ConfigException if it is such an address; looks no name up
@@ -33,7 +33,7 @@ public final class ListenAddress {
     }
 
     /**
-     * Returns if the address can be listened on now. Somebody else may still take it before it is.
+     * Returns if the address can be listened on now. Another process may still take it.
      *
      * @param hostField the setting that the host is from, for errors
      * @param portField the setting that the port is from, for errors

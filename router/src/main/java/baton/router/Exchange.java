@@ -571,9 +571,11 @@ final class Exchange {
             while (next < events.size() && !client.writeQueueFull()) {
                 write(events.get(next++));
             }
-            Buffer rest = Buffer.buffer();
-            events.subList(next, events.size()).forEach(rest::appendBuffer);
-            write(rest);
+            if (next < events.size()) {
+                Buffer rest = Buffer.buffer();
+                events.subList(next, events.size()).forEach(rest::appendBuffer);
+                write(rest);
+            }
         }
 
         private void write(Buffer chunk) {

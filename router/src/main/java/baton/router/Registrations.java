@@ -29,8 +29,8 @@ import org.slf4j.LoggerFactory;
  * connector listens, and is dropped when it has not done so for a while. A new one gets requests once its health is known.
  * An instance that is configured too stays without its registration, but then nobody knows where its connector listens.
  *
- * <h2>Whom to believe</h2>
- * The router sends requests, prompts among them, to whoever registers. So callers and the addresses that they name must be in the
+ * <h2>Which registrations are taken</h2>
+ * The router sends requests, prompts among them, to every instance that registers. So callers and the addresses that they name must be in the
  * allowed networks, addresses must be literal, and what is held of callers is bounded: one connection registers at most
  * {@value #MOST_OF_CONNECTION} instances at a time, one address a quarter of all and never fewer than that. An instance counts for the sender that made it known.
  */
@@ -326,7 +326,7 @@ final class Registrations implements AutoCloseable {
         return Optional.ofNullable(sets.get(role)).orElseThrow();
     }
 
-    /** When it returns nobody registers any more; those who have stay. */
+    /** When it returns no instance can register any more; those that have registered stay. */
     @Override
     public void close() {
         vertx.cancelTimer(timer);

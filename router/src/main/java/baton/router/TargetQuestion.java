@@ -19,7 +19,7 @@ import org.slf4j.LoggerFactory;
 /**
  * Asks a prefill instance at {@code /kv_transfer_params} for its {@link Instance#pushTarget}, so that already the first request is
  * sent on both legs at once. It is asked when it has come up, and then with each probe: another engine may have taken its
- * place without being seen to be away, and a bad answer may be followed by a good one. Only who says that it has nothing to tell is
+ * place without being seen to be away, and a bad answer may be followed by a good one. Only an instance that says that it has nothing to tell is
  * not asked again until it has been down. Nothing depends on an answer: a server that has no such path, or answers badly, is
  * learnt from its first answer to a request. Lives on one event loop.
  */

@@ -58,6 +58,7 @@ class SseFramerTest {
                 int next = Math.min(text.length(), at + 1 + random.nextInt(20));
                 for (String event : accept(framer, text.substring(at, next))) {
                     assertThat(event.replace("\r", "").indexOf("\n\n"))
+                            .as("seed %d", seed)
                             .isEqualTo(event.replace("\r", "").length() - 2);
                     passed.append(event);
                 }

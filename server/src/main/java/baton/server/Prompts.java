@@ -2,7 +2,6 @@ package baton.server;
 
 import baton.engine.Engine;
 import baton.engine.text.Tokenizer;
-import baton.kv.ConfigException;
 import java.util.Arrays;
 import java.util.Optional;
 import java.util.OptionalInt;
@@ -49,26 +48,22 @@ final class Prompts {
     /** The ids of a prompt; of one that is to be cut, at least those that are kept. */
     int[] encode(String field, String text, boolean addSpecialTokens, OptionalInt kept, Preparation preparation) {
         Tokenizer tokenizer = engine.tokenizer();
+        int most = kept.isPresent() ? Integer.MAX_VALUE : engine.maxModelLen() - 1;
+        String wanted = text;
         if (kept.isPresent()) {
-            String end = tokenizer.tail(text, kept.getAsInt());
-            return requireNotEmpty(
-                    field,
-                    tokenizer.encode(
-                            end,
-                            addSpecialTokens,
-                            preparation.encoding(field, Integer.MAX_VALUE, Prompts::neverTooLong)));
-        }
-        long least = tokenizer.leastTokens(text);
-        if (least >= engine.maxModelLen()) {
-            throw tooLong("at least " + least);
+            wanted = tokenizer.tail(text, kept.getAsInt());
+        } else {
+            long least = tokenizer.leastTokens(text);
+            if (least > most) {
+                throw tooLong("at least " + least);
+            }
         }
         return requireNotEmpty(
                 field,
                 tokenizer.encode(
-                        text,
+                        wanted,
                         addSpecialTokens,
-                        preparation.encoding(
-                                field, engine.maxModelLen() - 1, tokens -> tooLong("at least " + tokens))));
+                        preparation.encoding(field, most, tokens -> tooLong("at least " + tokens))));
     }
 
     /** The ids of a text that need not fit the model, to be listed. */
@@ -98,10 +93,6 @@ final class Prompts {
                 field, "has at least " + least + " tokens, must have at most " + mostListed() + " here");
     }
 
-    private static ApiException neverTooLong(int tokens) {
-        return ApiException.internal("no limit of tokens, but " + tokens + " are too many");
-    }
-
     static int[] requireNotEmpty(String field, int[] ids) {
         if (ids.length == 0) {
             throw ApiException.badField(field, "is empty, must be at least one token");
@@ -116,7 +107,7 @@ final class Prompts {
             throw tooLong(Integer.toString(ids.length));
         }
         if (maxTokens.isPresent() && maxTokens.get() > limit - ids.length) {
-            throw new ConfigException(
+            throw ApiException.badField(
                     maxTokensField,
                     "is " + maxTokens.get() + ", must be at most " + (limit - ids.length)
                             + ": prompt and output together may have " + limit + " tokens and the prompt has "

@@ -232,6 +232,14 @@ class LongTextTest {
             assertThat(message(400, small.post("/tokenize", "{\"prompt\":\"" + "x".repeat(1_000_000) + "\"}")))
                     .startsWith("prompt: has 1000000 characters without a place to cut them, must have at most 1");
             assertThat(small.server.preparingBytes()).isZero();
+            // Of a prompt that is to be cut, only the end is encoded.
+            small.engine.answers("x");
+            assertThat(small.post(
+                                    "/v1/completions",
+                                    "{\"truncate_prompt_tokens\":7,\"prompt\":\"" + "x".repeat(1_000_000) + ". "
+                                            + SENTENCE.repeat(10) + "\"}")
+                            .statusCode())
+                    .isEqualTo(200);
         }
     }
 

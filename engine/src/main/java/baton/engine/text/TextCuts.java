@@ -79,19 +79,24 @@ final class TextCuts {
 
     /** @param at from 2 to less than the length */
     private static boolean isCut(CharSequence text, int at) {
-        char before = text.charAt(at - 1);
-        char after = text.charAt(at);
-        if (isLetter(before)) {
-            return BEFORE_LETTERS.indexOf(after) >= 0 && at + 1 < text.length() && isLetter(text.charAt(at + 1));
+        if (!mayBeCut(text.charAt(at - 1), text.charAt(at))) {
+            return false;
         }
-        return before == '\n' && isLetter(after) && !isSpace(text.charAt(at - 2));
+        return text.charAt(at - 1) == '\n'
+                ? !isSpace(text.charAt(at - 2))
+                : at + 1 < text.length() && isLetter(text.charAt(at + 1));
+    }
+
+    /** Whether there are texts that are cut between these two. */
+    private static boolean mayBeCut(char before, char after) {
+        return isLetter(before) ? BEFORE_LETTERS.indexOf(after) >= 0 : before == '\n' && isLetter(after);
     }
 
     private static boolean isLetter(char c) {
         return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '\u4E00' && c <= '\u9FA5');
     }
 
-    private static boolean isSpace(char c) {
+    static boolean isSpace(char c) {
         return Character.isWhitespace(c) || Character.isSpaceChar(c) || c == '\u0085';
     }
 
@@ -135,13 +140,8 @@ final class TextCuts {
         if (content.isEmpty()) {
             return false;
         }
-        String around = "\n" + content;
-        for (int at = 2; at < around.length(); at++) {
-            char before = around.charAt(at - 1);
-            boolean mayBeCut = isLetter(before)
-                    ? BEFORE_LETTERS.indexOf(around.charAt(at)) >= 0
-                    : before == '\n' && isLetter(around.charAt(at));
-            if (mayBeCut) {
+        for (int at = 1; at < content.length(); at++) {
+            if (mayBeCut(content.charAt(at - 1), content.charAt(at))) {
                 return false;
             }
         }

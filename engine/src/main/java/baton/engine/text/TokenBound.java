@@ -80,7 +80,7 @@ record TokenBound(int bytesPerToken, boolean countsSpace) {
         long bytes = 0;
         for (int i = 0; i < text.length(); i++) {
             char c = text.charAt(i);
-            if (countsSpace || !Character.isWhitespace(c) && !Character.isSpaceChar(c) && c != '\u0085') {
+            if (countsSpace || !TextCuts.isSpace(c)) {
                 // Half of a surrogate pair: two of four bytes, and two of the three of U+FFFD where it has no other
                 // half. U+2581 may be a token's space.
                 bytes += c < 0x80 || c == '\u2581' ? 1 : c < 0x800 || Character.isSurrogate(c) ? 2 : 3;
@@ -89,7 +89,7 @@ record TokenBound(int bytesPerToken, boolean countsSpace) {
         return (bytes + bytesPerToken - 1) / bytesPerToken;
     }
 
-    /** A number of characters that certainly have so many tokens; nothing is certain above {@code Long.MAX_VALUE}. */
+    /** A number of characters that have at least so many tokens; {@code Long.MAX_VALUE} if none is known. */
     long characters(int tokens) {
         return bytesPerToken == 0 || !countsSpace ? Long.MAX_VALUE : (long) tokens * bytesPerToken;
     }
