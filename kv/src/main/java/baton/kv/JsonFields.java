@@ -138,6 +138,20 @@ public final class JsonFields {
         });
     }
 
+    /** @throws ConfigException if it is not an array of strings that are not empty */
+    public Optional<List<String>> strings(String name) {
+        return value(name).map(value -> {
+            List<String> strings = new ArrayList<>();
+            for (JsonNode each : value) {
+                strings.add(each.isString() ? each.asString() : "");
+            }
+            if (!value.isArray() || strings.contains("")) {
+                throw new ConfigException(field(name), "must be an array of strings, is " + value);
+            }
+            return List.copyOf(strings);
+        });
+    }
+
     /** The objects of an array. */
     public Optional<List<JsonFields>> objects(String name) {
         return value(name).map(value -> {

@@ -65,7 +65,7 @@ public final class GuardedSideChannel implements AutoCloseable {
 
         @Override
         public List<byte[]> answer(List<byte[]> frames) {
-            return refuse(from, "it is not an allowed peer; allowed_peers are " + access.allowed());
+            return refuse(from, "it is " + access.notAllowed());
         }
 
         @Override
@@ -106,9 +106,7 @@ public final class GuardedSideChannel implements AutoCloseable {
             if (told.isEmpty()) {
                 return told;
             }
-            List<byte[]> proven = new ArrayList<>(told);
-            proven.add(proof.get().ofHost(with(question, told)));
-            return proven;
+            return with(told, List.of(proof.get().ofHost(with(question, told))));
         }
 
         @Override
@@ -117,9 +115,9 @@ public final class GuardedSideChannel implements AutoCloseable {
         }
     }
 
-    private static List<byte[]> with(List<byte[]> question, List<byte[]> answer) {
-        List<byte[]> both = new ArrayList<>(question);
-        both.addAll(answer);
+    private static List<byte[]> with(List<byte[]> first, List<byte[]> second) {
+        List<byte[]> both = new ArrayList<>(first);
+        both.addAll(second);
         return both;
     }
 
@@ -132,8 +130,8 @@ public final class GuardedSideChannel implements AutoCloseable {
      */
     public CompletableFuture<List<byte[]>> ask(String host, int port, List<byte[]> frames, Duration timeout) {
         if (!access.mayConnect(host)) {
-            return CompletableFuture.failedFuture(new MessageException(
-                    host + ":" + port + " is not an allowed peer; allowed_peers are " + access.allowed()));
+            return CompletableFuture.failedFuture(
+                    new MessageException(host + ":" + port + " is " + access.notAllowed()));
         }
         return access.secret()
                 .map(secret -> {
@@ -146,10 +144,7 @@ public final class GuardedSideChannel implements AutoCloseable {
                         port,
                         frames,
                         answer -> {
-                            Optional<String> refused = PeerProof.refused(answer.getFirst());
-                            if (refused.isPresent()) {
-                                throw new MessageException("it refuses: " + refused.get());
-                            }
+                            PeerProof.requireNotRefused(answer.getFirst());
                             return Optional.empty();
                         },
                         timeout));
@@ -171,14 +166,9 @@ public final class GuardedSideChannel implements AutoCloseable {
             if (proof.isEmpty()) {
                 PeerProof begun = caller.heard(answer);
                 proof = Optional.of(begun);
-                List<byte[]> proven = new ArrayList<>(question);
-                proven.add(begun.ofCaller(question));
-                return Optional.of(proven);
+                return Optional.of(with(question, List.of(begun.ofCaller(question))));
             }
-            Optional<String> refused = PeerProof.refused(answer.getFirst());
-            if (refused.isPresent()) {
-                throw new MessageException("it refuses: " + refused.get());
-            }
+            PeerProof.requireNotRefused(answer.getFirst());
             List<byte[]> told = answer.subList(0, answer.size() - 1);
             if (told.isEmpty() || !proof.get().isOfHost(answer.getLast(), with(question, told))) {
                 throw new MessageException("its answer does not show that it knows the secret of kv_auth_secret_file");

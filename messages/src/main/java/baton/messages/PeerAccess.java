@@ -5,11 +5,11 @@ import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.KvTransferConfig;
 import baton.kv.Ticker;
+import baton.kv.connector.Measurement;
 import java.net.InetAddress;
 import java.net.UnknownHostException;
 import java.nio.file.Path;
 import java.time.Duration;
-import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
@@ -19,7 +19,6 @@ import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
-import tools.jackson.databind.JsonNode;
 
 /**
  * Which peers an instance's KV ports answer, and which it connects to: keys of {@code kv_connector_extra_config} that all connectors
@@ -71,29 +70,13 @@ public final class PeerAccess {
      * @throws ConfigException if a value cannot be used
      */
     public static PeerAccess of(JsonFields extra, String ownField, String ownHost, List<String> named) {
-        AllowedPeers allowed = extra.value(ALLOWED_PEERS)
-                .map(value -> AllowedPeers.of(extra.field(ALLOWED_PEERS), strings(extra, value)))
+        AllowedPeers allowed = extra.strings(ALLOWED_PEERS)
+                .map(hosts -> AllowedPeers.of(extra.field(ALLOWED_PEERS), hosts))
                 .orElseGet(() -> AllowedPeers.byDefault(ownField, ownHost));
         return new PeerAccess(
                 named.isEmpty() ? allowed : allowed.and(AllowedPeers.of(ownField, named)),
                 extra.string(SECRET_FILE).map(file -> PeerSecret.read(extra.field(SECRET_FILE), Path.of(file))),
                 extra.bool(UNAUTHENTICATED).orElse(false));
-    }
-
-    /** As {@link #of} with nothing set. */
-    public static PeerAccess byDefault(String ownHost) {
-        return new PeerAccess(AllowedPeers.byDefault("host", ownHost), Optional.empty(), false);
-    }
-
-    private static List<String> strings(JsonFields extra, JsonNode value) {
-        List<String> strings = new ArrayList<>();
-        for (JsonNode each : value) {
-            strings.add(each.isString() ? each.asString() : "");
-        }
-        if (!value.isArray() || strings.contains("")) {
-            throw new ConfigException(extra.field(ALLOWED_PEERS), "must be an array of strings, is " + value);
-        }
-        return strings;
     }
 
     /**
@@ -160,6 +143,11 @@ public final class PeerAccess {
         return allowed;
     }
 
+    /** What errors say of a host that is not to be connected to, or not to be served. */
+    public String notAllowed() {
+        return "not an allowed peer; allowed_peers are " + allowed;
+    }
+
     /**
      * Counts a peer that was refused, and says so in the log, a few of many.
      *
@@ -174,6 +162,12 @@ public final class PeerAccess {
     static String shown(String text) {
         String part = text.length() > LONGEST_SHOWN ? text.substring(0, LONGEST_SHOWN) + "..." : text;
         return part.replaceAll("[^ -~]", "?");
+    }
+
+    /** The peers that were refused since this was asked before, as a metric; empty if there were none. */
+    public Optional<Measurement> takeRefusedMeasurement() {
+        long count = takeRefused();
+        return count == 0 ? Optional.empty() : Optional.of(Measurement.count("baton:kv_refused_peers", count));
     }
 
     /** How many were refused since this was asked before. */

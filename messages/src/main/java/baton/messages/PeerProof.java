@@ -8,7 +8,7 @@ import java.util.stream.Stream;
 
 /**
  * The frames by which two sides of a connection show each other that they know the {@link PeerSecret}, and what they show: the caller
- * says hello with a number, is given another one, shows an HMAC over both, and is shown one over both. Each frame begins with its name
+ * says hello with a nonce, is given another one, shows an HMAC over both, and is shown one over both. Each frame begins with its name
  * in ASCII, so that it is taken for nothing else.
  */
 final class PeerProof {
@@ -43,15 +43,15 @@ final class PeerProof {
 
     private final PeerSecret secret;
     private final String purpose;
-    private final byte[] callers;
-    private final byte[] hosts;
+    private final byte[] callerNonce;
+    private final byte[] hostNonce;
 
-    /** Of one connection, after both numbers are known. */
-    private PeerProof(PeerSecret secret, String purpose, byte[] callers, byte[] hosts) {
+    /** Of one connection, after both nonces are known. */
+    private PeerProof(PeerSecret secret, String purpose, byte[] callerNonce, byte[] hostNonce) {
         this.secret = secret;
         this.purpose = purpose;
-        this.callers = callers;
-        this.hosts = hosts;
+        this.callerNonce = callerNonce;
+        this.hostNonce = hostNonce;
     }
 
     /** What the caller shows, for what it says. */
@@ -79,10 +79,10 @@ final class PeerProof {
     }
 
     private byte[][] parts(List<byte[]> said) {
-        return Stream.concat(Stream.of(callers, hosts), said.stream()).toArray(byte[][]::new);
+        return Stream.concat(Stream.of(callerNonce, hostNonce), said.stream()).toArray(byte[][]::new);
     }
 
-    /** The caller's side until the numbers are known. */
+    /** The caller's side until the nonces are known. */
     static final class Caller {
         private final PeerSecret secret;
         private final String purpose;
@@ -98,15 +98,15 @@ final class PeerProof {
             return Kind.HELLO.frame(nonce);
         }
 
-        /** @throws MessageException if that is no number */
+        /** @throws MessageException if it refuses, or answers with no nonce */
         PeerProof heard(List<byte[]> answer) throws MessageException {
             byte[] frame = answer.getFirst();
+            requireNotRefused(frame);
             byte[] other = Kind.NONCE
                     .read(frame)
-                    .filter(number -> number.length == PeerSecret.NONCE_BYTES)
-                    .orElseThrow(() -> new MessageException(refused(frame)
-                            .map(why -> "it refuses: " + why)
-                            .orElse("it does not show that it knows the secret of kv_auth_secret_file")));
+                    .filter(drawn -> drawn.length == PeerSecret.NONCE_BYTES)
+                    .orElseThrow(() ->
+                            new MessageException("it does not show that it knows the secret of kv_auth_secret_file"));
             return new PeerProof(secret, purpose, nonce, other);
         }
     }
@@ -126,10 +126,10 @@ final class PeerProof {
         Optional<byte[]> hello(byte[] frame) {
             return Kind.HELLO
                     .read(frame)
-                    .filter(number -> number.length == PeerSecret.NONCE_BYTES)
-                    .map(number -> {
+                    .filter(nonce -> nonce.length == PeerSecret.NONCE_BYTES)
+                    .map(nonce -> {
                         byte[] own = PeerSecret.nonce();
-                        begun = Optional.of(new PeerProof(secret, purpose, number, own));
+                        begun = Optional.of(new PeerProof(secret, purpose, nonce, own));
                         return Kind.NONCE.frame(own);
                     });
         }
@@ -146,11 +146,12 @@ final class PeerProof {
         return Kind.REFUSED.frame(why.getBytes(StandardCharsets.UTF_8));
     }
 
-    /** Why this side was refused, if that is what the frame says; printable. */
-    static Optional<String> refused(byte[] frame) {
-        return Kind.REFUSED
-                .read(frame)
-                .map(why -> new String(why, 0, Math.min(why.length, 300), StandardCharsets.UTF_8)
-                        .replaceAll("[^ -~]", "?"));
+    /** @throws MessageException if the frame says that this side was refused, with the reason */
+    static void requireNotRefused(byte[] frame) throws MessageException {
+        Optional<byte[]> why = Kind.REFUSED.read(frame);
+        if (why.isPresent()) {
+            throw new MessageException(
+                    "it refuses: " + PeerAccess.shown(new String(why.get(), StandardCharsets.UTF_8)));
+        }
     }
 }

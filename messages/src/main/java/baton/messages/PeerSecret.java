@@ -19,10 +19,10 @@ import org.slf4j.LoggerFactory;
 
 /**
  * A secret that instances share and by which they know each other. It never goes over a connection: what is shown is an HMAC over
- * numbers that both sides have just drawn, and over what it is shown for.
+ * nonces of both sides, and over what it is shown for.
  */
 public final class PeerSecret {
-    /** Bytes of a number that a side draws. */
+    /** Bytes of a nonce. */
     public static final int NONCE_BYTES = 32;
 
     /** Bytes of {@link #mac}. */
@@ -82,7 +82,7 @@ public final class PeerSecret {
         }
     }
 
-    /** A number that was never drawn before. */
+    /** Random bytes that were never used before. */
     public static byte[] nonce() {
         byte[] nonce = new byte[NONCE_BYTES];
         new SecureRandom().nextBytes(nonce);

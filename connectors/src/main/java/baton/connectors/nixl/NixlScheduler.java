@@ -519,10 +519,7 @@ final class NixlScheduler implements SchedulerConnector {
         phases.clear();
         rejected.forEach((cause, count) -> taken.add(rejected(cause, count)));
         rejected.clear();
-        long refused = settings.access().takeRefused();
-        if (refused > 0) {
-            taken.add(Measurement.count("baton:kv_refused_peers", refused));
-        }
+        settings.access().takeRefusedMeasurement().ifPresent(taken::add);
         if (unverified > 0) {
             taken.add(Measurement.count("baton:kv_handoff_unverified", unverified));
             unverified = 0;

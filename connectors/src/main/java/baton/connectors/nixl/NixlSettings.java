@@ -6,12 +6,10 @@ import baton.kv.ListenAddress;
 import baton.messages.PeerAccess;
 import baton.transfer.TransferAgents;
 import java.time.Duration;
-import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
-import tools.jackson.databind.JsonNode;
 
 /**
  * The NIXL connectors' keys of {@code kv_connector_extra_config}: vLLM's, and some of our own.
@@ -179,15 +177,10 @@ public record NixlSettings(
     }
 
     private static Optional<List<String>> strings(JsonFields extra, String name) {
-        return extra.value(name).map(value -> {
-            List<String> strings = new ArrayList<>();
-            for (JsonNode each : value) {
-                strings.add(each.isString() ? each.asString() : "");
-            }
-            if (!value.isArray() || strings.isEmpty() || strings.contains("")) {
-                throw new ConfigException(extra.field(name), "must be an array of strings, is " + value);
-            }
-            return List.copyOf(strings);
-        });
+        Optional<List<String>> strings = extra.strings(name);
+        if (strings.filter(List::isEmpty).isPresent()) {
+            throw new ConfigException(extra.field(name), "must be an array of strings, is []");
+        }
+        return strings;
     }
 }

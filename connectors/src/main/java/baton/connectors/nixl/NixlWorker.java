@@ -291,7 +291,7 @@ final class NixlWorker implements WorkerConnector {
             stats.add(Measurement.gauge(
                     "baton:kv_peer_memory_mapped_bytes", mapped, "rank", rank.pipeline() + "." + rank.tensor()));
         }
-        stats.refused(settings.access().takeRefused());
+        settings.access().takeRefusedMeasurement().ifPresent(stats::add);
         boolean busy = !pulls.isEmpty()
                 || !messages.isEmpty()
                 || !held.isEmpty()

@@ -96,8 +96,8 @@ final class RemoteEngine {
             List<RemoteRank> met = new ArrayList<>();
             try {
                 if (!settings.access().mayConnect(address.host())) {
-                    throw new TransferException(address + " is not an allowed peer; allowed_peers are "
-                            + settings.access().allowed());
+                    throw new TransferException(
+                            address + " is " + settings.access().notAllowed());
                 }
                 Duration timeout = settings.handshakeTimeout();
                 int stage = self.rank().pipeline();

@@ -60,13 +60,6 @@ final class TransferStats {
         return new Measurement("baton:kv_handover", Measurement.Kind.SECONDS, nanos / 1e9, Map.of("phase", phase));
     }
 
-    /** Peers that were refused. */
-    void refused(long peers) {
-        if (peers > 0) {
-            measurements.add(Measurement.count("baton:kv_refused_peers", peers));
-        }
-    }
-
     void count(String name) {
         measurements.add(Measurement.count(name, 1));
     }

@@ -158,10 +158,7 @@ final class PyNcclWorker implements WorkerConnector {
         for (Measurement each = measurements.poll(); each != null; each = measurements.poll()) {
             measured.add(each);
         }
-        long refused = settings.access().takeRefused();
-        if (refused > 0) {
-            measured.add(Measurement.count("baton:kv_refused_peers", refused));
-        }
+        settings.access().takeRefusedMeasurement().ifPresent(measured::add);
         return new WorkerReport(sent, received, invalid, hidden, measured, false);
     }
 

@@ -165,7 +165,9 @@ class HostileClientTest {
                     List.of(new Range(own.address(), owner.pool(), bytes)),
                     Optional.empty(),
                     SOON);
+            long deadline = System.nanoTime() + 2 * SOON.toNanos();
             while (read.state() instanceof Transfer.State.UnderWay) {
+                assertThat(System.nanoTime()).as("in time").isLessThan(deadline);
                 Thread.onSpinWait();
             }
             return read.state() instanceof Transfer.State.Done;

@@ -31,7 +31,7 @@ class LinkTest {
     private final MemoryTransport wires = new MemoryTransport();
 
     private static PyNcclSettings settings(boolean producer) {
-        return settings(producer, PeerAccess.byDefault("127.0.0.1"));
+        return settings(producer, PeerAccess.of(JsonFields.empty("extra"), "kv_ip", "127.0.0.1", List.of()));
     }
 
     private static PyNcclSettings settings(boolean producer, PeerAccess access) {

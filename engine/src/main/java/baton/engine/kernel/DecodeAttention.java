@@ -8,7 +8,6 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.Arrays;
-import java.util.stream.IntStream;
 
 /**
  * Attention of one row's queries that share a key/value head: what decode does. There are too few of them to fill the lanes of a panel, so
@@ -191,7 +190,7 @@ final class DecodeAttention {
                 sums.address(),
                 factors.address(),
                 Math.ceilDiv(queries, DecodeCode.SUMS));
-        if (IntStream.range(0, queries).anyMatch(i -> factors.get(FLOAT, (long) i * DecodeCode.STATE) != 1)) {
+        if (isToBeScaled()) {
             scale();
         }
         for (int panel = 0; panel < panels; panel++) {
@@ -204,6 +203,15 @@ final class DecodeAttention {
                     attended.address() + panel * tileBytes,
                     queries);
         }
+    }
+
+    private boolean isToBeScaled() {
+        for (int query = 0; query < queries; query++) {
+            if (factors.get(FLOAT, (long) query * DecodeCode.STATE) != 1) {
+                return true;
+            }
+        }
+        return false;
     }
 
     private void hide(int from, int to) {

@@ -37,7 +37,9 @@ class PagedAttentionTest {
         "ZMM, BF16, 8, 2, 64, 16, 100000",
         "ZMM, F32, 14, 2, 128, 32, 100000",
         "ZMM, BF16, 5, 5, 24, 3, 37",
-        "ZMM, BF16, 64, 1, 16, 16, 100000"
+        "ZMM, BF16, 64, 1, 16, 16, 100000",
+        "YMM, F32, 6, 2, 32, 16, 100000",
+        "ZMM, BF16, 8, 2, 64, 16, 37"
     })
     void attentionEqualsThatInFp64(
             Width width, DType dtype, int heads, int kvHeads, int headDim, int blockSize, int window) {

@@ -29,6 +29,7 @@ class BatchInvarianceTest {
                 .filter(golden -> golden.prompt().length < 500)
                 .limit(4)
                 .toList();
+        assertThat(few).hasSize(4);
         try (ModelRanks ranks = ModelKernelsOf.tinyLedger(kind, dtype, quantization)) {
             List<Replay.Sequence> alone = new ArrayList<>();
             for (Golden golden : few) {

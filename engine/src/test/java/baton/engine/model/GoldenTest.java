@@ -92,7 +92,15 @@ class GoldenTest {
 
     /** Those that are not chosen on this processor too: a few prompts, at once and in chunks. */
     @ParameterizedTest(name = "{0}, {1}")
-    @CsvSource({"AMX, BF16", "AVX512, BF16", "AVX512, F32", "AVX2, BF16", "AVX2, F32", "LIBTORCH, F32", "LIBTORCH, BF16"
+    @CsvSource({
+        "AMX, BF16",
+        "AVX512_BF16, BF16",
+        "AVX512, BF16",
+        "AVX512, F32",
+        "AVX2, BF16",
+        "AVX2, F32",
+        "LIBTORCH, F32",
+        "LIBTORCH, BF16"
     })
     void greedyTokensOfAllKernels(Kind kind, DType dtype) throws IOException {
         List<Golden> few = goldens.stream()

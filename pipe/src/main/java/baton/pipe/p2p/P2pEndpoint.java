@@ -203,9 +203,7 @@ public final class P2pEndpoint implements TensorExchange {
         if (!settings.access().mayConnect(address.host())) {
             stats.add(Count.REFUSED_PEERS, 1);
             throw new P2pException(
-                    Fault.REFUSED,
-                    address + " is not an allowed peer; allowed are "
-                            + settings.access().allowed());
+                    Fault.REFUSED, address + " is " + settings.access().notAllowed());
         }
         Peer peer = peers.computeIfAbsent(address, Peer::new);
         if (closed) {
@@ -451,10 +449,7 @@ public final class P2pEndpoint implements TensorExchange {
     private boolean admits(InetAddress from) {
         boolean admitted = settings.access().admits(from);
         if (!admitted) {
-            refuse(
-                    from,
-                    "it is not an allowed peer; allowed_peers are "
-                            + settings.access().allowed());
+            refuse(from, "it is " + settings.access().notAllowed());
         }
         return admitted;
     }

@@ -166,11 +166,7 @@ final class Door implements AutoCloseable {
         }
         boolean admitted = access.get().admits(from.getAddress());
         if (!admitted) {
-            access.get()
-                    .refuse(
-                            "wire: " + from,
-                            "it is not an allowed peer; allowed_peers are "
-                                    + access.get().allowed());
+            access.get().refuse("wire: " + from, "it is " + access.get().notAllowed());
         }
         return admitted;
     }

@@ -41,15 +41,13 @@ public final class TcpTransport implements WireTransport {
     private volatile boolean closed;
 
     public TcpTransport() {
-        this(WireId.Kind.TCP);
+        this(WireId.Kind.TCP, Optional.empty());
     }
 
-    /** @param kind of the wires that are made over what this one makes: who offers and who joins have the same */
-    public TcpTransport(WireId.Kind kind) {
-        this(kind, Optional.empty());
-    }
-
-    /** @param access which peers may come to a meeting; to an offer those that have its id */
+    /**
+     * @param kind of the wires that are made over what this one makes: the same at the offering and the joining end
+     * @param access which peers may come to a meeting; to an offer those that have its id
+     */
     public TcpTransport(WireId.Kind kind, Optional<PeerAccess> access) {
         this.kind = kind;
         this.access = access;

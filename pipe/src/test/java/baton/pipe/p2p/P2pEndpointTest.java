@@ -630,7 +630,7 @@ class P2pEndpointTest {
     }
 
     private static P2pSettings settings(SendType type, long buffer, long pool, Duration transfer, Duration keep) {
-        return new P2pSettings(HOST, 0, type, buffer, pool, PeerAccess.byDefault(HOST), SOON, transfer, keep);
+        return new P2pSettings(HOST, 0, type, buffer, pool, access("{}"), SOON, transfer, keep);
     }
 
     private static PeerAccess access(String extra) {

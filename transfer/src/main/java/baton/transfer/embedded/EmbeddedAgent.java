@@ -359,12 +359,8 @@ public final class EmbeddedAgent implements TransferAgent {
             throw new TransferException("an agent cannot connect to itself, name=" + name);
         }
         if (settings.access.filter(rule -> !rule.mayConnect(peer.host())).isPresent()) {
-            throw new TransferException(
-                    "transfer agent %s is at host=%s, which is not an allowed peer; allowed_peers are %s"
-                            .formatted(
-                                    peer.name(),
-                                    peer.host(),
-                                    settings.access.get().allowed()));
+            throw new TransferException("transfer agent %s is at host=%s, which is %s"
+                    .formatted(peer.name(), peer.host(), settings.access.get().notAllowed()));
         }
         synchronized (connecting.get(Math.floorMod(peer.name().hashCode(), connecting.size()))) {
             EmbeddedPeer known = peers.get(peer.name());
@@ -486,8 +482,7 @@ public final class EmbeddedAgent implements TransferAgent {
                 && settings.access
                         .filter(rule -> !rule.admits(from.getAddress()))
                         .isPresent()) {
-            String why = "it is not an allowed peer; allowed_peers are "
-                    + settings.access.get().allowed();
+            String why = "it is " + settings.access.get().notAllowed();
             refuse(from.toString(), why);
             throw new TransferException(why);
         }

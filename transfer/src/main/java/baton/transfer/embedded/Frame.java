@@ -32,7 +32,7 @@ sealed interface Frame {
     /**
      * Asks to be let in: shows the secret of the agent that it wants, and tells which agent asks (its metadata, without its secret).
      *
-     * @param secret a number just drawn where instances have a secret of their own, which is not shown
+     * @param secret that of the agent called; where instances have a PeerSecret, a nonce instead
      */
     record Hello(byte[] secret, String name, byte[] metadata) implements Frame {}
 
@@ -42,10 +42,10 @@ sealed interface Frame {
     /** Does not let in. */
     record Refuse(String reason) implements Frame {}
 
-    /** @param nonce a number just drawn */
+    /** @param nonce random, for this connection only */
     record Challenge(byte[] nonce) implements Frame {}
 
-    /** @param mac over both numbers and what the hello says */
+    /** @param mac over both nonces and what the hello says */
     record Proof(byte[] mac) implements Frame {}
 
     record Notify(byte[] message) implements Frame {}
@@ -109,7 +109,8 @@ sealed interface Frame {
             case 5 -> Long.BYTES + limits.ranges() * 2 * Long.BYTES;
             case 6 -> 2 * Long.BYTES + 1 + limits.ranges() * 3 * Long.BYTES;
             case 11 -> Metadata.MOST_BYTES;
-            case 12, 13 -> PeerSecret.NONCE_BYTES;
+            case 12 -> PeerSecret.NONCE_BYTES;
+            case 13 -> PeerSecret.MAC_BYTES;
             case 2, 8, 9, 10 -> 0;
             default -> -1;
         };

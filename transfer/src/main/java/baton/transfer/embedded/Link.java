@@ -140,9 +140,8 @@ final class Link {
             if (agent.peerSecret().isPresent()) {
                 prove(agent.peerSecret().get(), hello, deadline);
             }
-            switch (receive(deadline)) {
+            switch (answer(deadline)) {
                 case Frame.Welcome() -> {}
-                case Frame.Refuse(String reason) -> throw new TransferException("it refuses: " + reason);
                 case Frame.Challenge _ ->
                     throw new TransferException("it asks for a secret, and there is no kv_auth_secret_file here");
                 case Frame other ->
@@ -152,6 +151,15 @@ final class Link {
             abandon();
             throw e;
         }
+    }
+
+    /** The next frame of the agent that was called; throws if that refuses. */
+    private Frame answer(long deadline) throws IOException, TransferException {
+        Frame frame = receive(deadline);
+        if (frame instanceof Frame.Refuse(String reason)) {
+            throw new TransferException("it refuses: " + reason);
+        }
+        return frame;
     }
 
     private void write(Frame frame, long deadline) throws IOException {
@@ -165,15 +173,13 @@ final class Link {
 
     /** Shows that it knows the secret, and is shown so. */
     private void prove(PeerSecret secret, Frame.Hello hello, long deadline) throws IOException, TransferException {
-        byte[] nonce = switch (receive(deadline)) {
+        byte[] nonce = switch (answer(deadline)) {
             case Frame.Challenge(byte[] drawn) -> drawn;
-            case Frame.Refuse(String reason) -> throw new TransferException("it refuses: " + reason);
             default -> throw new TransferException("it does not know the secret of kv_auth_secret_file");
         };
         write(new Frame.Proof(secret.mac(CONNECTING, proven(hello, nonce))), deadline);
-        switch (receive(deadline)) {
+        switch (answer(deadline)) {
             case Frame.Proof(byte[] mac) when secret.isMac(mac, CONNECTED, proven(hello, nonce)) -> {}
-            case Frame.Refuse(String reason) -> throw new TransferException("it refuses: " + reason);
             default -> throw new TransferException("it does not know the secret of kv_auth_secret_file");
         }
     }

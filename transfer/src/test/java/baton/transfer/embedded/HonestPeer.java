@@ -33,7 +33,9 @@ final class HonestPeer {
                         List.of(new Range(own.address(), memory.address(), memory.byteSize())),
                         Optional.empty(),
                         LONG);
+                long deadline = System.nanoTime() + 2 * LONG.toNanos();
                 while (read.state() instanceof State.UnderWay) {
+                    assertThat(System.nanoTime()).as("in time").isLessThan(deadline);
                     Thread.onSpinWait();
                 }
                 assertThat(read.state()).isInstanceOf(State.Done.class);

@@ -19,7 +19,6 @@ import java.util.List;
 import java.util.Optional;
 import java.util.Queue;
 import java.util.concurrent.ConcurrentLinkedQueue;
-import java.util.concurrent.TimeUnit;
 import java.util.stream.IntStream;
 import java.util.zip.CRC32C;
 import org.junit.jupiter.api.Test;
@@ -58,12 +57,8 @@ class SharedMemoryAgentTest extends TransferAgentContract {
         awaitMapped(0);
     }
 
-    private void awaitMapped(long bytes) throws InterruptedException {
-        long deadline = System.nanoTime() + LONG.toNanos();
-        while (here.mappedPeerBytes() != bytes && System.nanoTime() - deadline < 0) {
-            TimeUnit.MILLISECONDS.sleep(5);
-        }
-        assertThat(here.mappedPeerBytes()).isEqualTo(bytes);
+    private void awaitMapped(long bytes) {
+        await(bytes + " bytes of peers are mapped", () -> here.mappedPeerBytes() == bytes);
     }
 
     @ParameterizedTest
