@@ -6,16 +6,16 @@
 // prefill process), KV_PORT + 1 and KV_PORT + 2.
 
 import baton.engine.EngineConfig;
-import baton.engine.GenerationCollector;
+import baton.engine.local.GenerationCollector;
 import baton.engine.GenerationRequest;
-import baton.engine.LLM;
+import baton.engine.local.LLM;
 import baton.engine.RequestOutput;
 import baton.engine.SamplingParams;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.LoadFailurePolicy;
 import baton.messages.p2p.P2pRequestId;
-import baton.messages.p2p.PeerAddress;
+import baton.messages.PeerAddress;
 
 static final String HOST = "127.0.0.1";
 static final List<String> PROMPTS = List.of(

@@ -6,7 +6,7 @@
 // tokens that it generates.
 
 import baton.engine.EngineConfig;
-import baton.engine.LLM;
+import baton.engine.local.LLM;
 import baton.engine.RequestOutput;
 import baton.engine.SamplingParams;
 import baton.kv.KvRole;

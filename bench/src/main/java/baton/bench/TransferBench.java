@@ -6,7 +6,7 @@ import baton.kv.ConfigException;
 import baton.pipe.PipeException;
 import baton.pipe.Wire;
 import baton.pipe.WireTransport;
-import baton.pipe.WireTransports;
+import baton.pipe.select.WireTransports;
 import baton.transfer.Digests;
 import baton.transfer.Range;
 import baton.transfer.Region;

@@ -19,7 +19,12 @@ import picocli.CommandLine.IVersionProvider;
         description = "Disaggregated prefill/decode serving of language models on the JVM.",
         mixinStandardHelpOptions = true,
         versionProvider = Baton.Version.class,
-        subcommands = {RouteCommand.class, DemoCommand.class, UpCommand.class, BenchCommand.class, RehearseCommand.class
+        subcommands = {
+            RouteCommand.class,
+            DemoCommand.class,
+            UpCommand.class,
+            BenchCommand.class,
+            AotTrainingCommand.class
         })
 public final class Baton {
     private Baton() {}

@@ -99,7 +99,7 @@ final class Program {
                             pack(parts.get(i), jars.get(i));
                         }
                     }
-                    rehearse(jvm, cache, directory.resolve("rehearsal.log"));
+                    trainAotCache(jvm, cache, directory.resolve("aot-training.log"));
                     Files.writeString(made, now);
                 }
                 return Stream.concat(jvm.stream(), Stream.of("-XX:AOTCache=" + cache))
@@ -125,12 +125,12 @@ final class Program {
                 jars.stream().map(Path::toString).collect(Collectors.joining(File.pathSeparator)));
     }
 
-    private static void rehearse(List<String> jvm, Path cache, Path log) throws IOException, InterruptedException {
+    private static void trainAotCache(List<String> jvm, Path cache, Path log) throws IOException, InterruptedException {
         List<String> command = new ArrayList<>(jvm);
-        // A name of its own: the rehearsal of a killed test process may still be writing.
+        // A name of its own: the training run of a killed test process may still be writing.
         Path fresh = cache.resolveSibling("baton-" + ProcessHandle.current().pid() + ".aot");
         command.addAll(
-                List.of("-XX:AOTCacheOutput=" + fresh, "-Dbaton.home=" + ROOT, Baton.class.getName(), "rehearse"));
+                List.of("-XX:AOTCacheOutput=" + fresh, "-Dbaton.home=" + ROOT, Baton.class.getName(), "aot-training"));
         Process process = new ProcessBuilder(command)
                 .redirectErrorStream(true)
                 .redirectOutput(log.toFile())

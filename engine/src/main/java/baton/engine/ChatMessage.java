@@ -17,7 +17,8 @@ public record ChatMessage(String role, String content) {
         return new ChatMessage("system", content);
     }
 
-    JsonNode toJson() {
+    /** {@code {"role": ..., "content": ...}}. */
+    public JsonNode toJson() {
         return JsonNodeFactory.instance.objectNode().put("role", role).put("content", content);
     }
 }

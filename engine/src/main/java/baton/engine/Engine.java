@@ -26,7 +26,7 @@ public interface Engine extends AutoCloseable {
      * that is sent along with its prefill request to this instance. Never changes. Empty if the connector has nothing to tell, or
      * there is none.
      */
-    default Optional<JsonFields> kvTransferParamsAhead() {
+    default Optional<JsonFields> advertisedKvTransferParams() {
         return Optional.empty();
     }
 
@@ -70,7 +70,7 @@ public interface Engine extends AutoCloseable {
          *
          * @return the number of prompts that were handed over
          */
-        int rehearseHandovers(Duration atMost);
+        int warmUpHandovers(Duration atMost);
 
         @Override
         void close();

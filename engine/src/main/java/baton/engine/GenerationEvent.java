@@ -1,6 +1,5 @@
 package baton.engine;
 
-import baton.engine.sampling.TokenLogprobs;
 import baton.kv.JsonFields;
 import java.util.List;
 import java.util.Optional;

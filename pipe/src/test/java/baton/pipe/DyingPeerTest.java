@@ -5,6 +5,7 @@ import static baton.pipe.WireContract.result;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import baton.pipe.select.WireTransports;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.lang.foreign.Arena;

@@ -103,7 +103,7 @@ final class HealthProbe {
     private final class Watch implements Leg.Receiver {
         private final Instance instance;
         private final Promise<Void> probed = Promise.promise();
-        private final Optional<TargetQuestion> question;
+        private final Optional<ConnectorAddressQuery> question;
         private boolean probing;
         private long timer = -1;
         private @Nullable Leg leg;
@@ -113,7 +113,7 @@ final class HealthProbe {
         Watch(Instance instance) {
             this.instance = instance;
             this.question = flow.asks(instance)
-                    ? Optional.of(new TargetQuestion(vertx, client, instance, limits.connect(), apiKey, metrics))
+                    ? Optional.of(new ConnectorAddressQuery(vertx, client, instance, limits.connect(), apiKey, metrics))
                     : Optional.empty();
         }
 
@@ -148,9 +148,10 @@ final class HealthProbe {
             missed = 0;
             if (status == 200) {
                 if (instance.markUp()) {
-                    question.ifPresent(TargetQuestion::cameUp);
+                    question.ifPresent(ConnectorAddressQuery::cameUp);
                 }
-                question.filter(TargetQuestion::isDue).ifPresentOrElse(due -> leg = due.ask(this::again), this::again);
+                question.filter(ConnectorAddressQuery::isDue)
+                        .ifPresentOrElse(due -> leg = due.ask(this::again), this::again);
             } else {
                 instance.markDown("GET /health answers " + status);
                 again();

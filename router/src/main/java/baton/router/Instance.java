@@ -1,6 +1,6 @@
 package baton.router;
 
-import baton.messages.p2p.PeerAddress;
+import baton.messages.PeerAddress;
 import java.net.URI;
 import java.util.Optional;
 import java.util.concurrent.atomic.AtomicInteger;

@@ -1,7 +1,7 @@
 package baton.router;
 
+import baton.messages.PeerAddress;
 import baton.messages.p2p.P2pRequestId;
-import baton.messages.p2p.PeerAddress;
 import io.vertx.core.buffer.Buffer;
 import java.util.UUID;
 

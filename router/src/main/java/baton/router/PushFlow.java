@@ -15,7 +15,7 @@ import tools.jackson.databind.node.ObjectNode;
 /**
  * For connectors whose prefill instance writes into the decode instance's memory ({@code NixlConnector}, {@code NixlPushConnector}): both legs are sent at
  * once and find each other by their request id. The decode leg is told where the prefill instance's connector is. That is
- * asked for ahead ({@link TargetQuestion}), and learnt from the instance's own answers: the first request to one that does not tell has
+ * asked for ahead ({@link ConnectorAddressQuery}), and learnt from the instance's own answers: the first request to one that does not tell has
  * one leg after the other, and its decode leg is told of the blocks too.
  */
 record PushFlow() implements HandoffFlow {

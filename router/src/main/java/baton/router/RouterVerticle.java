@@ -63,7 +63,7 @@ final class RouterVerticle extends VerticleBase {
 
     private @Nullable HttpServer server;
 
-    private record Route(HttpMethod method, BiConsumer<Services, HttpServerRequest> handler) {}
+    private record Route(HttpMethod method, BiConsumer<RouterContext, HttpServerRequest> handler) {}
 
     /** @param logged whether each request has a line in the log */
     RouterVerticle(
@@ -101,7 +101,7 @@ final class RouterVerticle extends VerticleBase {
                 .setKeepAlive(true)
                 .setKeepAliveTimeout(KEEP_ALIVE_SECONDS)
                 .setMaxHeaderSize(64 << 10);
-        Services made = new Services(
+        RouterContext made = new RouterContext(
                 vertx,
                 vertx.createHttpClient(clientOptions, pool),
                 config,
@@ -142,7 +142,7 @@ final class RouterVerticle extends VerticleBase {
                 : server.shutdown(config.limits().drain());
     }
 
-    private void route(Services services, HttpServerRequest request) {
+    private void route(RouterContext services, HttpServerRequest request) {
         String path = request.path() == null ? "" : request.path();
         Route route = routes.get(path);
         if (route == null && path.startsWith("/v1/models/")) {
@@ -174,17 +174,17 @@ final class RouterVerticle extends VerticleBase {
         }
     }
 
-    private void handOff(Services services, HttpServerRequest request) {
-        readJson(services, request, body -> Exchange.handOff(services, request, body));
+    private void handOff(RouterContext services, HttpServerRequest request) {
+        readJson(services, request, body -> ProxiedRequest.handOff(services, request, body));
     }
 
-    private void proxyPost(Services services, HttpServerRequest request) {
-        readJson(services, request, body -> Exchange.proxy(services, request, body));
+    private void proxyPost(RouterContext services, HttpServerRequest request) {
+        readJson(services, request, body -> ProxiedRequest.proxy(services, request, body));
     }
 
-    private void proxyGet(Services services, HttpServerRequest request) {
+    private void proxyGet(RouterContext services, HttpServerRequest request) {
         if (admit(request)) {
-            Exchange.proxy(services, request, Buffer.buffer());
+            ProxiedRequest.proxy(services, request, Buffer.buffer());
         }
     }
 
@@ -214,7 +214,7 @@ final class RouterVerticle extends VerticleBase {
         return false;
     }
 
-    private void health(Services services, HttpServerRequest request) {
+    private void health(RouterContext services, HttpServerRequest request) {
         ObjectNode answer = MAPPER.createObjectNode();
         ArrayNode missing = MAPPER.createArrayNode();
         ObjectNode down = MAPPER.createObjectNode();
@@ -230,7 +230,7 @@ final class RouterVerticle extends VerticleBase {
         sendJson(request, missing.isEmpty() ? 200 : 503, answer);
     }
 
-    private void healthcheck(Services services, HttpServerRequest request) {
+    private void healthcheck(RouterContext services, HttpServerRequest request) {
         sendJson(
                 request,
                 200,
@@ -240,7 +240,7 @@ final class RouterVerticle extends VerticleBase {
                         .put("decode_instances", decodes.all().size()));
     }
 
-    private void metrics(Services services, HttpServerRequest request) {
+    private void metrics(RouterContext services, HttpServerRequest request) {
         request.response()
                 .putHeader(HttpHeaders.CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")
                 .end(metrics.scrape());
@@ -254,7 +254,7 @@ final class RouterVerticle extends VerticleBase {
     }
 
     /** Reads a JSON body within the size and idle limits, and hands it on. */
-    private void readJson(Services services, HttpServerRequest request, Consumer<Buffer> handler) {
+    private void readJson(RouterContext services, HttpServerRequest request, Consumer<Buffer> handler) {
         String type = request.getHeader(HttpHeaders.CONTENT_TYPE);
         String encoding = request.getHeader(HttpHeaders.CONTENT_ENCODING);
         int max = config.limits().maxBodyBytes();
@@ -313,14 +313,14 @@ final class RouterVerticle extends VerticleBase {
 
     /** Collects one request's body. */
     private final class BodyReader {
-        private final Services services;
+        private final RouterContext services;
         private final HttpServerRequest request;
         private final Consumer<Buffer> handler;
         private final int max;
         private Buffer body;
         private boolean over;
 
-        BodyReader(Services services, HttpServerRequest request, Consumer<Buffer> handler, int max) {
+        BodyReader(RouterContext services, HttpServerRequest request, Consumer<Buffer> handler, int max) {
             this.services = services;
             this.request = request;
             this.handler = handler;

@@ -1,6 +1,6 @@
 package baton.router;
 
-import baton.messages.p2p.PeerAddress;
+import baton.messages.PeerAddress;
 import io.vertx.core.DeploymentOptions;
 import io.vertx.core.Vertx;
 import io.vertx.core.buffer.Buffer;

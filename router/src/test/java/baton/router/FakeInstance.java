@@ -20,7 +20,7 @@ import java.util.function.BiConsumer;
 /** An instance made for a test: an HTTP server that answers as it is told and remembers what it was asked. */
 final class FakeInstance implements AutoCloseable {
 
-    /** A request as it arrived; those of the router's own, {@code /health} and {@link TargetQuestion#PATH}, aside. */
+    /** A request as it arrived; those of the router's own, {@code /health} and {@link ConnectorAddressQuery#PATH}, aside. */
     record Received(String method, String uri, MultiMap headers, String body, long nanos) {}
 
     private final Vertx vertx;
@@ -34,13 +34,13 @@ final class FakeInstance implements AutoCloseable {
 
     final AtomicInteger connections = new AtomicInteger();
 
-    /** Questions to {@link TargetQuestion#PATH}. */
+    /** Questions to {@link ConnectorAddressQuery#PATH}. */
     final List<Received> asked = new CopyOnWriteArrayList<>();
 
     final AtomicInteger probes = new AtomicInteger();
 
     volatile int health = 200;
-    /** What {@link TargetQuestion#PATH} answers; as a server without it unless told otherwise. */
+    /** What {@link ConnectorAddressQuery#PATH} answers; as a server without it unless told otherwise. */
     volatile BiConsumer<Received, HttpServerResponse> ahead = json(404, "{\"detail\":\"Not Found\"}");
 
     volatile BiConsumer<Received, HttpServerResponse> behaviour;
@@ -94,7 +94,7 @@ final class FakeInstance implements AutoCloseable {
             return;
         }
         response.closeHandler(closed -> {
-            if (!response.ended() && !request.path().equals(TargetQuestion.PATH)) {
+            if (!response.ended() && !request.path().equals(ConnectorAddressQuery.PATH)) {
                 aborted.incrementAndGet();
             }
         });
@@ -105,7 +105,7 @@ final class FakeInstance implements AutoCloseable {
                     request.headers(),
                     body.toString(StandardCharsets.UTF_8),
                     System.nanoTime());
-            boolean isQuestion = request.path().equals(TargetQuestion.PATH);
+            boolean isQuestion = request.path().equals(ConnectorAddressQuery.PATH);
             (isQuestion ? asked : received).add(it);
             (isQuestion ? ahead : behaviour).accept(it, response);
         });

@@ -2,8 +2,8 @@ package baton.router;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import baton.messages.PeerAddress;
 import baton.messages.PeerChannel;
-import baton.messages.p2p.PeerAddress;
 import baton.messages.p2p.Registration;
 import baton.messages.zeromq.ZeroMqPeerChannel;
 import io.vertx.core.http.HttpServerResponse;

@@ -102,19 +102,19 @@ public final class ApiServer implements AutoCloseable {
     private final PreparingMemory preparingMemory;
     private final HttpServer http;
     private final long created = System.currentTimeMillis() / 1000;
-    private final Set<Generation> live = new HashSet<>();
+    private final Set<ResponseStream> live = new HashSet<>();
     /** Of connections without a request in progress. */
     private final Map<HttpConnection, Long> idleTimers = new HashMap<>();
 
-    private final Map<String, Map<HttpMethod, Consumer<Exchange>>> routes = Map.ofEntries(
+    private final Map<String, Map<HttpMethod, Consumer<HttpExchange>>> routes = Map.ofEntries(
             Map.entry(
                     "/v1/completions",
                     Map.of(
                             HttpMethod.POST,
-                            exchange -> generate(exchange, Call.Api.COMPLETION, RequestReader::completion))),
+                            exchange -> generate(exchange, ApiRequest.Api.COMPLETION, RequestReader::completion))),
             Map.entry(
                     "/v1/chat/completions",
-                    Map.of(HttpMethod.POST, exchange -> generate(exchange, Call.Api.CHAT, RequestReader::chat))),
+                    Map.of(HttpMethod.POST, exchange -> generate(exchange, ApiRequest.Api.CHAT, RequestReader::chat))),
             Map.entry(MODELS, Map.of(HttpMethod.GET, this::models)),
             Map.entry("/health", Map.of(HttpMethod.GET, this::health)),
             Map.entry("/ping", Map.of(HttpMethod.GET, this::health, HttpMethod.POST, this::health)),
@@ -131,7 +131,7 @@ public final class ApiServer implements AutoCloseable {
 
     /** Makes a call of a request's fields. */
     private interface Reading {
-        Call read(RequestReader reader, JsonFields fields, Preparation preparation);
+        ApiRequest read(RequestReader reader, JsonFields fields, Preparation preparation);
     }
 
     private ApiServer(ServerConfig config, Engine engine, PrometheusMetrics metrics) {
@@ -285,7 +285,7 @@ public final class ApiServer implements AutoCloseable {
     private void abortAll() {
         if (!live.isEmpty()) {
             LOG.info("aborting {} requests at shutdown", live.size());
-            List.copyOf(live).forEach(Generation::abort);
+            List.copyOf(live).forEach(ResponseStream::abort);
         }
     }
 
@@ -303,7 +303,7 @@ public final class ApiServer implements AutoCloseable {
         boolean warmsUp = own.filter(requests -> requests.isOwn(request)).isPresent();
         // Probes that come before it is ready are not worth a line either.
         boolean logged = !warmsUp && (own.isEmpty() || !config.unloggedPaths().contains(request.path()));
-        Exchange exchange = new Exchange(request, context, writer, config, warmsUp, logged);
+        HttpExchange exchange = new HttpExchange(request, context, writer, config, warmsUp, logged);
         busy(request.connection(), exchange.response());
         try {
             exchange.requireKnownEncoding();
@@ -331,14 +331,14 @@ public final class ApiServer implements AutoCloseable {
         return vertx.setTimer(config.idleTimeout().toMillis(), _ -> {
             idleTimers.remove(connection);
             LOG.debug("{}: closed, it was idle for {}", connection.remoteAddress(), config.idleTimeout());
-            Exchange.reset(connection);
+            HttpExchange.reset(connection);
         });
     }
 
-    private void route(Exchange exchange) {
+    private void route(HttpExchange exchange) {
         HttpServerRequest request = exchange.request();
         String path = request.path();
-        Map<HttpMethod, Consumer<Exchange>> methods = routes.get(path);
+        Map<HttpMethod, Consumer<HttpExchange>> methods = routes.get(path);
         if (methods == null && path.startsWith(MODELS + "/")) {
             methods = Map.of(HttpMethod.GET, this::model);
         }
@@ -348,7 +348,7 @@ public final class ApiServer implements AutoCloseable {
         if (methods == null) {
             throw ApiException.notFound("no such path: " + Json.shortened(path), Optional.empty());
         }
-        Consumer<Exchange> handler = methods.get(request.method());
+        Consumer<HttpExchange> handler = methods.get(request.method());
         if (handler == null) {
             String allowed =
                     methods.keySet().stream().map(HttpMethod::name).sorted().collect(Collectors.joining(", "));
@@ -377,7 +377,7 @@ public final class ApiServer implements AutoCloseable {
         }
     }
 
-    private void generate(Exchange exchange, Call.Api api, Reading read) {
+    private void generate(HttpExchange exchange, ApiRequest.Api api, Reading read) {
         refuseUnlessReady(exchange);
         Optional<String> header = requestIdHeader(exchange.request());
         readBody(
@@ -402,7 +402,7 @@ public final class ApiServer implements AutoCloseable {
                                         .filter(ObjectNode.class::isInstance)
                                         .map(ObjectNode.class::cast)
                                         .ifPresent(params -> engine.refused(
-                                                Generation.engineId(api, api.idPrefix() + id, 0, randomSuffix()),
+                                                ResponseStream.engineId(api, api.idPrefix() + id, 0, randomSuffix()),
                                                 JsonFields.of("kv_transfer_params", params)));
                                 throw e;
                             }
@@ -410,10 +410,10 @@ public final class ApiServer implements AutoCloseable {
                         identified -> start(exchange, identified.getKey(), identified.getValue())));
     }
 
-    private void start(Exchange exchange, String requestId, Call call) {
+    private void start(HttpExchange exchange, String requestId, ApiRequest call) {
         refuseUnlessReady(exchange);
         exchange.identify(requestId);
-        Generation generation = new Generation(
+        ResponseStream generation = new ResponseStream(
                 new ReplyWriter.Head(call, call.api().idPrefix() + requestId, System.currentTimeMillis() / 1000),
                 randomSuffix(),
                 exchange,
@@ -429,7 +429,7 @@ public final class ApiServer implements AutoCloseable {
         return UUID.randomUUID().toString().substring(0, 8);
     }
 
-    private void refuseUnlessReady(Exchange exchange) {
+    private void refuseUnlessReady(HttpExchange exchange) {
         if (stopping) {
             throw ApiException.unavailable("the server is stopping");
         }
@@ -453,7 +453,7 @@ public final class ApiServer implements AutoCloseable {
         return id;
     }
 
-    private void models(Exchange exchange) {
+    private void models(HttpExchange exchange) {
         exchange.json(200, writer.json().document(out -> {
             out.writeStartObject();
             out.writeStringProperty("object", "list");
@@ -464,7 +464,7 @@ public final class ApiServer implements AutoCloseable {
         }));
     }
 
-    private void model(Exchange exchange) {
+    private void model(HttpExchange exchange) {
         String encoded = exchange.request().path().substring(MODELS.length() + 1);
         String name;
         try {
@@ -493,7 +493,7 @@ public final class ApiServer implements AutoCloseable {
         out.writeEndObject();
     }
 
-    private void health(Exchange exchange) {
+    private void health(HttpExchange exchange) {
         refuseUnlessReady(exchange);
         engine.status().failure().ifPresent(failure -> {
             throw ApiException.unavailable("the engine has failed: " + failure);
@@ -502,7 +502,7 @@ public final class ApiServer implements AutoCloseable {
     }
 
     /** Requests that are being answered. */
-    private void load(Exchange exchange) {
+    private void load(HttpExchange exchange) {
         exchange.json(200, writer.json().document(out -> {
             out.writeStartObject();
             out.writeNumberProperty("server_load", live.size());
@@ -510,21 +510,22 @@ public final class ApiServer implements AutoCloseable {
         }));
     }
 
-    private void metrics(Exchange exchange) {
+    private void metrics(HttpExchange exchange) {
         exchange.reply(200, PrometheusMetrics.CONTENT_TYPE, Buffer.buffer(metrics.scrape(engine.status())));
     }
 
     /** For whoever sends prefill and decode requests at once; named and formed as the field of an answer. */
-    private void kvTransferParams(Exchange exchange) {
+    private void kvTransferParams(HttpExchange exchange) {
         exchange.json(200, writer.json().document(out -> {
             out.writeStartObject();
             out.writeName("kv_transfer_params");
-            engine.kvTransferParamsAhead().ifPresentOrElse(params -> out.writeTree(params.toJson()), out::writeNull);
+            engine.advertisedKvTransferParams()
+                    .ifPresentOrElse(params -> out.writeTree(params.toJson()), out::writeNull);
             out.writeEndObject();
         }));
     }
 
-    private void version(Exchange exchange) {
+    private void version(HttpExchange exchange) {
         exchange.json(200, writer.json().document(out -> {
             out.writeStartObject();
             out.writeStringProperty("version", config.version());
@@ -532,7 +533,7 @@ public final class ApiServer implements AutoCloseable {
         }));
     }
 
-    private void tokenize(Exchange exchange) {
+    private void tokenize(HttpExchange exchange) {
         readBody(
                 exchange,
                 (body, preparation) -> prepare(
@@ -570,7 +571,7 @@ public final class ApiServer implements AutoCloseable {
         });
     }
 
-    private void detokenize(Exchange exchange) {
+    private void detokenize(HttpExchange exchange) {
         readBody(
                 exchange,
                 (body, preparation) -> prepare(
@@ -588,7 +589,7 @@ public final class ApiServer implements AutoCloseable {
     }
 
     /** Sends an answer that may be long; it is held until the client has taken it, which may take no longer than a body. */
-    private void send(Exchange exchange, Preparation preparation, Buffer answer) {
+    private void send(HttpExchange exchange, Preparation preparation, Buffer answer) {
         long timer = vertx.setTimer(config.bodyTimeout().toMillis(), _ -> exchange.reset());
         exchange.json(200, answer).onComplete(_ -> {
             vertx.cancelTimer(timer);
@@ -596,7 +597,7 @@ public final class ApiServer implements AutoCloseable {
         });
     }
 
-    private void resetPrefixCache(Exchange exchange) {
+    private void resetPrefixCache(HttpExchange exchange) {
         prepare(exchange, preparation(exchange), engine::resetPrefixCache, done -> {
             if (!done) {
                 throw ApiException.conflict("the prefix cache cannot be reset while requests run; try again later");
@@ -605,12 +606,12 @@ public final class ApiServer implements AutoCloseable {
         });
     }
 
-    private void readBody(Exchange exchange, BiConsumer<Buffer, Preparation> next) {
+    private void readBody(HttpExchange exchange, BiConsumer<Buffer, Preparation> next) {
         Preparation preparation = preparation(exchange);
         BodyReader.read(exchange, preparation, config, vertx, body -> next.accept(body, preparation));
     }
 
-    private Preparation preparation(Exchange exchange) {
+    private Preparation preparation(HttpExchange exchange) {
         return new Preparation(preparingMemory, exchange, config.prepareTimeout());
     }
 
@@ -620,7 +621,7 @@ public final class ApiServer implements AutoCloseable {
     }
 
     /** Does {@code task} beside the event loop, in time or not at all, and goes on with {@code next} on it. */
-    private <T> void prepare(Exchange exchange, Preparation preparation, Callable<T> task, Consumer<T> next) {
+    private <T> void prepare(HttpExchange exchange, Preparation preparation, Callable<T> task, Consumer<T> next) {
         long timer = vertx.setTimer(config.prepareTimeout().toMillis(), _ -> {
             preparation.abandon();
             exchange.fail(preparation.late());
@@ -645,7 +646,7 @@ public final class ApiServer implements AutoCloseable {
         }
     }
 
-    private void onEventLoop(Exchange exchange, Preparation preparation, long timer, Runnable continuation) {
+    private void onEventLoop(HttpExchange exchange, Preparation preparation, long timer, Runnable continuation) {
         try {
             context.runOnContext(_ -> {
                 vertx.cancelTimer(timer);

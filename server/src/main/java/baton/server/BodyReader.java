@@ -14,12 +14,12 @@ final class BodyReader {
     /** A buffer that grows has room for twice its content. */
     private static final int BYTES_PER_BYTE = 2;
 
-    private final Exchange exchange;
+    private final HttpExchange exchange;
     private final Preparation preparation;
     private final int maxBytes;
     private Buffer body = Buffer.buffer();
 
-    private BodyReader(Exchange exchange, Preparation preparation, int maxBytes) {
+    private BodyReader(HttpExchange exchange, Preparation preparation, int maxBytes) {
         this.exchange = exchange;
         this.preparation = preparation;
         this.maxBytes = maxBytes;
@@ -31,7 +31,7 @@ final class BodyReader {
      * @throws ApiException if the body is said to be something else than JSON
      */
     static void read(
-            Exchange exchange, Preparation preparation, ServerConfig config, Vertx vertx, Consumer<Buffer> next) {
+            HttpExchange exchange, Preparation preparation, ServerConfig config, Vertx vertx, Consumer<Buffer> next) {
         HttpServerRequest request = exchange.request();
         String type = request.getHeader("Content-Type");
         if (type != null && !JSON_TYPE.matcher(type.toLowerCase(Locale.ROOT)).matches()) {

@@ -14,14 +14,14 @@ import java.util.function.IntFunction;
  */
 final class Preparation {
     private final PreparingMemory memory;
-    private final Exchange exchange;
+    private final HttpExchange exchange;
     private final Duration timeout;
     private long held;
     private long heldForPiece;
     private long heldForAnswer;
     private volatile boolean abandoned;
 
-    Preparation(PreparingMemory memory, Exchange exchange, Duration timeout) {
+    Preparation(PreparingMemory memory, HttpExchange exchange, Duration timeout) {
         this.memory = memory;
         this.exchange = exchange;
         this.timeout = timeout;

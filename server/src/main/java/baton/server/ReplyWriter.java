@@ -2,7 +2,7 @@ package baton.server;
 
 import baton.engine.GenerationEvent.Finished;
 import baton.engine.GenerationEvent.Usage;
-import baton.engine.sampling.TokenLogprobs;
+import baton.engine.TokenLogprobs;
 import baton.engine.text.Tokenizer;
 import baton.kv.JsonFields;
 import io.vertx.core.buffer.Buffer;
@@ -32,7 +32,7 @@ final class ReplyWriter {
      *
      * @param created seconds since 1970
      */
-    record Head(Call call, String id, long created) {}
+    record Head(ApiRequest call, String id, long created) {}
 
     /**
      * Output of one choice: all of it, or what a chunk adds.
@@ -67,7 +67,7 @@ final class ReplyWriter {
 
     /** The whole answer of a request that is not streamed. */
     Buffer reply(Head head, List<Output> outputs, Usage usage, Optional<JsonFields> kvTransferParams) {
-        Call call = head.call();
+        ApiRequest call = head.call();
         return json.document(out -> {
             begin(out, head, call.api().object());
             out.writeArrayPropertyStart("choices");
@@ -81,7 +81,7 @@ final class ReplyWriter {
             out.writeNullProperty("service_tier");
             out.writeNullProperty("system_fingerprint");
             usage(out, usage);
-            if (call.api() == Call.Api.CHAT) {
+            if (call.api() == ApiRequest.Api.CHAT) {
                 Output first = outputs.getFirst();
                 first.promptLogprobs().ifPresent(logprobs -> promptLogprobs(out, logprobs));
                 if (call.returnTokenIds()) {
@@ -101,7 +101,7 @@ final class ReplyWriter {
      * @param kvTransferParams in the stream's last event, where there are any
      */
     Buffer chunk(Head head, Optional<Output> output, Optional<Usage> usage, Optional<JsonFields> kvTransferParams) {
-        Call call = head.call();
+        ApiRequest call = head.call();
         return json.event(out -> {
             begin(out, head, call.api().chunkObject());
             out.writeArrayPropertyStart("choices");
@@ -130,8 +130,8 @@ final class ReplyWriter {
     }
 
     /** Whole choices and parts of a stream look the same. */
-    private void completionChoice(JsonGenerator out, Call call, Output output) {
-        Call.Prompt prompt = call.prompts().get(output.index() / call.n());
+    private void completionChoice(JsonGenerator out, ApiRequest call, Output output) {
+        ApiRequest.Prompt prompt = call.prompts().get(output.index() / call.n());
         boolean echoed = call.echo() && output.firstInStream();
         out.writeStartObject();
         out.writeNumberProperty("index", output.index());
@@ -154,7 +154,7 @@ final class ReplyWriter {
         out.writeEndObject();
     }
 
-    private void chatChoice(JsonGenerator out, Call call, Output output) {
+    private void chatChoice(JsonGenerator out, ApiRequest call, Output output) {
         out.writeStartObject();
         out.writeNumberProperty("index", output.index());
         out.writeObjectPropertyStart("message");
@@ -171,7 +171,7 @@ final class ReplyWriter {
     }
 
     /** The role comes with the first delta of a choice, before its content. */
-    private void chatDelta(JsonGenerator out, Call call, Output output) {
+    private void chatDelta(JsonGenerator out, ApiRequest call, Output output) {
         out.writeStartObject();
         out.writeNumberProperty("index", output.index());
         out.writeObjectPropertyStart("delta");
@@ -204,7 +204,8 @@ final class ReplyWriter {
     }
 
     /** OpenAI's old form: parallel arrays. Of equal texts among a token's alternatives the most probable is shown. */
-    private void completionLogprobs(JsonGenerator out, Call call, Output output, Call.Prompt prompt, boolean echoed) {
+    private void completionLogprobs(
+            JsonGenerator out, ApiRequest call, Output output, ApiRequest.Prompt prompt, boolean echoed) {
         List<TokenLogprobs> ofPrompt = echoed ? output.promptLogprobs().orElse(List.of()) : List.of();
         out.writeObjectPropertyStart("logprobs");
         out.writeArrayPropertyStart("text_offset");
@@ -240,7 +241,7 @@ final class ReplyWriter {
         out.writeEndObject();
     }
 
-    private int offsets(JsonGenerator out, Call call, int start, List<TokenLogprobs> tokens) {
+    private int offsets(JsonGenerator out, ApiRequest call, int start, List<TokenLogprobs> tokens) {
         int offset = start;
         for (TokenLogprobs token : tokens) {
             out.writeNumber(offset);
@@ -250,12 +251,12 @@ final class ReplyWriter {
     }
 
     /** A token as log probabilities show it. */
-    private String token(Call call, int id) {
+    private String token(ApiRequest call, int id) {
         return call.tokensAsIds() ? "token_id:" + id : tokenizer.token(id);
     }
 
     /** The most probable tokens and, if it is not among them, the chosen one. */
-    private void alternatives(JsonGenerator out, Call call, TokenLogprobs token) {
+    private void alternatives(JsonGenerator out, ApiRequest call, TokenLogprobs token) {
         Map<String, Float> byText = new LinkedHashMap<>();
         token.top().stream()
                 .limit(call.logprobs().orElse(0))
@@ -266,7 +267,7 @@ final class ReplyWriter {
         out.writeEndObject();
     }
 
-    private void chatLogprobs(JsonGenerator out, Call call, Output output) {
+    private void chatLogprobs(JsonGenerator out, ApiRequest call, Output output) {
         if (call.logprobs().isEmpty() || output.logprobs().isEmpty()) {
             out.writeNullProperty("logprobs");
             return;
@@ -289,7 +290,7 @@ final class ReplyWriter {
         out.writeEndObject();
     }
 
-    private void chatToken(JsonGenerator out, Call call, int id, float logprob) {
+    private void chatToken(JsonGenerator out, ApiRequest call, int id, float logprob) {
         out.writeStringProperty("token", token(call, id));
         out.writeNumberProperty("logprob", finite(logprob));
         out.writeArrayPropertyStart("bytes");

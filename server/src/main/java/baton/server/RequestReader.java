@@ -30,7 +30,7 @@ import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * Turns request bodies into {@link Call}s: JSON, checks, chat template, tokenizer. Long prompts take a while, so this runs
+ * Turns request bodies into {@link ApiRequest}s: JSON, checks, chat template, tokenizer. Long prompts take a while, so this runs
  * beside the event loop. Instances have no state and may be used by several threads.
  *
  * <p>Fields that nobody knows are ignored. Fields that vLLM knows and this server does not are refused, since leaving them out
@@ -152,7 +152,7 @@ final class RequestReader {
         return fields.string("request_id");
     }
 
-    Call completion(JsonFields fields, Preparation preparation) {
+    ApiRequest completion(JsonFields fields, Preparation preparation) {
         String model = model(fields);
         refuseUnsupported(fields);
         refuseResponseFormat(fields);
@@ -187,7 +187,7 @@ final class RequestReader {
         requireFewStops(sampling, requireFewSequences(fields, sampling.n()));
         OptionalInt kept =
                 prompts.kept(integer(fields, "truncate_prompt_tokens"), maxTokens.orElse(COMPLETION_MAX_TOKENS));
-        List<Call.Prompt> read = new ArrayList<>();
+        List<ApiRequest.Prompt> read = new ArrayList<>();
         for (int[] whole : prompts(
                 fields,
                 kvTransferParams,
@@ -195,12 +195,12 @@ final class RequestReader {
             preparation.check();
             int[] ids = Prompts.truncated(whole, kept);
             prompts.requireFits(ids, maxTokens, "max_tokens");
-            read.add(new Call.Prompt(ids, echo ? engine.tokenizer().decode(ids, true) : ""));
+            read.add(new ApiRequest.Prompt(ids, echo ? engine.tokenizer().decode(ids, true) : ""));
         }
         requireFewPromptLogprobs(sampling, read);
         return call(
                 fields,
-                Call.Api.COMPLETION,
+                ApiRequest.Api.COMPLETION,
                 model,
                 read,
                 sampling,
@@ -211,7 +211,7 @@ final class RequestReader {
                 config.responseRole());
     }
 
-    Call chat(JsonFields fields, Preparation preparation) {
+    ApiRequest chat(JsonFields fields, Preparation preparation) {
         String model = model(fields);
         refuseUnsupported(fields);
         refuseResponseFormat(fields);
@@ -242,9 +242,9 @@ final class RequestReader {
         boolean echo = fields.bool("echo").orElse(false);
         return call(
                 fields,
-                Call.Api.CHAT,
+                ApiRequest.Api.CHAT,
                 model,
-                List.of(new Call.Prompt(ids, echo ? chat.continued() : "")),
+                List.of(new ApiRequest.Prompt(ids, echo ? chat.continued() : "")),
                 sampling,
                 sampling.n(),
                 logprobs,
@@ -296,11 +296,11 @@ final class RequestReader {
         return engine.tokenizer().decode(tokenIds("tokens", tokens), false);
     }
 
-    private Call call(
+    private ApiRequest call(
             JsonFields fields,
-            Call.Api api,
+            ApiRequest.Api api,
             String model,
-            List<Call.Prompt> prompts,
+            List<ApiRequest.Prompt> prompts,
             SamplingParams sampling,
             int n,
             OptionalInt logprobs,
@@ -323,7 +323,7 @@ final class RequestReader {
                     "has " + cacheSalt.get().length() + " characters, must have at most " + MAX_SALT_CHARACTERS);
         }
         boolean includeUsage = options.flatMap(o -> o.bool("include_usage")).orElse(false);
-        return new Call(
+        return new ApiRequest(
                 api,
                 model,
                 prompts,
@@ -620,7 +620,7 @@ final class RequestReader {
     }
 
     /** What is reported of the prompts is kept until the answer is complete. */
-    private static void requireFewPromptLogprobs(SamplingParams sampling, List<Call.Prompt> prompts) {
+    private static void requireFewPromptLogprobs(SamplingParams sampling, List<ApiRequest.Prompt> prompts) {
         long tokens = prompts.stream().mapToLong(prompt -> prompt.ids().length).sum();
         if (sampling.promptLogprobs().isPresent()
                 && tokens * (sampling.promptLogprobs().getAsInt() + 1) > MAX_PROMPT_LOGPROBS) {

@@ -134,7 +134,7 @@ final class WarmUp {
         int handovers = 0;
         try (Engine.WarmUp warmUp = engine.warmUp(unseen.and(stopwatch()))) {
             try {
-                handovers = warmUp.rehearseHandovers(budget.dividedBy(HANDOVERS_SHARE));
+                handovers = warmUp.warmUpHandovers(budget.dividedBy(HANDOVERS_SHARE));
                 computeAll(port, end);
                 unseen.scrape(engine.status());
             } catch (SocketTimeoutException e) {

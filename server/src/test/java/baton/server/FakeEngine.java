@@ -10,8 +10,8 @@ import baton.engine.GenerationEvent;
 import baton.engine.GenerationEvent.Finished;
 import baton.engine.GenerationEvent.Usage;
 import baton.engine.GenerationRequest;
+import baton.engine.TokenLogprobs;
 import baton.engine.model.ModelConfig;
-import baton.engine.sampling.TokenLogprobs;
 import baton.engine.text.ChatTemplate;
 import baton.engine.text.Tokenizer;
 import baton.kv.DType;
@@ -151,7 +151,7 @@ final class FakeEngine implements Engine {
     }
 
     @Override
-    public Optional<JsonFields> kvTransferParamsAhead() {
+    public Optional<JsonFields> advertisedKvTransferParams() {
         return ahead;
     }
 
@@ -183,7 +183,7 @@ final class FakeEngine implements Engine {
     public WarmUp warmUp(EngineListener meanwhile) {
         return new WarmUp() {
             @Override
-            public int rehearseHandovers(Duration atMost) {
+            public int warmUpHandovers(Duration atMost) {
                 return 0;
             }
 

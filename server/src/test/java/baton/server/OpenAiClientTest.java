@@ -5,8 +5,8 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.engine.EngineUnavailableException;
 import baton.engine.FinishReason;
-import baton.engine.sampling.TokenLogprobs;
-import baton.engine.sampling.TokenLogprobs.Candidate;
+import baton.engine.TokenLogprobs;
+import baton.engine.TokenLogprobs.Candidate;
 import com.openai.client.OpenAIClient;
 import com.openai.client.okhttp.OpenAIOkHttpClient;
 import com.openai.core.http.StreamResponse;

@@ -4,7 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.within;
 
 import baton.engine.EngineConfig;
-import baton.engine.LocalEngine;
+import baton.engine.local.LocalEngine;
 import baton.kv.DType;
 import java.net.URI;
 import java.net.http.HttpClient;

@@ -3,7 +3,7 @@ package baton.server;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.engine.EngineConfig;
-import baton.engine.LocalEngine;
+import baton.engine.local.LocalEngine;
 import baton.kv.DType;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;

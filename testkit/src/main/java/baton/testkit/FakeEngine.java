@@ -196,7 +196,7 @@ public final class FakeEngine implements AutoCloseable {
         int external = switch (match) {
             case KvMatch.None _ -> 0;
             case KvMatch.Tokens tokens -> tokens.count();
-            case KvMatch.AskAgain _ -> throw new UnsupportedOperationException("asking again");
+            case KvMatch.Pending _ -> throw new UnsupportedOperationException("asking again");
         };
         boolean async = match instanceof KvMatch.Tokens tokens && tokens.async();
         int[] blockTable = new int[layout.blocksFor(request.promptLength())];

@@ -5,28 +5,28 @@ import baton.kv.ListenAddress;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rank;
-import baton.kv.connector.Rehearsal;
 import baton.kv.connector.SchedulerConnector;
+import baton.kv.connector.WarmUpPair;
 import baton.kv.connector.WorkerConnector;
 import java.util.Optional;
 import java.util.Set;
 
 /**
  * Blocks come from the prefill instance by one-sided transfer: vLLM's {@code NixlConnector}, which is its {@code NixlPullConnector}.
- * Each decode request says by its reference ({@link Reference}) who moves them. One that names blocks, as the prefill
+ * Each decode request says by its reference ({@link RemoteBlocks}) who moves them. One that names blocks, as the prefill
  * instance's answer does, is read. One that only names the prefill instance came at the same time as the prefill request: there
- * the prefill instance writes each layer as soon as it is computed. Either is checked against seals ({@link Seals}).
+ * the prefill instance writes each layer as soon as it is computed. Either is checked against seals ({@link BlockChecksums}).
  */
 public final class NixlConnector implements KvConnector {
-    private final Fabric fabric;
+    private final ConnectorRuntime fabric;
 
     /** Over this machine's. */
     public NixlConnector() {
-        this(new SystemFabric());
+        this(new SystemRuntime());
     }
 
     /** Over that fabric. */
-    public NixlConnector(Fabric fabric) {
+    public NixlConnector(ConnectorRuntime fabric) {
         this.fabric = fabric;
     }
 
@@ -56,8 +56,8 @@ public final class NixlConnector implements KvConnector {
     }
 
     @Override
-    public Optional<Rehearsal> rehearsal(KvTransferConfig config) {
-        return NixlRehearsal.of(new NixlConnector(), "NixlConnector", config);
+    public Optional<WarmUpPair> warmUpPair(KvTransferConfig config) {
+        return NixlWarmUp.of(new NixlConnector(), "NixlConnector", config);
     }
 
     static void checkSettings(KvTransferConfig config) {

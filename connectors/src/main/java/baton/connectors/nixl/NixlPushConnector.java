@@ -4,8 +4,8 @@ import baton.kv.KvTransferConfig;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rank;
-import baton.kv.connector.Rehearsal;
 import baton.kv.connector.SchedulerConnector;
+import baton.kv.connector.WarmUpPair;
 import baton.kv.connector.WorkerConnector;
 import java.util.Optional;
 import java.util.Set;
@@ -15,15 +15,15 @@ import java.util.Set;
  * instance registers where they go.
  */
 public final class NixlPushConnector implements KvConnector {
-    private final Fabric fabric;
+    private final ConnectorRuntime fabric;
 
     /** Over this machine's. */
     public NixlPushConnector() {
-        this(new SystemFabric());
+        this(new SystemRuntime());
     }
 
     /** Over that fabric. */
-    public NixlPushConnector(Fabric fabric) {
+    public NixlPushConnector(ConnectorRuntime fabric) {
         this.fabric = fabric;
     }
 
@@ -53,7 +53,7 @@ public final class NixlPushConnector implements KvConnector {
     }
 
     @Override
-    public Optional<Rehearsal> rehearsal(KvTransferConfig config) {
-        return NixlRehearsal.of(new NixlPushConnector(), "NixlPushConnector", config);
+    public Optional<WarmUpPair> warmUpPair(KvTransferConfig config) {
+        return NixlWarmUp.of(new NixlPushConnector(), "NixlPushConnector", config);
     }
 }

@@ -1,9 +1,9 @@
 package baton.connectors.nixl;
 
-import baton.connectors.nixl.NixlStep.Lease;
-import baton.connectors.nixl.NixlStep.Load;
-import baton.connectors.nixl.NixlStep.Opened;
-import baton.connectors.nixl.Reference.Proof;
+import baton.connectors.nixl.NixlConnectorMetadata.Lease;
+import baton.connectors.nixl.NixlConnectorMetadata.Load;
+import baton.connectors.nixl.NixlConnectorMetadata.Opened;
+import baton.connectors.nixl.RemoteBlocks.Proof;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.connector.ConnectorContext;
@@ -51,11 +51,11 @@ final class NixlScheduler implements SchedulerConnector {
 
     private final ConnectorContext context;
     private final NixlSettings settings;
-    private final Fabric fabric;
+    private final ConnectorRuntime fabric;
     private final TransferMode mode;
     private final int blockSize;
     private final RankInfo.Life life;
-    private Optional<Fabric.SideServer> server = Optional.empty();
+    private Optional<ConnectorRuntime.SideServer> server = Optional.empty();
 
     /** Live requests. */
     private final Map<String, Tracked> requests = new LinkedHashMap<>();
@@ -70,7 +70,7 @@ final class NixlScheduler implements SchedulerConnector {
     private final List<Given> given = new ArrayList<>();
 
     private final List<Load> loads = new ArrayList<>();
-    private final List<Reference> unused = new ArrayList<>();
+    private final List<RemoteBlocks> unused = new ArrayList<>();
     private final Set<String> cancelled = new LinkedHashSet<>();
     private final List<Lease> leases = new ArrayList<>();
     private final Set<String> abandoned = new LinkedHashSet<>();
@@ -84,7 +84,7 @@ final class NixlScheduler implements SchedulerConnector {
     private record Given(Tracked request, int[] blocks) {}
 
     /** @param mode who moves blocks that a reference names */
-    NixlScheduler(ConnectorContext context, NixlSettings settings, Fabric fabric, TransferMode mode) {
+    NixlScheduler(ConnectorContext context, NixlSettings settings, ConnectorRuntime fabric, TransferMode mode) {
         this.context = context;
         this.mode = mode;
         this.settings = settings;
@@ -109,9 +109,9 @@ final class NixlScheduler implements SchedulerConnector {
         generations = new long[first.blocks()];
         writers = new long[first.blocks()];
         try {
-            Fabric.SideServer serving = fabric.serve(settings, ranks);
+            ConnectorRuntime.SideServer serving = fabric.serve(settings, ranks);
             server = Optional.of(serving);
-            fabric.rehearse(settings, new NixlSettings.Address(settings.host(), serving.port()));
+            fabric.warmUp(settings, new NixlSettings.Address(settings.host(), serving.port()));
         } catch (TransferException e) {
             throw new ConfigException(
                     "side_channel_port",
@@ -123,9 +123,9 @@ final class NixlScheduler implements SchedulerConnector {
     }
 
     @Override
-    public Optional<JsonFields> kvTransferParamsAhead() {
+    public Optional<JsonFields> advertisedKvTransferParams() {
         return context.config().isProducer()
-                ? Optional.of(Reference.ahead(
+                ? Optional.of(RemoteBlocks.ahead(
                         context.config().engineId(),
                         settings.host(),
                         port(),
@@ -156,7 +156,7 @@ final class NixlScheduler implements SchedulerConnector {
                     accept(
                             request,
                             tracked,
-                            Reference.read(params, prefilledElsewhere ? mode : TransferMode.PULL, request.id()));
+                            RemoteBlocks.read(params, prefilledElsewhere ? mode : TransferMode.PULL, request.id()));
                 }
             } catch (ConfigException e) {
                 log.warn(
@@ -175,7 +175,7 @@ final class NixlScheduler implements SchedulerConnector {
                 abandoned.add(requestId);
             }
             if (params.bool("do_remote_prefill").orElse(false)) {
-                Reference source = Reference.read(params, mode, requestId);
+                RemoteBlocks source = RemoteBlocks.read(params, mode, requestId);
                 // Where another sample has the blocks written they are not unused.
                 if (isAllowed(source) && (source.mode() == TransferMode.PULL || !isAwaited(source))) {
                     unused.add(source);
@@ -190,7 +190,7 @@ final class NixlScheduler implements SchedulerConnector {
     }
 
     /** A reference that cannot be right is refused here; what only its owner can tell is found out by the worker. */
-    private void accept(KvRequest request, Tracked tracked, Reference source) {
+    private void accept(KvRequest request, Tracked tracked, RemoteBlocks source) {
         if (!isAllowed(source)) {
             rejected.merge(Rejection.NOT_ALLOWED, 1, Integer::sum);
             settings.access()
@@ -226,12 +226,12 @@ final class NixlScheduler implements SchedulerConnector {
     }
 
     /** Clients name hosts. A host that is not an allowed peer is not even told that nothing is wanted of it. */
-    private boolean isAllowed(Reference source) {
+    private boolean isAllowed(RemoteBlocks source) {
         return settings.access().mayConnect(source.host());
     }
 
     /** The owner writes a request's blocks once for each instance: not for each of several samples. */
-    private boolean isAwaited(Reference pushed) {
+    private boolean isAwaited(RemoteBlocks pushed) {
         return requests.values().stream()
                 .flatMap(other -> other.source.stream())
                 .anyMatch(other -> other.mode() == TransferMode.PUSH
@@ -239,7 +239,7 @@ final class NixlScheduler implements SchedulerConnector {
                         && other.engineId().equals(pushed.engineId()));
     }
 
-    private Optional<Rejection> wrong(KvRequest request, Reference source) {
+    private Optional<Rejection> wrong(KvRequest request, RemoteBlocks source) {
         int tokens = Math.min(source.tokens(), request.promptLength());
         if (new HashSet<>(Arrays.stream(source.blocks()).boxed().toList()).size() < source.blocks().length) {
             return Optional.of(Rejection.INVALID);
@@ -253,7 +253,7 @@ final class NixlScheduler implements SchedulerConnector {
         }
         if (source.tokens() > request.promptLength()
                 || !proof.model().equals(context.model().digest())
-                || !proof.prompt().equals(Reference.promptDigest(request, tokens, context.model()))) {
+                || !proof.prompt().equals(RemoteBlocks.promptDigest(request, tokens, context.model()))) {
             return Optional.of(Rejection.MISMATCH);
         }
         return Optional.empty();
@@ -280,7 +280,7 @@ final class NixlScheduler implements SchedulerConnector {
             return;
         }
         tracked.settled = true;
-        Reference source = tracked.source.get();
+        RemoteBlocks source = tracked.source.get();
         if (externalTokens == 0) {
             unused.add(source);
             return;
@@ -316,7 +316,7 @@ final class NixlScheduler implements SchedulerConnector {
             }
         }
         List<Integer> complete = new ArrayList<>();
-        List<NixlStep.Written> written = new ArrayList<>();
+        List<NixlConnectorMetadata.Written> written = new ArrayList<>();
         for (ScheduledRequest scheduled : step.requests()) {
             Tracked tracked = tracked(scheduled.request());
             if (tracked.received) {
@@ -333,7 +333,7 @@ final class NixlScheduler implements SchedulerConnector {
             int prompt = scheduled.request().promptLength();
             if (tracked.toBeRead && scheduled.computedTokens() < prompt) {
                 int after = Math.min(end, prompt);
-                written.add(new NixlStep.Written(
+                written.add(new NixlConnectorMetadata.Written(
                         scheduled.request().id(),
                         Arrays.copyOf(table, Math.ceilDiv(after, blockSize)),
                         scheduled.computedTokens(),
@@ -342,7 +342,7 @@ final class NixlScheduler implements SchedulerConnector {
                         tracked.promptDigest(scheduled.request())));
             }
         }
-        NixlStep plan = new NixlStep(
+        NixlConnectorMetadata plan = new NixlConnectorMetadata(
                 opened,
                 complete.stream().mapToInt(block -> block).toArray(),
                 List.copyOf(loads),
@@ -390,9 +390,9 @@ final class NixlScheduler implements SchedulerConnector {
         tracked.sealedBlocks = full;
     }
 
-    private List<Reference> heartbeats() {
+    private List<RemoteBlocks> heartbeats() {
         long now = context.ticker().nanos();
-        List<Reference> wanted = new ArrayList<>();
+        List<RemoteBlocks> wanted = new ArrayList<>();
         boolean all = now - lastHeartbeat >= settings.heartbeatInterval().toNanos();
         for (Tracked tracked : requests.values()) {
             // The first comes at once: it tells the owner who wants the blocks.
@@ -464,7 +464,7 @@ final class NixlScheduler implements SchedulerConnector {
                         request,
                         blockTable,
                         tokens,
-                        Reference.promptDigest(request, tokens, context.model()),
+                        RemoteBlocks.promptDigest(request, tokens, context.model()),
                         TransferMode.PULL,
                         settings.decoderBlocksTtl().toNanos())
                 : Release.NOW;
@@ -475,7 +475,7 @@ final class NixlScheduler implements SchedulerConnector {
             KvRequest request, int[] blockTable, int tokens, String prompt, TransferMode taken, long nanos) {
         int[] blocks = Arrays.copyOf(blockTable, Math.ceilDiv(tokens, blockSize));
         leases.add(new Lease(request.id(), blocks, nanos));
-        Reference reference = new Reference(
+        RemoteBlocks reference = new RemoteBlocks(
                         context.config().engineId(),
                         request.id(),
                         settings.host(),
@@ -500,7 +500,7 @@ final class NixlScheduler implements SchedulerConnector {
     }
 
     private int port() {
-        return server.map(Fabric.SideServer::port).orElse(settings.port());
+        return server.map(ConnectorRuntime.SideServer::port).orElse(settings.port());
     }
 
     @Override
@@ -533,7 +533,7 @@ final class NixlScheduler implements SchedulerConnector {
 
     @Override
     public void close() {
-        server.ifPresent(Fabric.SideServer::close);
+        server.ifPresent(ConnectorRuntime.SideServer::close);
         server = Optional.empty();
         requests.clear();
     }
@@ -552,7 +552,7 @@ final class NixlScheduler implements SchedulerConnector {
         private long serial = ++serials;
 
         /** Where the prompt's blocks are. */
-        private Optional<Reference> source = Optional.empty();
+        private Optional<RemoteBlocks> source = Optional.empty();
 
         /** Fewer tokens are not worth a load. */
         private int leastTokens = 1;
@@ -579,7 +579,7 @@ final class NixlScheduler implements SchedulerConnector {
 
         private String promptDigest(KvRequest request) {
             String known =
-                    digest.orElseGet(() -> Reference.promptDigest(request, request.promptLength(), context.model()));
+                    digest.orElseGet(() -> RemoteBlocks.promptDigest(request, request.promptLength(), context.model()));
             digest = Optional.of(known);
             return known;
         }

@@ -4,7 +4,7 @@ import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.ListenAddress;
 import baton.messages.PeerAccess;
-import baton.transfer.TransferAgents;
+import baton.transfer.select.TransferAgents;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;

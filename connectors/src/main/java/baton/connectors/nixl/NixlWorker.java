@@ -1,6 +1,6 @@
 package baton.connectors.nixl;
 
-import baton.connectors.nixl.RemoteEngine.RemoteRank;
+import baton.connectors.nixl.PeerEngine.RemoteRank;
 import baton.kv.ConfigException;
 import baton.kv.KvCache;
 import baton.kv.KvLayout;
@@ -82,7 +82,7 @@ final class NixlWorker implements WorkerConnector {
 
     private final ConnectorContext context;
     private final NixlSettings settings;
-    private final Fabric fabric;
+    private final ConnectorRuntime fabric;
     private final Rank rank;
     private final TransferStats stats;
     /** Bytes of peers' memory that were mapped when that was last reported. */
@@ -90,20 +90,20 @@ final class NixlWorker implements WorkerConnector {
 
     private @Nullable Pool pool;
 
-    private final Map<NixlSettings.Address, RemoteEngine> engines = new LinkedHashMap<>();
+    private final Map<NixlSettings.Address, PeerEngine> engines = new LinkedHashMap<>();
     /** Replaced by a later handshake, or given up; closed when no load uses them and their handshakes are over. */
-    private final List<RemoteEngine> retired = new ArrayList<>();
+    private final List<PeerEngine> retired = new ArrayList<>();
 
     private final Map<String, Pull> pulls = new LinkedHashMap<>();
     private final List<Message> messages = new ArrayList<>();
-    private final RequestMap<Held> held = new RequestMap<>();
+    private final RequestIdMap<Held> held = new RequestIdMap<>();
     /**
      * What those that are written to have said of requests that are still running, or are yet to come: they need nothing, or all that
      * they need was written. By the id that they know.
      */
     private final Map<String, Held> early = new HashMap<>();
 
-    private Optional<Seals.Sealing> sealing = Optional.empty();
+    private Optional<BlockChecksums.Sealing> sealing = Optional.empty();
     /** When the step was computed, if it completed what others read. */
     private OptionalLong computed = OptionalLong.empty();
 
@@ -116,14 +116,14 @@ final class NixlWorker implements WorkerConnector {
             KvCache cache,
             TransferAgent agent,
             Registration registration,
-            Fabric.Memory sealMemory,
+            ConnectorRuntime.Memory sealMemory,
             Registration sealRegistration,
-            Seals seals,
+            BlockChecksums seals,
             RankInfo info,
-            Pushes pushes) {}
+            PushSender pushes) {}
 
     /** Something to tell an owner as soon as we are connected. */
-    private record Message(Reference about, boolean heartbeat, long since, long deadline) {}
+    private record Message(RemoteBlocks about, boolean heartbeat, long since, long deadline) {}
 
     /** Blocks that others may read. */
     private static final class Held {
@@ -142,7 +142,7 @@ final class NixlWorker implements WorkerConnector {
         }
     }
 
-    NixlWorker(ConnectorContext context, NixlSettings settings, Fabric fabric, Rank rank) {
+    NixlWorker(ConnectorContext context, NixlSettings settings, ConnectorRuntime fabric, Rank rank) {
         this.context = context;
         this.settings = settings;
         this.fabric = fabric;
@@ -154,7 +154,8 @@ final class NixlWorker implements WorkerConnector {
     public void register(KvCache cache) {
         TransferAgent agent = fabric.agent(settings);
         agent.onProgress(context.wake());
-        Fabric.Memory sealMemory = fabric.allocate(cache.blocks() * Seals.entryBytes(cache.layout()));
+        ConnectorRuntime.Memory sealMemory =
+                fabric.allocate(cache.blocks() * BlockChecksums.entryBytes(cache.layout()));
         try {
             Registration registration = agent.register(new Region(cache.memory(), cache.file()).withPermitsOnly());
             // Nobody is ever given one.
@@ -173,7 +174,7 @@ final class NixlWorker implements WorkerConnector {
                     cache.blocks(),
                     OptionalLong.of(sealMemory.region().memory().address()),
                     Optional.empty());
-            Seals seals = new Seals(sealMemory.region().memory(), cache.memory(), cache.layout());
+            BlockChecksums seals = new BlockChecksums(sealMemory.region().memory(), cache.memory(), cache.layout());
             pool = new Pool(
                     cache,
                     agent,
@@ -182,7 +183,7 @@ final class NixlWorker implements WorkerConnector {
                     sealRegistration,
                     seals,
                     info,
-                    new Pushes(info, seals, agent, settings, stats, context.ticker()));
+                    new PushSender(info, seals, agent, settings, stats, context.ticker()));
         } catch (TransferException e) {
             agent.close();
             sealMemory.close();
@@ -203,17 +204,17 @@ final class NixlWorker implements WorkerConnector {
 
     @Override
     public void startLoad(ConnectorMetadata metadata) {
-        if (!(metadata instanceof NixlStep step)) {
+        if (!(metadata instanceof NixlConnectorMetadata step)) {
             return;
         }
         long now = now();
-        for (NixlStep.Opened opened : step.opened()) {
+        for (NixlConnectorMetadata.Opened opened : step.opened()) {
             pool().seals().open(opened.block(), opened.generation());
         }
         sealing = step.sealed().length == 0
                 ? Optional.empty()
                 : Optional.of(pool().seals().begin(step.sealed()));
-        for (NixlStep.Lease lease : step.leases()) {
+        for (NixlConnectorMetadata.Lease lease : step.leases()) {
             Held kept = new Held(lease.requestId(), now + lease.nanos());
             takeEarly(lease.requestId()).ifPresent(said -> {
                 kept.done.addAll(said.done);
@@ -224,7 +225,7 @@ final class NixlWorker implements WorkerConnector {
         sideChannelPort = step.port();
         step.abandoned().forEach(id -> pool().pushes().giveUp(id, now));
         pool().pushes().begin(step.written(), step.preempted());
-        for (NixlStep.Load load : step.loads()) {
+        for (NixlConnectorMetadata.Load load : step.loads()) {
             pulls.put(load.requestId(), new Pull(load, now));
         }
         for (String cancelled : step.cancelled()) {
@@ -240,7 +241,7 @@ final class NixlWorker implements WorkerConnector {
 
     @Override
     public void saveLayer(int layer) {
-        Pushes pushes = pool().pushes();
+        PushSender pushes = pool().pushes();
         if (pushes.isFed()) {
             // Whoever asks for the blocks after the step has begun need not wait for its end.
             takeNotifications(now());
@@ -296,7 +297,7 @@ final class NixlWorker implements WorkerConnector {
                 || !messages.isEmpty()
                 || !held.isEmpty()
                 || pool().pushes().isBusy()
-                || engines.values().stream().anyMatch(RemoteEngine::isPending);
+                || engines.values().stream().anyMatch(PeerEngine::isPending);
         return new WorkerReport(sent, received, invalid, stats.take(), busy);
     }
 
@@ -343,15 +344,15 @@ final class NixlWorker implements WorkerConnector {
 
     private Optional<Held> takeEarly(String requestId) {
         Held said = early.remove(requestId);
-        return Optional.ofNullable(said != null ? said : early.remove(RequestMap.commonId(requestId)));
+        return Optional.ofNullable(said != null ? said : early.remove(RequestIdMap.commonId(requestId)));
     }
 
     private void take(Notification notification, long now) {
         String from = notification.from();
         String text = new String(notification.message(), StandardCharsets.UTF_8);
-        if (text.startsWith(Pushes.DONE) || text.startsWith(Pushes.FAILED)) {
+        if (text.startsWith(PushSender.DONE) || text.startsWith(PushSender.FAILED)) {
             if (pulls.values().stream().noneMatch(pull -> pull.hear(from, text))) {
-                if (Notice.PushRegistration.isOfPermitted(text)) {
+                if (NixlNotification.PushRegistration.isOfPermitted(text)) {
                     // Nothing can be written any more for an attempt whose permit is closed, and it may be told of its
                     // end twice.
                     log.debug("{} says after its end: {}", from, text);
@@ -359,7 +360,7 @@ final class NixlWorker implements WorkerConnector {
                     unknown(from, text);
                 }
             }
-        } else if (PushedDigests.Part.is(text)) {
+        } else if (ArrivalChecksums.Part.is(text)) {
             // One that comes late says nothing that is needed.
             pulls.values().forEach(pull -> pull.hearOfPart(from, text));
         } else if (text.startsWith(PUSH_CANCEL)) {
@@ -368,9 +369,9 @@ final class NixlWorker implements WorkerConnector {
             boolean over = text.startsWith(PUSH_OVER);
             byte[] message = notification.message();
             try {
-                Notice notice =
-                        Notice.read(over ? Arrays.copyOfRange(message, PUSH_OVER.length(), message.length) : message);
-                if (over && notice instanceof Notice.Completion completion) {
+                NixlNotification notice = NixlNotification.read(
+                        over ? Arrays.copyOfRange(message, PUSH_OVER.length(), message.length) : message);
+                if (over && notice instanceof NixlNotification.Completion completion) {
                     writtenIsOver(completion, from, now);
                 } else {
                     take(notice, from, text, now);
@@ -382,9 +383,9 @@ final class NixlWorker implements WorkerConnector {
         }
     }
 
-    private void take(Notice notice, String from, String text, long now) {
+    private void take(NixlNotification notice, String from, String text, long now) {
         switch (notice) {
-            case Notice.Heartbeat(List<String> ids) -> {
+            case NixlNotification.Heartbeat(List<String> ids) -> {
                 for (String id : ids) {
                     held.find(id).ifPresent(lease -> {
                         long extended = now + settings.leaseExtension().toNanos();
@@ -393,8 +394,9 @@ final class NixlWorker implements WorkerConnector {
                     });
                 }
             }
-            case Notice.PushRegistration registration -> pool().pushes().register(registration, from);
-            case Notice.Completion(String id, int readers) -> {
+            case NixlNotification.PushRegistration registration ->
+                pool().pushes().register(registration, from);
+            case NixlNotification.Completion(String id, int readers) -> {
                 Held lease = held.get(id);
                 if (lease != null) {
                     isDone(lease, from, readers);
@@ -407,7 +409,7 @@ final class NixlWorker implements WorkerConnector {
     }
 
     /** One who is written to needs nothing any more. */
-    private void writtenIsOver(Notice.Completion completion, String from, long now) {
+    private void writtenIsOver(NixlNotification.Completion completion, String from, long now) {
         String id = completion.requestId();
         Optional<Held> lease = held.find(id);
         if (lease.isEmpty() && (early.containsKey(id) || early.size() < MOST_MESSAGES)) {
@@ -474,12 +476,12 @@ final class NixlWorker implements WorkerConnector {
 
     // ---- peers
 
-    private RemoteEngine meet(NixlSettings.Address address, Optional<Integer> tensorParallelSize, long now) {
-        return RemoteEngine.meet(
+    private PeerEngine meet(NixlSettings.Address address, Optional<Integer> tensorParallelSize, long now) {
+        return PeerEngine.meet(
                 address, tensorParallelSize, pool().info(), settings, fabric, pool().agent(), now, context.wake());
     }
 
-    private RemoteEngine engine(Reference reference, long since, long now) {
+    private PeerEngine engine(RemoteBlocks reference, long since, long now) {
         return engine(
                 new NixlSettings.Address(reference.host(), reference.port()),
                 reference.tensorParallelSize(),
@@ -489,20 +491,16 @@ final class NixlWorker implements WorkerConnector {
     }
 
     /** Who is at an address: met anew if it is not who it should be, or is gone, and was met before {@code since}. */
-    private RemoteEngine engine(
-            NixlSettings.Address address,
-            int tensorParallelSize,
-            long since,
-            long now,
-            Predicate<RemoteEngine> isMeant) {
-        RemoteEngine known = engines.get(address);
+    private PeerEngine engine(
+            NixlSettings.Address address, int tensorParallelSize, long since, long now, Predicate<PeerEngine> isMeant) {
+        PeerEngine known = engines.get(address);
         if (known != null
                 && (known.isPending()
                         || known.started() - since >= 0
                         || (known.isConnected() && isMeant.test(known)))) {
             return known;
         }
-        RemoteEngine met = meet(address, Optional.of(tensorParallelSize), now);
+        PeerEngine met = meet(address, Optional.of(tensorParallelSize), now);
         met.poll(now);
         engines.put(address, met);
         if (known != null) {
@@ -512,14 +510,14 @@ final class NixlWorker implements WorkerConnector {
     }
 
     /** What is written without having been promised before is proven when it has come. */
-    private static boolean isTrue(Reference reference, RemoteEngine owner) {
+    private static boolean isTrue(RemoteBlocks reference, PeerEngine owner) {
         return (reference.mode() == TransferMode.PUSH && reference.proof().isEmpty()) || owner.hasSigned(reference);
     }
 
     private void forgetEngines(long now) {
         long ttl = settings.engineTtl().toNanos();
-        for (Iterator<RemoteEngine> all = engines.values().iterator(); all.hasNext(); ) {
-            RemoteEngine engine = all.next();
+        for (Iterator<PeerEngine> all = engines.values().iterator(); all.hasNext(); ) {
+            PeerEngine engine = all.next();
             boolean idle = ttl > 0 && !engine.isPending() && now - engine.lastUsed() >= ttl;
             if (!engine.isUsed() && (idle || (engine.failure().isPresent() && now - engine.lastUsed() > 0))) {
                 all.remove();
@@ -541,17 +539,17 @@ final class NixlWorker implements WorkerConnector {
 
     /** Whom pending handshakes have connected to is not known before they are over; it may be anybody. */
     private boolean isMeeting() {
-        return Stream.concat(engines.values().stream(), retired.stream()).anyMatch(RemoteEngine::isPending);
+        return Stream.concat(engines.values().stream(), retired.stream()).anyMatch(PeerEngine::isPending);
     }
 
     private List<Peer> peersInUse() {
-        return Stream.concat(engines.values().stream(), retired.stream().filter(RemoteEngine::isUsed))
+        return Stream.concat(engines.values().stream(), retired.stream().filter(PeerEngine::isUsed))
                 .flatMap(engine -> engine.ranks().stream())
                 .map(RemoteRank::peer)
                 .toList();
     }
 
-    private void queue(Reference about, boolean heartbeat, long now) {
+    private void queue(RemoteBlocks about, boolean heartbeat, long now) {
         if (messages.size() < MOST_MESSAGES) {
             messages.add(new Message(
                     about,
@@ -562,10 +560,10 @@ final class NixlWorker implements WorkerConnector {
     }
 
     private void sendMessages(long now) {
-        Map<RemoteEngine, List<String>> beats = new LinkedHashMap<>();
+        Map<PeerEngine, List<String>> beats = new LinkedHashMap<>();
         for (Iterator<Message> all = messages.iterator(); all.hasNext(); ) {
             Message message = all.next();
-            RemoteEngine engine = engine(message.about(), message.since(), now);
+            PeerEngine engine = engine(message.about(), message.since(), now);
             if (engine.isPending() && now - message.deadline() < 0) {
                 continue;
             }
@@ -579,17 +577,17 @@ final class NixlWorker implements WorkerConnector {
                 }
             }
         }
-        beats.forEach((engine, ids) -> tell(engine, new Notice.Heartbeat(ids).encode()));
+        beats.forEach((engine, ids) -> tell(engine, new NixlNotification.Heartbeat(ids).encode()));
     }
 
-    private byte[] completion(Reference read, RemoteEngine owner) {
-        byte[] said = new Notice.Completion(read.requestId(), context.tensorParallelSize()).encode();
+    private byte[] completion(RemoteBlocks read, PeerEngine owner) {
+        byte[] said = new NixlNotification.Completion(read.requestId(), context.tensorParallelSize()).encode();
         return read.mode() == TransferMode.PUSH && owner.isOneOfOurs()
                 ? (PUSH_OVER + new String(said, StandardCharsets.UTF_8)).getBytes(StandardCharsets.UTF_8)
                 : said;
     }
 
-    private void tell(RemoteEngine engine, byte[] message) {
+    private void tell(PeerEngine engine, byte[] message) {
         engine.ranks().forEach(remote -> tell(remote, message));
     }
 
@@ -622,18 +620,18 @@ final class NixlWorker implements WorkerConnector {
     // ---- reading
 
     private final class Pull {
-        private final NixlStep.Load load;
+        private final NixlConnectorMetadata.Load load;
         private final long since;
         private final long deadline;
-        private Optional<RemoteEngine> engine = Optional.empty();
-        private Optional<LoadTransfers> transfers = Optional.empty();
+        private Optional<PeerEngine> engine = Optional.empty();
+        private Optional<BlockLoad> transfers = Optional.empty();
         private Optional<Push> push = Optional.empty();
         private boolean cancelled;
         private boolean over;
         private boolean ownerKnows;
         private final Set<Integer> invalid = new LinkedHashSet<>();
 
-        private Pull(NixlStep.Load load, long now) {
+        private Pull(NixlConnectorMetadata.Load load, long now) {
             this.load = load;
             this.since = now;
             Duration longest = switch (load.source().mode()) {
@@ -649,7 +647,7 @@ final class NixlWorker implements WorkerConnector {
 
         private void cancel() {
             cancelled = true;
-            transfers.ifPresent(LoadTransfers::cancel);
+            transfers.ifPresent(BlockLoad::cancel);
         }
 
         /** True if it has come further. */
@@ -671,7 +669,7 @@ final class NixlWorker implements WorkerConnector {
                 over = true;
                 return true;
             }
-            RemoteEngine owner = engine(load.source(), since, now);
+            PeerEngine owner = engine(load.source(), since, now);
             if (owner.isPending()) {
                 if (now - deadline >= 0) {
                     fail("handshake_failed", "no handshake in time", now);
@@ -697,19 +695,19 @@ final class NixlWorker implements WorkerConnector {
             return true;
         }
 
-        private BlockMap map(NixlStep.Load from, RemoteEngine owner) {
-            return new BlockMap(
+        private BlockMapping map(NixlConnectorMetadata.Load from, PeerEngine owner) {
+            return new BlockMapping(
                     from,
                     pool().info(),
                     owner.ranks().stream().map(RemoteRank::info).toList());
         }
 
-        private void begin(RemoteEngine owner, long now) {
+        private void begin(PeerEngine owner, long now) {
             engine = Optional.of(owner);
             owner.use(now);
             stats.handover("handshake", Duration.ofNanos(now - since));
             Optional<String> misfit = owner.ranks().stream()
-                    .flatMap(remote -> BlockMap.misfit(
+                    .flatMap(remote -> BlockMapping.misfit(
                             remote.info().layout(), pool().info().layout())
                             .stream())
                     .findFirst();
@@ -724,15 +722,16 @@ final class NixlWorker implements WorkerConnector {
         }
 
         /** @param arrived the blocks are here and only to be checked */
-        private void take(NixlStep.Load from, RemoteEngine owner, Optional<PushedDigests> arrived, long now) {
-            BlockMap map = map(from, owner);
+        private void take(
+                NixlConnectorMetadata.Load from, PeerEngine owner, Optional<ArrivalChecksums> arrived, long now) {
+            BlockMapping map = map(from, owner);
             Optional<Rejection> wrong = map.wrong();
             if (wrong.isPresent()) {
                 reject(wrong.get(), "the reference does not name the blocks of its tokens");
                 return;
             }
             try {
-                transfers = Optional.of(new LoadTransfers(
+                transfers = Optional.of(new BlockLoad(
                         map,
                         owner.ranks(),
                         pool().cache(),
@@ -751,27 +750,27 @@ final class NixlWorker implements WorkerConnector {
 
         // ---- written by the owner
 
-        private void register(RemoteEngine owner, long now) {
-            Reference source = load.source();
+        private void register(PeerEngine owner, long now) {
+            RemoteBlocks source = load.source();
             KvLayout there = owner.ranks().getFirst().info().layout();
             int tokens = load.firstToken() + load.tokens();
             // Which blocks the owner has taken is not needed for this.
-            NixlStep.Load anyBlocks = load.from(source.at(new int[there.blocksFor(tokens)]));
-            PushedDigests digests =
-                    new PushedDigests(map(anyBlocks, owner), pool().cache(), fabric.background(), context.wake());
+            NixlConnectorMetadata.Load anyBlocks = load.from(source.at(new int[there.blocksFor(tokens)]));
+            ArrivalChecksums digests =
+                    new ArrivalChecksums(map(anyBlocks, owner), pool().cache(), fabric.background(), context.wake());
             Optional<Permit> permit = pool().agent()
                     .permit(Arrays.stream(load.blocks())
                             .mapToObj(pool().cache()::block)
                             .toList());
-            Notice.PushRegistration registration = new Notice.PushRegistration(
+            NixlNotification.PushRegistration registration = new NixlNotification.PushRegistration(
                     source.requestId(),
-                    new Notice.PushRegistration.Instance(
+                    new NixlNotification.PushRegistration.Instance(
                             context.config().engineId(),
                             settings.host(),
                             sideChannelPort,
                             context.tensorParallelSize()),
                     load.blocks(),
-                    new Notice.PushRegistration.Instance(
+                    new NixlNotification.PushRegistration.Instance(
                             source.engineId(), source.host(), source.port(), source.tensorParallelSize()),
                     context.pipelineParallelSize(),
                     permit.map(given -> OptionalLong.of(given.token())).orElseGet(OptionalLong::empty));
@@ -797,7 +796,7 @@ final class NixlWorker implements WorkerConnector {
                 return false;
             }
             Push waiting = push.get();
-            if (text.equals(Pushes.FAILED + waiting.attempt)) {
+            if (text.equals(PushSender.FAILED + waiting.attempt)) {
                 waiting.awaited.remove(from);
                 waiting.failure =
                         waiting.failure.or(() -> Optional.of("the prefill instance does not push the blocks"));
@@ -805,7 +804,7 @@ final class NixlWorker implements WorkerConnector {
             }
             if (PushedBlocks.areOf(waiting.attempt, text)) {
                 waiting.awaited.remove(from);
-                waiting.blocks = PushedBlocks.parse(text.substring((Pushes.DONE + waiting.attempt).length() + 1));
+                waiting.blocks = PushedBlocks.parse(text.substring((PushSender.DONE + waiting.attempt).length() + 1));
                 if (waiting.blocks.isEmpty()) {
                     waiting.failure =
                             waiting.failure.or(() -> Optional.of("what the push says of its blocks is no list"));
@@ -830,14 +829,14 @@ final class NixlWorker implements WorkerConnector {
             for (int source = 0; source < ranks.size(); source++) {
                 if (ranks.get(source).peer().name().equals(from)) {
                     int rank = source;
-                    PushedDigests.Part.read(text, push.get().attempt)
+                    ArrivalChecksums.Part.read(text, push.get().attempt)
                             .ifPresent(part -> push.get().digests.written(rank, part));
                 }
             }
         }
 
         private boolean await(Push waiting, long now) {
-            RemoteEngine owner = engine.orElseThrow();
+            PeerEngine owner = engine.orElseThrow();
             if (!owner.isConnected() && waiting.failure.isEmpty()) {
                 waiting.failure = Optional.of("the peer is gone");
             }
@@ -881,7 +880,7 @@ final class NixlWorker implements WorkerConnector {
          * What the owner has said may have been lost with its connection, or what it was told. It need not know that it was told twice:
          * with a permit, what it writes again hurts nobody.
          */
-        private void registerAgain(RemoteEngine owner, Push waiting, long now) {
+        private void registerAgain(PeerEngine owner, Push waiting, long now) {
             if (waiting.permit.isEmpty()
                     || waiting.failure.isPresent()
                     || now - waiting.registered < settings.heartbeatInterval().toNanos()) {
@@ -896,7 +895,7 @@ final class NixlWorker implements WorkerConnector {
         }
 
         /** Asks the owner to stop; with a permit it has to. */
-        private void giveUp(RemoteEngine owner, Push waiting, long now) {
+        private void giveUp(PeerEngine owner, Push waiting, long now) {
             if (waiting.gaveUp.isEmpty()) {
                 waiting.gaveUp = OptionalLong.of(now);
                 waiting.permit.ifPresent(Permit::close);
@@ -919,14 +918,14 @@ final class NixlWorker implements WorkerConnector {
             }
         }
 
-        private boolean transfer(LoadTransfers moving, long now) {
+        private boolean transfer(BlockLoad moving, long now) {
             boolean moved = moving.advance(Duration.ofNanos(Math.max(1, deadline - now)));
-            Optional<LoadTransfers.Result> result = moving.result();
+            Optional<BlockLoad.Result> result = moving.result();
             if (result.isEmpty()) {
                 return moved;
             }
             switch (result.get()) {
-                case LoadTransfers.Result.Good() -> {
+                case BlockLoad.Result.Good() -> {
                     agentTells = moving.wasTold();
                     moving.spans().forEach(span -> stats.handover(span.phase(), span.duration()));
                     log.debug(
@@ -937,7 +936,7 @@ final class NixlWorker implements WorkerConnector {
                             moving.spans());
                     over = true;
                 }
-                case LoadTransfers.Result.Bad(Map<Integer, Rejection> blocks) -> {
+                case BlockLoad.Result.Bad(Map<Integer, Rejection> blocks) -> {
                     blocks.values().stream().distinct().forEach(this::count);
                     log.warn(
                             "request {}: {} of {} blocks of request {} of engine {} are not what was promised ({}) and are not used",
@@ -954,7 +953,7 @@ final class NixlWorker implements WorkerConnector {
                     invalid.addAll(blocks.keySet());
                     over = true;
                 }
-                case LoadTransfers.Result.Failed(String message) -> {
+                case BlockLoad.Result.Failed(String message) -> {
                     if (cancelled) {
                         over = true;
                     } else {
@@ -1020,7 +1019,7 @@ final class NixlWorker implements WorkerConnector {
     /** Blocks that a peer is writing, or will. */
     private static final class Push {
         private final byte[] registration;
-        /** {@link Notice.PushRegistration#attempt}. */
+        /** {@link NixlNotification.PushRegistration#attempt}. */
         private final String attempt;
 
         /** When it was last. */
@@ -1034,9 +1033,13 @@ final class NixlWorker implements WorkerConnector {
         private Optional<PushedBlocks> blocks = Optional.empty();
         private Optional<String> failure = Optional.empty();
         private OptionalLong gaveUp = OptionalLong.empty();
-        private final PushedDigests digests;
+        private final ArrivalChecksums digests;
 
-        private Push(Notice.PushRegistration registration, Optional<Permit> permit, PushedDigests digests, long now) {
+        private Push(
+                NixlNotification.PushRegistration registration,
+                Optional<Permit> permit,
+                ArrivalChecksums digests,
+                long now) {
             this.registration = registration.encode();
             this.attempt = registration.attempt();
             this.permit = permit;
@@ -1044,7 +1047,7 @@ final class NixlWorker implements WorkerConnector {
             this.registered = now;
         }
 
-        private boolean isOfAnotherPrompt(NixlStep.Load load) {
+        private boolean isOfAnotherPrompt(NixlConnectorMetadata.Load load) {
             return blocks.isPresent()
                     && load.prompt()
                             .filter(prompt -> !prompt.equals(blocks.get().prompt()))
@@ -1052,13 +1055,13 @@ final class NixlWorker implements WorkerConnector {
         }
 
         /** The load with what the owner has said of its blocks, if the reference did not say it. */
-        private NixlStep.Load proven(NixlStep.Load load) {
-            Reference source = load.source();
+        private NixlConnectorMetadata.Load proven(NixlConnectorMetadata.Load load) {
+            RemoteBlocks source = load.source();
             if (source.proof().isPresent() || blocks.isEmpty()) {
                 return load;
             }
             return load.from(source.at(blocks.get().blocks())
-                    .with(new Reference.Proof("", "", blocks.get().generations(), "", "")));
+                    .with(new RemoteBlocks.Proof("", "", blocks.get().generations(), "", "")));
         }
     }
 
@@ -1067,7 +1070,7 @@ final class NixlWorker implements WorkerConnector {
         /** True if the message is about the blocks of exactly that attempt: its name may have colons, what follows it has one. */
         private static boolean areOf(String attempt, String text) {
             int end = text.lastIndexOf(':', text.lastIndexOf(':') - 1);
-            return end >= 0 && text.substring(0, end).equals(Pushes.DONE + attempt);
+            return end >= 0 && text.substring(0, end).equals(PushSender.DONE + attempt);
         }
 
         private static Optional<PushedBlocks> parse(String text) {
@@ -1101,7 +1104,7 @@ final class NixlWorker implements WorkerConnector {
         }
         last.agent().close();
         for (Pull pull : pulls.values()) {
-            pull.transfers.ifPresent(LoadTransfers::awaitCheck);
+            pull.transfers.ifPresent(BlockLoad::awaitCheck);
             pull.push.ifPresent(push -> push.digests.await());
         }
         pulls.clear();

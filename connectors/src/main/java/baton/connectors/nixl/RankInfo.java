@@ -21,7 +21,7 @@ import java.util.UUID;
  * @param modelKvHeads key/value heads of the whole model
  * @param pool address of the rank's pool
  * @param blocks in the pool
- * @param seals address of the rank's {@link Seals}, if it has any
+ * @param seals address of the rank's {@link BlockChecksums}, if it has any
  * @param life of the instance, if it makes references that can be checked
  */
 public record RankInfo(

@@ -8,19 +8,19 @@ import baton.kv.ListenAddress;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rank;
-import baton.kv.connector.Rehearsal;
 import baton.kv.connector.SchedulerConnector;
+import baton.kv.connector.WarmUpPair;
 import baton.kv.connector.WorkerConnector;
 import baton.messages.MessageException;
+import baton.messages.PeerAddress;
 import baton.messages.PeerChannel;
 import baton.messages.p2p.P2pRequestId;
-import baton.messages.p2p.PeerAddress;
 import baton.messages.zeromq.ZeroMqPeerChannel;
 import baton.pipe.WireTransport;
-import baton.pipe.WireTransports;
 import baton.pipe.p2p.P2pEndpoint;
 import baton.pipe.p2p.P2pSettings;
 import baton.pipe.p2p.TensorExchange;
+import baton.pipe.select.WireTransports;
 import java.io.IOException;
 import java.util.Optional;
 import java.util.Set;
@@ -38,7 +38,7 @@ import java.util.function.Supplier;
  */
 public final class P2pNcclConnector implements KvConnector {
     private static final String LOOPBACK = "127.0.0.1";
-    private static final long REHEARSAL_BYTES = 64L << 20;
+    private static final long WARM_UP_BYTES = 64L << 20;
 
     private final Supplier<PeerChannel> channels;
     private final Opening opening;
@@ -143,11 +143,11 @@ public final class P2pNcclConnector implements KvConnector {
 
     /** Over TCP on the loopback interface. */
     @Override
-    public Optional<Rehearsal> rehearsal(KvTransferConfig config) throws IOException {
+    public Optional<WarmUpPair> warmUpPair(KvTransferConfig config) throws IOException {
         int port = FreePorts.inARow(2);
         PeerAddress prefill = new PeerAddress(LOOPBACK, port);
         PeerAddress decode = new PeerAddress(LOOPBACK, port + 1);
-        return Optional.of(new Rehearsal(
+        return Optional.of(new WarmUpPair(
                 new P2pNcclConnector(),
                 side(KvRole.PRODUCER, prefill),
                 side(KvRole.CONSUMER, decode),
@@ -159,7 +159,7 @@ public final class P2pNcclConnector implements KvConnector {
         return KvTransferConfig.builder("P2pNcclConnector", role)
                 .ip(self.host())
                 .port(self.port())
-                .bufferSize(REHEARSAL_BYTES)
+                .bufferSize(WARM_UP_BYTES)
                 .extra(P2pNcclSettings.TRANSPORT, "tcp")
                 .build();
     }

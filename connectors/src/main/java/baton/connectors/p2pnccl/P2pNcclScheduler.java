@@ -1,7 +1,7 @@
 package baton.connectors.p2pnccl;
 
-import baton.connectors.p2pnccl.P2pStep.Load;
-import baton.connectors.p2pnccl.P2pStep.Save;
+import baton.connectors.p2pnccl.P2pNcclConnectorMetadata.Load;
+import baton.connectors.p2pnccl.P2pNcclConnectorMetadata.Save;
 import baton.kv.Bursts;
 import baton.kv.ConfigException;
 import baton.kv.connector.ConnectorContext;
@@ -13,8 +13,8 @@ import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerReport;
+import baton.messages.PeerAddress;
 import baton.messages.p2p.P2pRequestId;
-import baton.messages.p2p.PeerAddress;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
@@ -163,7 +163,7 @@ final class P2pNcclScheduler implements SchedulerConnector {
                 saves.add(new Save(request.id(), tracked.id, prompt, blocks, digest(request)));
             }
         }
-        P2pStep built = new P2pStep(loads, saves, dropped, unwanted);
+        P2pNcclConnectorMetadata built = new P2pNcclConnectorMetadata(loads, saves, dropped, unwanted);
         loads.clear();
         dropped.clear();
         unwanted.clear();

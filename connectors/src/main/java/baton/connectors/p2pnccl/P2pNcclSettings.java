@@ -5,7 +5,7 @@ import baton.kv.JsonFields;
 import baton.kv.KvTransferConfig;
 import baton.kv.ListenAddress;
 import baton.messages.PeerAccess;
-import baton.messages.p2p.PeerAddress;
+import baton.messages.PeerAddress;
 import baton.pipe.p2p.P2pSettings;
 import baton.pipe.p2p.P2pSettings.SendType;
 import java.time.Duration;

@@ -1,7 +1,7 @@
 package baton.connectors.p2pnccl;
 
-import baton.connectors.p2pnccl.P2pStep.Load;
-import baton.connectors.p2pnccl.P2pStep.Save;
+import baton.connectors.p2pnccl.P2pNcclConnectorMetadata.Load;
+import baton.connectors.p2pnccl.P2pNcclConnectorMetadata.Save;
 import baton.kv.KvCache;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
@@ -10,10 +10,10 @@ import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
 import baton.kv.connector.WorkerConnector;
 import baton.kv.connector.WorkerReport;
+import baton.messages.PeerAddress;
 import baton.messages.PeerChannel;
 import baton.messages.p2p.P2pMessage.Origin;
 import baton.messages.p2p.P2pMessage.TensorHead;
-import baton.messages.p2p.PeerAddress;
 import baton.messages.p2p.Registration;
 import baton.pipe.p2p.P2pException;
 import baton.pipe.p2p.P2pStats;
@@ -100,7 +100,7 @@ final class P2pNcclWorker implements WorkerConnector {
     public void startLoad(ConnectorMetadata metadata) {
         givenUp.clear();
         saves = List.of();
-        if (metadata instanceof P2pStep step) {
+        if (metadata instanceof P2pNcclConnectorMetadata step) {
             saves = step.saves();
             step.dropped().forEach(endpoint::dropUnsent);
             step.loads().forEach(this::start);

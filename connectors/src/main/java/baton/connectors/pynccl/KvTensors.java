@@ -43,7 +43,7 @@ record KvTensors(KvCache cache, boolean hasHidden) {
     record Received(int tokens, Optional<HiddenState> hidden, List<String> missing, long bytes) {}
 
     /** Copies a prompt out of the pool. */
-    Gathered gather(PyNcclStep.Send send, Optional<HiddenState> hidden) {
+    Gathered gather(PyNcclConnectorMetadata.Send send, Optional<HiddenState> hidden) {
         KvLayout layout = cache.layout();
         List<Long> shape = shape(send.tokens());
         Tensor.Type type = type(layout.dtype());
@@ -85,7 +85,8 @@ record KvTensors(KvCache cache, boolean hasHidden) {
      * @return empty if the producer says that it will never come
      * @throws PipeException if it did not come in time, or the producer has gone
      */
-    Optional<Received> receive(LookupBuffer buffer, PyNcclStep.Load load, Duration timeout) throws PipeException {
+    Optional<Received> receive(LookupBuffer buffer, PyNcclConnectorMetadata.Load load, Duration timeout)
+            throws PipeException {
         boolean[] roi = new boolean[load.key().length];
         Arrays.fill(roi, true);
         Optional<LookupBuffer.Taken> taken = buffer.dropSelect(load.key(), roi, timeout);
@@ -98,7 +99,7 @@ record KvTensors(KvCache cache, boolean hasHidden) {
     }
 
     /** Copies what is good of an entry into the pool. */
-    Received scatter(LookupBuffer.Entry entry, PyNcclStep.Load load) {
+    Received scatter(LookupBuffer.Entry entry, PyNcclConnectorMetadata.Load load) {
         List<String> missing = new ArrayList<>();
         int tokens = usable(entry, load, missing);
         KvLayout layout = cache.layout();
@@ -127,7 +128,7 @@ record KvTensors(KvCache cache, boolean hasHidden) {
     }
 
     /** How many of the prompt's tokens have keys and values in the entry, all that fit. */
-    private int usable(LookupBuffer.Entry entry, PyNcclStep.Load load, List<String> missing) {
+    private int usable(LookupBuffer.Entry entry, PyNcclConnectorMetadata.Load load, List<String> missing) {
         if (!Arrays.equals(entry.tokens(), load.key())) {
             missing.add("all, for the entry is another prompt's");
             return 0;

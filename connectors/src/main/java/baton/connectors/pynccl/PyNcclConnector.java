@@ -8,12 +8,12 @@ import baton.kv.ListenAddress;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rank;
-import baton.kv.connector.Rehearsal;
 import baton.kv.connector.SchedulerConnector;
+import baton.kv.connector.WarmUpPair;
 import baton.kv.connector.WorkerConnector;
 import baton.messages.PeerAccess;
 import baton.pipe.WireTransport;
-import baton.pipe.WireTransports;
+import baton.pipe.select.WireTransports;
 import baton.pipe.tcp.TcpTransport;
 import java.io.IOException;
 import java.util.Optional;
@@ -28,7 +28,7 @@ import org.slf4j.event.Level;
  * <p>Each rank has its counterpart in the rank of the other side with the same place, so both sides need the same parallel sizes.
  */
 public final class PyNcclConnector implements KvConnector {
-    private static final long REHEARSAL_BYTES = 64L << 20;
+    private static final long WARM_UP_BYTES = 64L << 20;
 
     private final Transports transports;
     private final Level atMost;
@@ -97,7 +97,7 @@ public final class PyNcclConnector implements KvConnector {
                         layout.kvHeads(),
                         layout.headDim(),
                         context.model().digest());
-        Link link = new Link(
+        PeerSession link = new PeerSession(
                 settings,
                 transports.open(settings.transport(), settings.access()),
                 settings.port(context, rank),
@@ -108,13 +108,13 @@ public final class PyNcclConnector implements KvConnector {
 
     /** Over TCP on the loopback interface. */
     @Override
-    public Optional<Rehearsal> rehearsal(KvTransferConfig config) throws IOException {
+    public Optional<WarmUpPair> warmUpPair(KvTransferConfig config) throws IOException {
         int port = FreePorts.inARow(2);
-        return Optional.of(new Rehearsal(
+        return Optional.of(new WarmUpPair(
                 new PyNcclConnector((_, _) -> new TcpTransport(), Level.DEBUG),
                 side(KvRole.PRODUCER, port),
                 side(KvRole.CONSUMER, port),
-                "rehearsal-%d"::formatted,
+                "warm-up-%d"::formatted,
                 () -> {}));
     }
 
@@ -122,7 +122,7 @@ public final class PyNcclConnector implements KvConnector {
         return KvTransferConfig.builder("PyNcclConnector", role)
                 .parallelSize(2)
                 .port(port)
-                .bufferSize(REHEARSAL_BYTES)
+                .bufferSize(WARM_UP_BYTES)
                 .build();
     }
 }

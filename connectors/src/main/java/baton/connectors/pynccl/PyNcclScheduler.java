@@ -33,7 +33,7 @@ final class PyNcclScheduler implements SchedulerConnector {
     /** Requests whose load is not over. */
     private final Set<String> loading = new HashSet<>();
 
-    private final List<PyNcclStep.Load> loads = new ArrayList<>();
+    private final List<PyNcclConnectorMetadata.Load> loads = new ArrayList<>();
     private final List<int[]> discards = new ArrayList<>();
     private final List<Measurement> measurements = new ArrayList<>();
 
@@ -75,7 +75,7 @@ final class PyNcclScheduler implements SchedulerConnector {
     public KvMatch match(KvRequest request, int computedTokens) {
         if (request.firstSample().filter(loading::contains).isPresent()) {
             // It will be in the prefix cache.
-            return new KvMatch.AskAgain();
+            return new KvMatch.Pending();
         }
         int tokens = request.promptLength() - computedTokens;
         return producer || state(request).asked || tokens <= 0 ? new KvMatch.None() : new KvMatch.Tokens(tokens, true);
@@ -87,7 +87,7 @@ final class PyNcclScheduler implements SchedulerConnector {
             state(request).asked = true;
             loading.add(request.id());
             int[] blocks = Arrays.copyOf(blockTable, Math.ceilDiv(request.promptLength(), blockSize));
-            loads.add(new PyNcclStep.Load(
+            loads.add(new PyNcclConnectorMetadata.Load(
                     request.id(), keys.of(request), blocks, request.promptLength(), computedTokens));
         }
     }
@@ -97,20 +97,20 @@ final class PyNcclScheduler implements SchedulerConnector {
         for (String id : step.preempted()) {
             Optional.ofNullable(requests.get(id)).ifPresent(state -> state.sent = false);
         }
-        List<PyNcclStep.Send> sends = new ArrayList<>();
+        List<PyNcclConnectorMetadata.Send> sends = new ArrayList<>();
         if (producer) {
             for (ScheduledRequest scheduled : step.requests()) {
                 send(scheduled).ifPresent(sends::add);
             }
         }
-        PyNcclStep plan =
-                new PyNcclStep(sends, List.copyOf(loads), List.copyOf(discards), Set.copyOf(step.preempted()));
+        PyNcclConnectorMetadata plan = new PyNcclConnectorMetadata(
+                sends, List.copyOf(loads), List.copyOf(discards), Set.copyOf(step.preempted()));
         loads.clear();
         discards.clear();
         return plan;
     }
 
-    private Optional<PyNcclStep.Send> send(ScheduledRequest scheduled) {
+    private Optional<PyNcclConnectorMetadata.Send> send(ScheduledRequest scheduled) {
         KvRequest request = scheduled.request();
         State state = state(request);
         int tokens = request.promptLength();
@@ -121,7 +121,7 @@ final class PyNcclScheduler implements SchedulerConnector {
         state.sent = true;
         state.sending = true;
         int[] blocks = Arrays.copyOf(scheduled.blockTable(), Math.ceilDiv(tokens, blockSize));
-        return Optional.of(new PyNcclStep.Send(request.id(), keys.of(request), blocks, tokens));
+        return Optional.of(new PyNcclConnectorMetadata.Send(request.id(), keys.of(request), blocks, tokens));
     }
 
     @Override

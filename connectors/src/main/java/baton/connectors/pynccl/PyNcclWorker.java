@@ -48,7 +48,7 @@ final class PyNcclWorker implements WorkerConnector {
     private static final Duration NEVER = Duration.ofMillis(100);
 
     private final PyNcclSettings settings;
-    private final Link link;
+    private final PeerSession link;
     private final boolean hasHidden;
     private final Runnable wake;
     private final ExecutorService receivers = Executors.newThreadPerTaskExecutor(
@@ -70,7 +70,7 @@ final class PyNcclWorker implements WorkerConnector {
     private record Loaded(String requestId, Set<Integer> invalid, Optional<HiddenState> hidden) {}
 
     /** @param wake has the engine look at what there is to report */
-    PyNcclWorker(PyNcclSettings settings, Link link, boolean hasHidden, Runnable wake) {
+    PyNcclWorker(PyNcclSettings settings, PeerSession link, boolean hasHidden, Runnable wake) {
         this.settings = settings;
         this.link = link;
         this.hasHidden = hasHidden;
@@ -89,12 +89,12 @@ final class PyNcclWorker implements WorkerConnector {
 
     @Override
     public void startLoad(ConnectorMetadata metadata) {
-        PyNcclStep step = (PyNcclStep) metadata;
+        PyNcclConnectorMetadata step = (PyNcclConnectorMetadata) metadata;
         for (String id : step.preempted()) {
             Optional.ofNullable(sendings.get(id)).ifPresent(Sending::withdraw);
         }
         ofStep.clear();
-        for (PyNcclStep.Send send : step.sends()) {
+        for (PyNcclConnectorMetadata.Send send : step.sends()) {
             Sending known = sendings.get(send.requestId());
             if (known == null || known.isWithdrawn()) {
                 Sending sending = new Sending(send);
@@ -102,7 +102,7 @@ final class PyNcclWorker implements WorkerConnector {
                 ofStep.add(sending);
             }
         }
-        for (PyNcclStep.Load load : step.loads()) {
+        for (PyNcclConnectorMetadata.Load load : step.loads()) {
             receivers.execute(() -> receive(load));
         }
         for (int[] key : step.discards()) {
@@ -166,7 +166,7 @@ final class PyNcclWorker implements WorkerConnector {
 
     /** A prompt on its way out of the pool and into the lookup buffer. */
     private final class Sending implements Runnable {
-        private final PyNcclStep.Send send;
+        private final PyNcclConnectorMetadata.Send send;
         private Optional<HiddenState> hidden = Optional.empty();
         /** Present once the step that completes the prompt was computed. */
         private @Nullable Future<?> done;
@@ -175,7 +175,7 @@ final class PyNcclWorker implements WorkerConnector {
         private boolean read;
         private boolean withdrawn;
 
-        private Sending(PyNcclStep.Send send) {
+        private Sending(PyNcclConnectorMetadata.Send send) {
             this.send = send;
         }
 
@@ -290,7 +290,7 @@ final class PyNcclWorker implements WorkerConnector {
 
     // ---- the consumer
 
-    private void receive(PyNcclStep.Load load) {
+    private void receive(PyNcclConnectorMetadata.Load load) {
         KvTensors.Received nothing = new KvTensors.Received(0, Optional.empty(), List.of(), 0);
         KvTensors.Received received = nothing;
         try {
@@ -312,7 +312,7 @@ final class PyNcclWorker implements WorkerConnector {
         }
     }
 
-    private Optional<KvTensors.Received> take(PyNcclStep.Load load) {
+    private Optional<KvTensors.Received> take(PyNcclConnectorMetadata.Load load) {
         long start = System.nanoTime();
         Optional<LookupBuffer> buffer = link.await(settings.lookupTimeout());
         if (buffer.isEmpty()) {

@@ -8,12 +8,12 @@ import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.HandshakeMetadata;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rank;
-import baton.kv.connector.Rehearsal;
 import baton.kv.connector.SchedulerConnector;
+import baton.kv.connector.WarmUpPair;
 import baton.kv.connector.WorkerConnector;
-import baton.store.safetensors.ScratchDirectory;
-import baton.store.safetensors.SharedStorage;
-import baton.store.safetensors.TensorLayout;
+import baton.store.prompt.ScratchDirectory;
+import baton.store.prompt.SharedStorage;
+import baton.store.prompt.TensorLayout;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -35,7 +35,7 @@ import java.util.Set;
  */
 public final class SharedStorageConnector implements KvConnector {
     /** Of the engine whose workers are being made. */
-    private Optional<Transfers> transfers = Optional.empty();
+    private Optional<StepFileIo> transfers = Optional.empty();
 
     @Override
     public Set<String> names() {
@@ -64,7 +64,7 @@ public final class SharedStorageConnector implements KvConnector {
     @Override
     public synchronized WorkerConnector worker(ConnectorContext context, Rank rank) {
         if (rank.equals(Rank.FIRST)) {
-            transfers = Optional.of(new Transfers(context, Settings.of(context)));
+            transfers = Optional.of(new StepFileIo(context, Settings.of(context)));
         }
         return new SharedStorageWorker(
                 transfers.orElseThrow(() -> new IllegalStateException("rank " + rank + " comes before the first")),
@@ -73,13 +73,13 @@ public final class SharedStorageConnector implements KvConnector {
 
     /** Through a directory of its own, which does not outlive it. */
     @Override
-    public Optional<Rehearsal> rehearsal(KvTransferConfig config) throws IOException {
+    public Optional<WarmUpPair> warmUpPair(KvTransferConfig config) throws IOException {
         ScratchDirectory scratch = ScratchDirectory.create();
-        return Optional.of(new Rehearsal(
+        return Optional.of(new WarmUpPair(
                 new SharedStorageConnector(),
                 through(scratch.path(), KvRole.PRODUCER),
                 through(scratch.path(), KvRole.CONSUMER),
-                "rehearsal-%d"::formatted,
+                "warm-up-%d"::formatted,
                 scratch::close));
     }
 

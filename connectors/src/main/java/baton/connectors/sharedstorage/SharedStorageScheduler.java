@@ -9,7 +9,7 @@ import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerReport;
-import baton.store.safetensors.SharedStorage;
+import baton.store.prompt.SharedStorage;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -45,7 +45,7 @@ final class SharedStorageScheduler implements SchedulerConnector {
     private final int blockSize;
     private final Map<String, RequestState> requests = new HashMap<>();
     private Optional<SharedStorage> storage = Optional.empty();
-    private StepPlan lastPlan = new StepPlan(List.of(), List.of());
+    private SharedStorageConnectorMetadata lastPlan = new SharedStorageConnectorMetadata(List.of(), List.of());
     private int incompatible;
     private int foreignRefused;
     private int foreignTaken;
@@ -102,7 +102,8 @@ final class SharedStorageScheduler implements SchedulerConnector {
             int end = computedTokens + externalTokens;
             int[] blocks = Arrays.copyOfRange(blockTable, computedTokens / blockSize, Math.ceilDiv(end, blockSize));
             foreignTaken += entry.proven() ? 0 : 1;
-            state.load = Optional.of(new StepPlan.Load(request.id(), entry, computedTokens, blocks));
+            state.load =
+                    Optional.of(new SharedStorageConnectorMetadata.Load(request.id(), entry, computedTokens, blocks));
             state.loadedTokens = end;
         }
         state.answer = Optional.empty();
@@ -118,8 +119,8 @@ final class SharedStorageScheduler implements SchedulerConnector {
                 state.loadedTokens = 0;
             }
         }
-        List<StepPlan.Load> loads = new ArrayList<>();
-        List<StepPlan.Save> saves = new ArrayList<>();
+        List<SharedStorageConnectorMetadata.Load> loads = new ArrayList<>();
+        List<SharedStorageConnectorMetadata.Save> saves = new ArrayList<>();
         Set<String> names = new HashSet<>();
         for (ScheduledRequest scheduled : step.requests()) {
             RequestState state = state(scheduled.request());
@@ -129,7 +130,7 @@ final class SharedStorageScheduler implements SchedulerConnector {
                 save(scheduled, state).filter(save -> names.add(save.name())).ifPresent(saves::add);
             }
         }
-        lastPlan = new StepPlan(loads, saves);
+        lastPlan = new SharedStorageConnectorMetadata(loads, saves);
         return lastPlan;
     }
 
@@ -139,7 +140,7 @@ final class SharedStorageScheduler implements SchedulerConnector {
         if (invalid.isEmpty()) {
             return;
         }
-        for (StepPlan.Load load : lastPlan.loads()) {
+        for (SharedStorageConnectorMetadata.Load load : lastPlan.loads()) {
             RequestState state = requests.get(load.requestId());
             if (!Collections.disjoint(invalid, load.blockSet())) {
                 storage().distrust(load.entry());
@@ -150,7 +151,7 @@ final class SharedStorageScheduler implements SchedulerConnector {
                 }
             }
         }
-        for (StepPlan.Save save : lastPlan.saves()) {
+        for (SharedStorageConnectorMetadata.Save save : lastPlan.saves()) {
             RequestState state = requests.get(save.requestId());
             if (state != null && !Collections.disjoint(invalid, save.blockSet())) {
                 state.saveDecided = false;
@@ -215,7 +216,7 @@ final class SharedStorageScheduler implements SchedulerConnector {
         return Optional.empty();
     }
 
-    private Optional<StepPlan.Save> save(ScheduledRequest scheduled, RequestState state) {
+    private Optional<SharedStorageConnectorMetadata.Save> save(ScheduledRequest scheduled, RequestState state) {
         KvRequest request = scheduled.request();
         int aligned = EntryNames.aligned(request.promptLength(), settings.storedBlockSize());
         if (aligned == 0 || state.saveDecided || scheduled.computedTokens() + scheduled.scheduledTokens() < aligned) {
@@ -230,7 +231,7 @@ final class SharedStorageScheduler implements SchedulerConnector {
             case SharedStorage.Lookup.Found _, SharedStorage.Lookup.Incompatible _, SharedStorage.Lookup.Foreign _ ->
                 Optional.empty();
             case SharedStorage.Lookup.Absent _, SharedStorage.Lookup.Broken _ ->
-                Optional.of(new StepPlan.Save(
+                Optional.of(new SharedStorageConnectorMetadata.Save(
                         request.id(), name, aligned, Arrays.copyOf(scheduled.blockTable(), aligned / blockSize)));
         };
     }
@@ -259,7 +260,7 @@ final class SharedStorageScheduler implements SchedulerConnector {
         Optional<Answer> answer = Optional.empty();
 
         /** To be handed to the worker in the next step. */
-        Optional<StepPlan.Load> load = Optional.empty();
+        Optional<SharedStorageConnectorMetadata.Load> load = Optional.empty();
 
         /** The prompt's tokens up to here were loaded or computed before the load. */
         int loadedTokens;

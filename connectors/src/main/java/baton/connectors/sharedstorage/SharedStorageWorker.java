@@ -10,15 +10,15 @@ import java.util.List;
 import java.util.Optional;
 import java.util.Set;
 
-/** One rank's part in the {@link Transfers} of its engine. */
+/** One rank's part in the {@link StepFileIo} of its engine. */
 final class SharedStorageWorker implements WorkerConnector {
-    private final Transfers transfers;
+    private final StepFileIo transfers;
     private final Rank rank;
     private List<String> layerNames = List.of();
     private long steps;
-    private Transfers.Step step = new Transfers.Step(0, List.of(), List.of());
+    private StepFileIo.Step step = new StepFileIo.Step(0, List.of(), List.of());
 
-    SharedStorageWorker(Transfers transfers, Rank rank) {
+    SharedStorageWorker(StepFileIo transfers, Rank rank) {
         this.transfers = transfers;
         this.rank = rank;
     }

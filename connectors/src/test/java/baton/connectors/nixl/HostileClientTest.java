@@ -197,7 +197,7 @@ class HostileClientTest {
             JsonFields params = prefill(prefill, "p-1", FakeKvRequest.counting(1, LENGTH));
             NixlSettings.Address at = new NixlSettings.Address(
                     "127.0.0.1", params.integerAtLeast("remote_port", 1).orElseThrow());
-            RankInfo info = new SystemFabric().ask(settings, at, Rank.FIRST, SOON);
+            RankInfo info = new SystemRuntime().ask(settings, at, Rank.FIRST, SOON);
             assertThat(isReadBy(info, EmbeddedAgent.Settings.at("127.0.0.1").withAccess(settings.access())))
                     .isTrue();
             assertThatThrownBy(() -> isReadBy(info, EmbeddedAgent.Settings.at("127.0.0.1")))
@@ -222,15 +222,15 @@ class HostileClientTest {
         try (FakeEngine prefill = engine(config("p", Guard.SECRET));
                 FakeEngine decode = engine(config("d", Guard.SECRET))) {
             JsonFields params = prefill(prefill, "p-1", own);
-            Reference reference = Reference.read(params, TransferMode.PULL, "d-1");
+            RemoteBlocks reference = RemoteBlocks.read(params, TransferMode.PULL, "d-1");
             byte[] key =
                     told(params).flatMap(RankInfo::life).map(RankInfo.Life::key).orElse(new byte[32]);
-            Reference.Proof proof = reference.proof().orElseThrow();
-            Reference forged = reference.proven(
+            RemoteBlocks.Proof proof = reference.proof().orElseThrow();
+            RemoteBlocks forged = reference.proven(
                     proof.epoch(),
                     proof.model(),
                     proof.generations(),
-                    Reference.promptDigest(
+                    RemoteBlocks.promptDigest(
                             new FakeKvRequest("x", another, 16), LENGTH, new ModelFingerprint("fake", "00")),
                     key);
             assertNothingIsLoaded(decode, prefill, forged.toParams(0, 1), another);

@@ -157,7 +157,7 @@ final class MemoryNet {
         }
     }
 
-    final class MemoryFabric implements Fabric {
+    final class MemoryFabric implements ConnectorRuntime {
         private final List<Agent> agents = new ArrayList<>();
         private final List<Integer> ports = new ArrayList<>();
         private int allocated;

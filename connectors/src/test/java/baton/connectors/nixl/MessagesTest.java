@@ -6,10 +6,10 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import baton.connectors.nixl.Handshake.BatonFacts;
 import baton.connectors.nixl.Handshake.Metadata;
 import baton.connectors.nixl.Handshake.Payload;
-import baton.connectors.nixl.Notice.Completion;
-import baton.connectors.nixl.Notice.Heartbeat;
-import baton.connectors.nixl.Notice.PushRegistration;
-import baton.connectors.nixl.Notice.PushRegistration.Instance;
+import baton.connectors.nixl.NixlNotification.Completion;
+import baton.connectors.nixl.NixlNotification.Heartbeat;
+import baton.connectors.nixl.NixlNotification.PushRegistration;
+import baton.connectors.nixl.NixlNotification.PushRegistration.Instance;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.KvLayout;
@@ -134,26 +134,38 @@ class MessagesTest {
                 permit);
     }
 
-    private static void same(Notice notice, byte[] bytes) {
+    private static void same(NixlNotification notice, byte[] bytes) {
         assertThat(notice.encode()).isEqualTo(bytes);
-        assertThat(Notice.read(bytes)).usingRecursiveComparison().isEqualTo(notice);
+        assertThat(NixlNotification.read(bytes)).usingRecursiveComparison().isEqualTo(notice);
     }
 
     @Test
     void whatIsNoNotificationIsSaid() {
         for (String text :
                 List.of("", ":", ":1", "a", "a:", "a:b", "a:0", "a:-1", "a:99999999999", "\u0000\u001b[2J")) {
-            assertThatThrownBy(() -> Notice.read(text(text)))
+            assertThatThrownBy(() -> NixlNotification.read(text(text)))
                     .isInstanceOf(ConfigException.class)
                     .hasMessageContaining("notification: is '")
                     .hasMessageNotContaining("\u001b");
         }
-        refused(Notice::read, "505553485f5245473a", "PUSH_REG: is not a map");
-        refused(Notice::read, "505553485f5245473a80", "PUSH_REG.request_id: is missing");
-        refused(Notice::read, PUSH.replace("cd15e1", "cd0000"), "PUSH_REG.decode_port: is 0, must be 1 to 65535");
-        refused(Notice::read, PUSH.replace("91930102cd012c", "920102"), "PUSH_REG.local_block_ids: has 2 groups");
-        refused(Notice::read, PUSH.replace("930102cd012c", "9301ffcd012c"), "PUSH_REG.local_block_ids: is -1");
-        refused(Notice::read, PUSH_WITH_PERMIT.replace("cffffffffffffffffe", "c0"), "PUSH_REG.baton_permit: is not");
+        refused(NixlNotification::read, "505553485f5245473a", "PUSH_REG: is not a map");
+        refused(NixlNotification::read, "505553485f5245473a80", "PUSH_REG.request_id: is missing");
+        refused(
+                NixlNotification::read,
+                PUSH.replace("cd15e1", "cd0000"),
+                "PUSH_REG.decode_port: is 0, must be 1 to 65535");
+        refused(
+                NixlNotification::read,
+                PUSH.replace("91930102cd012c", "920102"),
+                "PUSH_REG.local_block_ids: has 2 groups");
+        refused(
+                NixlNotification::read,
+                PUSH.replace("930102cd012c", "9301ffcd012c"),
+                "PUSH_REG.local_block_ids: is -1");
+        refused(
+                NixlNotification::read,
+                PUSH_WITH_PERMIT.replace("cffffffffffffffffe", "c0"),
+                "PUSH_REG.baton_permit: is not");
     }
 
     @Test
@@ -212,10 +224,10 @@ class MessagesTest {
                 Handshake::readClock,
                 Payload::read,
                 Metadata::read,
-                Notice::read,
+                NixlNotification::read,
                 Metadata::read,
-                Notice::read,
-                Notice::read);
+                NixlNotification::read,
+                NixlNotification::read);
         byte[] headers = hex("c4c5c6c7c8c9cacbcccdcecfd0d1d2d3d4d5d6d7d8d9dadbdcdddedf8f9fbfc0c1c2c3ff7fe0");
         int refused = 0;
         for (int i = 0; i < 100_000; i++) {

@@ -67,17 +67,18 @@ class NixlSchedulerTest {
         return new FakeKvRequest(id, FakeKvRequest.counting(1, length), 4).withKvTransferParams(KEEP);
     }
 
-    private NixlStep step(Set<String> preempted, ScheduledRequest... requests) {
-        return (NixlStep) scheduler.buildMetadata(new ScheduledStep(List.of(requests), Set.of(), preempted));
+    private NixlConnectorMetadata step(Set<String> preempted, ScheduledRequest... requests) {
+        return (NixlConnectorMetadata)
+                scheduler.buildMetadata(new ScheduledStep(List.of(requests), Set.of(), preempted));
     }
 
-    private List<Integer> opened(NixlStep step) {
-        return step.opened().stream().map(NixlStep.Opened::block).toList();
+    private List<Integer> opened(NixlConnectorMetadata step) {
+        return step.opened().stream().map(NixlConnectorMetadata.Opened::block).toList();
     }
 
     @Test
     void whatIsToldAheadLeadsHereAndIsReadAsAReferenceWithoutBlocks() {
-        JsonFields told = scheduler.kvTransferParamsAhead().orElseThrow();
+        JsonFields told = scheduler.advertisedKvTransferParams().orElseThrow();
         assertThat(told.names())
                 .containsExactlyInAnyOrder(
                         "do_remote_prefill",
@@ -87,13 +88,13 @@ class NixlSchedulerTest {
                         "remote_port",
                         "tp_size",
                         "pp_size");
-        Reference read = Reference.read(told, TransferMode.PULL, "cmpl-r-0-0badcafe");
+        RemoteBlocks read = RemoteBlocks.read(told, TransferMode.PULL, "cmpl-r-0-0badcafe");
         assertThat(read.mode()).isEqualTo(TransferMode.PUSH);
         assertThat(read.engineId()).isEqualTo("p");
         assertThat(read.requestId()).isEqualTo("cmpl-r-0");
         // A proxy's id, as vLLM's sends it, is not that by which the prefill instance knows the request.
         JsonFields ofProxy = JsonFields.of("kv_transfer_params", told.toJson().put("remote_request_id", "r"));
-        assertThat(Reference.read(ofProxy, TransferMode.PULL, "cmpl-r-0-0badcafe")
+        assertThat(RemoteBlocks.read(ofProxy, TransferMode.PULL, "cmpl-r-0-0badcafe")
                         .requestId())
                 .isEqualTo("cmpl-r-0");
         // An answer's reference leads to the same place.
@@ -122,7 +123,7 @@ class NixlSchedulerTest {
                 NixlSettings.of(JsonFields.empty(""), Map.of()),
                 new MemoryNet().fabric(),
                 TransferMode.PULL)) {
-            assertThat(other.kvTransferParamsAhead()).isEmpty();
+            assertThat(other.advertisedKvTransferParams()).isEmpty();
         }
     }
 
@@ -131,18 +132,20 @@ class NixlSchedulerTest {
         FakeKvRequest first = request("a", 10);
         scheduler.onNewRequest(first);
         scheduler.onAllocated(first, new int[] {3, 4}, 0, 0);
-        NixlStep one = step(Set.of(), new ScheduledRequest(first, new int[] {3, 4}, 0, 6));
-        assertThat(one.opened()).containsExactly(new NixlStep.Opened(3, 1), new NixlStep.Opened(4, 1));
+        NixlConnectorMetadata one = step(Set.of(), new ScheduledRequest(first, new int[] {3, 4}, 0, 6));
+        assertThat(one.opened())
+                .containsExactly(new NixlConnectorMetadata.Opened(3, 1), new NixlConnectorMetadata.Opened(4, 1));
         assertThat(one.sealed()).containsExactly(3);
-        NixlStep two = step(Set.of(), new ScheduledRequest(first, new int[] {3, 4, 5}, 6, 4));
-        assertThat(two.opened()).containsExactly(new NixlStep.Opened(5, 1));
+        NixlConnectorMetadata two = step(Set.of(), new ScheduledRequest(first, new int[] {3, 4, 5}, 6, 4));
+        assertThat(two.opened()).containsExactly(new NixlConnectorMetadata.Opened(5, 1));
         assertThat(two.sealed()).containsExactly(4, 5);
 
         FakeKvRequest second = request("b", 9);
         scheduler.onNewRequest(second);
         scheduler.onAllocated(second, new int[] {3, 5, 6}, 4, 0);
-        NixlStep three = step(Set.of(), new ScheduledRequest(second, new int[] {3, 5, 6}, 4, 5));
-        assertThat(three.opened()).containsExactly(new NixlStep.Opened(5, 2), new NixlStep.Opened(6, 1));
+        NixlConnectorMetadata three = step(Set.of(), new ScheduledRequest(second, new int[] {3, 5, 6}, 4, 5));
+        assertThat(three.opened())
+                .containsExactly(new NixlConnectorMetadata.Opened(5, 2), new NixlConnectorMetadata.Opened(6, 1));
         assertThat(three.sealed()).containsExactly(5, 6);
     }
 
@@ -153,8 +156,9 @@ class NixlSchedulerTest {
         scheduler.onAllocated(request, new int[] {3, 4}, 0, 0);
         step(Set.of(), new ScheduledRequest(request, new int[] {3, 4}, 0, 8));
         scheduler.onAllocated(request, new int[] {4, 3}, 0, 0);
-        NixlStep again = step(Set.of("a"), new ScheduledRequest(request, new int[] {4, 3}, 0, 8));
-        assertThat(again.opened()).containsExactly(new NixlStep.Opened(4, 2), new NixlStep.Opened(3, 2));
+        NixlConnectorMetadata again = step(Set.of("a"), new ScheduledRequest(request, new int[] {4, 3}, 0, 8));
+        assertThat(again.opened())
+                .containsExactly(new NixlConnectorMetadata.Opened(4, 2), new NixlConnectorMetadata.Opened(3, 2));
         assertThat(again.sealed()).containsExactly(4, 3);
     }
 
@@ -165,7 +169,7 @@ class NixlSchedulerTest {
         scheduler.onAllocated(request, new int[] {3, 4}, 0, 0);
         step(Set.of(), new ScheduledRequest(request, new int[] {3, 4}, 0, 8));
         scheduler.onStepDone(new WorkerReport(Set.of(), Set.of(), Set.of(4), List.of()));
-        NixlStep again = step(Set.of(), new ScheduledRequest(request, new int[] {3, 4}, 4, 4));
+        NixlConnectorMetadata again = step(Set.of(), new ScheduledRequest(request, new int[] {3, 4}, 4, 4));
         assertThat(opened(again)).containsExactly(4);
         assertThat(again.sealed()).containsExactly(4);
     }

@@ -443,7 +443,7 @@ class PyNcclConnectorTest {
             key[PromptKey.HEAD - 1] = 10;
             boolean[] all = new boolean[key.length];
             Arrays.fill(all, true);
-            PyNcclStep.Load load = new PyNcclStep.Load("r", key, new int[] {3, 1, 0}, 10, 0);
+            PyNcclConnectorMetadata.Load load = new PyNcclConnectorMetadata.Load("r", key, new int[] {3, 1, 0}, 10, 0);
             Tensor whole = tensor(arena, Tensor.Type.BF16, 3, 10, 2, 4);
             Tensor state = tensor(arena, Tensor.Type.F32, 1, 8);
             Tensor none = tensor(arena, Tensor.Type.F32, 0, 8);

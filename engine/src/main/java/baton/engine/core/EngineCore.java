@@ -59,7 +59,7 @@ public final class EngineCore implements AutoCloseable {
     private final Ticker ticker;
     private final Sampler sampler;
     private final StepClock clock;
-    private final Optional<JsonFields> kvTransferParamsAhead;
+    private final Optional<JsonFields> advertisedKvTransferParams;
     private long listenerFailures;
     /** The step before left work that can be computed at once. */
     private boolean busy;
@@ -115,7 +115,7 @@ public final class EngineCore implements AutoCloseable {
             if (!handshakes.isEmpty()) {
                 connector.orElseThrow().onHandshakeMetadata(handshakes);
             }
-            this.kvTransferParamsAhead = connector.flatMap(SchedulerConnector::kvTransferParamsAhead);
+            this.advertisedKvTransferParams = connector.flatMap(SchedulerConnector::advertisedKvTransferParams);
         } catch (RuntimeException | Error e) {
             workers.close();
             connector.ifPresent(SchedulerConnector::close);
@@ -145,9 +145,9 @@ public final class EngineCore implements AutoCloseable {
         scheduler.add(request).ifPresent(why -> fail(request, why));
     }
 
-    /** See {@link SchedulerConnector#kvTransferParamsAhead}. Never changes; any thread. */
-    public Optional<JsonFields> kvTransferParamsAhead() {
-        return kvTransferParamsAhead;
+    /** See {@link SchedulerConnector#advertisedKvTransferParams}. Never changes; any thread. */
+    public Optional<JsonFields> advertisedKvTransferParams() {
+        return advertisedKvTransferParams;
     }
 
     /** A request was refused before it got here; see {@link SchedulerConnector#onRefused}. */

@@ -2,8 +2,8 @@ package baton.engine.core;
 
 import baton.engine.EngineListener.RequestStats;
 import baton.engine.FinishReason;
+import baton.engine.TokenLogprobs;
 import baton.engine.sampling.SequenceSampler.Sampled;
-import baton.engine.sampling.TokenLogprobs;
 import baton.kv.JsonFields;
 import java.util.List;
 import java.util.Optional;

@@ -437,7 +437,7 @@ final class Scheduler {
                 }
                 switch (match) {
                     case KvMatch.None() -> {}
-                    case KvMatch.AskAgain() -> {
+                    case KvMatch.Pending() -> {
                         askAgain++;
                         continue;
                     }

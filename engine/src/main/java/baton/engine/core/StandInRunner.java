@@ -43,7 +43,7 @@ final class StandInRunner implements ModelRunner {
                 Optional.empty(),
                 true,
                 DType.F32);
-        Region region = Region.allocate(arena, blocks * layout.blockBytes(), "a rehearsal");
+        Region region = Region.allocate(arena, blocks * layout.blockBytes(), "a warm-up");
         List<String> layers = IntStream.range(0, layout.layers())
                 .mapToObj(layer -> "layers." + layer)
                 .toList();

@@ -54,7 +54,7 @@ final class Collective implements AutoCloseable {
         this.timeout = timeout;
         this.spins = tensorSize * pipelineSize <= Runtime.getRuntime().availableProcessors();
         for (int i = 0; tensorSize > 1 && i < 2 * tensorSize * pipelineSize; i++) {
-            products.add(Pages.allocate(arena, (long) ROWS * hiddenSize * Float.BYTES, "sums of ranks"));
+            products.add(HugePages.allocate(arena, (long) ROWS * hiddenSize * Float.BYTES, "sums of ranks"));
         }
         for (int i = 1; i < pipelineSize; i++) {
             handed.add(new Handed());
@@ -84,7 +84,7 @@ final class Collective implements AutoCloseable {
             if (memory.byteSize() < bytes) {
                 arena.close();
                 arena = Arena.ofShared();
-                memory = Pages.allocate(arena, bytes, "hidden states between stages");
+                memory = HugePages.allocate(arena, bytes, "hidden states between stages");
             }
             return memory.asSlice(0, bytes);
         }

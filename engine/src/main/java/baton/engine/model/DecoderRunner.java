@@ -141,8 +141,8 @@ final class DecoderRunner implements ModelRunner {
             // Not always mappable: few kernels grant huge pages to memory that can be shared.
             Optional<MappableMemory> shared =
                     mappable ? Optional.of(MappableMemory.allocate(arena, bytes, "the KV cache")) : Optional.empty();
-            MemorySegment pool =
-                    shared.map(MappableMemory::memory).orElseGet(() -> Pages.allocate(arena, bytes, "the KV cache"));
+            MemorySegment pool = shared.map(MappableMemory::memory)
+                    .orElseGet(() -> HugePages.allocate(arena, bytes, "the KV cache"));
             int firstLayer = shard.layers().first();
             List<String> names = IntStream.range(firstLayer, firstLayer + layout.layers())
                     .mapToObj("model.layers.%d.self_attn.attn"::formatted)
@@ -296,7 +296,7 @@ final class DecoderRunner implements ModelRunner {
         logitsArena.close();
         arena.close();
         ranks.close();
-        Pages.giveBack();
+        HugePages.giveBack();
     }
 
     /** The cosines and sines of rows' positions, [T, D]. */
@@ -478,7 +478,7 @@ final class DecoderRunner implements ModelRunner {
         if (logitsMemory.byteSize() < bytes) {
             logitsArena.close();
             logitsArena = Arena.ofShared();
-            logitsMemory = Pages.allocate(logitsArena, bytes, "logits");
+            logitsMemory = HugePages.allocate(logitsArena, bytes, "logits");
         }
         return logitsMemory.asSlice(0, bytes);
     }

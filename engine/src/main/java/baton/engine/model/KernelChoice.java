@@ -212,7 +212,7 @@ public record KernelChoice(Kind kind, List<String> reasons) {
     /** The kernels of one rank. */
     ModelKernels make(DType dtype, Quantization quantization, int threads, Arena arena, Owned owned) {
         return switch (kind) {
-            case AMX, LIBTORCH -> new TorchKernels(dtype, quantization, new Team(threads, arena), arena, owned);
+            case AMX, LIBTORCH -> new TorchKernels(dtype, quantization, new OmpTeam(threads, arena), arena, owned);
             case AVX512_BF16 -> panels(Width.ZMM, dtype, WeightType.BF16_PAIRS, threads, arena, owned);
             case AVX512 -> panels(Width.ZMM, dtype, weights(dtype, quantization), threads, arena, owned);
             case AVX2 -> panels(Width.YMM, dtype, weights(dtype, quantization), threads, arena, owned);

@@ -23,8 +23,8 @@ final class LibTorch {
      * @throws IllegalStateException if it cannot be loaded here, saying what it needs
      */
     static int load(OptionalInt threads) {
-        Pages.adviseHugePagesToLibTorch();
-        Pages.keepFreedMemory();
+        HugePages.adviseHugePagesToLibTorch();
+        HugePages.keepFreedMemory();
         // Without the properties JavaCPP reads /proc and may collect garbage in an allocation. Memory is freed by
         // scope.
         setUnlessSet("org.bytedeco.javacpp.nopointergc", "true");

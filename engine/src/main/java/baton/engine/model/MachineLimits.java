@@ -96,7 +96,7 @@ public record MachineLimits(Products bf16, Products fp32, double readBytesPerSec
          */
         public Probe(OptionalInt threads) {
             this.threads = LibTorch.load(threads);
-            MemorySegment memory = Pages.allocate(arena, BYTES, "measuring");
+            MemorySegment memory = HugePages.allocate(arena, BYTES, "measuring");
             MemorySegment first = memory.asSlice(0, (long) IN * OUT * Short.BYTES);
             draw(first);
             for (long at = first.byteSize(); at < BYTES; at += first.byteSize()) {

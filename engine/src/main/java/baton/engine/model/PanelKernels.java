@@ -85,7 +85,7 @@ final class PanelKernels implements ModelKernels {
                 ? WeightType.BF16
                 : this.weightType;
         MemorySegment panels =
-                Pages.allocate(arena, PanelMatrix.bytes(kernels, weightType, outputs, inputs), "weights");
+                HugePages.allocate(arena, PanelMatrix.bytes(kernels, weightType, outputs, inputs), "weights");
         owned.count(panels.byteSize());
         MemorySegment scales =
                 weightType == WeightType.INT8 ? arena.allocate(count * width * Float.BYTES, 64) : MemorySegment.NULL;

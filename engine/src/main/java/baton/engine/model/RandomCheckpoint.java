@@ -2,7 +2,7 @@ package baton.engine.model;
 
 import baton.engine.model.ModelConfig.Llama3RopeScaling;
 import baton.kv.DType;
-import baton.store.safetensors.SafetensorsWriter;
+import baton.kv.safetensors.SafetensorsWriter;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;

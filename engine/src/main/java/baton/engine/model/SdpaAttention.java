@@ -65,7 +65,7 @@ final class SdpaAttention implements Attention {
     private final KvLayout layout;
     private final ScalarType type;
     private final ScalarType cacheType;
-    private final Team team;
+    private final OmpTeam team;
     private final DoubleOptional defaultScale;
     private final TensorOptional none;
     private final int queryElements;
@@ -77,7 +77,7 @@ final class SdpaAttention implements Attention {
      * @param type of queries and of what is attended
      * @param owned what is made at the start belongs to it
      */
-    SdpaAttention(ModelConfig config, KvCache cache, ScalarType type, Team team, int[] reach, Weights.Owned owned) {
+    SdpaAttention(ModelConfig config, KvCache cache, ScalarType type, OmpTeam team, int[] reach, Weights.Owned owned) {
         this.config = config;
         this.cache = cache;
         this.layout = cache.layout();

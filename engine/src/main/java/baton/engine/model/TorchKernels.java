@@ -1,8 +1,8 @@
 package baton.engine.model;
 
+import baton.engine.model.JavaRowKernels.NormWeights;
 import baton.engine.model.Linear.Dense;
 import baton.engine.model.Linear.Packed;
-import baton.engine.model.RowMath.NormWeights;
 import baton.engine.model.Weights.Owned;
 import baton.kv.DType;
 import baton.kv.KvCache;
@@ -24,20 +24,20 @@ final class TorchKernels implements ModelKernels {
     private final DType dtype;
     private final ScalarType type;
     private final Quantization quantization;
-    private final Team team;
-    private final RowMath rowMath;
+    private final OmpTeam team;
+    private final JavaRowKernels rowMath;
     private final Arena arena;
     private final Owned owned;
     private final Optional<OneDnn> oneDnn;
     private final Blas blas;
 
     /** @param dtype of weights and activations */
-    TorchKernels(DType dtype, Quantization quantization, Team team, Arena arena, Owned owned) {
+    TorchKernels(DType dtype, Quantization quantization, OmpTeam team, Arena arena, Owned owned) {
         this.dtype = dtype;
         this.type = LibTorch.scalarType(dtype);
         this.quantization = quantization;
         this.team = team;
-        this.rowMath = new RowMath(dtype, team);
+        this.rowMath = new JavaRowKernels(dtype, team);
         this.arena = arena;
         this.owned = owned;
         this.oneDnn = OneDnn.find(type, owned);
@@ -67,7 +67,7 @@ final class TorchKernels implements ModelKernels {
     @Override
     public Linear linear(Consumer<Tensor> filler, long rows, long columns) {
         if (quantization == Quantization.NONE && oneDnn.isEmpty()) {
-            MemorySegment memory = Pages.allocate(arena, rows * columns * dtype.bytes(), "weights");
+            MemorySegment memory = HugePages.allocate(arena, rows * columns * dtype.bytes(), "weights");
             owned.count(memory.byteSize());
             Tensor matrix = owned.add(LibTorch.over(memory, type, rows, columns));
             filler.accept(matrix);

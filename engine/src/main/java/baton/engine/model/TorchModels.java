@@ -207,7 +207,7 @@ public final class TorchModels {
                 }
             }
         } finally {
-            Pages.giveBack();
+            HugePages.giveBack();
             if (interrupted) {
                 Thread.currentThread().interrupt();
             }

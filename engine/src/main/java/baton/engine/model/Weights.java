@@ -4,7 +4,7 @@ import baton.engine.model.Linear.Biased;
 import baton.engine.model.ModelConfig.Variant;
 import baton.engine.model.ModelKernels.Norm;
 import baton.kv.DType;
-import baton.store.safetensors.TensorInfo;
+import baton.kv.safetensors.TensorInfo;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -267,7 +267,7 @@ final class Weights {
                 elements *= size;
             }
             long bytes = elements * (type == ScalarType.Float ? Float.BYTES : dtype.bytes());
-            MemorySegment memory = Pages.allocate(arena, bytes, "weights");
+            MemorySegment memory = HugePages.allocate(arena, bytes, "weights");
             owned.count(bytes);
             return owned.add(LibTorch.over(memory, type, shape));
         }

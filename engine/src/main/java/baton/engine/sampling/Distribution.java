@@ -1,6 +1,7 @@
 package baton.engine.sampling;
 
-import baton.engine.sampling.TokenLogprobs.Candidate;
+import baton.engine.TokenLogprobs;
+import baton.engine.TokenLogprobs.Candidate;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.ArrayList;

@@ -1,6 +1,7 @@
 package baton.engine.sampling;
 
 import baton.engine.SamplingParams;
+import baton.engine.TokenLogprobs;
 import baton.engine.model.Logits;
 import java.lang.foreign.ValueLayout;
 import java.util.Arrays;

@@ -1,7 +1,7 @@
 package baton.engine.text;
 
-import baton.engine.text.jinja.JinjaException;
-import baton.engine.text.jinja.Template;
+import baton.jinja.JinjaException;
+import baton.jinja.Template;
 import baton.kv.ConfigException;
 import java.io.IOException;
 import java.nio.file.Files;

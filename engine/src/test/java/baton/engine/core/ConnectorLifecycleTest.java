@@ -63,7 +63,7 @@ class ConnectorLifecycleTest {
     @Test
     void theConnectorIsAskedAgainUntilItKnows() {
         int[] asked = {0};
-        connector.match = (request, computed) -> ++asked[0] < 4 ? new KvMatch.AskAgain() : new KvMatch.None();
+        connector.match = (request, computed) -> ++asked[0] < 4 ? new KvMatch.Pending() : new KvMatch.None();
         try (CoreHarness harness = core(LoadFailurePolicy.FAIL)) {
             Result result = harness.add("a", prompt(1, 9), 2);
             for (int i = 0; i < 3; i++) {

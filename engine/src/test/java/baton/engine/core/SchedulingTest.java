@@ -159,7 +159,7 @@ class SchedulingTest {
         boolean[] known = {false};
         connector.match = (request, computed) -> {
             asked.merge(request.id(), 1, Integer::sum);
-            return known[0] ? new KvMatch.None() : new KvMatch.AskAgain();
+            return known[0] ? new KvMatch.None() : new KvMatch.Pending();
         };
         try (CoreHarness harness = new CoreHarness(64, 4, UnaryOperator.identity(), Optional.of(connector))) {
             for (int i = 0; i < 1000; i++) {

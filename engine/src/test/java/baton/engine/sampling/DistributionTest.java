@@ -3,7 +3,8 @@ package baton.engine.sampling;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.within;
 
-import baton.engine.sampling.TokenLogprobs.Candidate;
+import baton.engine.TokenLogprobs;
+import baton.engine.TokenLogprobs.Candidate;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.Arrays;

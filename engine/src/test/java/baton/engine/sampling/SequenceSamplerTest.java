@@ -5,7 +5,8 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import static org.assertj.core.api.Assertions.within;
 
 import baton.engine.SamplingParams;
-import baton.engine.sampling.TokenLogprobs.Candidate;
+import baton.engine.TokenLogprobs;
+import baton.engine.TokenLogprobs.Candidate;
 import baton.kv.ConfigException;
 import java.util.Arrays;
 import java.util.List;

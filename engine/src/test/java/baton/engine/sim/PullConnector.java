@@ -53,9 +53,9 @@ final class PullConnector implements KvConnector {
     private static final long GIVE_UP_NANOS = LEASE_NANOS * 2;
     private static final long ASK_EVERY_NANOS = LEASE_NANOS / 5;
 
-    private final Place place;
+    private final SimNode place;
 
-    PullConnector(Place place) {
+    PullConnector(SimNode place) {
         this.place = place;
     }
 

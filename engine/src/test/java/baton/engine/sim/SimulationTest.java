@@ -17,22 +17,22 @@ class SimulationTest {
     private static final int WORLDS = Integer.getInteger("tests.worlds", 1000);
 
     /** What a world of that seed exchanges its caches by. */
-    private static Place.Wiring wiring(World.Site site, long seed) {
+    private static SimNode.SimConnectors wiring(SimCluster.Site site, long seed) {
         int kind = Math.floorMod(seed, 10);
         if (kind >= 8) {
-            return new P2pWiring(site);
+            return new P2pSimConnectors(site);
         }
         if (kind >= 4) {
-            return new NixlWiring(site, kind == 7);
+            return new NixlSimConnectors(site, kind == 7);
         }
-        Function<Place, KvConnector> connectors = switch (kind) {
+        Function<SimNode, KvConnector> connectors = switch (kind) {
             case 0 -> store(site, false);
             case 1 -> store(site, true);
             default -> PullConnector::new;
         };
-        return new Place.Wiring() {
+        return new SimNode.SimConnectors() {
             @Override
-            public KvConnector connect(Place place) {
+            public KvConnector connect(SimNode place) {
                 return connectors.apply(place);
             }
 
@@ -43,7 +43,7 @@ class SimulationTest {
         };
     }
 
-    private static Function<Place, KvConnector> store(World.Site site, boolean async) {
+    private static Function<SimNode, KvConnector> store(SimCluster.Site site, boolean async) {
         long blockBytes = new KvLayout(OracleRunner.LAYERS, 1, 1, site.blockSize(), DType.F32).blockBytes();
         int slots = 4 + site.random().nextInt(60);
         StoreConnector.Store store =
@@ -53,7 +53,7 @@ class SimulationTest {
     }
 
     private static Map<String, Long> live(long seed) {
-        try (World world = new World(seed, SimulationTest::wiring)) {
+        try (SimCluster world = new SimCluster(seed, SimulationTest::wiring)) {
             return world.run();
         } catch (RuntimeException | AssertionError e) {
             throw new AssertionError(
@@ -71,7 +71,7 @@ class SimulationTest {
             live(seed + i).forEach((what, times) -> happened.merge(what, times, Long::sum));
         }
         long faults = happened.entrySet().stream()
-                .filter(each -> each.getKey().startsWith(World.FAULT))
+                .filter(each -> each.getKey().startsWith(SimCluster.FAULT))
                 .mapToLong(Map.Entry::getValue)
                 .sum();
         System.out.println(
@@ -120,7 +120,7 @@ class SimulationTest {
     }
 
     private static long trace(long seed) {
-        try (World world = new World(seed, SimulationTest::wiring)) {
+        try (SimCluster world = new SimCluster(seed, SimulationTest::wiring)) {
             world.run();
             return world.trace();
         }

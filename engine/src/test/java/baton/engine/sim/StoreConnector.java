@@ -82,7 +82,7 @@ final class StoreConnector implements KvConnector {
 
     private record Work(List<Load> loads, List<Save> saves) implements ConnectorMetadata {}
 
-    private final Place place;
+    private final SimNode place;
     private final Store store;
     private final boolean async;
     private final long thinkNanos;
@@ -91,7 +91,7 @@ final class StoreConnector implements KvConnector {
      * @param async whether loads go on between steps
      * @param think time after a request's arrival in which the connector cannot say what it has
      */
-    StoreConnector(Place place, Store store, boolean async, Duration think) {
+    StoreConnector(SimNode place, Store store, boolean async, Duration think) {
         this.place = place;
         this.store = store;
         this.async = async;
@@ -131,7 +131,7 @@ final class StoreConnector implements KvConnector {
         public KvMatch match(KvRequest request, int computedTokens) {
             long arrival = Objects.requireNonNull(arrived.get(request.id()), request.id());
             if (place.ticker().nanos() - arrival < thinkNanos) {
-                return new KvMatch.AskAgain();
+                return new KvMatch.Pending();
             }
             List<BlockHash> hashes = request.blockHashes();
             int first = computedTokens / blockSize;

@@ -53,14 +53,14 @@ public interface KvConnector {
     WorkerConnector worker(ConnectorContext context, Rank rank);
 
     /**
-     * How hand-overs can be rehearsed ahead of the first request, so that what comes with first use is done by then. The instance
+     * How hand-overs are made ahead of the first request, as a warm-up, so that what comes with first use is done by then. The instance
      * itself has no part in it.
      *
      * @param config of the instance
      * @return empty if that is not possible, or not needed; the caller closes it
      * @throws IOException if what is needed for it cannot be had
      */
-    default Optional<Rehearsal> rehearsal(KvTransferConfig config) throws IOException {
+    default Optional<WarmUpPair> warmUpPair(KvTransferConfig config) throws IOException {
         return Optional.empty();
     }
 }

@@ -6,7 +6,7 @@ public sealed interface KvMatch {
     record None() implements KvMatch {}
 
     /** Not known yet; ask again in a later step. The request waits without holding blocks. */
-    record AskAgain() implements KvMatch {}
+    record Pending() implements KvMatch {}
 
     /**
      * Some.

@@ -23,7 +23,7 @@ public interface SchedulerConnector extends AutoCloseable {
      *
      * @return empty if a decode request needs what only the prefill request's answer says, or nothing
      */
-    default Optional<JsonFields> kvTransferParamsAhead() {
+    default Optional<JsonFields> advertisedKvTransferParams() {
         return Optional.empty();
     }
 

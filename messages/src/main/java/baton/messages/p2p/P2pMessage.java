@@ -1,6 +1,7 @@
 package baton.messages.p2p;
 
 import baton.kv.ConfigException;
+import baton.messages.PeerAddress;
 import java.io.IOException;
 import java.util.Arrays;
 import java.util.HexFormat;

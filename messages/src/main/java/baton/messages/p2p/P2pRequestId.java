@@ -1,6 +1,7 @@
 package baton.messages.p2p;
 
 import baton.kv.ConfigException;
+import baton.messages.PeerAddress;
 import java.util.Optional;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;

@@ -2,6 +2,7 @@ package baton.messages.p2p;
 
 import baton.kv.ConfigException;
 import baton.messages.MsgpackReader;
+import baton.messages.PeerAddress;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.Optional;

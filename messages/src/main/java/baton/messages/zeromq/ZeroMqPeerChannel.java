@@ -37,7 +37,7 @@ public final class ZeroMqPeerChannel implements PeerChannel {
     private static final int MOST_IDENTITY_BYTES = 255;
 
     private final ZeroMqSideChannel.Limits limits;
-    private final Set<Router> routers = ConcurrentHashMap.newKeySet();
+    private final Set<RouterSocket> routers = ConcurrentHashMap.newKeySet();
     private final Set<Dealer> dealers = ConcurrentHashMap.newKeySet();
     private volatile boolean closed;
 
@@ -51,9 +51,10 @@ public final class ZeroMqPeerChannel implements PeerChannel {
 
     @Override
     public SideChannel.Listener listen(String host, int port, Reception reception) throws MessageException {
-        Router router = new Router(limits, host, port, true, reception::admits, caller -> new Visit(caller, reception));
+        RouterSocket router =
+                new RouterSocket(limits, host, port, true, reception::admits, caller -> new Visit(caller, reception));
         router.start();
-        routers.removeIf(Router::isClosed);
+        routers.removeIf(RouterSocket::isClosed);
         routers.add(router);
         if (closed) {
             router.close();
@@ -81,17 +82,17 @@ public final class ZeroMqPeerChannel implements PeerChannel {
     @Override
     public void close() {
         closed = true;
-        routers.forEach(Router::close);
+        routers.forEach(RouterSocket::close);
         dealers.forEach(Dealer::close);
     }
 
     /** Hands a caller's messages on without the delimiter that REQ sockets put in front. */
-    private static final class Visit implements Router.Guest, Caller {
-        private final Router.Caller caller;
+    private static final class Visit implements RouterSocket.Guest, Caller {
+        private final RouterSocket.Caller caller;
         private final Guest guest;
         private boolean delimited;
 
-        private Visit(Router.Caller caller, Reception reception) {
+        private Visit(RouterSocket.Caller caller, Reception reception) {
             this.caller = caller;
             this.guest = reception.arrived(this);
         }

@@ -36,7 +36,7 @@ public final class ZeroMqSideChannel implements SideChannel {
     private static final Logger log = LoggerFactory.getLogger(ZeroMqSideChannel.class);
 
     private final Limits limits;
-    private final Set<Router> listeners = ConcurrentHashMap.newKeySet();
+    private final Set<RouterSocket> listeners = ConcurrentHashMap.newKeySet();
     private final Set<Question> questions = ConcurrentHashMap.newKeySet();
     private volatile boolean closed;
 
@@ -66,7 +66,7 @@ public final class ZeroMqSideChannel implements SideChannel {
 
     @Override
     public Listener receive(String host, int port, Reception reception) throws MessageException {
-        Router router = new Router(
+        RouterSocket router = new RouterSocket(
                 limits,
                 host,
                 port,
@@ -74,7 +74,7 @@ public final class ZeroMqSideChannel implements SideChannel {
                 _ -> true,
                 caller -> new Answering(reception.arrived(caller.address()), caller));
         router.start();
-        listeners.removeIf(Router::isClosed);
+        listeners.removeIf(RouterSocket::isClosed);
         listeners.add(router);
         if (closed) {
             router.close();
@@ -98,7 +98,7 @@ public final class ZeroMqSideChannel implements SideChannel {
     @Override
     public void close() {
         closed = true;
-        listeners.forEach(Router::close);
+        listeners.forEach(RouterSocket::close);
         questions.forEach(question -> question.fail("the side channel was closed"));
     }
 
@@ -185,7 +185,7 @@ public final class ZeroMqSideChannel implements SideChannel {
     }
 
     /** Everything up to the first empty frame is the envelope, which goes back with the answer. */
-    private record Answering(Handler handler, Router.Caller caller) implements Router.Guest {
+    private record Answering(Handler handler, RouterSocket.Caller caller) implements RouterSocket.Guest {
         @Override
         public boolean received(List<byte[]> message) throws IOException {
             int body = 0;

@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.kv.ConfigException;
+import baton.messages.PeerAddress;
 import baton.messages.p2p.P2pMessage.Get;
 import baton.messages.p2p.P2pMessage.GetReply;
 import baton.messages.p2p.P2pMessage.New;

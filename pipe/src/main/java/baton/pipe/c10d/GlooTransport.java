@@ -31,7 +31,7 @@ import org.bytedeco.pytorch.gloo.Device;
  *
  * <p>Gloo trusts its peer and the network: the store is open on every address of its machine, the peer says to which address to
  * connect, and one that speaks Gloo's protocol with ill intent can end this process. It is for networks where only instances are.
- * That a peer has died it does not always notice, so a second connection beside it ({@link Tether}) does.
+ * That a peer has died it does not always notice, so a second connection beside it ({@link LivenessSocket}) does.
  */
 public final class GlooTransport implements WireTransport {
     private static final String MEETING = "baton-wire";
@@ -264,7 +264,7 @@ public final class GlooTransport implements WireTransport {
         /** Waits for the other rank before it connects, which is nothing that can be cancelled. */
         Wire connect(String prefix, String own, Wait wait) throws PipeException {
             enter();
-            Tether tether = null;
+            LivenessSocket tether = null;
             try {
                 tether = rank == 0 ? awaited(prefix, own, wait) : come(prefix, wait);
                 GlooWire wire = new GlooWire(group(own, wait), store, 1 - rank, tether);
@@ -281,8 +281,8 @@ public final class GlooTransport implements WireTransport {
             }
         }
 
-        private Tether awaited(String prefix, String own, Wait wait) throws PipeException {
-            try (Tether.Post post = new Tether.Post(own)) {
+        private LivenessSocket awaited(String prefix, String own, Wait wait) throws PipeException {
+            try (LivenessSocket.Post post = new LivenessSocket.Post(own)) {
                 say(prefix + " tether", post.where());
                 say(prefix + " rank 0", new byte[] {1});
                 await(prefix + " rank 1", wait);
@@ -290,11 +290,11 @@ public final class GlooTransport implements WireTransport {
             }
         }
 
-        private Tether come(String prefix, Wait wait) throws PipeException {
+        private LivenessSocket come(String prefix, Wait wait) throws PipeException {
             say(prefix + " rank 1", new byte[] {1});
             await(prefix + " rank 0", wait);
             try (ByteVector where = store.get(prefix + " tether")) {
-                return Tether.to(where.get(), wait.left());
+                return LivenessSocket.to(where.get(), wait.left());
             }
         }
 

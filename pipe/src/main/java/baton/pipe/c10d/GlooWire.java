@@ -41,7 +41,7 @@ final class GlooWire implements Wire {
     private final ProcessGroupGloo group;
     private final TCPStore store;
     private final int peer;
-    private final Tether tether;
+    private final LivenessSocket tether;
     private final NativeCalls calls = new NativeCalls("gloo-wire", 2);
 
     /** What is waited for, by who is inside. */
@@ -53,7 +53,7 @@ final class GlooWire implements Wire {
     private int inside;
     private boolean closed;
 
-    GlooWire(ProcessGroupGloo group, TCPStore store, int peer, Tether tether) {
+    GlooWire(ProcessGroupGloo group, TCPStore store, int peer, LivenessSocket tether) {
         this.group = group;
         this.store = store;
         this.peer = peer;
@@ -74,7 +74,7 @@ final class GlooWire implements Wire {
                 .execute(then);
     }
 
-    Tether tether() {
+    LivenessSocket tether() {
         return tether;
     }
 

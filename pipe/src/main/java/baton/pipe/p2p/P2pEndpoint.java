@@ -2,6 +2,7 @@ package baton.pipe.p2p;
 
 import baton.kv.ConfigException;
 import baton.messages.MessageException;
+import baton.messages.PeerAddress;
 import baton.messages.PeerChannel;
 import baton.messages.PeerChannel.Caller;
 import baton.messages.PeerChannel.Guest;
@@ -11,7 +12,6 @@ import baton.messages.p2p.P2pMessage;
 import baton.messages.p2p.P2pMessage.GetReply;
 import baton.messages.p2p.P2pMessage.PutReply;
 import baton.messages.p2p.P2pMessage.TensorHead;
-import baton.messages.p2p.PeerAddress;
 import baton.pipe.PipeException;
 import baton.pipe.Tensor;
 import baton.pipe.Wire;

@@ -1,8 +1,8 @@
 package baton.pipe.p2p;
 
 import baton.messages.MessageException;
+import baton.messages.PeerAddress;
 import baton.messages.PeerChannel;
-import baton.messages.p2p.PeerAddress;
 import baton.messages.p2p.Registration;
 import java.time.Duration;
 import java.util.List;

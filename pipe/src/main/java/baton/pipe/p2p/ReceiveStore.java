@@ -1,7 +1,7 @@
 package baton.pipe.p2p;
 
+import baton.messages.PeerAddress;
 import baton.messages.p2p.P2pMessage.TensorHead;
-import baton.messages.p2p.PeerAddress;
 import baton.pipe.p2p.P2pException.Fault;
 import baton.pipe.p2p.P2pStats.Count;
 import java.time.Duration;

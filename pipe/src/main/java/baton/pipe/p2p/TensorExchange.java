@@ -1,7 +1,7 @@
 package baton.pipe.p2p;
 
+import baton.messages.PeerAddress;
 import baton.messages.p2p.P2pMessage.TensorHead;
-import baton.messages.p2p.PeerAddress;
 import java.lang.foreign.MemorySegment;
 import java.time.Duration;
 import java.util.function.Consumer;

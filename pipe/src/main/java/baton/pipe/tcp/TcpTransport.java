@@ -31,7 +31,7 @@ public final class TcpTransport implements WireTransport {
 
     private static final Duration ONE_TRY = Duration.ofSeconds(5);
 
-    private final Set<Door> doors = ConcurrentHashMap.newKeySet();
+    private final Set<TokenListener> doors = ConcurrentHashMap.newKeySet();
     private final WireId.Kind kind;
     /** Of those that come to a meeting; empty if all may. */
     private final Optional<PeerAccess> access;
@@ -66,7 +66,7 @@ public final class TcpTransport implements WireTransport {
         Deadline deadline = Deadline.in(timeout);
         return switch (rank) {
             case 0 -> {
-                try (Door door = open(host, port, "rank 1 at " + host + ":" + port, meeting)) {
+                try (TokenListener door = open(host, port, "rank 1 at " + host + ":" + port, meeting)) {
                     yield door.accept(timeout);
                 }
             }
@@ -97,7 +97,7 @@ public final class TcpTransport implements WireTransport {
 
     @Override
     public Offer offer(String host) throws PipeException {
-        Door door = open(host, 0, "the other end of a wire offered at " + host, null);
+        TokenListener door = open(host, 0, "the other end of a wire offered at " + host, null);
         return new Offer() {
             @Override
             public byte[] id() {
@@ -122,9 +122,10 @@ public final class TcpTransport implements WireTransport {
         return TcpWire.connect(offered.at(host), offered.token(), Deadline.in(timeout));
     }
 
-    private Door open(String host, int port, String awaited, byte @Nullable [] token) throws PipeException {
+    private TokenListener open(String host, int port, String awaited, byte @Nullable [] token) throws PipeException {
         ServerSocketChannel server = listen(host, port);
-        Door door = new Door(server, kind, token, awaited, token == null ? Optional.empty() : access, doors::remove);
+        TokenListener door = new TokenListener(
+                server, kind, token, awaited, token == null ? Optional.empty() : access, doors::remove);
         doors.add(door);
         if (closed) {
             door.close();
@@ -138,7 +139,7 @@ public final class TcpTransport implements WireTransport {
         ServerSocketChannel server = null;
         try {
             server = ServerSocketChannel.open();
-            server.bind(new InetSocketAddress(InetAddress.getByName(host), port), Door.MOST_AT_ONCE);
+            server.bind(new InetSocketAddress(InetAddress.getByName(host), port), TokenListener.MOST_AT_ONCE);
             return server;
         } catch (UnknownHostException e) {
             quietly(server);
@@ -152,7 +153,7 @@ public final class TcpTransport implements WireTransport {
     @Override
     public void close() {
         closed = true;
-        doors.forEach(Door::close);
+        doors.forEach(TokenListener::close);
     }
 
     private static void quietly(@Nullable ServerSocketChannel channel) {

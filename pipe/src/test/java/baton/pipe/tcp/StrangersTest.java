@@ -38,7 +38,7 @@ class StrangersTest {
                 WireTransport.Offer offer = transport.offer(HOST)) {
             int port = WireId.decode(offer.id(), WireId.Kind.TCP).port();
             Random random = new Random(1);
-            for (int i = 0; i < 3 * Door.MOST_AT_ONCE; i++) {
+            for (int i = 0; i < 3 * TokenListener.MOST_AT_ONCE; i++) {
                 Socket stranger = new Socket(InetAddress.getLoopbackAddress(), port);
                 strangers.add(stranger);
                 if (i % 3 == 1) {

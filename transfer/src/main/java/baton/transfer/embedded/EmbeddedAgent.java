@@ -96,7 +96,7 @@ public final class EmbeddedAgent implements TransferAgent {
 
     private final NavigableMap<Long, Registered> regions = new TreeMap<>();
     private final Set<Moving> movings = new HashSet<>();
-    private final Set<Link> links = new HashSet<>();
+    private final Set<Connection> links = new HashSet<>();
     private final Permits permits = new Permits(this);
     private final AtomicLong mappedBytes = new AtomicLong();
 
@@ -343,7 +343,7 @@ public final class EmbeddedAgent implements TransferAgent {
 
     /** Tells every peer what regions there are now. */
     private void tellRegions() {
-        List<Link> now;
+        List<Connection> now;
         Frame.Regions frame;
         synchronized (registry) {
             now = List.copyOf(links);
@@ -377,7 +377,7 @@ public final class EmbeddedAgent implements TransferAgent {
         }
     }
 
-    private Link dial(Metadata peer, Duration timeout) throws TransferException {
+    private Connection dial(Metadata peer, Duration timeout) throws TransferException {
         long deadline = System.nanoTime() + timeout.toNanos();
         SocketChannel channel = null;
         try {
@@ -387,7 +387,7 @@ public final class EmbeddedAgent implements TransferAgent {
                 throw new IOException("no such host");
             }
             channel.socket().connect(address, Math.clamp(timeout.toMillis(), 1, Integer.MAX_VALUE));
-            Link link = new Link(this, channel, true);
+            Connection link = new Connection(this, channel, true);
             link.greet(
                     peer,
                     new Frame.Hello(
@@ -426,7 +426,7 @@ public final class EmbeddedAgent implements TransferAgent {
         }
     }
 
-    private void enlist(Link link) throws IOException, TransferException {
+    private void enlist(Connection link) throws IOException, TransferException {
         try {
             synchronized (registry) {
                 requireOpen();
@@ -465,7 +465,7 @@ public final class EmbeddedAgent implements TransferAgent {
     private void serve(SocketChannel channel) {
         try (channel) {
             requireAllowed(channel);
-            Link link = new Link(this, channel, false);
+            Connection link = new Connection(this, channel, false);
             link.receiveGreeting(System.nanoTime() + HANDSHAKE.toNanos());
             enlist(link);
             link.send(regionsNow());
@@ -606,7 +606,7 @@ public final class EmbeddedAgent implements TransferAgent {
 
     @Override
     public void close() {
-        List<Link> open;
+        List<Connection> open;
         synchronized (registry) {
             if (closed) {
                 return;
@@ -620,8 +620,8 @@ public final class EmbeddedAgent implements TransferAgent {
             throw new UncheckedIOException(e);
         } finally {
             acceptor.interrupt();
-            open.forEach(Link::beginClosing);
-            open.forEach(Link::close);
+            open.forEach(Connection::beginClosing);
+            open.forEach(Connection::close);
             endAll(_ -> true, Cause.CANCELLED, "the agent was closed");
             copier.close();
             stopped.countDown();
@@ -700,7 +700,7 @@ public final class EmbeddedAgent implements TransferAgent {
         }
     }
 
-    void ended(Link link) {
+    void ended(Connection link) {
         synchronized (registry) {
             links.remove(link);
         }
@@ -775,9 +775,9 @@ public final class EmbeddedAgent implements TransferAgent {
 
     /** An agent that this one opened a connection to. */
     private static final class EmbeddedPeer implements Peer {
-        private final Link link;
+        private final Connection link;
 
-        private EmbeddedPeer(Link link) {
+        private EmbeddedPeer(Connection link) {
             this.link = link;
         }
 

@@ -68,7 +68,7 @@ import org.slf4j.LoggerFactory;
  * the <em>owner's</em> process ("Fatal: unexpected error: Endpoint timeout"). With NIXL 1.5.1, 3 of 31 readers killed in the middle of a
  * read did so, none of 62 writers, and none of 33 readers on the owner's host. No setting is known that prevents it (NIXL does
  * not work with {@code UCX_PROTO_ENABLE=n}). Reads by RDMA need no answers of that kind; they were not measured. So
- * {@link baton.transfer.TransferAgents} takes this agent by itself only where there is an RDMA device, and an agent that closes lets
+ * {@code TransferAgents} takes this agent by itself only where there is an RDMA device, and an agent that closes lets
  * what it has under way end first.
  */
 public final class NixlAgent implements TransferAgent {

@@ -1,0 +1,97 @@
+package baton.cli;
+
+import baton.engine.EngineConfig;
+import baton.engine.core.HandoverWarmUp;
+import baton.engine.local.LocalEngine;
+import baton.kv.DType;
+import baton.kv.KvLayout;
+import baton.kv.KvRole;
+import baton.kv.KvTransferConfig;
+import baton.kv.ModelFingerprint;
+import baton.router.Router;
+import baton.router.RouterConfig;
+import baton.server.ApiServer;
+import baton.server.PrometheusMetrics;
+import baton.server.ServerConfig;
+import java.io.IOException;
+import java.net.URI;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.Callable;
+import picocli.CommandLine.Command;
+
+/**
+ * {@code baton aot-training}: an instance and a router in one process answer a few questions, and every connector that can rehearses its
+ * hand-overs. The launcher runs it once after a build, for the JVM to record in its AOT cache what every later start then finds prepared.
+ */
+@Command(name = "aot-training", hidden = true, description = "Does a little of everything and ends.")
+final class AotTrainingCommand implements Callable<Integer> {
+    private static final int QUESTIONS = 8;
+    /** Of each connector. */
+    private static final Duration HANDOVERS = Duration.ofMillis(500);
+
+    @Override
+    public Integer call() throws IOException, InterruptedException {
+        Path model = Models.embedded();
+        Path shared = Files.createTempDirectory("baton-");
+        PrometheusMetrics metrics = new PrometheusMetrics("tiny-ledger");
+        EngineConfig config = EngineConfig.of(model)
+                .threads(1)
+                .kvTransfer(KvTransferConfig.builder("SharedStorageConnector", KvRole.BOTH)
+                        .extra("shared_storage_path", shared)
+                        .build())
+                .build();
+        Router.warmUp(RouterConfig.DEFAULT_FLOW, RouteCommand.WARM_UP);
+        try (LocalEngine engine = LocalEngine.start(config, metrics);
+                ApiServer server = ApiServer.start(
+                        ServerConfig.of("tiny-ledger")
+                                .port(0)
+                                .warmUp(ServeCommand.WARM_UP)
+                                .build(),
+                        engine,
+                        metrics)) {
+            server.warmUp();
+            ask(URI.create("http://127.0.0.1:" + server.port()));
+            for (LocalCluster.Connector connector : LocalCluster.Connector.values()) {
+                KvTransferConfig transfer = KvTransferConfig.builder(connector.name(), KvRole.PRODUCER)
+                        .build();
+                HandoverWarmUp.run(
+                        transfer,
+                        new ModelFingerprint("tiny-ledger", "0".repeat(64)),
+                        new KvLayout(6, 4, 32, config.blockSize(), DType.BF16),
+                        HANDOVERS);
+            }
+        } finally {
+            LocalCluster.delete(shared);
+        }
+        return 0;
+    }
+
+    private static void ask(URI instance) throws IOException, InterruptedException {
+        try (Router router = route(instance);
+                ApiClient client = new ApiClient()) {
+            URI endpoint = URI.create("http://127.0.0.1:" + router.port());
+            String ledger = DemoCommand.ledger();
+            for (int i = 0; i < QUESTIONS; i++) {
+                // Another beginning each time, or the prefix cache would answer.
+                String text = ledger.substring(ledger.indexOf('\n', i * 60) + 1).strip();
+                client.chat(endpoint, text + "\n\nTo whom does the glass dagger belong?", 24, piece -> {});
+                client.metrics(endpoint);
+            }
+        }
+    }
+
+    private static Router route(URI instance) {
+        return Router.start(new RouterConfig(
+                "127.0.0.1",
+                0,
+                List.of(instance),
+                List.of(instance),
+                RouterConfig.DEFAULT_FLOW,
+                Optional.empty(),
+                RouterConfig.Limits.DEFAULT));
+    }
+}

@@ -1,0 +1,620 @@
+package baton.connectors.nixl;
+
+import baton.connectors.nixl.BlockMapping.Heads;
+import baton.connectors.nixl.BlockMapping.Piece;
+import baton.connectors.nixl.PeerEngine.RemoteRank;
+import baton.kv.KvLayout;
+import baton.kv.Ticker;
+import baton.kv.connector.Rank;
+import baton.transfer.Range;
+import baton.transfer.Transfer;
+import baton.transfer.TransferAgent;
+import baton.transfer.TransferAgent.Operation;
+import baton.transfer.TransferException;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.Optional;
+import java.util.OptionalLong;
+import java.util.Set;
+import java.util.stream.Collectors;
+import org.jspecify.annotations.Nullable;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/*
+ * A source is a request whose prompt is being computed, or was, here. A target is where one rank of a decode instance wants its
+ * blocks. Either may come first; they find each other by the request's id or what both legs' ids have in common. Whether a source
+ * will be pushed is not known: until somebody asks for it, each layer costs a look at the messages.
+ *
+ * What is complete is written: while a step computes, each layer of the blocks that the step fills, when the layer is done; what
+ * was complete before the target came, at once, be it in the middle of a step. When all of a target's writes are done it hears so, with the generations of the
+ * blocks, and checks them by their seals as after a read. It hears as well if it will never be so; then nothing is being written
+ * any more.
+ *
+ * With a permit (NixlWorker) a target need not hear that nothing is written any more: where it has closed the permit, writes are refused,
+ * which ends this target and nothing else. So our connection may break as well: all is written again over the next one. And whatever
+ * a target should have heard, or be sent, and was not, is made good when it registers again, as it does from time to time.
+ */
+
+/** The blocks that one rank pushes. */
+final class PushSender {
+    private static final Logger log = LoggerFactory.getLogger(PushSender.class);
+
+    static final String DONE = "PUSH_DONE:";
+    static final String FAILED = "PUSH_FAILED:";
+    private static final String GIVEN_UP = "the prefill instance has given up the blocks";
+    /** Targets that are waiting; more are refused. */
+    private static final int MOST_TARGETS = 10_000;
+    /** Requests that are remembered because nobody has had their blocks. */
+    private static final int MOST_GONE = 10_000;
+
+    private final RankInfo self;
+    private final BlockChecksums seals;
+    private final TransferAgent agent;
+    private final NixlSettings settings;
+    private final TransferStats stats;
+    private final Ticker ticker;
+
+    private final RequestIdMap<Source> sources = new RequestIdMap<>();
+    private final List<Target> targets = new ArrayList<>();
+    /** Whose blocks were given up, so that who asks for them now does not wait in vain. */
+    private final RequestIdMap<Gone> gone = new RequestIdMap<>();
+
+    /** @param answered agents that asked for its blocks, and so are told, with the attempt that they asked in */
+    private record Gone(String requestId, Map<String, String> answered, long until) {
+        /** Whether whoever asks is to be told: at its first attempt, however often that comes. What it asks for then may be yet to come. */
+        private boolean answers(Target target) {
+            String attempt = target.registration.attempt();
+            String before = answered.putIfAbsent(target.agentName, attempt);
+            return before == null || (target.registration.permit().isPresent() && before.equals(attempt));
+        }
+    }
+
+    private static final class Source {
+        private final String requestId;
+        private final int promptLength;
+        private final String prompt;
+        /** Agents that asked for its blocks, with the attempt that they did it in. */
+        private final Map<String, String> askedBy = new HashMap<>();
+
+        private int[] blocks = {};
+        /** Tokens that all layers have. */
+        private int complete;
+        /** Tokens that the layers which are done have when this step is over. */
+        private int afterStep;
+
+        private Source(NixlConnectorMetadata.Written written) {
+            this.requestId = written.requestId();
+            this.promptLength = written.promptLength();
+            this.prompt = written.prompt();
+        }
+    }
+
+    private record Write(Transfer transfer, int ranges, Duration post) {}
+
+    private final class Target {
+        private final NixlNotification.PushRegistration registration;
+        private final String agentName;
+        /** Whom it met before has gone. */
+        private long since;
+
+        private final long deadline;
+        private Optional<PeerEngine> engine = Optional.empty();
+        private Optional<RemoteRank> remote = Optional.empty();
+        private Optional<BlockMapping> map = Optional.empty();
+        private Optional<Heads> heads = Optional.empty();
+        /** By layer: how many pieces were begun to be written. */
+        private final int[] begun = new int[self.layout().layers()];
+
+        private final List<Write> writes = new ArrayList<>();
+        /** Id of the source, once it has come. */
+        private Optional<String> sourceId = Optional.empty();
+
+        private Optional<String> failure = Optional.empty();
+        /** It does not wait to hear of its end. */
+        private boolean leftAlone;
+
+        private boolean metAgain;
+        private boolean over;
+
+        private Target(NixlNotification.PushRegistration registration, String agentName, long now) {
+            this.registration = registration;
+            this.agentName = agentName;
+            this.since = now;
+            this.deadline = now + settings.pushRegistrationTimeout().toNanos();
+        }
+
+        private @Nullable Source source() {
+            sourceId = sourceId.or(() -> sources.find(registration.requestId()).map(source -> source.requestId));
+            Optional<Source> source = sourceId.map(sources::get);
+            source.ifPresent(found -> found.askedBy.put(agentName, registration.attempt()));
+            return source.orElse(null);
+        }
+
+        /** Our connection to it has ended, and another one will do as well. If that ends too, it will register again if it still waits. */
+        private boolean isToBeMetAgain(long now) {
+            return registration.permit().isPresent()
+                    && !metAgain
+                    && remote.filter(known -> !known.peer().alive()).isPresent()
+                    && !leftAlone
+                    && now - deadline < 0
+                    && !agent.isGone(agentName);
+        }
+
+        private void meetAgain(long now) {
+            metAgain = true;
+            restart();
+            engine.ifPresent(known -> known.release(now));
+            engine = Optional.empty();
+            remote = Optional.empty();
+            since = now;
+        }
+
+        private boolean isOf(String requestId) {
+            return sourceId.map(requestId::equals)
+                    .orElse(registration.requestId().equals(requestId)
+                            || registration.requestId().equals(RequestIdMap.commonId(requestId)));
+        }
+
+        private void fail(String why) {
+            if (failure.isEmpty()) {
+                failure = Optional.of(why);
+                writes.forEach(write -> write.transfer().cancel());
+            }
+        }
+
+        /** What was written is worth nothing: the source has other blocks now. */
+        private void restart() {
+            writes.forEach(write -> write.transfer().cancel());
+            Arrays.fill(begun, 0);
+            map = Optional.empty();
+        }
+    }
+
+    /** Finds and meets decode instances. */
+    interface Meeting {
+        PeerEngine engine(NixlSettings.Address address, int tensorParallelSize, String engineId, long since);
+    }
+
+    PushSender(
+            RankInfo self,
+            BlockChecksums seals,
+            TransferAgent agent,
+            NixlSettings settings,
+            TransferStats stats,
+            Ticker ticker) {
+        this.self = self;
+        this.seals = seals;
+        this.agent = agent;
+        this.settings = settings;
+        this.stats = stats;
+        this.ticker = ticker;
+    }
+
+    boolean isBusy() {
+        return !targets.isEmpty();
+    }
+
+    /** Whether this step computes what may be pushed. */
+    boolean isFed() {
+        return sources.values().stream().anyMatch(source -> source.afterStep > source.complete);
+    }
+
+    // ---- what is asked for
+
+    void register(NixlNotification.PushRegistration registration, String from) {
+        for (Target target : targets) {
+            if (target.agentName.equals(from)
+                    && target.registration.attempt().equals(registration.attempt())
+                    && (target.failure.isEmpty() || registration.permit().isPresent())) {
+                return;
+            }
+            // Where one has failed, this is the next attempt; it is answered after that one.
+            if (target.failure.isEmpty()
+                    && target.agentName.equals(from)
+                    && target.registration.requestId().equals(registration.requestId())) {
+                // That it has given up could not be heard.
+                target.leftAlone = true;
+                target.fail("another attempt takes its place");
+            }
+        }
+        if (targets.size() >= MOST_TARGETS) {
+            log.warn("A push of request {} to {} is refused: too many wait", registration.requestId(), from);
+            return;
+        }
+        targets.add(new Target(registration, from, ticker.nanos()));
+    }
+
+    /** The target does not want the blocks any more. If it has no permit to close, it is told when nothing is written any more. */
+    void cancel(String attempt, String from) {
+        for (Target target : targets) {
+            if (target.agentName.equals(from) && target.registration.attempt().equals(attempt)) {
+                target.leftAlone = target.registration.permit().isPresent();
+                target.fail("cancelled");
+            }
+        }
+    }
+
+    // ---- what there is
+
+    /** A step begins. */
+    void begin(List<NixlConnectorMetadata.Written> written, Set<String> preempted) {
+        for (String id : preempted) {
+            Source lost = sources.get(id);
+            if (lost != null) {
+                targetsOf(lost).forEach(Target::restart);
+                sources.remove(id);
+            }
+        }
+        for (Source source : sources.values()) {
+            // A step that failed has completed nothing.
+            source.afterStep = source.complete;
+        }
+        for (NixlConnectorMetadata.Written each : written) {
+            Source source = sources.get(each.requestId());
+            if (source == null) {
+                source = new Source(each);
+                sources.put(each.requestId(), source);
+            }
+            source.blocks = each.blocks();
+            source.complete = each.before();
+            source.afterStep = each.after();
+        }
+    }
+
+    /** The layers up to this one of what this step computes are in place. */
+    void layerIsDone(int layer) {
+        for (Target target : targets) {
+            Source source = target.source();
+            if (source != null && source.afterStep > source.complete) {
+                write(target, source, source.afterStep, 0, layer + 1);
+            }
+        }
+    }
+
+    /** The step's blocks are complete and sealed. */
+    void stepIsDone() {
+        sources.values().forEach(source -> source.complete = source.afterStep);
+    }
+
+    /** All have the request's blocks, which are given to others. */
+    void forget(String requestId) {
+        Source source = sources.get(requestId);
+        if (source != null) {
+            targetsOf(source).forEach(target -> target.fail(GIVEN_UP));
+            sources.remove(requestId);
+        }
+    }
+
+    /** The request's blocks are given to others, or it never had any, though somebody may still come for them. */
+    void giveUp(String requestId, long now) {
+        Map<String, String> answered = new HashMap<>();
+        Source source = sources.get(requestId);
+        if (source != null) {
+            answered.putAll(source.askedBy);
+            forget(requestId);
+        } else {
+            // Who is not known yet is answered then.
+            for (Target target : targets) {
+                if (isOneOfOurs(target) && target.source() == null && target.isOf(requestId)) {
+                    answered.put(target.agentName, target.registration.attempt());
+                    target.fail(GIVEN_UP);
+                }
+            }
+        }
+        // Of several attempts under one id whoever asks means the last.
+        String commonId = RequestIdMap.commonId(requestId);
+        for (Optional<Gone> before = gone.find(commonId); before.isPresent(); before = gone.find(commonId)) {
+            before.get().answered().forEach(answered::putIfAbsent);
+            gone.remove(before.get().requestId());
+        }
+        gone.remove(requestId);
+        gone.put(
+                requestId,
+                new Gone(
+                        requestId,
+                        answered,
+                        now + settings.pushRegistrationTimeout().toNanos()));
+    }
+
+    /** @param id of a request, or what its two legs' ids have in common */
+    boolean isRunning(String id) {
+        return sources.find(id).isPresent();
+    }
+
+    private List<Target> targetsOf(Source source) {
+        return targets.stream().filter(target -> target.source() == source).toList();
+    }
+
+    // ---- writing
+
+    void work(Meeting meeting, long now) {
+        while (!gone.isEmpty()) {
+            Gone oldest = gone.values().iterator().next();
+            if (gone.values().size() <= MOST_GONE && now - oldest.until() < 0) {
+                break;
+            }
+            gone.remove(oldest.requestId());
+        }
+        for (Iterator<Target> all = targets.iterator(); all.hasNext(); ) {
+            Target target = all.next();
+            advance(target, meeting, now);
+            if (target.over) {
+                all.remove();
+                target.engine.ifPresent(engine -> engine.release(now));
+            }
+        }
+    }
+
+    private void advance(Target target, Meeting meeting, long now) {
+        if (agent.isGone(target.agentName)) {
+            // Who has ended its connection counts on nothing being written any more.
+            target.fail("the decode instance has disconnected");
+            if (target.remote.isEmpty()) {
+                target.over = true;
+                return;
+            }
+        }
+        if (target.isToBeMetAgain(now)) {
+            settle(target, target.source(), now);
+            if (target.over || !target.writes.isEmpty()) {
+                return;
+            }
+            target.meetAgain(now);
+        }
+        if (target.remote.isEmpty() && !connect(target, meeting, now)) {
+            return;
+        }
+        if (target.remote.filter(remote -> !remote.peer().alive()).isPresent()) {
+            target.fail("the decode instance is gone");
+        } else if (now - target.deadline >= 0) {
+            target.fail("no such request has come in time");
+        }
+        Source source = target.source();
+        if (target.failure.isEmpty() && source != null) {
+            write(target, source, source.complete, 0, self.layout().layers());
+        }
+        settle(target, source, now);
+    }
+
+    private boolean connect(Target target, Meeting meeting, long now) {
+        NixlNotification.PushRegistration registration = target.registration;
+        PeerEngine engine = meeting.engine(
+                new NixlSettings.Address(
+                        registration.decode().host(), registration.decode().port()),
+                registration.decode().tensorParallelSize(),
+                registration.decode().engineId(),
+                target.since);
+        if (engine.isPending()) {
+            return false;
+        }
+        Optional<RemoteRank> remote = engine.isConnected() ? engine.rankOf(target.agentName) : Optional.empty();
+        if (remote.isEmpty()) {
+            log.warn(
+                    "Request {} cannot be pushed to {} at {}: {}",
+                    registration.requestId(),
+                    target.agentName,
+                    engine.address(),
+                    engine.failure().orElse("another instance answers there"));
+            stats.count("vllm:nixl_num_failed_transfers");
+            target.over = true;
+            return false;
+        }
+        engine.use(now);
+        target.engine = Optional.of(engine);
+        target.remote = remote;
+        // Others cannot be told.
+        if (engine.isOneOfOurs()
+                && target.source() == null
+                && gone.find(registration.requestId())
+                        .filter(lost -> lost.answers(target))
+                        .isPresent()) {
+            target.fail(GIVEN_UP);
+        }
+        return true;
+    }
+
+    private void write(Target target, Source source, int tokens, int firstLayer, int endLayer) {
+        if (target.remote.isEmpty()
+                || target.failure.isPresent()
+                || target.writes.stream().anyMatch(PushSender::hasFailed)
+                || !place(target, source)) {
+            return;
+        }
+        BlockMapping map = target.map.orElseThrow();
+        RemoteRank remote = target.remote.orElseThrow();
+        boolean whole = tokens >= source.promptLength;
+        int size = self.layout().blockSize();
+        int pieces = 0;
+        while (pieces < map.pieces().size()
+                && (whole || (map.pieces().get(pieces).index() + 1) * size <= tokens)) {
+            pieces++;
+        }
+        for (int layer = firstLayer; layer < endLayer; ) {
+            // Layers that are equally far go together.
+            int end = layer + 1;
+            while (end < endLayer && target.begun[end] == target.begun[layer]) {
+                end++;
+            }
+            List<Piece> next = map.pieces().subList(Math.min(target.begun[layer], pieces), pieces);
+            if (!next.isEmpty() && target.heads.isPresent()) {
+                List<Range> ranges =
+                        map.ranges(target.heads.get(), withBlocks(next, source.blocks), layer, end).stream()
+                                .map(range -> new Range(
+                                        /* local= */ range.remote(), /* remote= */ range.local(), range.bytes()))
+                                .toList();
+                long before = ticker.nanos();
+                Optional<byte[]> written = remote.info().life().isEmpty()
+                        ? Optional.empty()
+                        : Optional.of(
+                                new ArrivalChecksums.Part(layer, end, Math.min(target.begun[layer], pieces), pieces)
+                                        .encode(target.registration.attempt())
+                                        .getBytes(StandardCharsets.UTF_8));
+                OptionalLong permit = target.registration.permit();
+                Duration timeout = settings.transferTimeout();
+                Transfer transfer = permit.isPresent()
+                        ? agent.write(remote.peer(), permit.getAsLong(), ranges, written, timeout)
+                        : agent.start(Operation.WRITE, remote.peer(), ranges, written, timeout);
+                target.writes.add(new Write(transfer, ranges.size(), Duration.ofNanos(ticker.nanos() - before)));
+            }
+            Arrays.fill(target.begun, layer, end, Math.max(target.begun[layer], pieces));
+            layer = end;
+        }
+    }
+
+    private static List<Piece> withBlocks(List<Piece> pieces, int[] blocks) {
+        return pieces.stream()
+                .map(piece -> new Piece(
+                        piece.index(), blocks[piece.index()], piece.remoteSlot(), piece.local(), piece.localSlot()))
+                .toList();
+    }
+
+    /** Works out, once the request is known, where its blocks go. False if they cannot. */
+    private boolean place(Target target, Source source) {
+        if (target.map.isPresent()) {
+            return true;
+        }
+        RankInfo reader = target.remote.orElseThrow().info();
+        KvLayout there = reader.layout();
+        int[] blocks = target.registration.localBlockIds();
+        Optional<String> misfit = BlockMapping.misfit(self.layout(), there);
+        int firstBlock = there.blocksFor(source.promptLength) - blocks.length;
+        if (misfit.isPresent() || firstBlock < 0 || Arrays.stream(blocks).anyMatch(each -> each >= reader.blocks())) {
+            target.fail(misfit.orElse("its " + blocks.length + " blocks do not fit the prompt"));
+            return false;
+        }
+        int firstToken = firstBlock * there.blockSize();
+        // Which of our blocks is filled in later; the map only has to have one for each.
+        RemoteBlocks ours = new RemoteBlocks(
+                self.engineId(),
+                source.requestId,
+                "",
+                0,
+                self.tensorParallelSize(),
+                new int[self.layout().blocksFor(source.promptLength)],
+                source.promptLength,
+                TransferMode.PUSH,
+                Optional.empty());
+        NixlConnectorMetadata.Load load = new NixlConnectorMetadata.Load(
+                target.registration.requestId(),
+                ours,
+                firstToken,
+                source.promptLength - firstToken,
+                blocks,
+                Optional.empty());
+        try {
+            List<RankInfo> owners = new ArrayList<>();
+            int own = -1;
+            for (int tensor : PeerEngine.sources(
+                    reader.rank().tensor(), reader.tensorParallelSize(), self.tensorParallelSize())) {
+                own = tensor == self.rank().tensor() ? owners.size() : own;
+                owners.add(self.at(new Rank(self.rank().pipeline(), tensor)));
+            }
+            int index = own;
+            BlockMapping map = new BlockMapping(load, reader, owners);
+            target.heads = map.heads().stream()
+                    .filter(heads -> heads.source() == index)
+                    .findFirst();
+            target.map = Optional.of(map);
+            return true;
+        } catch (TransferException e) {
+            target.fail(Objects.requireNonNullElse(e.getMessage(), "it does not fit"));
+            return false;
+        }
+    }
+
+    private static boolean hasFailed(Write write) {
+        return write.transfer().state() instanceof Transfer.State.Failed;
+    }
+
+    private void settle(Target target, @Nullable Source source, long now) {
+        for (Iterator<Write> all = target.writes.iterator(); all.hasNext(); ) {
+            Write write = all.next();
+            switch (write.transfer().state()) {
+                case Transfer.State.UnderWay() -> {}
+                case Transfer.State.Done(long bytes, Duration elapsed) -> {
+                    stats.transferred(elapsed, write.post(), bytes, write.ranges());
+                    all.remove();
+                }
+                case Transfer.State.Failed(Transfer.Cause cause, String message) -> {
+                    all.remove();
+                    if (cause == Transfer.Cause.NOT_PERMITTED) {
+                        // The permit is closed by who has given up or has all, and then waits for nothing.
+                        log.debug("{} takes nothing more of {}", target.agentName, target.registration.attempt());
+                        target.fail(message);
+                    } else if (cause != Transfer.Cause.CANCELLED) {
+                        stats.count("vllm:nixl_num_failed_transfers");
+                        log.warn(
+                                "NIXL transfer failure: transfer_failed. {}: {} | Context: {request_id={}, to={}}",
+                                cause,
+                                message,
+                                target.registration.requestId(),
+                                target.agentName);
+                        if (!target.isToBeMetAgain(now)) {
+                            target.fail(cause + ": " + message);
+                        }
+                    }
+                }
+            }
+        }
+        if (!target.writes.isEmpty()) {
+            return;
+        }
+        if (target.failure.isPresent()) {
+            target.over = target.leftAlone
+                    || !isOneOfOurs(target)
+                    || tell(target, FAILED + target.registration.attempt())
+                    || !target.isToBeMetAgain(now);
+        } else if (source != null && source.complete >= source.promptLength && target.map.isPresent()) {
+            int pieces = target.map.get().pieces().size();
+            if (Arrays.stream(target.begun).allMatch(begun -> begun >= pieces)) {
+                target.over = tell(target, done(target, source)) || !target.isToBeMetAgain(now);
+            }
+        }
+    }
+
+    private static boolean isOneOfOurs(Target target) {
+        return target.engine.filter(PeerEngine::isOneOfOurs).isPresent();
+    }
+
+    /** To one of ours with what it needs to check that these are its blocks: the prompt, and the generations of the blocks. */
+    private String done(Target target, Source source) {
+        if (!isOneOfOurs(target)) {
+            return target.registration.requestId() + ":" + self.tensorParallelSize();
+        }
+        return DONE
+                + target.registration.attempt()
+                + ":"
+                + source.prompt
+                + ":"
+                + Arrays.stream(source.blocks)
+                        .mapToObj(block -> block + "=" + seals.generation(block))
+                        .collect(Collectors.joining(","));
+    }
+
+    /** False if it cannot be told. */
+    private boolean tell(Target target, String text) {
+        Optional<RemoteRank> alive =
+                target.remote.filter(remote -> remote.peer().alive());
+        try {
+            if (alive.isPresent()) {
+                agent.notify(alive.get().peer(), text.getBytes(StandardCharsets.UTF_8));
+                return true;
+            }
+        } catch (TransferException e) {
+            stats.count("vllm:nixl_num_failed_notifications");
+            log.warn(
+                    "NIXL transfer failure: notification_failed. {} | Context: {to={}}",
+                    e.getMessage(),
+                    target.agentName);
+        }
+        return false;
+    }
+}

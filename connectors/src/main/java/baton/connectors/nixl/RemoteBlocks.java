@@ -1,0 +1,282 @@
+package baton.connectors.nixl;
+
+import baton.kv.BlockHasher;
+import baton.kv.ConfigException;
+import baton.kv.JsonFields;
+import baton.kv.ModelFingerprint;
+import baton.kv.connector.KvRequest;
+import java.io.ByteArrayOutputStream;
+import java.io.DataOutputStream;
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.charset.StandardCharsets;
+import java.security.GeneralSecurityException;
+import java.security.MessageDigest;
+import java.security.NoSuchAlgorithmException;
+import java.util.HexFormat;
+import java.util.Optional;
+import java.util.stream.LongStream;
+import javax.crypto.Mac;
+import javax.crypto.spec.SecretKeySpec;
+import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.node.ArrayNode;
+import tools.jackson.databind.node.JsonNodeFactory;
+import tools.jackson.databind.node.ObjectNode;
+
+/**
+ * Leads to blocks of a peer: vLLM's {@code kv_transfer_params} of a finished prefill leg, with a {@link Proof} if the peer is one of
+ * ours; or of one that was begun at the same time, and whose blocks are not known yet.
+ *
+ * @param engineId {@code remote_engine_id}
+ * @param requestId {@code remote_request_id}, by which the owner knows the blocks
+ * @param host {@code remote_host} of the owner's side channel
+ * @param port {@code remote_port}
+ * @param tensorParallelSize {@code tp_size} of the owner
+ * @param blocks {@code remote_block_ids}; none if they are not known yet
+ * @param tokens whose keys and values the blocks have, from the prompt's first on; the most an int can be if it is not said
+ * @param mode who moves them
+ */
+record RemoteBlocks(
+        String engineId,
+        String requestId,
+        String host,
+        int port,
+        int tensorParallelSize,
+        int[] blocks,
+        int tokens,
+        TransferMode mode,
+        Optional<Proof> proof) {
+    private static final JsonNodeFactory JSON = JsonNodeFactory.instance;
+
+    private static final String BLOCKS = "remote_block_ids";
+    private static final String PROOF = "baton";
+
+    /** More tensor ranks than anybody has: each costs a connection. */
+    private static final int MOST_RANKS = 1024;
+
+    /**
+     * What makes a reference checkable: the object {@code baton} in {@code kv_transfer_params}.
+     *
+     * @param epoch the owner's life
+     * @param model digest of its model's fingerprint
+     * @param generations one for each block
+     * @param prompt digest of the tokens
+     * @param mac HMAC-SHA256 over the reference with the key of the owner's life. Readers get the key by the handshake:
+     *     who may shake hands may read all blocks anyway, and so no question to the owner is needed. Clients never see it
+     */
+    record Proof(String epoch, String model, long[] generations, String prompt, String mac) {}
+
+    /**
+     * Where no blocks are named they are not there yet, as both legs were asked at once: then the owner writes them, whatever the mode
+     * is otherwise, and both legs know the request by what their own ids have in common, as vLLM's do; {@code remote_request_id}, in which
+     * proxies send an id of theirs, does not count.
+     *
+     * @param named who moves blocks that are named
+     * @param requestId of the request that has the reference
+     * @throws ConfigException if a field that is needed is missing or is not what it must be
+     */
+    static RemoteBlocks read(JsonFields params, TransferMode named, String requestId) {
+        int[] blocks = blocks(params);
+        boolean areNamed =
+                params.value(BLOCKS).isPresent() || params.value(PROOF).isPresent();
+        TransferMode mode = areNamed ? named : TransferMode.PUSH;
+        Optional<Proof> proof = params.object(PROOF)
+                .map(fields -> new Proof(
+                        need(fields, "epoch"),
+                        need(fields, "model"),
+                        numbers(fields, "generations"),
+                        need(fields, "prompt"),
+                        need(fields, "mac")));
+        int port = params.integerAtLeast("remote_port", 1).orElseThrow(() -> missing(params, "remote_port"));
+        if (port > 65535) {
+            throw new ConfigException(params.field("remote_port"), "is " + port + ", must be 1 to 65535");
+        }
+        return new RemoteBlocks(
+                need(params, "remote_engine_id"),
+                params.string("remote_request_id")
+                        .filter(_ -> areNamed)
+                        .or(() -> mode == TransferMode.PUSH
+                                ? Optional.of(RequestIdMap.commonId(requestId))
+                                : Optional.empty())
+                        .orElseThrow(() -> missing(params, "remote_request_id")),
+                need(params, "remote_host"),
+                port,
+                tensorParallelSize(params),
+                blocks,
+                params.integerAtLeast("remote_num_tokens", 0).orElse(Integer.MAX_VALUE),
+                mode,
+                proof);
+    }
+
+    /** The {@code kv_transfer_params} that lead to an owner whose blocks are not known yet. */
+    static JsonFields ahead(String engineId, String host, int port, int tensorParallelSize, int pipelineParallelSize) {
+        return JsonFields.of(
+                "kv_transfer_params", owner(engineId, host, port, tensorParallelSize, pipelineParallelSize));
+    }
+
+    private static ObjectNode owner(
+            String engineId, String host, int port, int tensorParallelSize, int pipelineParallelSize) {
+        ObjectNode params = JSON.objectNode();
+        params.put("do_remote_prefill", true);
+        params.put("do_remote_decode", false);
+        params.put("remote_engine_id", engineId);
+        params.put("remote_host", host);
+        params.put("remote_port", port);
+        params.put("tp_size", tensorParallelSize);
+        params.put("pp_size", pipelineParallelSize);
+        return params;
+    }
+
+    /**
+     * The {@code kv_transfer_params} that lead to the blocks.
+     *
+     * @param expiry {@code remote_blocks_expiry_time}: seconds by the owner's monotonic clock
+     */
+    JsonFields toParams(double expiry, int pipelineParallelSize) {
+        ObjectNode params = owner(engineId, host, port, tensorParallelSize, pipelineParallelSize);
+        ArrayNode group = JSON.arrayNode();
+        for (int block : blocks) {
+            group.add(block);
+        }
+        params.set(BLOCKS, JSON.arrayNode().add(group));
+        params.put("remote_request_id", requestId);
+        params.put("remote_num_tokens", tokens);
+        params.put("remote_blocks_expiry_time", expiry);
+        params.put("transfer_mode", mode.label());
+        proof.ifPresent(own -> {
+            ObjectNode baton = JSON.objectNode();
+            baton.put("epoch", own.epoch());
+            baton.put("model", own.model());
+            ArrayNode generations = JSON.arrayNode();
+            for (long generation : own.generations()) {
+                generations.add(generation);
+            }
+            baton.set("generations", generations);
+            baton.put("prompt", own.prompt());
+            baton.put("mac", own.mac());
+            params.set(PROOF, baton);
+        });
+        return JsonFields.of("kv_transfer_params", params);
+    }
+
+    /** This reference with a proof. */
+    RemoteBlocks proven(String epoch, String model, long[] generations, String prompt, byte[] key) {
+        RemoteBlocks unsigned = with(new Proof(epoch, model, generations, prompt, ""));
+        return with(new Proof(epoch, model, generations, prompt, unsigned.mac(key)));
+    }
+
+    /** True if its proof was made with that key and nothing was changed since. */
+    boolean isSignedWith(byte[] key) {
+        return proof.map(own -> MessageDigest.isEqual(
+                        mac(key).getBytes(StandardCharsets.US_ASCII), own.mac().getBytes(StandardCharsets.UTF_8)))
+                .orElse(false);
+    }
+
+    /** Digest of a request's first tokens, and of what else its keys and values depend on. */
+    static String promptDigest(KvRequest request, int tokens, ModelFingerprint model) {
+        try {
+            MessageDigest sha256 = MessageDigest.getInstance("SHA-256");
+            sha256.update(new BlockHasher(model, 1)
+                    .root(request.loraId(), request.cacheSalt())
+                    .toBytes());
+            ByteBuffer bytes = ByteBuffer.allocate(tokens * Integer.BYTES).order(ByteOrder.LITTLE_ENDIAN);
+            bytes.asIntBuffer().put(request.tokens(0, tokens));
+            sha256.update(bytes);
+            return HexFormat.of().formatHex(sha256.digest());
+        } catch (NoSuchAlgorithmException e) {
+            throw new AssertionError("every Java has SHA-256", e);
+        }
+    }
+
+    /** This reference without a proof, to other blocks. */
+    RemoteBlocks at(int[] others) {
+        return new RemoteBlocks(
+                engineId, requestId, host, port, tensorParallelSize, others, tokens, mode, Optional.empty());
+    }
+
+    RemoteBlocks with(Proof own) {
+        return new RemoteBlocks(
+                engineId, requestId, host, port, tensorParallelSize, blocks, tokens, mode, Optional.of(own));
+    }
+
+    private String mac(byte[] key) {
+        Proof own = proof.orElseThrow();
+        try {
+            ByteArrayOutputStream bytes = new ByteArrayOutputStream();
+            DataOutputStream out = new DataOutputStream(bytes);
+            text(out, engineId);
+            text(out, requestId);
+            // Not where it is: a proxy may know the owner by another address, and only the owner has the key.
+            out.writeInt(tensorParallelSize);
+            out.writeInt(tokens);
+            out.writeInt(blocks.length);
+            for (int block : blocks) {
+                out.writeInt(block);
+            }
+            text(out, own.epoch());
+            text(out, own.model());
+            out.writeInt(own.generations().length);
+            for (long generation : own.generations()) {
+                out.writeLong(generation);
+            }
+            text(out, own.prompt());
+            Mac hmac = Mac.getInstance("HmacSHA256");
+            hmac.init(new SecretKeySpec(key, "HmacSHA256"));
+            return HexFormat.of().formatHex(hmac.doFinal(bytes.toByteArray()));
+        } catch (IOException | GeneralSecurityException e) {
+            throw new AssertionError("every Java has HmacSHA256, and memory takes what is written", e);
+        }
+    }
+
+    private static void text(DataOutputStream out, String text) throws IOException {
+        byte[] bytes = text.getBytes(StandardCharsets.UTF_8);
+        out.writeInt(bytes.length);
+        out.write(bytes);
+    }
+
+    private static String need(JsonFields fields, String name) {
+        return fields.string(name).filter(value -> !value.isEmpty()).orElseThrow(() -> missing(fields, name));
+    }
+
+    private static ConfigException missing(JsonFields fields, String name) {
+        return new ConfigException(fields.field(name), "is missing");
+    }
+
+    /** One list of ids, or, as vLLM sends it, one such list for each group of layers; we have one group. */
+    private static int[] blocks(JsonFields params) {
+        Optional<JsonNode> found = params.value(BLOCKS);
+        if (found.isEmpty()) {
+            return new int[0];
+        }
+        JsonNode value = found.get();
+        if (value.isArray() && value.size() == 1 && value.get(0).isArray()) {
+            value = value.get(0);
+        }
+        return checked(params, BLOCKS, value)
+                .mapToInt(id -> Math.toIntExact(Math.min(id, Integer.MAX_VALUE)))
+                .toArray();
+    }
+
+    private static int tensorParallelSize(JsonFields params) {
+        int size = params.integerAtLeast("tp_size", 1).orElse(1);
+        if (size > MOST_RANKS) {
+            throw new ConfigException(params.field("tp_size"), "is " + size + ", must be at most " + MOST_RANKS);
+        }
+        return size;
+    }
+
+    private static long[] numbers(JsonFields fields, String name) {
+        return checked(fields, name, fields.value(name).orElseThrow(() -> missing(fields, name)))
+                .toArray();
+    }
+
+    private static LongStream checked(JsonFields fields, String name, JsonNode value) {
+        if (value.isArray()
+                && value.valueStream()
+                        .allMatch(each -> each.isIntegralNumber() && each.canConvertToLong() && each.asLong() >= 0)) {
+            return value.valueStream().mapToLong(JsonNode::asLong);
+        }
+        throw new ConfigException(fields.field(name), "must be an array of whole numbers from 0 to 2^63 - 1");
+    }
+}

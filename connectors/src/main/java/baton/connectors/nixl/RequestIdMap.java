@@ -1,0 +1,77 @@
+package baton.connectors.nixl;
+
+import java.util.Collection;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import java.util.regex.Pattern;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * What belongs to requests, by their ids, which are exact. Only a decode instance whose request came at the same time as the
+ * prefill instance's does not know the latter's id, but what both have in common; {@link #find} knows that too.
+ */
+final class RequestIdMap<T> {
+    /**
+     * Eight random digits, and the number of a sample where there are several: shorter, so that random digits are not taken for one
+     * and eight digits before them for theirs.
+     */
+    private static final Pattern RANDOM_END = Pattern.compile("-[0-9a-f]{8}(-[0-9]{1,7})?$");
+
+    private final Map<String, T> byId = new LinkedHashMap<>();
+    private final Map<String, Set<String>> idsByCommonId = new HashMap<>();
+
+    /** What the ids of a request's two legs have in common: each instance may have added a random end of its own. */
+    static String commonId(String requestId) {
+        return RANDOM_END.matcher(requestId).replaceFirst("");
+    }
+
+    void put(String requestId, T value) {
+        byId.put(requestId, value);
+        idsByCommonId
+                .computeIfAbsent(commonId(requestId), _ -> new LinkedHashSet<>())
+                .add(requestId);
+    }
+
+    /** Of exactly that request. */
+    @Nullable
+    T get(String requestId) {
+        return byId.get(requestId);
+    }
+
+    /** Of exactly that request, or, if there is none, of the first whose common id it is. */
+    Optional<T> find(String id) {
+        T exact = byId.get(id);
+        if (exact != null) {
+            return Optional.of(exact);
+        }
+        Set<String> ids = idsByCommonId.get(id);
+        return ids == null
+                ? Optional.empty()
+                : Optional.ofNullable(byId.get(ids.iterator().next()));
+    }
+
+    @Nullable
+    T remove(String requestId) {
+        T removed = byId.remove(requestId);
+        if (removed != null) {
+            idsByCommonId.computeIfPresent(commonId(requestId), (_, ids) -> {
+                ids.remove(requestId);
+                return ids.isEmpty() ? null : ids;
+            });
+        }
+        return removed;
+    }
+
+    boolean isEmpty() {
+        return byId.isEmpty();
+    }
+
+    Collection<T> values() {
+        return Collections.unmodifiableCollection(byId.values());
+    }
+}

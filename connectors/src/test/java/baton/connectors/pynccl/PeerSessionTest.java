@@ -1,0 +1,187 @@
+package baton.connectors.pynccl;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.kv.JsonFields;
+import baton.messages.PeerAccess;
+import baton.pipe.LookupBuffer;
+import baton.pipe.PipeException;
+import baton.pipe.Wire;
+import baton.pipe.WireTransport;
+import baton.pipe.memory.MemoryTransport;
+import java.io.IOException;
+import java.lang.foreign.MemorySegment;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.io.TempDir;
+import org.slf4j.event.Level;
+
+@Timeout(120)
+class PeerSessionTest {
+    private static final Duration SOON = Duration.ofSeconds(60);
+
+    private final MemoryTransport wires = new MemoryTransport();
+
+    private static PyNcclSettings settings(boolean producer) {
+        return settings(producer, PeerAccess.of(JsonFields.empty("extra"), "kv_ip", "127.0.0.1", List.of()));
+    }
+
+    private static PyNcclSettings settings(boolean producer, PeerAccess access) {
+        return new PyNcclSettings(
+                producer, producer ? 0 : 1, "host", 7, 1 << 20, "memory", access, SOON, SOON, SOON, SOON, SOON);
+    }
+
+    private PeerSession link(boolean producer, WireTransport transport) {
+        PeerSession link = new PeerSession(settings(producer), transport, 7, "kv=test", Level.WARN);
+        link.start(1 << 20);
+        return link;
+    }
+
+    @Test
+    void onlyThoseThatKnowTheSecretMeet(@TempDir Path directory) throws Exception {
+        PeerAccess one = secret(directory, "one");
+        PeerAccess two = secret(directory, "two");
+        try (PeerSession producer = link(true, one);
+                PeerSession stranger = link(false, two)) {
+            assertThat(stranger.await(Duration.ofSeconds(1))).isEmpty();
+            assertThat(producer.await(Duration.ofMillis(1))).isEmpty();
+        }
+        assertThat(one.takeRefused()).isPositive();
+        try (PeerSession producer = link(true, one);
+                PeerSession consumer = link(false, one)) {
+            assertThat(consumer.await(SOON)).isPresent();
+            assertThat(producer.await(SOON)).isPresent();
+        }
+    }
+
+    private PeerSession link(boolean producer, PeerAccess access) {
+        PeerSession link = new PeerSession(settings(producer, access), new Borrowed(wires), 7, "kv=test", Level.WARN);
+        link.start(1 << 20);
+        return link;
+    }
+
+    private static PeerAccess secret(Path directory, String name) throws IOException {
+        Path file = Files.writeString(directory.resolve(name), name.repeat(8));
+        return PeerAccess.of(
+                JsonFields.parse("extra", "{\"kv_auth_secret_file\": \"" + file + "\"}"),
+                "kv_ip",
+                "127.0.0.1",
+                List.of());
+    }
+
+    /** A thread that learns late that its wire has ended does not end the connection that was made meanwhile. */
+    @Test
+    void theLateEndOfAnEarlierConnectionEndsOnlyThat() throws Exception {
+        Slow slow = new Slow(wires);
+        try (PeerSession producer = link(true, slow)) {
+            PeerSession first = link(false, new Borrowed(wires));
+            LookupBuffer before = producer.await(SOON).orElseThrow();
+            first.close();
+            Thread late = slow.late.poll(SOON.toSeconds(), TimeUnit.SECONDS);
+            assertThat(late).isNotNull();
+            try (PeerSession second = link(false, new Borrowed(wires))) {
+                assertThat(second.await(SOON)).isPresent();
+                LookupBuffer after = another(producer, before);
+                slow.released.countDown();
+                assertThat(late.join(SOON)).isTrue();
+                assertThat(producer.isUp(after)).isTrue();
+            }
+        }
+    }
+
+    private static LookupBuffer another(PeerSession link, LookupBuffer before) {
+        long end = System.nanoTime() + SOON.toNanos();
+        while (System.nanoTime() < end) {
+            Optional<LookupBuffer> now = link.await(SOON).filter(each -> !each.equals(before));
+            if (now.isPresent()) {
+                return now.get();
+            }
+            Thread.onSpinWait();
+        }
+        throw new AssertionError("not connected anew");
+    }
+
+    @Test
+    void oneThatWasNeverStartedCanBeClosed() {
+        PeerSession link = new PeerSession(settings(true), wires, 7, "kv=test", Level.WARN);
+        link.close();
+        assertThat(link.await(SOON)).isEmpty();
+    }
+
+    /** Wires of which the first one's receiver is told of its end when the test allows it. */
+    private static final class Slow implements WireTransport {
+        private final WireTransport wires;
+        private final LinkedBlockingQueue<Thread> late = new LinkedBlockingQueue<>();
+        private final CountDownLatch released = new CountDownLatch(1);
+        private boolean first = true;
+
+        private Slow(WireTransport wires) {
+            this.wires = wires;
+        }
+
+        @Override
+        public String name() {
+            return "slow";
+        }
+
+        @Override
+        public Wire meet(String host, int port, int rank, Duration timeout) throws PipeException {
+            Wire wire = wires.meet(host, port, rank, timeout);
+            boolean slow = first;
+            first = false;
+            return new Wire() {
+                @Override
+                public void send(MemorySegment bytes, Duration limit) throws PipeException {
+                    wire.send(bytes, limit);
+                }
+
+                @Override
+                public void receive(MemorySegment into, Duration limit) throws PipeException {
+                    try {
+                        wire.receive(into, limit);
+                    } catch (PipeException e) {
+                        if (slow) {
+                            late.add(Thread.currentThread());
+                            awaitRelease();
+                        }
+                        throw e;
+                    }
+                }
+
+                @Override
+                public void close() {
+                    wire.close();
+                }
+            };
+        }
+
+        private void awaitRelease() {
+            try {
+                assertThat(released.await(SOON.toSeconds(), TimeUnit.SECONDS)).isTrue();
+            } catch (InterruptedException e) {
+                Thread.currentThread().interrupt();
+            }
+        }
+
+        @Override
+        public Offer offer(String host) throws PipeException {
+            return wires.offer(host);
+        }
+
+        @Override
+        public Wire join(byte[] id, String host, Duration timeout) throws PipeException {
+            return wires.join(id, host, timeout);
+        }
+
+        @Override
+        public void close() {}
+    }
+}

@@ -1,0 +1,147 @@
+package baton.engine.local;
+
+import baton.engine.ChatMessage;
+import baton.engine.Engine;
+import baton.engine.EngineConfig;
+import baton.engine.EngineListener;
+import baton.engine.EngineUnavailableException;
+import baton.engine.GenerationRequest;
+import baton.engine.RequestOutput;
+import baton.engine.SamplingParams;
+import baton.engine.text.ChatRequest;
+import baton.engine.text.ChatTemplate;
+import baton.kv.ConfigException;
+import baton.kv.KvTransferConfig;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.atomic.AtomicLong;
+
+/**
+ * Offline use, as vLLM's {@code LLM}: load a model, continue prompts, many at once.
+ *
+ * {@snippet :
+ * try (LLM llm = LLM.load(Path.of("models/tiny-ledger"))) {
+ *     System.out.println(llm.generate("Once upon a time", SamplingParams.greedy(32)).text());
+ * }
+ * }
+ *
+ * <p>With a {@link KvTransferConfig} in its {@link EngineConfig} it takes prompts' KV caches from elsewhere or leaves them there.
+ * May be used by several threads.
+ */
+public final class LLM implements AutoCloseable {
+    private final LocalEngine engine;
+    private final AtomicLong requests = new AtomicLong();
+
+    /**
+     * Loads the model and starts its engine.
+     *
+     * @throws ConfigException if the configuration or the checkpoint cannot work
+     * @throws UncheckedIOException if the checkpoint cannot be read
+     */
+    public LLM(EngineConfig config) {
+        try {
+            engine = LocalEngine.start(unlimitedQueue(config), EngineListener.NONE);
+        } catch (IOException e) {
+            throw new UncheckedIOException(e);
+        }
+    }
+
+    /** Who calls {@link #generate} holds all prompts anyway, so none is turned away. */
+    private static EngineConfig unlimitedQueue(EngineConfig config) {
+        return new EngineConfig(
+                config.model(),
+                config.dtype(),
+                config.quantization(),
+                config.kvCacheDtype(),
+                config.maxModelLen(),
+                config.blockSize(),
+                config.maxNumSeqs(),
+                config.maxNumBatchedTokens(),
+                config.schedulingPolicy(),
+                config.longPrefillTokenThreshold(),
+                config.enablePrefixCaching(),
+                config.kvCacheBytes(),
+                config.numBlocks(),
+                Integer.MAX_VALUE,
+                config.threads(),
+                config.parallel(),
+                config.device(),
+                config.seed(),
+                config.kvTransfer());
+    }
+
+    /** A model with the defaults. */
+    public static LLM load(Path model) {
+        return new LLM(EngineConfig.of(model).build());
+    }
+
+    /** The engine underneath, for what this class does not offer. */
+    public Engine engine() {
+        return engine;
+    }
+
+    /** Continues one prompt. */
+    public RequestOutput generate(String prompt, SamplingParams sampling) {
+        return generate(List.of(prompt), sampling).getFirst();
+    }
+
+    /**
+     * Continues all prompts, batched, and returns when all have ended; results are in the order of the prompts.
+     *
+     * @throws ConfigException if a prompt cannot be served as it is; the others are then aborted
+     */
+    public List<RequestOutput> generate(List<String> prompts, SamplingParams sampling) {
+        return generateTokens(
+                prompts.stream().map(prompt -> encode(prompt, true)).toList(), sampling);
+    }
+
+    /** Continues prompts given as token ids. */
+    public List<RequestOutput> generateTokens(List<int[]> prompts, SamplingParams sampling) {
+        List<GenerationCollector> collectors = new ArrayList<>(prompts.size());
+        try {
+            for (int[] prompt : prompts) {
+                GenerationRequest request =
+                        new GenerationRequest(Long.toString(requests.getAndIncrement()), prompt, sampling);
+                GenerationCollector collector = new GenerationCollector(request);
+                engine.submit(request, collector);
+                collectors.add(collector);
+            }
+        } catch (RuntimeException e) {
+            collectors.forEach(collector -> engine.abort(collector.id()));
+            throw e;
+        }
+        return collectors.stream().map(GenerationCollector::join).toList();
+    }
+
+    /** A tokenizer that is closed means an engine that is, or is about to be. */
+    private int[] encode(String text, boolean addSpecialTokens) {
+        try {
+            return engine.tokenizer().encode(text, addSpecialTokens);
+        } catch (IllegalStateException e) {
+            throw new EngineUnavailableException("The engine is closed: " + e.getMessage());
+        }
+    }
+
+    /**
+     * Answers a conversation.
+     *
+     * @throws ConfigException if the model has no chat template
+     */
+    public RequestOutput chat(List<ChatMessage> messages, SamplingParams sampling) {
+        ChatTemplate template = engine.chatTemplate()
+                .orElseThrow(() -> new ConfigException(
+                        "chat_template", "the model has none; use generate, or a checkpoint with a chat template"));
+        String prompt = template.render(
+                ChatRequest.of(messages.stream().map(ChatMessage::toJson).toList()));
+        // The template writes the model's own opening tokens.
+        return generateTokens(List.of(encode(prompt, false)), sampling).getFirst();
+    }
+
+    @Override
+    public void close() {
+        engine.close();
+    }
+}

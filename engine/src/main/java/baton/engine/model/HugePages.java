@@ -1,0 +1,187 @@
+package baton.engine.model;
+
+import baton.memory.Platform;
+import java.lang.foreign.Arena;
+import java.lang.foreign.FunctionDescriptor;
+import java.lang.foreign.Linker;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.lang.invoke.MethodHandle;
+import java.util.Map;
+import java.util.Optional;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Large memory straight from the kernel (mmap): zero without being touched, and in huge pages where the kernel grants them on
+ * advice, which reading weights at full speed needs. That is on Linux; elsewhere it is the JVM's memory.
+ */
+final class HugePages {
+    private static final Logger LOG = LoggerFactory.getLogger(HugePages.class);
+    private static final Platform PLATFORM = Platform.current();
+    private static final long HUGE_PAGE = 2L << 20;
+    private static final long CACHE_LINE = 64;
+    private static final int PROT_READ_WRITE = 0x1 | 0x2;
+    private static final int MAP_PRIVATE_ANONYMOUS = 0x02 | 0x20;
+    private static final int MADV_HUGEPAGE = 14;
+    private static final long MAP_FAILED = -1;
+
+    private static final Optional<MethodHandle> MMAP = find(
+            "mmap",
+            FunctionDescriptor.of(
+                    ValueLayout.ADDRESS,
+                    ValueLayout.ADDRESS,
+                    ValueLayout.JAVA_LONG,
+                    ValueLayout.JAVA_INT,
+                    ValueLayout.JAVA_INT,
+                    ValueLayout.JAVA_INT,
+                    ValueLayout.JAVA_LONG));
+    private static final Optional<MethodHandle> MUNMAP =
+            find("munmap", FunctionDescriptor.of(ValueLayout.JAVA_INT, ValueLayout.ADDRESS, ValueLayout.JAVA_LONG));
+    private static final Optional<MethodHandle> MADVISE = find(
+            "madvise",
+            FunctionDescriptor.of(
+                    ValueLayout.JAVA_INT, ValueLayout.ADDRESS, ValueLayout.JAVA_LONG, ValueLayout.JAVA_INT));
+    private static final Optional<MethodHandle> SETENV = find(
+            "setenv",
+            FunctionDescriptor.of(
+                    ValueLayout.JAVA_INT, ValueLayout.ADDRESS, ValueLayout.ADDRESS, ValueLayout.JAVA_INT));
+
+    private static final int M_TRIM_THRESHOLD = -1;
+    private static final int M_MMAP_THRESHOLD = -3;
+
+    /** Smaller allocations are reused. Matrices of large models are not, and return to the kernel at once. */
+    private static final int REUSED = 32 << 20;
+
+    /** As many bytes of freed memory stay before any are returned: more than the layers of a forward pass free. */
+    private static final int KEPT = 1 << 30;
+
+    private static final Optional<MethodHandle> MALLOPT =
+            find("mallopt", FunctionDescriptor.of(ValueLayout.JAVA_INT, ValueLayout.JAVA_INT, ValueLayout.JAVA_INT));
+    private static final Optional<MethodHandle> MALLOC_TRIM =
+            find("malloc_trim", FunctionDescriptor.of(ValueLayout.JAVA_INT, ValueLayout.JAVA_LONG));
+
+    static {
+        if (!PLATFORM.isLinux()) {
+            LOG.info(
+                    "on {} memory is the JVM's: no huge pages, and what LibTorch frees is left to the C library",
+                    PLATFORM);
+        }
+    }
+
+    private HugePages() {}
+
+    /**
+     * Maps {@code bytes} of zeros, aligned to a huge page if they fill one; they are unmapped when the arena closes.
+     *
+     * @param purpose what they are for, for the error
+     * @throws IllegalStateException if the system refuses
+     */
+    static MemorySegment allocate(Arena arena, long bytes, String purpose) {
+        return bytes < HUGE_PAGE || MMAP.isEmpty() ? ofTheJvm(arena, bytes, purpose) : map(arena, bytes, purpose);
+    }
+
+    static MemorySegment ofTheJvm(Arena arena, long bytes, String purpose) {
+        try {
+            return arena.allocate(bytes, bytes < HUGE_PAGE ? CACHE_LINE : HUGE_PAGE);
+        } catch (OutOfMemoryError e) {
+            throw refused(bytes, purpose);
+        }
+    }
+
+    private static MemorySegment map(Arena arena, long bytes, String purpose) {
+        long mapped = bytes + HUGE_PAGE;
+        try {
+            MemorySegment start = (MemorySegment) MMAP.orElseThrow()
+                    .invokeExact(MemorySegment.NULL, mapped, PROT_READ_WRITE, MAP_PRIVATE_ANONYMOUS, -1, 0L);
+            if (start.address() == MAP_FAILED) {
+                throw refused(bytes, purpose);
+            }
+            MemorySegment whole = start.reinterpret(mapped, arena, HugePages::unmap);
+            long aligned = Math.ceilDiv(start.address(), HUGE_PAGE) * HUGE_PAGE;
+            MemorySegment pages = whole.asSlice(aligned - start.address(), bytes, HUGE_PAGE);
+            // Refusal costs speed only, and there are kernels without huge pages.
+            int _ = (int) MADVISE.orElseThrow().invokeExact(pages, bytes, MADV_HUGEPAGE);
+            return pages;
+        } catch (RuntimeException | Error e) {
+            throw e;
+        } catch (Throwable e) {
+            throw new AssertionError("mmap throws nothing", e);
+        }
+    }
+
+    /**
+     * Makes LibTorch ask for huge pages too, for whatever it allocates of 2 MiB and more: packed weights are its memory. It looks
+     * at the variable {@code THP_MEM_ALLOC_ENABLE} at its first allocation; one set by the user stays.
+     */
+    static void adviseHugePagesToLibTorch() {
+        if (SETENV.isEmpty()) {
+            return;
+        }
+        try (Arena arena = Arena.ofConfined()) {
+            int _ = (int) SETENV.orElseThrow()
+                    .invokeExact(
+                            arena.allocateFrom("THP_MEM_ALLOC_ENABLE"),
+                            arena.allocateFrom("1"),
+                            0 /* keep the user's */);
+        } catch (Throwable e) {
+            throw new AssertionError("setenv throws nothing", e);
+        }
+    }
+
+    /**
+     * Makes the C library keep what LibTorch frees, as each layer allocates again what the one before has freed. By itself it returns
+     * it to the kernel, which clears it page by page, again and again: a sixth of the time of a prefill of 2,048 tokens. Settings of
+     * the user's own stay.
+     */
+    static void keepFreedMemory() {
+        Map<String, String> environment = System.getenv();
+        if (MALLOPT.isEmpty()
+                || environment.keySet().stream().anyMatch(name -> name.startsWith("MALLOC_"))
+                || environment.getOrDefault("GLIBC_TUNABLES", "").contains("glibc.malloc.")) {
+            return;
+        }
+        try {
+            // Refusal costs speed only.
+            int _ = (int) MALLOPT.orElseThrow().invokeExact(M_MMAP_THRESHOLD, REUSED);
+            int _ = (int) MALLOPT.orElseThrow().invokeExact(M_TRIM_THRESHOLD, KEPT);
+        } catch (Throwable e) {
+            throw new AssertionError("mallopt throws nothing", e);
+        }
+    }
+
+    /**
+     * Returns what LibTorch has freed to the kernel. The C library keeps it, for each thread that ever allocated apart, so that models
+     * that come and go on threads of their own would leave a whole model's buffers with each.
+     */
+    static void giveBack() {
+        if (MALLOC_TRIM.isEmpty()) {
+            return;
+        }
+        try {
+            int _ = (int) MALLOC_TRIM.orElseThrow().invokeExact(0L);
+        } catch (Throwable e) {
+            throw new AssertionError("malloc_trim throws nothing", e);
+        }
+    }
+
+    private static void unmap(MemorySegment mapping) {
+        try {
+            int _ = (int) MUNMAP.orElseThrow().invokeExact(mapping, mapping.byteSize());
+        } catch (Throwable e) {
+            throw new AssertionError("munmap throws nothing", e);
+        }
+    }
+
+    private static IllegalStateException refused(long bytes, String purpose) {
+        return new IllegalStateException("no memory: the system refused %d bytes for %s".formatted(bytes, purpose));
+    }
+
+    /** Empty where there is no such function, or it takes other numbers than Linux's. */
+    private static Optional<MethodHandle> find(String name, FunctionDescriptor descriptor) {
+        Linker linker = Linker.nativeLinker();
+        return PLATFORM.isLinux()
+                ? linker.defaultLookup().find(name).map(symbol -> linker.downcallHandle(symbol, descriptor))
+                : Optional.empty();
+    }
+}

@@ -1,0 +1,72 @@
+package baton.engine.core;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.kv.DType;
+import baton.kv.KvLayout;
+import baton.kv.KvRole;
+import baton.kv.KvTransferConfig;
+import baton.kv.ModelFingerprint;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.Set;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+
+/** Every connector hands over between stand-ins, and nothing of that is left. */
+class HandoverWarmUpTest {
+    private static final KvLayout LAYOUT = new KvLayout(3, 2, 16, 16, DType.BF16);
+    private static final ModelFingerprint MODEL = new ModelFingerprint("model", "00ff".repeat(16));
+    private static final Path MEMORY = Path.of("/dev/shm");
+
+    @TempDir
+    private Path shared;
+
+    @ParameterizedTest
+    @ValueSource(
+            strings = {
+                "SharedStorageConnector",
+                "NixlConnector",
+                "NixlPushConnector",
+                "PyNcclConnector",
+                "P2pNcclConnector"
+            })
+    void handsOverAndLeavesNothing(String connector) throws Exception {
+        KvTransferConfig config = KvTransferConfig.builder(connector, KvRole.PRODUCER)
+                .extra("shared_storage_path", shared)
+                .build();
+        Set<Path> before = directories();
+        assertThat(HandoverWarmUp.run(config, MODEL, LAYOUT, Duration.ofSeconds(30)))
+                .isPositive();
+        assertThat(shared).isEmptyDirectory();
+        assertThat(directories()).isSubsetOf(before);
+    }
+
+    @Test
+    void withoutAConnectorThereIsNothingToWarmUp() {
+        assertThat(HandoverWarmUp.run(KvTransferConfig.none(), MODEL, LAYOUT, Duration.ofSeconds(30)))
+                .isZero();
+    }
+
+    @Test
+    void whenThereIsNoTimeItEndsAtOnce() {
+        KvTransferConfig config =
+                KvTransferConfig.builder("NixlConnector", KvRole.CONSUMER).build();
+        assertThat(HandoverWarmUp.run(config, MODEL, LAYOUT, Duration.ZERO)).isZero();
+    }
+
+    private static Set<Path> directories() throws Exception {
+        if (!Files.isDirectory(MEMORY)) {
+            return Set.of();
+        }
+        try (Stream<Path> files = Files.list(MEMORY)) {
+            return files.filter(file -> file.getFileName().toString().startsWith("baton-"))
+                    .collect(Collectors.toSet());
+        }
+    }
+}

@@ -1,0 +1,363 @@
+package baton.engine.sim;
+
+import baton.engine.model.Logits;
+import baton.engine.model.ModelConfig;
+import baton.engine.model.ModelRunner;
+import baton.kv.KvCache;
+import baton.kv.ModelFingerprint;
+import baton.kv.connector.ConnectorContext;
+import baton.kv.connector.ConnectorMetadata;
+import baton.kv.connector.HandshakeMetadata;
+import baton.kv.connector.HiddenState;
+import baton.kv.connector.KvConnector;
+import baton.kv.connector.KvMatch;
+import baton.kv.connector.KvRequest;
+import baton.kv.connector.Measurement;
+import baton.kv.connector.Rank;
+import baton.kv.connector.SchedulerConnector;
+import baton.kv.connector.WorkerConnector;
+import baton.kv.connector.WorkerReport;
+import baton.testkit.SimNetwork;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import java.util.function.BooleanSupplier;
+
+/**
+ * Stands between an instance's core and its connector and model, and throws an {@link AssertionError} when a block is handed out,
+ * written or computed from while a transfer uses it in a way that this breaks, when a connector call comes out of turn, or when a
+ * transfer takes longer than it may.
+ */
+final class InvariantChecker {
+    private final SimNode place;
+    private final SimNetwork network;
+    private final KvConnector connector;
+    private final ModelRunner runner;
+    private final BooleanSupplier fails;
+    private final long longestTransfer;
+    /** Each request's blocks as last seen. */
+    private final Map<String, Set<Integer>> tables = new HashMap<>();
+
+    private final Set<String> known = new HashSet<>();
+    /** Since when a load is under way, and blocks are kept for a reader. */
+    private final Map<String, Long> loading = new HashMap<>();
+
+    private final Map<String, Long> lent = new HashMap<>();
+
+    InvariantChecker(
+            SimNode place,
+            SimNetwork network,
+            KvConnector connector,
+            ModelRunner runner,
+            BooleanSupplier fails,
+            long longestTransfer) {
+        this.place = place;
+        this.network = network;
+        this.connector = connector;
+        this.runner = runner;
+        this.fails = fails;
+        this.longestTransfer = longestTransfer;
+    }
+
+    private AssertionError broken(String what) {
+        return new AssertionError(place.name() + " in its life " + place.epoch() + ": " + what);
+    }
+
+    private long bytes() {
+        return runner.cache().layout().blockBytes();
+    }
+
+    private void handedOut(String request, int block) {
+        if (network.isRead(place.endpoint(), block * bytes(), bytes())) {
+            throw broken("block=" + block + " goes to request " + request + " while a peer reads it");
+        }
+        if (network.isWritten(runner.cache().block(block))) {
+            throw broken("block=" + block + " goes to request " + request + " while a load writes it");
+        }
+    }
+
+    /** No transfer is under way for longer than it may. */
+    void checkDeadlines() {
+        long now = place.ticker().nanos();
+        loading.forEach((request, since) -> {
+            if (now - since > longestTransfer) {
+                throw broken("request " + request + " waits for its load since " + (now - since) + " ns");
+            }
+        });
+        lent.forEach((request, since) -> {
+            if (now - since > longestTransfer) {
+                throw broken("request " + request + " lends its blocks since " + (now - since) + " ns");
+            }
+        });
+    }
+
+    /** Nothing is left of any request. */
+    void checkOver() {
+        if (!tables.isEmpty() || !known.isEmpty() || !loading.isEmpty() || !lent.isEmpty()) {
+            throw broken("is not over: tables=%s known=%s loading=%s lent=%s"
+                    .formatted(tables, known, loading.keySet(), lent.keySet()));
+        }
+    }
+
+    ModelRunner runner() {
+        return new ModelRunner() {
+            @Override
+            public ModelConfig config() {
+                return runner.config();
+            }
+
+            @Override
+            public ModelFingerprint fingerprint() {
+                return runner.fingerprint();
+            }
+
+            @Override
+            public KvCache cache() {
+                return runner.cache();
+            }
+
+            @Override
+            public Logits forward(List<SequenceSlice> slices, LayerHooks hooks) {
+                int blockSize = cache().layout().blockSize();
+                for (SequenceSlice slice : slices) {
+                    int end = slice.start() + slice.tokens().length;
+                    if (end == slice.start() && slice.hidden().isEmpty()) {
+                        throw broken("a step has nothing to compute for a request, so nothing to sample from");
+                    }
+                    for (int i = 0; i * blockSize < end; i++) {
+                        int block = slice.blockTable()[i];
+                        if (network.isWritten(runner.cache().block(block))) {
+                            throw broken("block=" + block + " is used while a load writes it");
+                        }
+                        if ((i + 1) * blockSize > slice.start()
+                                && network.isRead(place.endpoint(), block * bytes(), bytes())) {
+                            throw broken("block=" + block + " is computed while a peer reads it");
+                        }
+                    }
+                }
+                if (fails.getAsBoolean()) {
+                    throw new IllegalStateException("simulated");
+                }
+                return runner.forward(slices, hooks);
+            }
+
+            @Override
+            public boolean takes(HiddenState state) {
+                return runner.takes(state);
+            }
+
+            @Override
+            public void close() {
+                runner.close();
+            }
+        };
+    }
+
+    KvConnector connector() {
+        return new KvConnector() {
+            @Override
+            public Set<String> names() {
+                return connector.names();
+            }
+
+            @Override
+            public SchedulerConnector scheduler(ConnectorContext context) {
+                return new Deciding(
+                        connector.scheduler(context), context.layout().blockSize());
+            }
+
+            @Override
+            public WorkerConnector worker(ConnectorContext context, Rank rank) {
+                return new Moving(connector.worker(context, rank));
+            }
+        };
+    }
+
+    private final class Deciding implements SchedulerConnector {
+        private final SchedulerConnector inner;
+        private final int blockSize;
+        private boolean lastMatchAsync;
+
+        private Deciding(SchedulerConnector inner, int blockSize) {
+            this.inner = inner;
+            this.blockSize = blockSize;
+        }
+
+        private void expectKnown(KvRequest request) {
+            if (!known.contains(request.id())) {
+                throw broken("the connector does not know request " + request.id());
+            }
+        }
+
+        @Override
+        public void onHandshakeMetadata(Map<Rank, HandshakeMetadata> metadata) {
+            inner.onHandshakeMetadata(metadata);
+        }
+
+        @Override
+        public void onNewRequest(KvRequest request) {
+            if (!known.add(request.id())) {
+                throw broken("request " + request.id() + " is new twice");
+            }
+            inner.onNewRequest(request);
+        }
+
+        @Override
+        public KvMatch match(KvRequest request, int computedTokens) {
+            expectKnown(request);
+            if (computedTokens % blockSize != 0 || computedTokens >= request.length()) {
+                throw broken("match with computedTokens=" + computedTokens + " of " + request.length());
+            }
+            KvMatch match = inner.match(request, computedTokens);
+            lastMatchAsync = match instanceof KvMatch.Tokens tokens && tokens.async();
+            return match;
+        }
+
+        @Override
+        public void onAllocated(KvRequest request, int[] blockTable, int computedTokens, int externalTokens) {
+            expectKnown(request);
+            Set<Integer> table = new HashSet<>();
+            for (int i = 0; i < blockTable.length; i++) {
+                if (i >= computedTokens / blockSize) {
+                    handedOut(request.id(), blockTable[i]);
+                }
+                if (!table.add(blockTable[i])) {
+                    throw broken("block=" + blockTable[i] + " is twice in request " + request.id());
+                }
+            }
+            if (blockTable.length * blockSize < computedTokens + externalTokens) {
+                throw broken("no room for externalTokens=" + externalTokens + " of request " + request.id());
+            }
+            tables.put(request.id(), table);
+            if (externalTokens > 0 && lastMatchAsync) {
+                loading.put(request.id(), place.ticker().nanos());
+            }
+            inner.onAllocated(request, blockTable, computedTokens, externalTokens);
+        }
+
+        @Override
+        public ConnectorMetadata buildMetadata(ScheduledStep step) {
+            Set<String> scheduled = new HashSet<>();
+            for (ScheduledRequest each : step.requests()) {
+                String id = each.request().id();
+                if (!scheduled.add(id) || loading.containsKey(id)) {
+                    throw broken("request " + id + " is scheduled twice, or before its load is over");
+                }
+                Set<Integer> table = tables.computeIfAbsent(id, _ -> new HashSet<>());
+                for (int block : each.blockTable()) {
+                    if (table.add(block)) {
+                        handedOut(id, block);
+                    }
+                }
+            }
+            for (String id : step.preempted()) {
+                if (!scheduled.contains(id)) {
+                    tables.remove(id);
+                }
+            }
+            return inner.buildMetadata(step);
+        }
+
+        @Override
+        public void onStepDone(WorkerReport report) {
+            inner.onStepDone(report);
+        }
+
+        @Override
+        public Release onFinished(KvRequest request, RequestEnd end, int[] blockTable) {
+            if (!known.remove(request.id())) {
+                throw broken("request " + request.id() + " ends twice");
+            }
+            tables.remove(request.id());
+            Release release = inner.onFinished(request, end, blockTable);
+            if (release.delayed()) {
+                lent.put(request.id(), place.ticker().nanos());
+            }
+            return release;
+        }
+
+        @Override
+        public boolean hasPendingWork() {
+            return inner.hasPendingWork();
+        }
+
+        @Override
+        public boolean resetCache() {
+            return inner.resetCache();
+        }
+
+        @Override
+        public List<Measurement> takeMeasurements() {
+            return inner.takeMeasurements();
+        }
+
+        @Override
+        public void close() {
+            inner.close();
+        }
+    }
+
+    private final class Moving implements WorkerConnector {
+        private final WorkerConnector inner;
+
+        private Moving(WorkerConnector inner) {
+            this.inner = inner;
+        }
+
+        @Override
+        public void register(KvCache cache) {
+            inner.register(cache);
+        }
+
+        @Override
+        public Optional<HandshakeMetadata> handshakeMetadata() {
+            return inner.handshakeMetadata();
+        }
+
+        @Override
+        public void startLoad(ConnectorMetadata metadata) {
+            inner.startLoad(metadata);
+        }
+
+        @Override
+        public void waitForLayerLoad(int layer) {
+            inner.waitForLayerLoad(layer);
+        }
+
+        @Override
+        public void saveLayer(int layer) {
+            inner.saveLayer(layer);
+        }
+
+        @Override
+        public boolean wantsHidden() {
+            return inner.wantsHidden();
+        }
+
+        @Override
+        public void saveHidden(String requestId, HiddenState state) {
+            inner.saveHidden(requestId, state);
+        }
+
+        @Override
+        public void waitForSave() {
+            inner.waitForSave();
+        }
+
+        @Override
+        public WorkerReport report(Set<String> finished) {
+            WorkerReport report = inner.report(finished);
+            report.received().forEach(loading::remove);
+            report.sent().forEach(lent::remove);
+            return report;
+        }
+
+        @Override
+        public void close() {
+            inner.close();
+        }
+    }
+}

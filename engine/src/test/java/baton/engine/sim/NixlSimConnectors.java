@@ -1,0 +1,330 @@
+package baton.engine.sim;
+
+import baton.connectors.nixl.ConnectorRuntime;
+import baton.connectors.nixl.NixlConnector;
+import baton.connectors.nixl.NixlPushConnector;
+import baton.connectors.nixl.NixlSettings;
+import baton.connectors.nixl.RankInfo;
+import baton.kv.JsonFields;
+import baton.kv.Ticker;
+import baton.kv.connector.KvConnector;
+import baton.kv.connector.Rank;
+import baton.testkit.SimTransferAgent;
+import baton.transfer.Range;
+import baton.transfer.Region;
+import baton.transfer.Transfer;
+import baton.transfer.TransferAgent;
+import baton.transfer.TransferException;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import java.util.TreeMap;
+import java.util.concurrent.Executor;
+import java.util.random.RandomGenerator;
+import java.util.stream.IntStream;
+import java.util.stream.Stream;
+import tools.jackson.databind.node.ArrayNode;
+import tools.jackson.databind.node.ObjectNode;
+
+/**
+ * The NIXL connectors over simulated agents; half of the requests have both legs at once. Beside the network's faults: handshakes fail, are late or are never answered, work
+ * beside the steps takes its time, references are changed, swapped and used again on their way, and connections break, of a pair
+ * mostly that in one direction while the other writes on.
+ */
+final class NixlSimConnectors implements SimNode.SimConnectors {
+    private static final int PORT = 5600;
+    /** Instances. */
+    private static final int MOST_OF_A_ROLE = 16;
+
+    private final SimCluster.Site site;
+    private final boolean both;
+    private final RandomGenerator random;
+    private final SimTransferAgent.Fabric agents;
+    private final Map<String, Map<Rank, RankInfo>> sideChannels = new HashMap<>();
+    private double handshakeFaults;
+    private double tampering;
+    private double breaks;
+    private final Set<SimNode.Pair> broken = new LinkedHashSet<>();
+    private final List<JsonFields> seen = new ArrayList<>();
+    private final Map<String, Long> injected = new TreeMap<>();
+
+    /** @param both whether some instances only write; else all do what each request says */
+    NixlSimConnectors(SimCluster.Site site, boolean both) {
+        this.site = site;
+        this.both = both;
+        this.random = site.random();
+        this.agents = new SimTransferAgent.Fabric(site.network(), site.ticker());
+        this.handshakeFaults = random.nextInt(3) == 0 ? random.nextDouble() * 0.3 : 0;
+        this.tampering = random.nextInt(3) == 0 ? random.nextDouble() * 0.5 : 0;
+        this.breaks = random.nextInt(3) == 0 ? random.nextDouble() * 0.05 : 0;
+    }
+
+    @Override
+    public KvConnector connect(SimNode place) {
+        ConnectorRuntime fabric = new SimFabric(place.name(), place.ticker());
+        return both && random.nextInt(3) > 0 ? new NixlPushConnector(fabric) : new NixlConnector(fabric);
+    }
+
+    @Override
+    public Map<String, Object> settings(String instance) {
+        return Map.of(
+                "side_channel_host",
+                instance,
+                "kv_allow_unauthenticated",
+                true,
+                "allowed_peers",
+                IntStream.range(0, MOST_OF_A_ROLE)
+                        .boxed()
+                        .flatMap(number -> Stream.of("p" + number, "d" + number))
+                        .toList(),
+                "side_channel_port",
+                PORT,
+                "kv_lease_duration",
+                0.2,
+                "transfer_timeout",
+                0.15,
+                "handshake_timeout",
+                0.05,
+                "push_registration_timeout",
+                0.2,
+                "engine_ttl",
+                random.nextBoolean() ? 0.03 : 0);
+    }
+
+    @Override
+    public Duration longestTransfer() {
+        return Duration.ofSeconds(20);
+    }
+
+    @Override
+    public Optional<JsonFields> passOn(Optional<JsonFields> params) {
+        params.ifPresent(seen::add);
+        return params.isPresent() && happens("reference changed", tampering) ? params.map(this::tampered) : params;
+    }
+
+    @Override
+    public Optional<JsonFields> atOnce(String prefill) {
+        if (random.nextBoolean()) {
+            return Optional.empty();
+        }
+        boolean changed = happens("reference changed", tampering);
+        ObjectNode json = JsonFields.empty("kv_transfer_params").toJson();
+        json.put("do_remote_prefill", true)
+                .put("remote_engine_id", changed && random.nextBoolean() ? "p9" : prefill)
+                .put("remote_host", prefill)
+                .put("remote_port", changed && random.nextBoolean() ? 1 : PORT);
+        return Optional.of(JsonFields.of("kv_transfer_params", json));
+    }
+
+    @Override
+    public void poll(SimNode place) {
+        if (random.nextDouble() < breaks) {
+            agents.breakConnection(random).ifPresent(between -> {
+                injected.merge("connection breaks", 1L, Long::sum);
+                String one = instance(between.getKey());
+                String other = instance(between.getValue());
+                if (one.charAt(0) != other.charAt(0)) {
+                    broken.add(one.startsWith("p") ? new SimNode.Pair(one, other) : new SimNode.Pair(other, one));
+                }
+            });
+        }
+    }
+
+    private static String instance(String agent) {
+        return agent.substring(0, agent.indexOf('-'));
+    }
+
+    @Override
+    public Set<SimNode.Pair> calm() {
+        handshakeFaults = 0;
+        tampering = 0;
+        breaks = 0;
+        return broken;
+    }
+
+    @Override
+    public Map<String, Long> injected() {
+        return Map.copyOf(injected);
+    }
+
+    private boolean happens(String fault, double probability) {
+        boolean now = random.nextDouble() < probability;
+        if (now) {
+            injected.merge(fault, 1L, Long::sum);
+        }
+        return now;
+    }
+
+    private JsonFields tampered(JsonFields params) {
+        ObjectNode json = params.toJson();
+        ArrayNode blocks = (ArrayNode) json.get("remote_block_ids").get(0);
+        ObjectNode proof = (ObjectNode) json.get("baton");
+        switch (random.nextInt(8)) {
+            case 0 -> blocks.set(random.nextInt(blocks.size()), json.numberNode(random.nextInt(20)));
+            case 1 -> blocks.remove(random.nextInt(blocks.size()));
+            case 2 -> {
+                ArrayNode generations = (ArrayNode) proof.get("generations");
+                generations.set(random.nextInt(generations.size()), json.numberNode(random.nextInt(20)));
+            }
+            case 3 -> json.remove("baton");
+            case 4 -> proof.put("prompt", "00");
+            case 5 -> json.put("remote_engine_id", "p" + random.nextInt(4));
+            case 6 -> json.put("remote_port", 1 + random.nextInt(9));
+            default -> {
+                return seen.get(random.nextInt(seen.size()));
+            }
+        }
+        return JsonFields.of("kv_transfer_params", json);
+    }
+
+    private final class SimFabric implements ConnectorRuntime {
+        private final String host;
+        private final Ticker ticker;
+        private final List<Task> tasks = new ArrayList<>();
+
+        private record Task(long due, Runnable action) {}
+
+        private SimFabric(String host, Ticker ticker) {
+            this.host = host;
+            this.ticker = ticker;
+        }
+
+        private void runTasks() {
+            List<Task> due = tasks.stream()
+                    .filter(task -> task.due() - ticker.nanos() <= 0)
+                    .toList();
+            tasks.removeAll(due);
+            due.forEach(task -> task.action().run());
+        }
+
+        @Override
+        public TransferAgent agent(NixlSettings settings) {
+            return new TaskRunner(this, agents.open(host));
+        }
+
+        @Override
+        public Memory allocate(long bytes) {
+            // As long as the world: what is closed here may be read by others still.
+            Arena arena = site.arena();
+            Region region = new Region(arena.allocate(bytes, 8), Optional.empty());
+            return new Memory() {
+                @Override
+                public Region region() {
+                    return region;
+                }
+
+                @Override
+                public void close() {}
+            };
+        }
+
+        @Override
+        public SideServer serve(NixlSettings settings, Map<Rank, RankInfo> ranks) {
+            String own = settings.host();
+            int port = settings.port();
+            sideChannels.put(own, ranks);
+            return new SideServer() {
+                @Override
+                public int port() {
+                    return port;
+                }
+
+                @Override
+                public void close() {
+                    sideChannels.remove(own, ranks);
+                }
+            };
+        }
+
+        @Override
+        public RankInfo ask(NixlSettings settings, NixlSettings.Address peer, Rank rank, Duration timeout)
+                throws TransferException {
+            Map<Rank, RankInfo> ranks = sideChannels.get(peer.host());
+            if (ranks == null || peer.port() != PORT || happens("handshake fails", handshakeFaults)) {
+                throw new TransferException("nobody answers at " + peer);
+            }
+            return Optional.ofNullable(ranks.get(rank)).orElseThrow();
+        }
+
+        @Override
+        public Executor background() {
+            return action -> {
+                // Up to beyond the handshake's deadline.
+                long late = happens("handshake late", handshakeFaults) ? 100_000_000 : 3_000_000;
+                tasks.add(new Task(ticker.nanos() + random.nextLong(late), action));
+            };
+        }
+    }
+
+    /** An agent that lets the fabric's tasks run whenever a worker looks for news. */
+    private record TaskRunner(SimFabric fabric, TransferAgent agent) implements TransferAgent {
+        @Override
+        public String name() {
+            return agent.name();
+        }
+
+        @Override
+        public Registration register(Region region) throws TransferException {
+            return agent.register(region);
+        }
+
+        @Override
+        public byte[] metadata() {
+            return agent.metadata();
+        }
+
+        @Override
+        public Peer connect(byte[] metadata, Duration timeout) throws TransferException {
+            return agent.connect(metadata, timeout);
+        }
+
+        @Override
+        public Transfer start(
+                Operation operation, Peer peer, List<Range> ranges, Optional<byte[]> notification, Duration timeout) {
+            return agent.start(operation, peer, ranges, notification, timeout);
+        }
+
+        @Override
+        public void notify(Peer peer, byte[] message) throws TransferException {
+            agent.notify(peer, message);
+        }
+
+        @Override
+        public List<Notification> takeNotifications() {
+            fabric.runTasks();
+            return agent.takeNotifications();
+        }
+
+        @Override
+        public Optional<Permit> permit(List<MemorySegment> memory) {
+            return agent.permit(memory);
+        }
+
+        @Override
+        public Transfer write(
+                Peer peer, long permit, List<Range> ranges, Optional<byte[]> notification, Duration timeout) {
+            return agent.write(peer, permit, ranges, notification, timeout);
+        }
+
+        @Override
+        public boolean isGone(String name) {
+            return agent.isGone(name);
+        }
+
+        @Override
+        public void close() {
+            // What runs beside the steps ends by itself, soon, with what it begins.
+            while (!fabric.tasks.isEmpty()) {
+                fabric.tasks.removeFirst().action().run();
+            }
+            agent.close();
+        }
+    }
+}

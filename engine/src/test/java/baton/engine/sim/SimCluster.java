@@ -1,0 +1,711 @@
+package baton.engine.sim;
+
+import baton.engine.EngineConfig;
+import baton.engine.EngineListener;
+import baton.engine.EngineListener.RequestStats;
+import baton.engine.EngineListener.StepStats;
+import baton.engine.FinishReason;
+import baton.engine.SamplingParams;
+import baton.engine.SchedulingPolicy;
+import baton.engine.core.EngineCore;
+import baton.engine.core.OracleRunner;
+import baton.engine.core.Request;
+import baton.engine.core.RequestListener;
+import baton.engine.sampling.SequenceSampler.Sampled;
+import baton.kv.BlockHasher;
+import baton.kv.JsonFields;
+import baton.kv.KvRole;
+import baton.kv.KvTransferConfig;
+import baton.kv.LoadFailurePolicy;
+import baton.kv.connector.Measurement;
+import baton.testkit.SimNetwork;
+import baton.testkit.SimNetwork.Endpoint;
+import baton.testkit.SimNetwork.Faults;
+import baton.testkit.VirtualTicker;
+import java.lang.foreign.Arena;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Comparator;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.PriorityQueue;
+import java.util.Set;
+import java.util.SplittableRandom;
+import java.util.TreeMap;
+import java.util.function.BiFunction;
+import java.util.stream.IntStream;
+import org.jspecify.annotations.Nullable;
+
+/*
+ * A world is drawn from its seed: instances, their sizes and settings, what goes wrong, and the clients. It then goes from event to
+ * event under its own clock: an instance steps, a message arrives, a client asks or leaves, an instance dies and comes back.
+ *
+ * After every step of every instance
+ *
+ *   the core's own invariants hold: reference counts, queues, no block both free and in use,
+ *   no block was handed out, written or computed from while a transfer used it (Watch),
+ *   no transfer has taken longer than it may.
+ *
+ * At the end every request has ended, every whole answer is the oracle's and every part of one its beginning, and no instance
+ * has a block in use. A request may end with an error only where the world has a reason for it. Then nothing goes wrong any more, and
+ * those between whom connections broke hand prompts over to each other as if nothing had happened.
+ */
+
+/** A cluster of instances with their clients, from one seed, in one thread. */
+final class SimCluster implements AutoCloseable {
+    private static final long MILLI = 1_000_000;
+    /** By then every world is over. */
+    private static final long BOUND = 60_000 * MILLI;
+
+    private static final int MOST_ATTEMPTS = 4;
+    /** Tokens that no cache has all of, and that are few enough to be computed one by one within a connector's deadlines. */
+    private static final int PROBE_LENGTH = 14;
+
+    /** Begins the names of what went wrong by intent. */
+    static final String FAULT = "fault: ";
+
+    private static final String EXTERNAL_HITS = "external hits";
+
+    /** What a world was made of and what happened in it, by name. */
+    private final Map<String, Long> happened = new TreeMap<>();
+
+    private record Event(long nanos, long order, Runnable action) {}
+
+    private final SplittableRandom random;
+    private final VirtualTicker ticker = new VirtualTicker();
+    private final Arena arena = Arena.ofConfined();
+    private final PriorityQueue<Event> events =
+            new PriorityQueue<>(Comparator.comparingLong(Event::nanos).thenComparingLong(Event::order));
+    private final SimNetwork network;
+    private final SimNode.SimConnectors wiring;
+    private final List<Instance> prefill = new ArrayList<>();
+    private final List<Instance> decode = new ArrayList<>();
+    private final List<int[]> families;
+    private final int blockSize;
+    private final int maxLength;
+    private final LoadFailurePolicy loadFailurePolicy;
+    private final double modelFaults;
+    private boolean calm;
+    private final int deaths;
+    private long order;
+    private int legs;
+    private int pairs;
+    private int open;
+    private long trace;
+
+    /** The world as its connectors need it. */
+    record Site(SplittableRandom random, SimNetwork network, Arena arena, int blockSize, VirtualTicker ticker) {}
+
+    /**
+     * @param wiring chooses the connectors
+     */
+    SimCluster(long seed, BiFunction<Site, Long, SimNode.SimConnectors> wiring) {
+        random = new SplittableRandom(seed);
+        ticker.advance(Duration.ofSeconds(1));
+        boolean faultless = random.nextInt(4) == 0;
+        network = new SimNetwork(
+                ticker,
+                random.split(),
+                faultless
+                        ? Faults.NONE
+                        : new Faults(odds(), odds(), odds(), odds(), odds(), odds() / 2, odds(), odds() * 3),
+                Duration.ofNanos(100_000),
+                Duration.ofNanos(100_000 + random.nextLong(10 * MILLI)));
+        blockSize = new int[] {1, 2, 3, 4, 8}[random.nextInt(5)];
+        maxLength = 16 + random.nextInt(40);
+        loadFailurePolicy = random.nextInt(4) == 0 ? LoadFailurePolicy.FAIL : LoadFailurePolicy.RECOMPUTE;
+        modelFaults = !faultless && random.nextInt(6) == 0 ? 0.02 : 0;
+        this.wiring = wiring.apply(new Site(random.split(), network, arena, blockSize, ticker), seed);
+        families = IntStream.range(0, 1 + random.nextInt(3))
+                .mapToObj(_ -> tokens(maxLength))
+                .toList();
+        for (int i = 2 + random.nextInt(2); i > 0; i--) {
+            prefill.add(new Instance("p" + i));
+        }
+        for (int i = 2 + random.nextInt(2); i > 0; i--) {
+            decode.add(new Instance("d" + i));
+        }
+        deaths = !faultless && random.nextInt(3) == 0 ? 1 + random.nextInt(3) : 0;
+        for (int i = 0; i < deaths; i++) {
+            List<Instance> side = random.nextBoolean() ? prefill : decode;
+            Instance victim = side.get(random.nextInt(side.size()));
+            at(random.nextLong(150 * MILLI), victim::die);
+        }
+        long span = random.nextLong(MILLI, 120 * MILLI);
+        for (int i = 4 + random.nextInt(8); i > 0; i--) {
+            Client client = new Client(i);
+            open++;
+            at(random.nextLong(span), client::ask);
+        }
+    }
+
+    /** Lives through it. */
+    Map<String, Long> run() {
+        pass();
+        calm = true;
+        network.calm();
+        for (SimNode.Pair pair : wiring.calm()) {
+            for (boolean atOnce : new boolean[] {false, true}) {
+                Probe probe = new Probe(named(prefill, pair.prefill()), named(decode, pair.decode()), atOnce);
+                long before = happened.getOrDefault(EXTERNAL_HITS, 0L);
+                open++;
+                // When all that was late has come.
+                at(1000 * MILLI, probe::ask);
+                pass();
+                if (happened.getOrDefault(EXTERNAL_HITS, 0L) == before) {
+                    throw new AssertionError(
+                            "after a broken connection " + pair + " hand nothing over, at once=" + atOnce);
+                }
+                count("handed over after a broken connection", 1);
+            }
+        }
+        network.injected().forEach((fault, times) -> count(FAULT + fault, times));
+        wiring.injected().forEach((fault, times) -> count(FAULT + fault, times));
+        return happened;
+    }
+
+    private static Instance named(List<Instance> side, String name) {
+        return side.stream()
+                .filter(instance -> instance.name.equals(name))
+                .findFirst()
+                .orElseThrow();
+    }
+
+    private void pass() {
+        while (open > 0 || !events.isEmpty()) {
+            Event event = events.poll();
+            if (event == null) {
+                throw new AssertionError(open + " clients wait, and nothing will happen");
+            }
+            if (event.nanos() > BOUND) {
+                throw new AssertionError("not over in time: " + open + " clients wait");
+            }
+            ticker.advance(Duration.ofNanos(Math.max(0, event.nanos() - ticker.nanos())));
+            network.poll();
+            event.action().run();
+        }
+        for (Instance instance : instances()) {
+            instance.checkOver();
+        }
+    }
+
+    /** Equal if two worlds went the same way. */
+    long trace() {
+        return trace;
+    }
+
+    @Override
+    public void close() {
+        for (Instance instance : instances()) {
+            instance.shutDown();
+        }
+        arena.close();
+    }
+
+    private List<Instance> instances() {
+        List<Instance> all = new ArrayList<>(prefill);
+        all.addAll(decode);
+        return all;
+    }
+
+    private double odds() {
+        return random.nextInt(3) == 0 ? random.nextDouble() * 0.15 : 0;
+    }
+
+    private int[] tokens(int length) {
+        return random.ints(length, 1, OracleRunner.VOCABULARY).toArray();
+    }
+
+    private void at(long afterNanos, Runnable action) {
+        events.add(new Event(ticker.nanos() + afterNanos, order++, action));
+    }
+
+    private void count(String what, long times) {
+        if (times > 0) {
+            happened.merge(what, times, Long::sum);
+        }
+    }
+
+    private void trace(long what) {
+        trace = (trace ^ what) * 0x9E3779B97F4A7C15L;
+        trace ^= trace >>> 32;
+    }
+
+    /** One life of an instance. */
+    private record Life(EngineCore core, InvariantChecker watch, SimNode place, Map<String, Leg> legs) {}
+
+    private final class Instance implements EngineListener {
+        private final String name;
+        private final int blocks = Math.ceilDiv(maxLength, blockSize) * (1 + random.nextInt(3)) + random.nextInt(4);
+        private final EngineConfig config;
+        private final BlockHasher hasher;
+        private long epoch;
+        private @Nullable Life life;
+        private boolean stepping;
+
+        private Instance(String name) {
+            this.name = name;
+            int seqs = 1 + random.nextInt(6);
+            KvTransferConfig.Builder transfer = KvTransferConfig.builder("Simulated", KvRole.BOTH)
+                    .engineId(name)
+                    .loadFailurePolicy(loadFailurePolicy);
+            if (wiring.port(name) > 0) {
+                transfer.port(wiring.port(name));
+            }
+            wiring.settings(name).forEach(transfer::extra);
+            this.config = EngineConfig.of(Path.of("oracle"))
+                    .blockSize(blockSize)
+                    .maxNumSeqs(seqs)
+                    .maxNumBatchedTokens(seqs + random.nextInt(32))
+                    .schedulingPolicy(random.nextBoolean() ? SchedulingPolicy.FCFS : SchedulingPolicy.PRIORITY)
+                    .longPrefillTokenThreshold(random.nextInt(3) == 0 ? 1 + random.nextInt(8) : 0)
+                    .enablePrefixCaching(random.nextInt(6) > 0)
+                    .kvTransfer(transfer.build())
+                    .build();
+            this.hasher = new BlockHasher(OracleRunner.FINGERPRINT, blockSize);
+            begin();
+        }
+
+        private Life current() {
+            Life now = life;
+            if (now == null) {
+                throw new IllegalStateException(name + " is dead");
+            }
+            return now;
+        }
+
+        private void begin() {
+            OracleRunner runner = new OracleRunner(wiring.arena(), blocks, blockSize);
+            Endpoint endpoint = network.open(name, ++epoch, runner.cache().memory());
+            SimNode place = new SimNode(endpoint, ticker);
+            InvariantChecker watch = new InvariantChecker(
+                    place,
+                    network,
+                    wiring.connect(place),
+                    runner,
+                    this::modelFails,
+                    wiring.longestTransfer().toNanos());
+            EngineCore core =
+                    new EngineCore(config, watch.runner(), Set.of(0), Optional.of(watch.connector()), this, ticker);
+            life = new Life(core, watch, place, new LinkedHashMap<>());
+        }
+
+        private boolean modelFails() {
+            boolean fails = !calm && modelFaults > 0 && random.nextDouble() < modelFaults;
+            count(FAULT + "model fails", fails ? 1 : 0);
+            return fails;
+        }
+
+        private void die() {
+            Life last = life;
+            if (last == null) {
+                return;
+            }
+            count(FAULT + "instance dies", 1);
+            shutDown();
+            for (Leg leg : last.legs().values()) {
+                at(MILLI, () -> leg.client.lost(leg));
+            }
+            at(random.nextLong(5 * MILLI, 50 * MILLI), this::begin);
+        }
+
+        private void shutDown() {
+            Life last = life;
+            if (last != null) {
+                life = null;
+                last.place().endpoint().close();
+                last.core().close();
+            }
+        }
+
+        private void submit(Leg leg) {
+            Life now = current();
+            now.legs().put(leg.id, leg);
+            now.core()
+                    .add(new Request(
+                            leg.id,
+                            leg.prompt,
+                            SamplingParams.builder()
+                                    .temperature(0)
+                                    .maxTokens(leg.maxTokens)
+                                    .ignoreEos(true)
+                                    .build(),
+                            maxLength,
+                            leg.params,
+                            leg.client.salt,
+                            leg.client.priority,
+                            0,
+                            hasher,
+                            leg,
+                            ticker.nanos()));
+            goOn();
+        }
+
+        private void abort(Leg leg) {
+            Life now = life;
+            if (now != null) {
+                now.core().abort(leg.id);
+                goOn();
+            }
+        }
+
+        private void goOn() {
+            if (!stepping) {
+                stepping = true;
+                at(10_000, this::step);
+            }
+        }
+
+        private void step() {
+            stepping = false;
+            Life now = life;
+            if (now == null || !now.core().hasWork()) {
+                return;
+            }
+            wiring.poll(now.place());
+            boolean computed = now.core().step();
+            now.core().checkInvariants();
+            now.watch().checkDeadlines();
+            count("steps", 1);
+            trace(ticker.nanos() * 31 + name.hashCode());
+            trace(now.core().status(Optional.empty()).usedBlocks());
+            stepping = true;
+            at(computed ? random.nextLong(MILLI / 5, 2 * MILLI) : random.nextLong(MILLI / 2, 4 * MILLI), this::step);
+        }
+
+        private void checkOver() {
+            Life now = life;
+            if (now != null) {
+                now.watch().checkOver();
+                int used = now.core().status(Optional.empty()).usedBlocks();
+                if (used > 0) {
+                    throw new AssertionError(name + " has " + used + " blocks in use at the end");
+                }
+            }
+        }
+
+        @Override
+        public void onStep(StepStats stats) {
+            count("preemptions", stats.preempted());
+            count("prefix cache hits", stats.prefixCacheHits());
+            count(EXTERNAL_HITS, stats.externalHits());
+        }
+
+        @Override
+        public void onMeasurements(List<Measurement> measurements) {
+            measurements.forEach(each -> count(each.name(), (long) each.value()));
+        }
+    }
+
+    /** One request to one instance. */
+    private final class Leg implements RequestListener {
+        private final String id;
+        private final Client client;
+        private final Instance instance;
+        private final int[] prompt;
+        private final int maxTokens;
+        private final Optional<JsonFields> params;
+        /** False if the client does nothing when it is over. */
+        private final boolean awaited;
+
+        private final List<Integer> output = new ArrayList<>();
+        private boolean over;
+
+        private Leg(Client client, Instance instance, int maxTokens, Optional<JsonFields> params) {
+            this(client.pair.orElse("r" + legs++), client, instance, maxTokens, params, true);
+        }
+
+        private Leg(
+                String id,
+                Client client,
+                Instance instance,
+                int maxTokens,
+                Optional<JsonFields> params,
+                boolean awaited) {
+            this.id = id;
+            this.awaited = awaited;
+            this.client = client;
+            this.instance = instance;
+            this.prompt = client.prompt;
+            this.maxTokens = maxTokens;
+            this.params = params;
+        }
+
+        @Override
+        public Optional<String> onToken(Sampled token, boolean ends) {
+            int[] sequence = Arrays.copyOf(prompt, prompt.length + output.size());
+            for (int i = 0; i < output.size(); i++) {
+                sequence[prompt.length + i] = output.get(i);
+            }
+            int right = OracleRunner.next(sequence);
+            if (token.id() != right || over) {
+                throw new AssertionError("wrong answer to " + id + " on " + instance.name + ": token " + output.size()
+                        + " is " + token.id() + ", not " + right);
+            }
+            output.add(token.id());
+            return Optional.empty();
+        }
+
+        @Override
+        public void onFinished(
+                FinishReason reason,
+                Optional<Object> stopReason,
+                RequestStats stats,
+                Optional<JsonFields> kvTransferParams,
+                Optional<String> error) {
+            if (over) {
+                throw new AssertionError(id + " ends twice");
+            }
+            over = true;
+            instance.current().legs().remove(id);
+            trace(reason.name().hashCode() + output.size() * 31L);
+            at(100_000, () -> client.ended(this, reason, kvTransferParams, error));
+        }
+    }
+
+    private class Client {
+        private final int number;
+        private final int priority = random.nextInt(3);
+        private final Optional<String> salt = random.nextInt(8) == 0 ? Optional.of("s") : Optional.empty();
+        private final boolean direct = random.nextInt(8) == 0;
+        private int turns = 1 + random.nextInt(3);
+        private int[] prompt;
+        private int maxTokens;
+        private int attempts;
+        private boolean left;
+        private @Nullable Leg leg;
+        /** The prefill leg, where the decode leg does not wait for it. */
+        private @Nullable Leg companion;
+        /** Both legs' id and the second's instance, where they are chosen at once. */
+        private Optional<String> pair = Optional.empty();
+
+        private Optional<Instance> chosen = Optional.empty();
+
+        private Client(int number) {
+            this.number = number;
+            // Around the borders of blocks, often with a beginning that others have too.
+            int blocks = random.nextInt(Math.max(1, (maxLength - 4) / blockSize));
+            int length = Math.clamp(blocks * blockSize + random.nextInt(-1, 2), 1, maxLength - 2);
+            int shared = random.nextInt(4) == 0 ? random.nextInt(length + 1) : length;
+            prompt = Arrays.copyOf(families.get(random.nextInt(families.size())), length);
+            System.arraycopy(tokens(length - shared), 0, prompt, shared, length - shared);
+            maxTokens = 1 + random.nextInt(Math.min(12, maxLength - length));
+            if (random.nextInt(6) == 0) {
+                at(random.nextLong(200 * MILLI), this::leave);
+            }
+        }
+
+        /** One that asks once, and waits for the answer. */
+        Client(int number, int[] prompt, int maxTokens) {
+            this.number = number;
+            this.prompt = prompt;
+            this.maxTokens = maxTokens;
+            this.turns = 1;
+        }
+
+        void ask() {
+            if (left) {
+                end("left");
+                return;
+            }
+            Optional<Instance> first = direct || maxTokens == 1 ? Optional.empty() : alive(prefill);
+            pair = Optional.empty();
+            chosen = Optional.empty();
+            companion = null;
+            Optional<JsonFields> told = first.flatMap(instance -> wiring.atOnce(instance.name));
+            if (told.isPresent()) {
+                askBoth(first.get(), told);
+            } else if (first.isPresent()) {
+                Optional<Instance> second = alive(decode);
+                pair = second.flatMap(other -> wiring.pairId(first.get().name, other.name, pairs++));
+                chosen = pair.flatMap(_ -> second);
+                askFirst(first.get());
+            } else {
+                decode(Optional.empty());
+            }
+        }
+
+        /** Asks the second when the first has answered. */
+        void askFirst(Instance first) {
+            send(new Leg(this, first, 1, Optional.of(PullConnector.keep())));
+        }
+
+        /** Both legs at once: either may come first, and the prefill leg not at all. Each has an end of its own to the common id. */
+        void askBoth(Instance first, Optional<JsonFields> told) {
+            String id = "b" + legs++;
+            Leg prefilling = new Leg(id + "-000000aa", this, first, 1, Optional.of(PullConnector.keep()), false);
+            companion = prefilling;
+            count("both legs at once", 1);
+            Runnable prefill = () -> {
+                if (!left && first.life != null) {
+                    first.submit(prefilling);
+                }
+            };
+            Runnable decode = () -> {
+                Optional<Instance> second = alive(SimCluster.this.decode);
+                if (left) {
+                    end("left");
+                } else if (second.isPresent()) {
+                    send(new Leg(id + "-000000bb", this, second.get(), maxTokens, told, true));
+                } else {
+                    at(5 * MILLI, this::ask);
+                }
+            };
+            at(random.nextInt(3) * random.nextLong(4 * MILLI), prefill);
+            at(random.nextInt(3) * random.nextLong(4 * MILLI), decode);
+        }
+
+        private void decode(Optional<JsonFields> params) {
+            Optional<Instance> second =
+                    chosen.filter(instance -> instance.life != null).or(() -> alive(decode));
+            if (second.isPresent()) {
+                send(new Leg(this, second.get(), maxTokens, params));
+            } else {
+                at(5 * MILLI, () -> decode(params));
+            }
+        }
+
+        Optional<Instance> alive(List<Instance> side) {
+            List<Instance> candidates =
+                    side.stream().filter(instance -> instance.life != null).toList();
+            return candidates.isEmpty()
+                    ? Optional.empty()
+                    : Optional.of(candidates.get(random.nextInt(candidates.size())));
+        }
+
+        private void send(Leg next) {
+            leg = next;
+            next.instance.submit(next);
+        }
+
+        private void leave() {
+            left = true;
+            count(FAULT + "client leaves", 1);
+            Leg current = leg;
+            if (current != null && !current.over) {
+                current.instance.abort(current);
+            }
+            Leg other = companion;
+            if (other != null && !other.over) {
+                other.instance.abort(other);
+            }
+        }
+
+        /** The leg's instance has died. */
+        private void lost(Leg lost) {
+            lost.over = true;
+            if (!lost.awaited) {
+                return;
+            }
+            if (left) {
+                end("left");
+            } else if (random.nextBoolean()) {
+                decode(lost.params.filter(
+                        params -> params.bool("do_remote_prefill").orElse(false)));
+            } else {
+                ask();
+            }
+        }
+
+        void ended(Leg ended, FinishReason reason, Optional<JsonFields> params, Optional<String> error) {
+            if (!ended.awaited) {
+                return;
+            }
+            if (left) {
+                end("left");
+                return;
+            }
+            switch (reason) {
+                case ABORT, STOP -> throw new AssertionError(ended.id + " ended with " + reason);
+                case ERROR -> {
+                    count("errors", 1);
+                    if (loadFailurePolicy == LoadFailurePolicy.RECOMPUTE && modelFaults == 0) {
+                        throw new AssertionError("client " + number + ": " + ended.id + " failed: " + error);
+                    }
+                    if (++attempts < MOST_ATTEMPTS) {
+                        ask();
+                    } else {
+                        end("failed");
+                    }
+                }
+                case LENGTH -> {
+                    if (ended.output.size() != ended.maxTokens) {
+                        throw new AssertionError(ended.id + " ended after " + ended.output.size());
+                    }
+                    if (ended.maxTokens < maxTokens) {
+                        decode(wiring.passOn(params));
+                    } else {
+                        answered(ended);
+                    }
+                }
+            }
+        }
+
+        private void answered(Leg last) {
+            count("answers", 1);
+            int room = maxLength - prompt.length - last.output.size();
+            if (--turns == 0 || room < 4) {
+                end("served");
+                return;
+            }
+            int more = random.nextInt(1, Math.min(room - 2, blockSize + 1) + 1);
+            int[] next = Arrays.copyOf(prompt, prompt.length + last.output.size() + more);
+            for (int i = 0; i < last.output.size(); i++) {
+                next[prompt.length + i] = last.output.get(i);
+            }
+            System.arraycopy(tokens(more), 0, next, next.length - more, more);
+            prompt = next;
+            maxTokens = 1 + random.nextInt(Math.min(12, maxLength - prompt.length));
+            at(random.nextLong(20 * MILLI), this::ask);
+        }
+
+        private void end(String how) {
+            count(how, 1);
+            open--;
+        }
+    }
+
+    /** Hands a prompt that nobody has seen over from one instance to another, where nothing goes wrong. */
+    private final class Probe extends Client {
+        private final Instance first;
+        private final Instance second;
+        private final boolean atOnce;
+
+        private Probe(Instance first, Instance second, boolean atOnce) {
+            super(0, tokens(PROBE_LENGTH), 2);
+            this.first = first;
+            this.second = second;
+            this.atOnce = atOnce;
+        }
+
+        @Override
+        void ask() {
+            if (!atOnce) {
+                askFirst(first);
+                return;
+            }
+            Optional<JsonFields> told = Optional.empty();
+            while (told.isEmpty()) {
+                told = wiring.atOnce(first.name);
+            }
+            askBoth(first, told);
+        }
+
+        @Override
+        Optional<Instance> alive(List<Instance> side) {
+            return Optional.of(side.contains(first) ? first : second);
+        }
+
+        @Override
+        void ended(Leg ended, FinishReason reason, Optional<JsonFields> params, Optional<String> error) {
+            if (reason != FinishReason.LENGTH) {
+                throw new AssertionError("a probe ends with " + reason + ": " + error);
+            }
+            super.ended(ended, reason, params, error);
+        }
+    }
+}

@@ -1,0 +1,84 @@
+package baton.engine.sim;
+
+import baton.kv.JsonFields;
+import baton.kv.Ticker;
+import baton.kv.connector.KvConnector;
+import baton.testkit.SimNetwork.Endpoint;
+import java.lang.foreign.Arena;
+import java.time.Duration;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+
+/**
+ * Where a connector of the simulation lives: one life of one instance.
+ *
+ * @param endpoint on the network; its memory is the instance's KV pool
+ */
+record SimNode(Endpoint endpoint, Ticker ticker) {
+    /** Names of a prefill and a decode instance. */
+    record Pair(String prefill, String decode) {}
+
+    /** Makes the connectors of a world, one for each life of each instance. */
+    interface SimConnectors {
+        KvConnector connect(SimNode place);
+
+        /** The connector's settings at an instance. */
+        default Map<String, Object> settings(String instance) {
+            return Map.of();
+        }
+
+        /** What becomes of an answer's {@code kv_transfer_params} on the way to the next instance. */
+        default Optional<JsonFields> passOn(Optional<JsonFields> params) {
+            return params;
+        }
+
+        /** Faults that the wiring itself has injected so far, by kind. */
+        default Map<String, Long> injected() {
+            return Map.of();
+        }
+
+        /**
+         * From now on nothing goes wrong any more.
+         *
+         * @return between whom connections have broken before; they hand requests over to each other all the same
+         */
+        default Set<Pair> calm() {
+            return Set.of();
+        }
+
+        /** The id of a request's both legs, if both need to know of each other from the start. */
+        default Optional<String> pairId(String prefill, String decode, int number) {
+            return Optional.empty();
+        }
+
+        /** What a decode request may be told of the prefill instance before that has answered, to be sent at the same time. */
+        default Optional<JsonFields> atOnce(String prefill) {
+            return Optional.empty();
+        }
+
+        /** Runs before each step of an instance. */
+        default void poll(SimNode place) {}
+
+        /** For an instance's pool. */
+        default Arena arena() {
+            return Arena.ofConfined();
+        }
+
+        /** {@code kv_port} of an instance; 0 for none. */
+        default int port(String instance) {
+            return 0;
+        }
+
+        /** Once it has begun, no transfer holds blocks for longer than this. */
+        Duration longestTransfer();
+    }
+
+    String name() {
+        return endpoint.name();
+    }
+
+    long epoch() {
+        return endpoint.epoch();
+    }
+}

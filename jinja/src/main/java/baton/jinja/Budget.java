@@ -1,0 +1,82 @@
+package baton.jinja;
+
+/**
+ * One rendering's position in the template and what it may still spend. A template is a program that came with a model's files, so
+ * everything that costs time or memory is charged here: nodes, elements looked at, characters produced.
+ */
+final class Budget {
+    static final int CHARACTERS_PER_STEP = 16;
+    private static final int MAX_DEPTH = 400;
+
+    private static final int STEPS_PER_LOOK = 1 << 14;
+
+    private final long maxSteps;
+    private final int maxCharacters;
+    private final Runnable watch;
+    private long nextLook = STEPS_PER_LOOK;
+    private long steps;
+    private int depth;
+    private int line = 1;
+
+    /**
+     * @param maxCharacters of any one text, the output included
+     * @param watch run now and then; what it throws ends the rendering
+     */
+    Budget(long maxSteps, int maxCharacters, Runnable watch) {
+        this.maxSteps = maxSteps;
+        this.maxCharacters = maxCharacters;
+        this.watch = watch;
+    }
+
+    void at(int newLine) {
+        line = newLine;
+    }
+
+    int line() {
+        return line;
+    }
+
+    /** An error at the present line. */
+    JinjaException error(String problem) {
+        return new JinjaException(line, problem);
+    }
+
+    void charge(long amount) {
+        steps += amount;
+        if (steps > maxSteps) {
+            throw error("rendering takes more than " + maxSteps + " steps");
+        }
+        if (steps >= nextLook) {
+            nextLook = steps + STEPS_PER_LOOK;
+            watch.run();
+        }
+    }
+
+    void limitText(long length) {
+        if (length > maxCharacters) {
+            throw error("a text of " + length + " characters is over the limit of " + maxCharacters);
+        }
+    }
+
+    /** Charges for a text of this length before it is made. */
+    void chargeText(long length) {
+        limitText(length);
+        charge(1 + length / CHARACTERS_PER_STEP);
+    }
+
+    String text(String made) {
+        chargeText(made.length());
+        return made;
+    }
+
+    void enter() {
+        charge(1);
+        if (++depth > MAX_DEPTH) {
+            throw error("nested deeper than " + MAX_DEPTH + " levels");
+        }
+    }
+
+    void leave() {
+        depth--;
+    }
+}

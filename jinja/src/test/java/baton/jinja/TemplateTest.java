@@ -1,0 +1,129 @@
+package baton.jinja;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+import static org.assertj.core.api.Assertions.catchThrowable;
+
+import java.io.IOException;
+import java.io.InputStream;
+import java.time.Clock;
+import java.time.Duration;
+import java.time.Instant;
+import java.time.ZoneOffset;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.DynamicTest;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.TestFactory;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.json.JsonMapper;
+
+class TemplateTest {
+    private static final Clock CLOCK = Clock.fixed(Instant.parse("2026-03-05T14:07:09Z"), ZoneOffset.UTC);
+    private static final Duration BOUND = Duration.ofSeconds(20);
+
+    /** Cases whose outcome real Jinja2 decided ({@code jinja_cases.py} writes them). */
+    @TestFactory
+    Stream<DynamicTest> rendersAsPythonsJinja() throws IOException {
+        try (InputStream file =
+                Objects.requireNonNull(TemplateTest.class.getResourceAsStream("/baton/jinja/jinja-cases.json"))) {
+            JsonNode cases = JsonMapper.builder().build().readTree(file);
+            assertThat(cases.size()).isGreaterThan(400);
+            return cases.valueStream()
+                    .map(entry -> DynamicTest.dynamicTest(entry.path("name").asString(), () -> assertOutcome(entry)));
+        }
+    }
+
+    private static void assertOutcome(JsonNode entry) {
+        String template = entry.path("template").asString();
+        Map<String, JsonNode> variables = new LinkedHashMap<>();
+        entry.path("variables").properties().forEach(variable -> variables.put(variable.getKey(), variable.getValue()));
+        if (entry.path("fails").asBoolean(false)) {
+            assertThat(catchThrowable(() -> Template.compile(template).render(variables, CLOCK)))
+                    .as(template)
+                    .isInstanceOf(JinjaException.class);
+        } else {
+            assertThat(Template.compile(template).render(variables, CLOCK))
+                    .as(template)
+                    .isEqualTo(entry.path("expected").asString());
+        }
+    }
+
+    @Test
+    void errorsNameTheLine() {
+        for (String template : List.of(
+                "a\n\n{{ nope.x }}", "a\n{# c\n #}{{ 1 / 0 }}", "\n\n{% if %}", "a\n{% set x =\n 1 + none %}")) {
+            assertThatThrownBy(() -> render(template))
+                    .as(template)
+                    .isInstanceOfSatisfying(
+                            JinjaException.class, e -> assertThat(e.line()).isEqualTo(3))
+                    .hasMessageStartingWith("line 3: ");
+        }
+        assertThatThrownBy(() -> render("{{ raise_exception('roles must alternate') }}"))
+                .hasMessage("line 1: roles must alternate");
+    }
+
+    /** Programs that would not end, or fill the memory, or overflow the stack. */
+    @ParameterizedTest
+    @ValueSource(
+            strings = {
+                "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+                "{{ 'a' * 10 ** 12 }}",
+                "{% set l = [1] * 10 ** 9 %}",
+                "{% set ns = namespace(s='a') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+                "{% set ns = namespace(s='a' * 9999999, l=[]) %}{% for i in range(9999) %}{% set ns.l = ns.l + [ns.s ~ i] %}{% endfor %}",
+                "{% set ns = namespace(l=[]) %}{% for i in range(99999) %}{% set ns.l = [ns.l] %}{% endfor %}{{ ns.l }}",
+                "{% set ns = namespace(l=[]) %}{% for i in range(60) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l|tojson }}",
+                "{% set ns = namespace(l=[], m=[]) %}{% for i in range(60) %}{% set ns.l = [ns.l, ns.l] %}{% set ns.m = [ns.m, ns.m] %}{% endfor %}{{ ns.l == ns.m }}",
+                "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+                "{% for i in range(9999) %}{{ 'a' * 9999 }}{% endfor %}",
+                "{{ 9 ** 99999 }}",
+                "{{ '%99999999d' % 1 }}",
+                "{{ 'a'.center(999999999) }}",
+                "{{ 'a'|indent(999999999, true) }}",
+                "{% set a = 'ab' * 99999 %}{{ a.replace('', a) }}",
+                "{% set l = range(99999)|list %}{{ l|unique|list }}",
+            })
+    void hostileTemplatesEnd(String template) {
+        Template compiled = Template.compile(template);
+        long start = System.nanoTime();
+        assertThatThrownBy(() -> compiled.render(Map.of(), CLOCK)).isInstanceOf(JinjaException.class);
+        assertThat(Duration.ofNanos(System.nanoTime() - start)).isLessThan(BOUND);
+    }
+
+    @Test
+    void deepSourcesAreRefused() {
+        for (String template : List.of(
+                "{{ " + "(".repeat(100_000) + "1" + ")".repeat(100_000) + " }}",
+                "{{ " + "not ".repeat(100_000) + "1 }}",
+                "{{ " + "-".repeat(100_000) + "1 }}",
+                "{% if 1 %}".repeat(10_000) + "{% endif %}".repeat(10_000),
+                "{{ 1" + " + 1".repeat(100_000) + " }}",
+                "{% set " + "(".repeat(100_000) + "a",
+                "{{ a" + "|string".repeat(100_000) + " }}")) {
+            assertThatThrownBy(() -> render(template)).isInstanceOf(JinjaException.class);
+        }
+    }
+
+    /** A conversation of a thousand long turns is nowhere near the limits. */
+    @Test
+    void longConversationsRender() {
+        String text = "word ".repeat(800);
+        List<Map<String, String>> messages = Stream.generate(() -> Map.of("role", "user", "content", text))
+                .limit(1000)
+                .toList();
+        String rendered = Template.compile(
+                        "{% for m in messages %}{{ '<' + m.role + '>' + m.content|trim + '</think>'.split('</think>')[-1] }}{% endfor %}")
+                .render(Map.of("messages", JsonMapper.builder().build().valueToTree(messages)), CLOCK);
+        assertThat(rendered).hasSize(1000 * (6 + text.length() - 1));
+    }
+
+    private static String render(String template) {
+        return Template.compile(template).render(Map.of(), CLOCK);
+    }
+}

@@ -1,0 +1,14 @@
+package baton.kv.safetensors;
+
+import java.io.IOException;
+
+/** A file that is not well-formed safetensors, or not what its header says. The message names the file. */
+public final class SafetensorsException extends IOException {
+    public SafetensorsException(String message) {
+        super(message);
+    }
+
+    public SafetensorsException(String message, Throwable cause) {
+        super(message, cause);
+    }
+}

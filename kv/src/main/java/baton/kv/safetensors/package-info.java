@@ -1,0 +1,5 @@
+/** The safetensors file format. */
+@NullMarked
+package baton.kv.safetensors;
+
+import org.jspecify.annotations.NullMarked;

@@ -1,0 +1,60 @@
+package baton.messages;
+
+import baton.kv.ConfigException;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+
+/**
+ * Where a peer listens, as it is written in messages and request ids: {@code host:port}.
+ *
+ * @param host a name, an IPv4 address, or an IPv6 address without its brackets
+ */
+public record PeerAddress(String host, int port) {
+    private static final Pattern FORM =
+            Pattern.compile("(?:\\[([0-9A-Fa-f:.%]{2,64})]|([A-Za-z0-9._-]{1,253})):([0-9]{1,5})");
+
+    /** @throws IllegalArgumentException if the port is none */
+    public PeerAddress {
+        if (port < 1 || port > 65_535) {
+            throw new IllegalArgumentException("port=" + port + " must be 1 to 65535");
+        }
+    }
+
+    /**
+     * Reads {@code host:port}.
+     *
+     * @param field for the error
+     * @throws ConfigException if the text is none
+     */
+    public static PeerAddress parse(String field, String text) {
+        Matcher form = FORM.matcher(text);
+        int port = form.matches() ? Integer.parseInt(form.group(3)) : 0;
+        if (port < 1 || port > 65_535) {
+            throw new ConfigException(field, "is '" + shown(text) + "', must be host:port");
+        }
+        return new PeerAddress(form.group(1) == null ? form.group(2) : form.group(1), port);
+    }
+
+    /**
+     * The address of the same host that is {@code ports} above: another rank's.
+     *
+     * @throws ConfigException if there is no such port
+     */
+    public PeerAddress above(int ports) {
+        if (port + ports > 65_535) {
+            throw new ConfigException("port", "of " + this + " must leave room for " + ports + " more ranks");
+        }
+        return new PeerAddress(host, port + ports);
+    }
+
+    @Override
+    public String toString() {
+        return (host.contains(":") ? "[" + host + "]" : host) + ":" + port;
+    }
+
+    /** What a peer sent, fit for a log. */
+    public static String shown(String text) {
+        String part = text.length() > 100 ? text.substring(0, 100) + "..." : text;
+        return part.replaceAll("[^ -~]", "?");
+    }
+}

@@ -1,0 +1,319 @@
+package baton.messages.zeromq;
+
+import baton.kv.Bursts;
+import baton.kv.Ticker;
+import baton.messages.MessageException;
+import baton.messages.SideChannel;
+import java.io.BufferedOutputStream;
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.net.ServerSocket;
+import java.net.Socket;
+import java.net.SocketTimeoutException;
+import java.time.Duration;
+import java.util.Comparator;
+import java.util.List;
+import java.util.Optional;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.locks.LockSupport;
+import java.util.function.Function;
+import java.util.function.Predicate;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** A bound address with its connections, each with a virtual thread of its own: a ROUTER socket to those who call. */
+final class RouterSocket implements SideChannel.Listener {
+    private static final Logger log = LoggerFactory.getLogger(RouterSocket.class);
+    private static final Duration SWEEP = Duration.ofMillis(200);
+    private static final Duration JOIN = Duration.ofSeconds(2);
+    private static final Duration BETWEEN_LINES = Duration.ofSeconds(10);
+    private static final int BACKLOG = 128;
+
+    private final ZeroMqSideChannel.Limits limits;
+    private final ServerSocket socket;
+    private final boolean handlersKeepTime;
+    private final Predicate<InetAddress> admitted;
+    private final Function<Caller, Guest> reception;
+    private final Bursts busy = new Bursts(1, BETWEEN_LINES, Ticker.system());
+    private final Bursts unanswered = new Bursts(1, BETWEEN_LINES, Ticker.system());
+    private final Set<Caller> callers = ConcurrentHashMap.newKeySet();
+    private final Thread thread = Thread.ofVirtual().name("side-channel").unstarted(this::accept);
+
+    /** What a connection's messages are handed to, one after the other, on the connection's thread. */
+    interface Guest {
+        /** Returns false to end the connection, as an exception does. */
+        boolean received(List<byte[]> frames) throws IOException;
+
+        /** Whether the peer has shown what it must. Until then it is a stranger, whose time and places are those of a handshake. */
+        boolean isGreeted();
+
+        /** The connection has ended. */
+        void left();
+    }
+
+    /**
+     * Binds the address.
+     *
+     * @param handlersKeepTime whether handling a message may take as long as it does; else it counts as part of the exchange
+     * @param admitted whether a connection from an address is served at all; must not wait
+     * @param reception makes the guest of a connection whose handshake is done; throws to refuse it
+     */
+    RouterSocket(
+            ZeroMqSideChannel.Limits limits,
+            String host,
+            int port,
+            boolean handlersKeepTime,
+            Predicate<InetAddress> admitted,
+            Function<Caller, Guest> reception)
+            throws MessageException {
+        this.limits = limits;
+        this.handlersKeepTime = handlersKeepTime;
+        this.admitted = admitted;
+        this.reception = reception;
+        this.socket = bind(host, port);
+    }
+
+    private static ServerSocket bind(String host, int port) throws MessageException {
+        ServerSocket socket = null;
+        try {
+            socket = new ServerSocket();
+            socket.setReuseAddress(true);
+            socket.setSoTimeout((int) SWEEP.toMillis());
+            socket.bind(new InetSocketAddress(InetAddress.getByName(host), port), BACKLOG);
+            return socket;
+        } catch (IOException | IllegalArgumentException e) {
+            if (socket != null) {
+                ZeroMqSideChannel.quietly(socket);
+            }
+            throw new MessageException("side channel cannot listen on " + host + ":" + port + ": " + e.getMessage(), e);
+        }
+    }
+
+    void start() {
+        thread.start();
+    }
+
+    @Override
+    public int port() {
+        return socket.getLocalPort();
+    }
+
+    boolean isClosed() {
+        return socket.isClosed();
+    }
+
+    private void accept() {
+        while (!socket.isClosed()) {
+            try {
+                admit(socket.accept());
+            } catch (SocketTimeoutException e) {
+                // Nobody came; time to look at who is here.
+            } catch (IOException e) {
+                if (!socket.isClosed()) {
+                    // Most likely out of file descriptors, which others may give back.
+                    log.warn("side channel on port {} cannot accept: {}", port(), e.getMessage());
+                    LockSupport.parkNanos(SWEEP.toNanos());
+                }
+            }
+            sweep();
+        }
+    }
+
+    /** As many strangers as connections: one more takes the place of the one that has been greeting longest. */
+    private void admit(Socket peer) {
+        if (!admitted.test(peer.getInetAddress())) {
+            ZeroMqSideChannel.quietly(peer);
+            return;
+        }
+        Caller caller = new Caller(peer);
+        synchronized (callers) {
+            if (count(State.GREETING) >= limits.connections()) {
+                longest(State.GREETING).ifPresent(this::drop);
+            }
+            callers.add(caller);
+        }
+        caller.thread.start();
+    }
+
+    /** A stranger has been greeted: now it may take the place of the one that has been idle longest. */
+    private void letIn(Caller stranger) throws IOException {
+        synchronized (callers) {
+            if (!callers.contains(stranger)) {
+                throw new IOException("others came while it was greeting");
+            }
+            if (callers.size() - count(State.GREETING) >= limits.connections()) {
+                Optional<Caller> idle = longest(State.IDLE);
+                if (idle.isEmpty()) {
+                    busy.event(more -> log.warn(
+                            "side channel on port {} refuses a connection: all {} are busy{}",
+                            port(),
+                            limits.connections(),
+                            more));
+                    throw new IOException("all connections are busy");
+                }
+                drop(idle.get());
+            }
+            stranger.enter(State.EXCHANGING);
+        }
+    }
+
+    private long count(State state) {
+        return callers.stream().filter(caller -> caller.state == state).count();
+    }
+
+    private Optional<Caller> longest(State state) {
+        return callers.stream()
+                .filter(caller -> caller.state == state)
+                .min(Comparator.comparingLong(caller -> caller.since));
+    }
+
+    private void drop(Caller caller) {
+        caller.end();
+        callers.remove(caller);
+    }
+
+    private void sweep() {
+        long now = System.nanoTime();
+        for (Caller caller : callers) {
+            boolean over = switch (caller.state) {
+                case IDLE -> now - caller.since > limits.idle().toNanos();
+                case GREETING, EXCHANGING ->
+                    now - caller.since > limits.exchange().toNanos();
+                case HANDLING -> false;
+            };
+            if (over) {
+                log.debug("side channel on port {}: the time of {} is up", port(), caller.peer);
+                caller.end();
+            }
+        }
+    }
+
+    @Override
+    public void close() {
+        ZeroMqSideChannel.quietly(socket);
+        long end = System.nanoTime() + JOIN.toNanos();
+        join(thread, end);
+        callers.forEach(Caller::end);
+        callers.forEach(caller -> join(caller.thread, end));
+    }
+
+    private void join(Thread waited, long end) {
+        try {
+            if (!waited.join(Duration.ofNanos(Math.max(0, end - System.nanoTime())))) {
+                log.warn("side channel on port {}: {} has not ended in time", port(), waited.getName());
+            }
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    private enum State {
+        /** Waiting for a message, not in the middle of one. */
+        IDLE,
+        /** A stranger in its handshake, or before it has shown what it must. */
+        GREETING,
+        /** In the middle of a message, either way. */
+        EXCHANGING,
+        /** Busy with a message, for as long as the handler takes. */
+        HANDLING
+    }
+
+    /** A connection that calls us. */
+    final class Caller {
+        private final Socket peer;
+        private final Thread thread =
+                Thread.ofVirtual().name("side-channel-peer").unstarted(this::run);
+        private volatile State state = State.GREETING;
+
+        /** When that began. */
+        private volatile long since = System.nanoTime();
+
+        private Optional<Zmtp> connection = Optional.empty();
+        private String identity = "";
+
+        private Caller(Socket peer) {
+            this.peer = peer;
+        }
+
+        /** As the peer calls itself, one character for each byte; empty if it does not. */
+        String identity() {
+            return identity;
+        }
+
+        InetAddress address() {
+            return peer.getInetAddress();
+        }
+
+        /** From the connection's own thread, while a message is handled. */
+        void send(List<byte[]> frames) throws IOException {
+            State before = state;
+            if (before == State.HANDLING) {
+                enter(State.EXCHANGING);
+            }
+            connection.orElseThrow().send(frames);
+            if (before == State.HANDLING) {
+                enter(State.HANDLING);
+            }
+        }
+
+        void end() {
+            ZeroMqSideChannel.quietly(peer);
+        }
+
+        private void run() {
+            try (peer) {
+                peer.setTcpNoDelay(true);
+                Zmtp zmtp = new Zmtp(
+                        peer.getInputStream(),
+                        new BufferedOutputStream(peer.getOutputStream()),
+                        limits.frames(),
+                        limits.questionBytes());
+                connection = Optional.of(zmtp);
+                identity = zmtp.handshake("ROUTER", "", Set.of("REQ", "DEALER", "ROUTER"));
+                serve(zmtp, reception.apply(this));
+            } catch (IOException e) {
+                log.debug("side channel on port {}: {} ended: {}", port(), peer, e.getMessage());
+            } catch (RuntimeException e) {
+                unanswered.event(more -> log.warn(
+                        "side channel on port {}: a question of {} could not be answered{}", port(), peer, more, e));
+            } finally {
+                callers.remove(this);
+            }
+        }
+
+        private void serve(Zmtp zmtp, Guest guest) throws IOException {
+            try {
+                boolean more = true;
+                while (more && !guest.isGreeted()) {
+                    more = zmtp.awaitMessage() && guest.received(zmtp.receive());
+                }
+                if (more) {
+                    letIn(this);
+                }
+                while (more) {
+                    enter(State.IDLE);
+                    more = zmtp.awaitMessage();
+                    enter(State.EXCHANGING);
+                    if (more) {
+                        List<byte[]> message = zmtp.receive();
+                        if (handlersKeepTime) {
+                            enter(State.HANDLING);
+                        }
+                        more = guest.received(message);
+                    }
+                }
+            } finally {
+                // Whoever is told may look at the connection's end.
+                end();
+                guest.left();
+            }
+        }
+
+        private void enter(State next) {
+            since = System.nanoTime();
+            state = next;
+        }
+    }
+}

@@ -1,0 +1,402 @@
+package baton.server;
+
+import baton.engine.Engine;
+import baton.engine.EngineUnavailableException;
+import baton.engine.FinishReason;
+import baton.engine.GenerationEvent;
+import baton.engine.GenerationEvent.Finished;
+import baton.engine.GenerationEvent.Usage;
+import baton.engine.GenerationRequest;
+import baton.engine.TokenLogprobs;
+import baton.kv.JsonFields;
+import io.vertx.core.buffer.Buffer;
+import io.vertx.core.http.HttpServerResponse;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Comparator;
+import java.util.List;
+import java.util.Optional;
+import java.util.OptionalDouble;
+import java.util.concurrent.RejectedExecutionException;
+import java.util.function.Consumer;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * The answer to one {@link ApiRequest} while the engine works on it.
+ *
+ * <p>Confined to the exchange's event loop. The engine calls its sinks on a thread of its own; each event is handed to the
+ * event loop and the engine goes on. A call becomes one engine request for each prompt. It ends in one of four ways: all
+ * sequences finished; one failed, which ends the others too; the client left; the client reads so slowly that output piles
+ * up. The last three abort what is left in the engine at once.
+ *
+ * <p>A stream's status line is sent with its first event, so that a request that fails before it has output gets a proper status.
+ */
+final class ResponseStream {
+    private static final Logger LOG = LoggerFactory.getLogger(ResponseStream.class);
+
+    private final HttpExchange exchange;
+    private final Engine engine;
+    private final ReplyWriter writer;
+    private final ReplyWriter.Head head;
+    private final int maxPendingBytes;
+    private final Consumer<ResponseStream> whenEnded;
+    private final List<String> engineIds = new ArrayList<>();
+    private final List<Choice> choices = new ArrayList<>();
+    private final List<Optional<List<TokenLogprobs>>> promptLogprobs = new ArrayList<>();
+    private OptionalDouble ttftMillis = OptionalDouble.empty();
+    private int unfinished;
+    private long pendingBytes;
+    private boolean ended;
+
+    /**
+     * @param idSuffix makes the engine's ids unique whatever the client's are
+     * @param whenEnded told once, on the event loop
+     */
+    ResponseStream(
+            ReplyWriter.Head head,
+            String idSuffix,
+            HttpExchange exchange,
+            Engine engine,
+            ReplyWriter writer,
+            int maxPendingBytes,
+            Consumer<ResponseStream> whenEnded) {
+        this.head = head;
+        this.exchange = exchange;
+        this.engine = engine;
+        this.writer = writer;
+        this.maxPendingBytes = maxPendingBytes;
+        this.whenEnded = whenEnded;
+        ApiRequest call = head.call();
+        for (int prompt = 0; prompt < call.prompts().size(); prompt++) {
+            engineIds.add(engineId(call.api(), head.id(), prompt, idSuffix));
+            promptLogprobs.add(Optional.empty());
+        }
+        for (int index = 0; index < call.sequences(); index++) {
+            choices.add(new Choice(index));
+        }
+        unfinished = choices.size();
+    }
+
+    /** @param suffix a random end that differs from that of the request's other leg, 8 hexadecimal digits */
+    static String engineId(ApiRequest.Api api, String id, int prompt, String suffix) {
+        return (api == ApiRequest.Api.COMPLETION ? id + "-" + prompt : id) + "-" + suffix;
+    }
+
+    /** Hands the call to the engine. */
+    void start() {
+        exchange.whenClientLeaves(this::clientLeft);
+        ApiRequest call = head.call();
+        if (call.kvTransferParams().isPresent()
+                && engine.config().kvTransfer().connector().isEmpty()) {
+            LOG.warn(
+                    "{}: has kv_transfer_params, but this instance has no kv_connector: its KV is neither taken over nor kept",
+                    head.id());
+        }
+        for (int i = 0; i < engineIds.size(); i++) {
+            int prompt = i;
+            GenerationRequest request = new GenerationRequest(
+                    engineIds.get(prompt),
+                    call.prompts().get(prompt).ids(),
+                    call.sampling(),
+                    call.kvTransferParams(),
+                    call.cacheSalt(),
+                    call.priority());
+            try {
+                engine.submit(request, event -> hop(prompt, event));
+            } catch (RuntimeException e) {
+                fail(e, engineIds.subList(0, prompt));
+                // What they refer to is not wanted any more either, unless another instance may still be tried.
+                call.kvTransferParams()
+                        .filter(_ -> !(e instanceof EngineUnavailableException))
+                        .ifPresent(params -> engineIds
+                                .subList(prompt + 1, engineIds.size())
+                                .forEach(id -> engine.refused(id, params)));
+                return;
+            }
+        }
+    }
+
+    /** Ends in the engine what still runs; what it then reports is the answer. */
+    void abort() {
+        engineIds.forEach(engine::abort);
+    }
+
+    private void hop(int prompt, GenerationEvent event) {
+        try {
+            exchange.context().runOnContext(_ -> {
+                if (ended) {
+                    return;
+                }
+                try {
+                    onEvent(prompt, event);
+                } catch (RuntimeException e) {
+                    // Without this the client would wait for ever.
+                    LOG.error("{}: cannot handle {}", head.id(), event, e);
+                    fail(e, engineIds);
+                }
+            });
+        } catch (RejectedExecutionException e) {
+            LOG.debug("{}: the server has stopped, its event is dropped", head.id());
+        }
+    }
+
+    private void onEvent(int prompt, GenerationEvent event) {
+        switch (event) {
+            case GenerationEvent.PromptLogprobs(int _, List<TokenLogprobs> logprobs) ->
+                promptLogprobs.set(prompt, Optional.of(logprobs));
+            case GenerationEvent.Output output -> onOutput(choice(prompt, event), output);
+            case Finished finished -> onFinished(choice(prompt, event), finished);
+        }
+    }
+
+    private Choice choice(int prompt, GenerationEvent event) {
+        return choices.get(prompt * head.call().sampling().n() + event.index());
+    }
+
+    private void onOutput(Choice choice, GenerationEvent.Output output) {
+        if (ttftMillis.isEmpty()) {
+            ttftMillis = OptionalDouble.of(exchange.millis());
+        }
+        choice.add(output);
+        if (head.call().stream()) {
+            Optional<Usage> usage = head.call().continuousUsage()
+                    ? Optional.of(new Usage(promptTokens(choice), 0, 0, choice.tokens))
+                    : Optional.empty();
+            send(writer.chunk(head, Optional.of(choice.take(choice.index)), usage, Optional.empty()));
+        }
+    }
+
+    private void onFinished(Choice choice, Finished finished) {
+        if (finished.reason() == FinishReason.ERROR) {
+            choice.finished = Optional.of(finished);
+            String reason = finished.error().orElse("the engine gave no reason");
+            fail(ApiException.internal("generation failed: " + reason), engineIds);
+            return;
+        }
+        choice.finished = Optional.of(finished);
+        unfinished--;
+        boolean last = unfinished == 0;
+        if (!head.call().stream()) {
+            if (last) {
+                List<ReplyWriter.Output> outputs = shown();
+                Buffer reply = writer.reply(head, outputs, usage(), kvTransferParams());
+                end(200);
+                exchange.json(200, reply);
+            }
+            return;
+        }
+        boolean usageFollows = head.call().includeUsage();
+        Optional<JsonFields> params = last ? kvTransferParams() : Optional.empty();
+        send(writer.chunk(
+                head,
+                Optional.of(choice.take(choice.index)),
+                head.call().continuousUsage() ? Optional.of(usage(choice, finished)) : Optional.empty(),
+                usageFollows ? Optional.empty() : params));
+        if (last && !ended) {
+            if (usageFollows) {
+                send(writer.chunk(head, Optional.empty(), Optional.of(usage()), params));
+            }
+            if (!ended) {
+                end(200);
+                exchange.response().end(Json.DONE);
+            }
+        }
+    }
+
+    private Usage usage(Choice choice, Finished finished) {
+        return new Usage(
+                promptTokens(choice),
+                finished.usage().cachedTokens(),
+                finished.usage().transferredTokens(),
+                choice.tokens);
+    }
+
+    /** All choices; of each prompt with more sequences than are to be shown, the best, the best of all first. */
+    private List<ReplyWriter.Output> shown() {
+        int made = head.call().sampling().n();
+        int shown = head.call().n();
+        if (made == shown) {
+            return choices.stream().map(choice -> choice.take(choice.index)).toList();
+        }
+        List<ReplyWriter.Output> outputs = new ArrayList<>();
+        for (int first = 0; first < choices.size(); first += made) {
+            choices.subList(first, first + made).stream()
+                    .sorted(Comparator.comparingDouble(Choice::meanLogprob).reversed())
+                    .limit(shown)
+                    .forEach(choice -> outputs.add(choice.take(outputs.size())));
+        }
+        return outputs;
+    }
+
+    private int promptTokens(Choice choice) {
+        return head.call()
+                .prompts()
+                .get(choice.index / head.call().sampling().n())
+                .ids()
+                .length;
+    }
+
+    /** Of all choices; a prompt counts once, however many sequences continue it, and so do its cached tokens. */
+    private Usage usage() {
+        int prompt = 0;
+        int cached = 0;
+        int transferred = 0;
+        int output = 0;
+        for (Choice choice : choices) {
+            output += choice.tokens;
+            if (choice.index % head.call().sampling().n() == 0) {
+                prompt += promptTokens(choice);
+                cached += choice.finished.map(end -> end.usage().cachedTokens()).orElse(0);
+                transferred += choice.finished
+                        .map(end -> end.usage().transferredTokens())
+                        .orElse(0);
+            }
+        }
+        return new Usage(prompt, cached, transferred, output);
+    }
+
+    private Optional<JsonFields> kvTransferParams() {
+        return choices.stream()
+                .flatMap(choice -> choice.finished.flatMap(Finished::kvTransferParams).stream())
+                .findFirst();
+    }
+
+    /** Writes an event at once; what the client has not taken is counted, and too much of it ends the request. */
+    private void send(Buffer event) {
+        if (ended || exchange.clientLeft()) {
+            return;
+        }
+        HttpServerResponse response = exchange.response();
+        if (!response.headWritten()) {
+            response.setChunked(true)
+                    .putHeader("Content-Type", "text/event-stream; charset=utf-8")
+                    .putHeader("Cache-Control", "no-cache");
+        }
+        int length = event.length();
+        pendingBytes += length;
+        response.write(event).onComplete(_ -> pendingBytes -= length);
+        if (pendingBytes > maxPendingBytes) {
+            LOG.warn(
+                    "{}: aborted, its client does not read: pending_bytes={} max_pending_bytes={}",
+                    head.id(),
+                    pendingBytes,
+                    maxPendingBytes);
+            engineIds.forEach(engine::abort);
+            end("client_too_slow", 200, Optional.empty());
+            exchange.reset();
+        }
+    }
+
+    private void clientLeft() {
+        if (!ended) {
+            engineIds.forEach(engine::abort);
+            end("client_left", HttpExchange.CLIENT_LEFT, Optional.empty());
+        }
+    }
+
+    private void fail(Throwable failure, List<String> submitted) {
+        submitted.forEach(engine::abort);
+        HttpServerResponse response = exchange.response();
+        ApiException error = ApiException.of(failure);
+        if (response.headWritten()) {
+            // The status is long gone; a stream without [DONE] is the sign of an error.
+            response.write(writer.errorEvent(error));
+            end("error", 200, Optional.of(error.message()));
+            response.end();
+        } else {
+            boolean refused = error.status() < 500 || error.status() == 503;
+            end(refused ? "refused" : "error", error.status(), Optional.of(error.message()));
+            exchange.fail(failure);
+        }
+        if (failure == error && error.status() == 500) {
+            LOG.warn("{}: {}", head.id(), error.message());
+        }
+    }
+
+    private void end(int status) {
+        end(
+                choices.stream()
+                        .flatMap(choice -> choice.finished.stream())
+                        .map(finished -> finished.reason().wireName())
+                        .distinct()
+                        .reduce((first, second) -> first + "," + second)
+                        .orElse("-"),
+                status,
+                Optional.empty());
+    }
+
+    private void end(String finish, int status, Optional<String> error) {
+        ended = true;
+        Usage usage = usage();
+        exchange.log(
+                status,
+                head.id(),
+                Optional.of(new AccessLine.Tokens(
+                        usage.promptTokens(), usage.cachedTokens(), usage.transferredTokens(), usage.outputTokens())),
+                ttftMillis,
+                finish,
+                error);
+        whenEnded.accept(this);
+    }
+
+    /** One sequence, and its output that was not yet sent. */
+    private final class Choice {
+        final int index;
+        Optional<Finished> finished = Optional.empty();
+        /** Tokens generated so far. */
+        int tokens;
+
+        private final StringBuilder text = new StringBuilder();
+        private final List<int[]> ids = new ArrayList<>();
+        private final List<TokenLogprobs> logprobs = new ArrayList<>();
+        private double logprobSum;
+        private int textOffset;
+        private boolean taken;
+
+        Choice(int index) {
+            this.index = index;
+        }
+
+        void add(GenerationEvent.Output output) {
+            if (!head.call().generates()) {
+                return;
+            }
+            text.append(output.text());
+            ids.add(output.ids());
+            logprobs.addAll(output.logprobs());
+            tokens += output.ids().length;
+            output.logprobs().forEach(token -> logprobSum += token.logprob());
+        }
+
+        double meanLogprob() {
+            return tokens == 0 ? Double.NEGATIVE_INFINITY : logprobSum / tokens;
+        }
+
+        /** What came since the last time, as part of the choice of that number. */
+        ReplyWriter.Output take(int shownIndex) {
+            ApiRequest call = head.call();
+            int prompt = index / call.sampling().n();
+            boolean first = !taken;
+            String newText = text.toString();
+            ReplyWriter.Output output = new ReplyWriter.Output(
+                    shownIndex,
+                    first,
+                    textOffset,
+                    newText,
+                    ids.stream().flatMapToInt(Arrays::stream).toArray(),
+                    List.copyOf(logprobs),
+                    first && (call.echo() || call.showPromptLogprobs()) ? promptLogprobs.get(prompt) : Optional.empty(),
+                    finished);
+            textOffset += ReplyWriter.characters(newText)
+                    + (first && call.echo()
+                            ? ReplyWriter.characters(call.prompts().get(prompt).text())
+                            : 0);
+            text.setLength(0);
+            ids.clear();
+            logprobs.clear();
+            taken = true;
+            return output;
+        }
+    }
+}

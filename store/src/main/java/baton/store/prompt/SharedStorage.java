@@ -1,0 +1,666 @@
+package baton.store.prompt;
+
+import baton.kv.ConfigException;
+import baton.kv.DType;
+import baton.kv.Ticker;
+import baton.kv.safetensors.SafetensorsException;
+import baton.kv.safetensors.SafetensorsHeader;
+import baton.kv.safetensors.TensorInfo;
+import java.io.IOException;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.channels.ClosedByInterruptException;
+import java.nio.channels.FileChannel;
+import java.nio.file.DirectoryIteratorException;
+import java.nio.file.DirectoryStream;
+import java.nio.file.FileSystemException;
+import java.nio.file.FileVisitResult;
+import java.nio.file.Files;
+import java.nio.file.InvalidPathException;
+import java.nio.file.LinkOption;
+import java.nio.file.NoSuchFileException;
+import java.nio.file.Path;
+import java.nio.file.SimpleFileVisitor;
+import java.nio.file.StandardCopyOption;
+import java.nio.file.StandardOpenOption;
+import java.nio.file.attribute.BasicFileAttributes;
+import java.nio.file.attribute.FileTime;
+import java.time.Duration;
+import java.time.Instant;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.EnumSet;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.Optional;
+import java.util.Set;
+import java.util.UUID;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.zip.CRC32C;
+import org.jspecify.annotations.Nullable;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * A directory of KV cache entries in the file form of vLLM's ExampleConnector (formerly SharedStorageConnector): an entry
+ * is a directory {@code <root>/<name>} with a file {@code <layer name>.safetensors} for each layer, each holding one tensor
+ * {@code kv_cache}.
+ *
+ * <h2>Shape</h2>
+ *
+ * {@code [tokens, kv_heads, 2*head_dim]}, within which keys and values lie as a {@link TensorLayout} says. Also read is vLLM's
+ * earlier {@code [2, tokens, kv_heads, head_dim]}, all keys and then all values.
+ *
+ * <h2>Complete or absent</h2>
+ *
+ * A writer fills a temporary directory beside the entries, under a name that no reader looks for, and renames it. So an entry
+ * of this class is complete from the moment it exists. Entries of other programs may not be: a reader checks that every
+ * layer's file is there and has the size, shape and element type it must have. Writers of the same entry may race: the
+ * first complete entry stays, the others are discarded; what is in the way and is not complete is moved aside and replaced.
+ *
+ * <h2>Compatible and intact</h2>
+ *
+ * The files' {@code __metadata__}, which vLLM ignores, holds {@code baton.model} (the fingerprint), {@code baton.dtype},
+ * {@code baton.layout} and {@code baton.crc32c} (of the tensor's bytes). An entry of another model is not found; bytes that
+ * do not fit their checksum are an error. A file without these keys is foreign: neither its shape nor its name tells how keys
+ * and values lie in it or which model they are of. It is taken only if {@link Layouts#foreign} says how, and unproven then.
+ *
+ * <p>Nothing is mapped into memory, because a mapped file that another process truncates takes the JVM with it. Symbolic
+ * links below the root are not followed. Thread-safe.
+ */
+public final class SharedStorage {
+    private static final Logger log = LoggerFactory.getLogger(SharedStorage.class);
+
+    private static final String TENSOR = "kv_cache";
+    private static final String SUFFIX = ".safetensors";
+    private static final String TEMPORARY_PREFIX = ".baton-tmp-";
+    private static final String MODEL = "baton.model";
+    private static final String DTYPE = "baton.dtype";
+    private static final String LAYOUT = "baton.layout";
+    private static final String CHECKSUM = "baton.crc32c";
+    private static final String OWN_KEYS = "baton.";
+
+    /** Far more than one tensor's header needs; keeps a hostile file from making us allocate. */
+    private static final int MAX_HEADER_BYTES = 64 * 1024;
+
+    /** Small enough to stay in cache between the copy and the checksum. */
+    private static final int CHUNK_BYTES = 1 << 20;
+
+    /** A temporary directory that nothing has been added to for so long has lost its writer. */
+    private static final Duration ABANDONED_AFTER = Duration.ofHours(1);
+
+    private static final long DISTRUST_NANOS = Duration.ofMinutes(1).toNanos();
+    private static final int REMEMBERED = 1024;
+
+    private final Path root;
+    private final Format format;
+    private final Layouts layouts;
+    private final Ticker ticker;
+    private final Set<StorageException.Fault> loggedFaults =
+            Collections.synchronizedSet(EnumSet.noneOf(StorageException.Fault.class));
+    private final Map<String, String> loggedIncompatible = remembering();
+    private final Map<String, Distrusted> distrusted = remembering();
+    private final AtomicBoolean loggedForeign = new AtomicBoolean();
+    private final AtomicLong sweepDue;
+
+    /**
+     * A directory as a setting gives it.
+     *
+     * @param field the setting, for errors
+     * @throws ConfigException if {@code text} cannot be the root of a storage
+     */
+    public static Path root(String field, String text) {
+        if (text.isBlank()) {
+            throw new ConfigException(field, "must not be empty");
+        }
+        Path root;
+        try {
+            root = Path.of(text);
+        } catch (InvalidPathException e) {
+            throw new ConfigException(field, "is not a path: " + e.getMessage(), e);
+        }
+        if (Files.exists(root) && !Files.isDirectory(root)) {
+            throw new ConfigException(field, "is " + root + ", which is not a directory");
+        }
+        return root;
+    }
+
+    /**
+     * Makes the directory unless it is there, and sees whether entries can be written to it.
+     *
+     * @param field the setting, for errors
+     * @throws ConfigException if not
+     */
+    public static void requireWritable(String field, Path root) {
+        Path probe = root.resolve(TEMPORARY_PREFIX + UUID.randomUUID());
+        try {
+            Files.createDirectories(root);
+            Files.createDirectory(probe);
+            Files.delete(probe);
+        } catch (IOException e) {
+            throw new ConfigException(
+                    field, "is %s, which cannot be written to: %s".formatted(root, StorageException.describe(e)), e);
+        }
+    }
+
+    /** Files as vLLM's GPU backends lay them out are written, and foreign ones are not taken. */
+    public SharedStorage(Path root, Format format, Ticker ticker) {
+        this(root, format, new Layouts(Optional.empty(), TensorLayout.GPU), ticker);
+    }
+
+    /** @param root need not exist; the first write makes it */
+    public SharedStorage(Path root, Format format, Layouts layouts, Ticker ticker) {
+        this.root = root;
+        this.format = format;
+        this.layouts = layouts;
+        this.ticker = ticker;
+        this.sweepDue = new AtomicLong(ticker.nanos());
+    }
+
+    /**
+     * What all entries of one model have in common.
+     *
+     * @param layerNames names of the layers, in order; the files' names
+     * @param kvHeads key/value heads
+     * @param headDim elements of one key, and of one value
+     * @param dtype type of the elements
+     * @param model hex fingerprint of the computation that fills the cache
+     */
+    public record Format(List<String> layerNames, int kvHeads, int headDim, DType dtype, String model) {
+        public Format {
+            layerNames = List.copyOf(layerNames);
+        }
+
+        /** Bytes of one layer of {@code tokens} tokens. */
+        public long layerBytes(int tokens) {
+            return (long) tokens * kvHeads * 2 * headDim * dtype.bytes();
+        }
+    }
+
+    /**
+     * How files' tensors are laid out.
+     *
+     * @param foreign those of files without this class's metadata; if empty, such files are not taken
+     * @param written those of files that are written
+     */
+    public record Layouts(Optional<TensorLayout> foreign, TensorLayout written) {}
+
+    /**
+     * An entry that was complete and compatible when it was found.
+     *
+     * @param identity of this very directory; another one under the same name is another entry
+     * @param proven whether the files tell that they are of this model; false of foreign ones
+     */
+    public record Entry(String name, int tokens, Object identity, boolean proven) {}
+
+    /** What {@link #find} found. */
+    public sealed interface Lookup {
+        record Found(Entry entry) implements Lookup {}
+
+        record Absent() implements Lookup {}
+
+        /** Incomplete, malformed or known to be corrupt: a writer replaces it. */
+        record Broken(String reason) implements Lookup {}
+
+        /** Of another model, element type or layout: it stays. */
+        record Incompatible(String reason) implements Lookup {}
+
+        /** Has files that do not tell what they hold, and nothing else does: it stays. */
+        record Foreign(String reason) implements Lookup {}
+    }
+
+    /** True if there is a directory of that name, whatever is in it. One system call. */
+    public boolean exists(String name) {
+        return Files.isDirectory(root.resolve(name), LinkOption.NOFOLLOW_LINKS);
+    }
+
+    /**
+     * Checks the files of an entry, all but their data. Incompatibility is logged once for each entry; that there are foreign
+     * files, once.
+     */
+    public Lookup find(String name, int tokens) {
+        if (!exists(name)) {
+            return new Lookup.Absent();
+        }
+        Path directory = root.resolve(name);
+        try {
+            Object identity = identity(directory);
+            Distrusted bad = distrusted.get(name);
+            if (bad != null && bad.identity.equals(identity) && ticker.nanos() - bad.since < DISTRUST_NANOS) {
+                return new Lookup.Broken(directory + " was found to be bad");
+            }
+            boolean proven = true;
+            for (String layerName : format.layerNames) {
+                Path file = directory.resolve(layerName + SUFFIX);
+                try (FileChannel channel = open(file)) {
+                    proven &= check(channel, file, tokens).checksum.isPresent();
+                }
+            }
+            if (!proven && loggedForeign.compareAndSet(false, true)) {
+                log.warn(
+                        "KV cache entry {} was not written by Baton. Such entries are taken for this model's, laid out as"
+                                + " {}, as the settings say: neither is proven, and if one is wrong so are the answers",
+                        directory,
+                        layouts.foreign.orElseThrow().interior().settingName());
+            }
+            return new Lookup.Found(new Entry(name, tokens, identity, proven));
+        } catch (IOException e) {
+            String reason = StorageException.describe(e);
+            return switch (StorageException.Fault.of(e)) {
+                case FOREIGN -> {
+                    if (loggedForeign.compareAndSet(false, true)) {
+                        log.warn("KV cache entry {} is not used, nor is any other such: {}", directory, reason);
+                    }
+                    yield new Lookup.Foreign(reason);
+                }
+                case INCOMPATIBLE -> {
+                    if (loggedIncompatible.put(name, reason) == null) {
+                        log.warn("KV cache entry {} is not used: {}", directory, reason);
+                    }
+                    yield new Lookup.Incompatible(reason);
+                }
+                case MISSING, DAMAGED, DIGEST, NO_SPACE, DENIED, IO -> new Lookup.Broken(reason);
+            };
+        }
+    }
+
+    /**
+     * Reads one layer and verifies its checksum.
+     *
+     * @param into native memory of {@code format.layerBytes(entry.tokens())}, filled as {@code [tokens, kv_heads, 2*head_dim]};
+     *     undefined if this throws
+     * @throws StorageException if the file is missing, damaged, foreign, of another model, or cannot be read
+     */
+    public void read(Entry entry, int layer, MemorySegment into) throws StorageException {
+        Objects.checkFromIndexSize(0, format.layerBytes(entry.tokens()), into.byteSize());
+        Path file = root.resolve(entry.name()).resolve(format.layerNames.get(layer) + SUFFIX);
+        try (FileChannel channel = open(file)) {
+            LayerFile found = check(channel, file, entry.tokens());
+            if (!found.split && found.layout.equals(TensorLayout.GPU)) {
+                readData(channel, found, into, file);
+                return;
+            }
+            try (Arena arena = Arena.ofConfined()) {
+                MemorySegment data = arena.allocate(into.byteSize(), 64);
+                readData(channel, found, data, file);
+                if (found.split) {
+                    join(data, into);
+                } else {
+                    found.layout.unpack(data, into, format);
+                }
+            }
+        } catch (IOException e) {
+            throw e instanceof StorageException known ? known : new StorageException("cannot read " + file, e);
+        }
+    }
+
+    /** The data of this entry turned out to be bad: for a while it counts as broken, unless it is replaced. */
+    public void distrust(Entry entry) {
+        distrusted.put(entry.name(), new Distrusted(entry.identity(), ticker.nanos()));
+    }
+
+    /**
+     * Starts to write an entry. The first call, and from time to time a later one, deletes what dead writers have left.
+     *
+     * @throws StorageException if the temporary directory cannot be made; logged once for each cause
+     */
+    public Writer write(String name, int tokens) throws StorageException {
+        Path temporary = temporary();
+        try {
+            Files.createDirectories(root);
+            // Not createTempDirectory: others must be able to read what becomes an entry.
+            Files.createDirectory(temporary);
+        } catch (IOException e) {
+            throw failed(temporary, e);
+        }
+        long due = sweepDue.get();
+        long now = ticker.nanos();
+        if (now - due >= 0 && sweepDue.compareAndSet(due, now + ABANDONED_AFTER.toNanos())) {
+            removeAbandoned(Instant.now());
+        }
+        return new Writer(name, tokens, temporary);
+    }
+
+    /** Writes one entry; used by one thread. Closing it without {@link #commit} leaves nothing behind. */
+    public final class Writer implements AutoCloseable {
+        private final String name;
+        private final int tokens;
+        private final Path temporary;
+        private boolean open = true;
+
+        private Writer(String name, int tokens, Path temporary) {
+            this.name = name;
+            this.tokens = tokens;
+            this.temporary = temporary;
+        }
+
+        /**
+         * Writes the file of a layer.
+         *
+         * @param plain {@code [tokens, kv_heads, 2*head_dim]}, the key and then the value of each token and head, native
+         * @throws StorageException if that fails; the temporary files are gone then; logged once for each cause
+         */
+        public void layer(int layer, MemorySegment plain) throws StorageException {
+            if (plain.byteSize() != format.layerBytes(tokens)) {
+                throw new IllegalArgumentException(
+                        "plain has %d bytes, expected %d".formatted(plain.byteSize(), format.layerBytes(tokens)));
+            }
+            if (layouts.written.equals(TensorLayout.GPU)) {
+                data(layer, plain);
+                return;
+            }
+            try (Arena arena = Arena.ofConfined()) {
+                MemorySegment packed = arena.allocate(plain.byteSize(), 64);
+                layouts.written.pack(plain, packed, format);
+                data(layer, packed);
+            }
+        }
+
+        private void data(int layer, MemorySegment data) throws StorageException {
+            CRC32C checksum = new CRC32C();
+            for (ByteBuffer chunk : chunks(data)) {
+                checksum.update(chunk);
+            }
+            Map<String, String> metadata = new LinkedHashMap<>();
+            metadata.put(MODEL, format.model);
+            metadata.put(DTYPE, format.dtype.torchName());
+            metadata.put(LAYOUT, layouts.written.recorded());
+            metadata.put(CHECKSUM, hex(checksum));
+            TensorInfo tensor = new TensorInfo(
+                    format.dtype.safetensorsName(),
+                    List.of((long) tokens, (long) format.kvHeads, 2L * format.headDim),
+                    0,
+                    data.byteSize());
+            Path file = temporary.resolve(format.layerNames.get(layer) + SUFFIX);
+            try (FileChannel channel =
+                    FileChannel.open(file, StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE)) {
+                writeFully(channel, SafetensorsHeader.encode(metadata, Map.of(TENSOR, tensor)));
+                for (ByteBuffer chunk : chunks(data)) {
+                    writeFully(channel, chunk);
+                }
+            } catch (IOException e) {
+                close();
+                throw failed(file, e);
+            }
+        }
+
+        /**
+         * Makes the entry visible, all at once. All layers must have been written.
+         *
+         * @return true if the entry is this one; false if another writer's entry is there already, which stays
+         * @throws StorageException if it cannot be renamed; the temporary files are gone then; logged once for each cause
+         */
+        public boolean commit() throws StorageException {
+            Path entry = root.resolve(name);
+            try {
+                // A few times, as other writers may replace the same broken entry at the same time.
+                for (int attempt = 1; ; attempt++) {
+                    try {
+                        Files.move(temporary, entry, StandardCopyOption.ATOMIC_MOVE);
+                        open = false;
+                        loggedFaults.clear();
+                        return true;
+                    } catch (FileSystemException e) {
+                        if (attempt == 5) {
+                            throw e;
+                        }
+                        switch (find(name, tokens)) {
+                            case Lookup.Found _, Lookup.Incompatible _, Lookup.Foreign _ -> {
+                                return false;
+                            }
+                            case Lookup.Broken _, Lookup.Absent _ -> moveAside(entry);
+                        }
+                    }
+                }
+            } catch (IOException e) {
+                throw failed(entry, e);
+            } finally {
+                close();
+            }
+        }
+
+        /** Deletes what has been written, unless it was committed. */
+        @Override
+        public void close() {
+            if (open) {
+                open = false;
+                delete(temporary);
+            }
+        }
+
+        private void moveAside(Path entry) throws IOException {
+            Path aside = temporary();
+            try {
+                Files.move(entry, aside, StandardCopyOption.ATOMIC_MOVE);
+                log.info("replacing broken KV cache entry {}", entry);
+                delete(aside);
+            } catch (NoSuchFileException e) {
+                log.debug("nothing is in the way of {}", entry, e);
+            }
+        }
+    }
+
+    /** @param split whether all keys come before all values */
+    private record LayerFile(long dataStart, boolean split, TensorLayout layout, Optional<String> checksum) {}
+
+    private record Distrusted(Object identity, long since) {}
+
+    private Path temporary() {
+        return root.resolve(TEMPORARY_PREFIX + UUID.randomUUID());
+    }
+
+    private void removeAbandoned(Instant now) {
+        try (DirectoryStream<Path> found = Files.newDirectoryStream(root, TEMPORARY_PREFIX + "*")) {
+            for (Path path : found) {
+                FileTime modified = Files.getLastModifiedTime(path, LinkOption.NOFOLLOW_LINKS);
+                if (modified.toInstant().isBefore(now.minus(ABANDONED_AFTER)) && delete(path)) {
+                    log.info("deleted {}, which its writer had abandoned", path);
+                }
+            }
+        } catch (NoSuchFileException e) {
+            log.debug("{} was finished meanwhile", e.getFile());
+        } catch (IOException | DirectoryIteratorException e) {
+            log.warn("cannot look for abandoned temporary directories in {}: {}", root, e.toString());
+        }
+    }
+
+    private static Object identity(Path directory) throws IOException {
+        BasicFileAttributes attributes =
+                Files.readAttributes(directory, BasicFileAttributes.class, LinkOption.NOFOLLOW_LINKS);
+        return List.of(String.valueOf(attributes.fileKey()), attributes.lastModifiedTime());
+    }
+
+    /** Opens what is surely a regular file: opening a pipe would wait for its writer. */
+    private static FileChannel open(Path file) throws IOException {
+        if (!Files.readAttributes(file, BasicFileAttributes.class, LinkOption.NOFOLLOW_LINKS)
+                .isRegularFile()) {
+            throw new SafetensorsException(file + ": is not a regular file");
+        }
+        return FileChannel.open(file, StandardOpenOption.READ, LinkOption.NOFOLLOW_LINKS);
+    }
+
+    private LayerFile check(FileChannel channel, Path file, int tokens) throws IOException {
+        ByteBuffer length = ByteBuffer.allocate(Long.BYTES).order(ByteOrder.LITTLE_ENDIAN);
+        while (length.hasRemaining() && channel.read(length, length.position()) >= 0) {
+            // Reads until the length is there or the file ends.
+        }
+        if (!length.hasRemaining() && length.getLong(0) > MAX_HEADER_BYTES) {
+            throw new SafetensorsException("%s: header of %d bytes; at most %d are accepted"
+                    .formatted(file, length.getLong(0), MAX_HEADER_BYTES));
+        }
+        SafetensorsHeader header = SafetensorsHeader.read(channel, file.toString());
+        TensorInfo tensor = header.tensors().get(TENSOR);
+        if (tensor == null) {
+            throw new SafetensorsException(file + ": has no tensor " + TENSOR);
+        }
+        Map<String, String> metadata = header.metadata();
+        boolean own = metadata.keySet().stream().anyMatch(key -> key.startsWith(OWN_KEYS));
+        if (own) {
+            requireSame(file, MODEL, required(file, metadata, MODEL), format.model);
+        }
+        requireSame(file, "dtype", tensor.dtype(), format.dtype.safetensorsName());
+        if (own) {
+            requireSame(file, DTYPE, required(file, metadata, DTYPE), format.dtype.torchName());
+        }
+        List<Long> shape = tensor.shape();
+        boolean split = shape.size() == 4;
+        List<Long> expected = split
+                ? List.of(2L, (long) tokens, (long) format.kvHeads, (long) format.headDim)
+                : List.of((long) tokens, (long) format.kvHeads, 2L * format.headDim);
+        if (!shape.equals(expected)) {
+            List<Long> otherTokens = new ArrayList<>(expected);
+            int tokenDimension = split ? 1 : 0;
+            if (shape.size() == expected.size()) {
+                otherTokens.set(tokenDimension, shape.get(tokenDimension));
+            }
+            String message = "%s: shape is %s, expected %s".formatted(file, shape, expected);
+            // Fewer tokens than the name stands for: whoever wrote it did not write all of it.
+            throw shape.equals(otherTokens)
+                    ? new SafetensorsException(message)
+                    : new StorageException(StorageException.Fault.INCOMPATIBLE, message);
+        }
+        TensorLayout layout = own
+                ? recordedLayout(file, required(file, metadata, LAYOUT))
+                : layouts.foreign.orElseThrow(
+                        () -> new StorageException(
+                                StorageException.Fault.FOREIGN,
+                                file
+                                        + " has no metadata of Baton's, and shared_storage_foreign_layout does not say how keys and values lie in it"));
+        if (tokens % layout.blockSize() != 0 || (split && !layout.equals(TensorLayout.GPU))) {
+            throw new StorageException(
+                    StorageException.Fault.INCOMPATIBLE,
+                    "%s: shape is %s, which %s in blocks of %d tokens cannot have"
+                            .formatted(file, shape, layout.interior().settingName(), layout.blockSize()));
+        }
+        return new LayerFile(
+                header.dataStart() + tensor.begin(),
+                split,
+                layout,
+                own ? Optional.of(required(file, metadata, CHECKSUM)) : Optional.empty());
+    }
+
+    private static String required(Path file, Map<String, String> metadata, String key) throws SafetensorsException {
+        String value = metadata.get(key);
+        if (value == null) {
+            throw new SafetensorsException(file + ": has metadata of Baton's, but no " + key);
+        }
+        return value;
+    }
+
+    private TensorLayout recordedLayout(Path file, String recorded) throws StorageException {
+        try {
+            return TensorLayout.parseRecorded(LAYOUT, recorded, format.headDim, format.dtype);
+        } catch (ConfigException e) {
+            throw new StorageException(StorageException.Fault.INCOMPATIBLE, file + ": " + e.getMessage());
+        }
+    }
+
+    private static void requireSame(Path file, String name, String found, String expected) throws StorageException {
+        if (!found.equals(expected)) {
+            throw new StorageException(
+                    StorageException.Fault.INCOMPATIBLE,
+                    "%s: %s is %s, this instance's is %s".formatted(file, name, found, expected));
+        }
+    }
+
+    private static void readData(FileChannel channel, LayerFile from, MemorySegment into, Path file)
+            throws IOException {
+        CRC32C checksum = new CRC32C();
+        long at = from.dataStart;
+        for (ByteBuffer chunk : chunks(into)) {
+            while (chunk.hasRemaining()) {
+                int read = channel.read(chunk, at);
+                if (read < 0) {
+                    throw new SafetensorsException("%s: ends at %d, inside its data".formatted(file, at));
+                }
+                at += read;
+            }
+            checksum.update(chunk.flip());
+        }
+        if (from.checksum.isPresent() && !from.checksum.get().equals(hex(checksum))) {
+            throw new StorageException(
+                    StorageException.Fault.DIGEST,
+                    "%s: data has crc32c=%s, recorded is %s".formatted(file, hex(checksum), from.checksum.get()));
+        }
+    }
+
+    /** {@code [2, tokens, kv_heads, head_dim]} to {@code [tokens, kv_heads, 2*head_dim]}. */
+    private void join(MemorySegment split, MemorySegment plain) {
+        long vector = (long) format.headDim * format.dtype.bytes();
+        long values = plain.byteSize() / 2;
+        for (long from = 0, to = 0; from < values; from += vector, to += 2 * vector) {
+            MemorySegment.copy(split, from, plain, to, vector);
+            MemorySegment.copy(split, values + from, plain, to + vector, vector);
+        }
+    }
+
+    private static List<ByteBuffer> chunks(MemorySegment memory) {
+        List<ByteBuffer> chunks = new ArrayList<>();
+        for (long at = 0; at < memory.byteSize(); at += CHUNK_BYTES) {
+            chunks.add(memory.asSlice(at, Math.min(CHUNK_BYTES, memory.byteSize() - at))
+                    .asByteBuffer());
+        }
+        return chunks;
+    }
+
+    private static void writeFully(FileChannel channel, ByteBuffer bytes) throws IOException {
+        while (bytes.hasRemaining()) {
+            channel.write(bytes);
+        }
+    }
+
+    private static String hex(CRC32C checksum) {
+        return "%08x".formatted(checksum.getValue());
+    }
+
+    private StorageException failed(Path path, IOException cause) {
+        StorageException failure = new StorageException("cannot write " + path, cause);
+        boolean cancelled = cause instanceof ClosedByInterruptException;
+        if (!cancelled && loggedFaults.add(failure.fault())) {
+            log.error(
+                    "{}; KV cache entries are not stored in {} until this is resolved, and this is not logged again"
+                            + " before one is stored",
+                    failure.getMessage(),
+                    root);
+        }
+        return failure;
+    }
+
+    private static boolean delete(Path path) {
+        try {
+            Files.walkFileTree(path, new SimpleFileVisitor<>() {
+                @Override
+                public FileVisitResult visitFile(Path file, BasicFileAttributes attributes) throws IOException {
+                    Files.deleteIfExists(file);
+                    return FileVisitResult.CONTINUE;
+                }
+
+                @Override
+                public FileVisitResult postVisitDirectory(Path directory, @Nullable IOException failure)
+                        throws IOException {
+                    Files.deleteIfExists(directory);
+                    return FileVisitResult.CONTINUE;
+                }
+            });
+            return true;
+        } catch (IOException e) {
+            log.warn("cannot delete temporary directory {}: {}", path, e.toString());
+            return false;
+        }
+    }
+
+    /** A small thread-safe map that forgets what was put first. */
+    private static <V> Map<String, V> remembering() {
+        return Collections.synchronizedMap(new LinkedHashMap<>() {
+            @Override
+            protected boolean removeEldestEntry(Map.Entry<String, V> eldest) {
+                return size() > REMEMBERED;
+            }
+        });
+    }
+}

@@ -1,0 +1,232 @@
+package baton.transfer.select;
+
+import baton.kv.ConfigException;
+import baton.kv.JsonFields;
+import baton.transfer.TransferAgent;
+import baton.transfer.TransferException;
+import baton.transfer.embedded.EmbeddedAgent;
+import baton.transfer.nixl.NixlAgent;
+import baton.transfer.nixl.NixlLibrary;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.function.Function;
+import java.util.stream.Stream;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+import tools.jackson.databind.JsonNode;
+
+/**
+ * Chooses the transfer agent that a configuration asks for, from a connector's {@code kv_connector_extra_config}:
+ *
+ * <ul>
+ *   <li>{@code transfer_agent}: {@code auto} (default), {@code embedded} or {@code nixl}
+ *   <li>{@code backends}: names of NIXL's backends, as in vLLM; asks for {@code nixl}. Default {@code ["UCX"]}
+ *   <li>{@code backend_params}: an object for each backend, its parameters
+ *   <li>{@code num_threads}: parameter {@code num_threads} of the backend UCX, as in vLLM
+ *   <li>{@code nixl_library}: NIXL's library, see {@link NixlLibrary}
+ *   <li>{@code transport}: {@code tcp} lets the embedded agent use TCP within a host as well, {@code auto} (default) only between
+ *       hosts; asks for {@code embedded}
+ * </ul>
+ *
+ * <p>{@code auto} takes NIXL where there is an RDMA device and the library loads, and the embedded agent otherwise, which within a
+ * host and over TCP is at least as fast and survives every death of a peer (see {@link NixlAgent}). What it does not take
+ * it logs, with the reason and the setting that would change it.
+ */
+public final class TransferAgents {
+    public static final String TRANSFER_AGENT = "transfer_agent";
+    public static final String BACKENDS = "backends";
+    public static final String BACKEND_PARAMS = "backend_params";
+    public static final String NUM_THREADS = "num_threads";
+    public static final String NIXL_LIBRARY = "nixl_library";
+    public static final String TRANSPORT = "transport";
+
+    private static final Logger LOG = LoggerFactory.getLogger(TransferAgents.class);
+    private static final Path RDMA_DEVICES = Path.of("/sys/class/infiniband");
+    private static final String UCX = "UCX";
+
+    private enum Kind {
+        AUTO,
+        EMBEDDED,
+        NIXL
+    }
+
+    private TransferAgents() {}
+
+    /**
+     * Opens the agent that is asked for.
+     *
+     * @param prefix with which its name begins
+     * @param extra the connector's settings; keys of others are left alone
+     * @param embedded settings of the embedded agent, should it be taken
+     * @throws ConfigException if a setting is wrong, or NIXL is asked for and not there
+     * @throws TransferException if the agent cannot be opened
+     */
+    public static TransferAgent open(String prefix, JsonFields extra, EmbeddedAgent.Settings embedded)
+            throws TransferException {
+        return open(prefix, extra, embedded, NixlLibrary::find, hasRdmaDevice(RDMA_DEVICES));
+    }
+
+    static TransferAgent open(
+            String prefix,
+            JsonFields extra,
+            EmbeddedAgent.Settings embedded,
+            Function<Optional<Path>, NixlLibrary> find,
+            boolean rdma)
+            throws TransferException {
+        EmbeddedAgent.Settings own =
+                transport(extra).map(embedded::withTransport).orElse(embedded);
+        Optional<Path> library = extra.string(NIXL_LIBRARY).map(Path::of);
+        NixlAgent.Settings nixl = nixl(extra);
+        return switch (kind(extra)) {
+            case EMBEDDED -> EmbeddedAgent.open(prefix, own);
+            case NIXL ->
+                switch (find.apply(library)) {
+                    case NixlLibrary.Found found -> explicit(found, prefix, nixl, extra, rdma);
+                    case NixlLibrary.Absent absent -> throw new ConfigException(asking(extra), absent.reason());
+                };
+            case AUTO -> {
+                Optional<TransferAgent> best = rdma ? automatic(find.apply(library), prefix, nixl) : Optional.empty();
+                if (!rdma) {
+                    LOG.info(
+                            "transfer agent: embedded; not NIXL, because there is no RDMA device in {} ({}=nixl takes it all the same)",
+                            RDMA_DEVICES,
+                            TRANSFER_AGENT);
+                }
+                yield best.isPresent() ? best.get() : EmbeddedAgent.open(prefix, own);
+            }
+        };
+    }
+
+    private static TransferAgent explicit(
+            NixlLibrary.Found library, String prefix, NixlAgent.Settings settings, JsonFields extra, boolean rdma) {
+        try {
+            TransferAgent agent = NixlAgent.open(library, prefix, settings);
+            LOG.info("transfer agent: NIXL with {} from {}", settings.backends(), library.file());
+            if (!rdma) {
+                LOG.warn(
+                        "no RDMA device in {}: between hosts UCX reads over TCP, where a reader's death can end the process it reads"
+                                + " from; {}=embedded has no such danger",
+                        RDMA_DEVICES,
+                        TRANSFER_AGENT);
+            }
+            return agent;
+        } catch (TransferException e) {
+            throw new ConfigException(asking(extra), String.valueOf(e.getMessage()), e);
+        }
+    }
+
+    private static Optional<TransferAgent> automatic(NixlLibrary library, String prefix, NixlAgent.Settings settings) {
+        String reason;
+        switch (library) {
+            case NixlLibrary.Absent absent -> reason = absent.reason();
+            case NixlLibrary.Found found -> {
+                try {
+                    TransferAgent agent = NixlAgent.open(found, prefix, settings);
+                    LOG.info("transfer agent: NIXL with {} from {}", settings.backends(), found.file());
+                    return Optional.of(agent);
+                } catch (TransferException e) {
+                    reason = String.valueOf(e.getMessage());
+                }
+            }
+        }
+        LOG.info("transfer agent: embedded; not NIXL: {}", reason);
+        return Optional.empty();
+    }
+
+    /** The setting that asks for NIXL. */
+    private static String asking(JsonFields extra) {
+        return extra.field(extra.value(BACKENDS).isPresent() ? BACKENDS : TRANSFER_AGENT);
+    }
+
+    private static Kind kind(JsonFields extra) {
+        String value = extra.string(TRANSFER_AGENT).orElse("auto");
+        boolean backends = extra.value(BACKENDS).isPresent();
+        boolean transport = extra.value(TRANSPORT).isPresent();
+        if (transport && (backends || value.equals("nixl"))) {
+            throw new ConfigException(
+                    extra.field(TRANSPORT),
+                    "is of the embedded agent, but " + (backends ? BACKENDS : TRANSFER_AGENT)
+                            + " asks for nixl: leave one out");
+        }
+        return switch (value) {
+            case "auto" -> backends ? Kind.NIXL : transport ? Kind.EMBEDDED : Kind.AUTO;
+            case "nixl" -> Kind.NIXL;
+            case "embedded" -> {
+                if (backends) {
+                    throw new ConfigException(
+                            extra.field(TRANSFER_AGENT),
+                            "is embedded, but " + BACKENDS + " asks for nixl: leave one out");
+                }
+                yield Kind.EMBEDDED;
+            }
+            default -> throw ConfigException.unsupported(extra.field(TRANSFER_AGENT), value, "auto, embedded, nixl");
+        };
+    }
+
+    private static Optional<EmbeddedAgent.Transport> transport(JsonFields extra) {
+        return extra.string(TRANSPORT).map(value -> switch (value) {
+            case "auto" -> EmbeddedAgent.Transport.AUTO;
+            case "tcp" -> EmbeddedAgent.Transport.TCP;
+            default -> throw ConfigException.unsupported(extra.field(TRANSPORT), value, "auto, tcp");
+        });
+    }
+
+    private static NixlAgent.Settings nixl(JsonFields extra) {
+        List<String> backends = extra.value(BACKENDS)
+                .map(value -> names(extra.field(BACKENDS), value))
+                .orElse(List.of(UCX));
+        Map<String, Map<String, String>> parameters = new HashMap<>();
+        extra.integerAtLeast(NUM_THREADS, 0)
+                .ifPresent(threads -> parameters
+                        .computeIfAbsent(UCX, _ -> new HashMap<>())
+                        .put(NUM_THREADS, Integer.toString(threads)));
+        extra.object(BACKEND_PARAMS).ifPresent(all -> {
+            for (String backend : all.names()) {
+                if (!backends.contains(backend)) {
+                    throw new ConfigException(
+                            all.field(backend), "is no backend in use; these are: " + String.join(", ", backends));
+                }
+                JsonFields one = all.object(backend).orElseGet(() -> JsonFields.empty(all.field(backend)));
+                for (String key : one.names()) {
+                    one.value(key)
+                            .ifPresent(value -> parameters
+                                    .computeIfAbsent(backend, _ -> new HashMap<>())
+                                    .put(key, value.isValueNode() ? value.asString() : value.toString()));
+                }
+            }
+        });
+        return new NixlAgent.Settings(backends, parameters);
+    }
+
+    private static List<String> names(String field, JsonNode value) {
+        List<String> names = new ArrayList<>();
+        if (value.isArray()) {
+            for (JsonNode name : value) {
+                if (name.isString() && !name.asString().isBlank()) {
+                    names.add(name.asString());
+                }
+            }
+        }
+        if (names.isEmpty() || names.size() != value.size()) {
+            throw new ConfigException(field, "must be an array of NIXL backends such as [\"UCX\"], is " + value);
+        }
+        return names;
+    }
+
+    static boolean hasRdmaDevice(Path devices) {
+        if (!Files.isDirectory(devices)) {
+            return false;
+        }
+        try (Stream<Path> found = Files.list(devices)) {
+            return found.findAny().isPresent();
+        } catch (IOException e) {
+            return false;
+        }
+    }
+}
