@@ -13,18 +13,20 @@ import java.util.Locale;
 import java.util.Set;
 
 /**
- * Whom this instance talks to. Host names are allowed only as they are listed, so that no name that somebody sends is ever looked up;
- * addresses as they are listed, or within a listed network.
+ * The hosts that this instance connects to and serves. A host name is allowed only if it is listed itself, so that no name that a peer or a
+ * client sends is ever looked up; an address if it is listed or within a listed network.
  */
 public final class AllowedPeers {
     private final Set<String> names;
     private final List<Network> networks;
+    private final Ticker ticker;
     private final NameLookups lookups;
 
-    private AllowedPeers(Set<String> names, List<Network> networks) {
+    private AllowedPeers(Set<String> names, List<Network> networks, Ticker ticker) {
         this.names = Set.copyOf(names);
         this.networks = List.copyOf(networks);
-        this.lookups = new NameLookups(this.names, InetAddress::getAllByName, Ticker.system());
+        this.ticker = ticker;
+        this.lookups = new NameLookups(this.names, InetAddress::getAllByName, ticker);
     }
 
     private record Network(byte[] address, int bits) {
@@ -58,6 +60,11 @@ public final class AllowedPeers {
      * @throws ConfigException if one of them is none
      */
     public static AllowedPeers of(String field, List<String> hosts) {
+        return of(field, hosts, Ticker.system());
+    }
+
+    /** As {@link #of(String, List)}, by another clock. */
+    static AllowedPeers of(String field, List<String> hosts, Ticker ticker) {
         Set<String> names = new HashSet<>();
         List<Network> networks = new ArrayList<>();
         for (String host : hosts) {
@@ -72,20 +79,20 @@ public final class AllowedPeers {
                 throw new ConfigException(field, "has '" + host + "', must have host names, addresses or address/bits");
             }
         }
-        return new AllowedPeers(names, networks);
+        return new AllowedPeers(names, networks, ticker);
     }
 
     /**
-     * What is allowed unless something is said: this machine's loopback, and the networks that {@code ownHost} is in, as far as it is the
-     * address of one of this machine's interfaces, or a name that leads to some. The name is looked up now.
+     * The default: this machine's loopback, and the networks that {@code ownHost} is in, if it is the address of one of this machine's
+     * interfaces or a name that resolves to some. The name is looked up now.
      *
      * @param field that has {@code ownHost}, for errors
      */
     public static AllowedPeers byDefault(String field, String ownHost) {
-        return byDefault(field, ownHost, InetAddress::getAllByName);
+        return byDefault(field, ownHost, InetAddress::getAllByName, Ticker.system());
     }
 
-    static AllowedPeers byDefault(String field, String ownHost, NameLookups.Resolver resolver) {
+    static AllowedPeers byDefault(String field, String ownHost, NameLookups.Resolver resolver, Ticker ticker) {
         List<String> hosts = new ArrayList<>(List.of("127.0.0.0/8", "::1", "localhost", ownHost));
         try {
             InetAddress[] own = isAddress(ownHost)
@@ -95,12 +102,12 @@ public final class AllowedPeers {
                 hosts.addAll(networksOf(address));
             }
         } catch (UnknownHostException e) {
-            // Nothing can listen there, which the attempt says.
-            return of(field, hosts);
+            // Listening there fails later, with a better error.
+            return of(field, hosts, ticker);
         } catch (SocketException e) {
             throw new ConfigException(field, "the interface of " + ownHost + " cannot be looked at", e);
         }
-        return of(field, hosts);
+        return of(field, hosts, ticker);
     }
 
     private static List<String> networksOf(InetAddress address) throws SocketException {
@@ -136,16 +143,16 @@ public final class AllowedPeers {
         }
     }
 
-    /** These, and others. */
-    public AllowedPeers and(AllowedPeers others) {
+    /** The union of both. */
+    public AllowedPeers and(AllowedPeers more) {
         Set<String> allNames = new HashSet<>(names);
-        allNames.addAll(others.names);
+        allNames.addAll(more.names);
         List<Network> allNetworks = new ArrayList<>(networks);
-        allNetworks.addAll(others.networks);
-        return new AllowedPeers(allNames, allNetworks);
+        allNetworks.addAll(more.networks);
+        return new AllowedPeers(allNames, allNetworks, ticker);
     }
 
-    /** Whether a host that somebody names is allowed; looks up nothing. */
+    /** Whether a host is allowed that a peer or a client names; looks up nothing. */
     public boolean allows(String host) {
         return isAddress(host) ? allows(InetAddress.ofLiteral(host)) : names.contains(host.toLowerCase(Locale.ROOT));
     }
@@ -157,12 +164,12 @@ public final class AllowedPeers {
                 && networks.stream().anyMatch(network -> network.contains(address));
     }
 
-    /** Whether a connection may come from there: also from where a listed name was found to lead. Does not wait. */
+    /** Whether a connection from that address is served: it is allowed, or a listed name was found to resolve to it. Does not wait. */
     public boolean admits(InetAddress address) {
-        return allows(address) || lookups.leadTo(address);
+        return allows(address) || lookups.resolveTo(address);
     }
 
-    /** Begins to find out where the listed names lead, for {@link #admits}. */
+    /** Starts to resolve the listed names, for {@link #admits}. */
     void lookUp() {
         lookups.lookUp();
     }

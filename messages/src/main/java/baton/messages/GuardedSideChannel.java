@@ -8,11 +8,11 @@ import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 
 /**
- * A side channel that tells only those anything that {@link PeerAccess} lets in.
+ * A side channel that answers only peers that {@link PeerAccess} admits.
  *
- * <p>Without a secret, questions and answers of allowed peers go through as they are. With one, the asking side says hello first; the question
- * brings a proof behind its last frame, which is good for this question on this connection, and so does the answer. A side that has the secret
- * neither answers nor believes one that has none.
+ * <p>Without a secret, questions and answers of allowed peers go through unchanged. With one, the asking side sends a hello first; the question
+ * has a proof behind its last frame, valid for this question on this connection, and so has the answer. A side that has the secret neither
+ * answers a peer that has none nor accepts its answers.
  */
 public final class GuardedSideChannel implements AutoCloseable {
     private static final String PURPOSE = "side channel";
@@ -20,14 +20,14 @@ public final class GuardedSideChannel implements AutoCloseable {
     private final SideChannel channel;
     private final PeerAccess access;
 
-    /** @param channel is this one's from now on */
+    /** @param channel is closed by this one */
     public GuardedSideChannel(SideChannel channel, PeerAccess access) {
         this.channel = channel;
         this.access = access;
     }
 
     /**
-     * Answers questions that come to an address until the returned listener is closed.
+     * Answers questions that arrive at an address until the returned listener is closed.
      *
      * @throws MessageException if the address cannot be had
      */
@@ -46,7 +46,7 @@ public final class GuardedSideChannel implements AutoCloseable {
         });
     }
 
-    /** A refused peer is told no more than that. */
+    /** A refused peer learns no more than that it is refused, and which setting it may lack. */
     private List<byte[]> refuse(InetAddress from, String why) {
         access.refuse("side channel: " + from.getHostAddress(), why);
         return List.of(PeerProof.refusal(
@@ -55,7 +55,7 @@ public final class GuardedSideChannel implements AutoCloseable {
                         : "not a peer that is allowed here, or it asks for a proof where there is no secret"));
     }
 
-    /** Tells what is not an allowed peer so. */
+    /** Answers a peer that is not allowed with a refusal. */
     private final class Refusal implements SideChannel.Handler {
         private final InetAddress from;
 
@@ -74,7 +74,7 @@ public final class GuardedSideChannel implements AutoCloseable {
         }
     }
 
-    /** A connection's questions where there is a secret. */
+    /** Authenticates the questions of one connection. */
     private final class Guard implements SideChannel.Handler {
         private final PeerProof.Host host;
         private final InetAddress from;
@@ -125,7 +125,7 @@ public final class GuardedSideChannel implements AutoCloseable {
      * Asks the peer that listens at an address.
      *
      * @param frames at least one
-     * @return the answer, at least one frame; fails with a {@link MessageException}, also if the peer does not show that it knows the
+     * @return the answer, at least one frame; fails with a {@link MessageException}, also if the peer does not prove that it has the
      *     secret, at the latest after {@code timeout}
      */
     public CompletableFuture<List<byte[]>> ask(String host, int port, List<byte[]> frames, Duration timeout) {
@@ -150,7 +150,7 @@ public final class GuardedSideChannel implements AutoCloseable {
                         timeout));
     }
 
-    /** A question where there is a secret. Used by one thread after the other. */
+    /** A question with its proof. Not for concurrent use. */
     private static final class Asking implements SideChannel.Next {
         private final PeerProof.Caller caller;
         private final List<byte[]> question;

@@ -13,8 +13,8 @@ import org.msgpack.core.MessagePackException;
 import org.msgpack.core.MessageUnpacker;
 
 /**
- * Reads a msgpack message of a peer, value by value. Whatever is not as it is asked for is a {@link ConfigException} that names the
- * field. Takes memory for what is there, not for what is announced.
+ * Reads a msgpack message of a peer, value by value. A value of another type or range is a {@link ConfigException} that names the
+ * field. Allocates memory as bytes are read, never for announced sizes.
  */
 public final class MsgpackReader implements AutoCloseable {
     private static final int MOST_FIELDS = 256;
@@ -109,7 +109,7 @@ public final class MsgpackReader implements AutoCloseable {
         return (int) value;
     }
 
-    /** A number of 64 bits without a sign. */
+    /** An unsigned number of 64 bits. */
     public long unsigned(String field) {
         BigInteger value = unpack(field, "a whole number", unpacker::unpackBigInteger);
         if (value.signum() < 0) {
@@ -148,7 +148,7 @@ public final class MsgpackReader implements AutoCloseable {
         return unpack(field, "a value", unpacker::tryUnpackNil);
     }
 
-    /** @throws ConfigException if something follows */
+    /** @throws ConfigException if bytes are left */
     public void end(String what) {
         if (remaining() > 0) {
             throw new ConfigException(what, "is followed by " + remaining() + " bytes");

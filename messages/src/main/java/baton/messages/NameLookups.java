@@ -10,13 +10,13 @@ import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 
 /**
- * Where names lead. They are looked up in the background, by one thread at most, so that nothing waits for a name server: what is asked for
- * is what was found last. Any thread.
+ * The addresses of names. They are resolved in the background, by one thread at most, so that nothing waits for a name server: the result of
+ * the last look-up counts. Any thread.
  */
 final class NameLookups {
     private static final Duration FRESH = Duration.ofMinutes(1);
 
-    /** Strangers cause no more than one look-up in that time. */
+    /** Connections from unknown addresses cause at most one look-up in that time. */
     private static final Duration AGAIN = Duration.ofSeconds(2);
 
     /** Looks a name up; may take long. */
@@ -39,14 +39,14 @@ final class NameLookups {
         this.ticker = ticker;
     }
 
-    /** Whether one of the names was found to lead there; looks again if that may have changed. */
-    boolean leadTo(InetAddress address) {
+    /** Whether one of the names was found to resolve to the address; looks up again if that may have changed. */
+    boolean resolveTo(InetAddress address) {
         boolean known = found.values().stream().anyMatch(each -> each.contains(address));
         lookUpUnlessSince(known ? FRESH : AGAIN);
         return known;
     }
 
-    /** Begins to look the names up, unless that was done a moment ago. */
+    /** Starts to resolve the names, unless that was done a moment ago. */
     void lookUp() {
         lookUpUnlessSince(AGAIN);
     }

@@ -21,13 +21,13 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Which peers an instance's KV ports answer, and which it connects to: keys of {@code kv_connector_extra_config} that all connectors
+ * Which peers an instance's KV ports serve, and which it connects to: keys of {@code kv_connector_extra_config} that all connectors
  * with a port of their own have.
  *
  * <ul>
  *   <li>{@code allowed_peers}: names, addresses and networks. Only these are connected to, wherever the name comes from, and no other name is
- *       looked up. Without a secret only these are answered
- *   <li>{@code kv_auth_secret_file}: file with the {@link PeerSecret}. With it a peer is answered if it shows that it knows the secret
+ *       looked up. Without a secret only these are served
+ *   <li>{@code kv_auth_secret_file}: file with the {@link PeerSecret}. With it a peer is served if it proves that it has the secret
  *   <li>{@code kv_allow_unauthenticated}: listens on other addresses than loopback without a secret too
  * </ul>
  *
@@ -48,12 +48,31 @@ public final class PeerAccess {
     private final Optional<PeerSecret> secret;
     private final boolean unauthenticated;
     private final LongAdder refused = new LongAdder();
-    private final Bursts complaints = new Bursts(1, BETWEEN_COMPLAINTS, Ticker.system());
+    private final Bursts complaints;
+    /** Whether refusals are counted and logged. */
+    private final boolean complains;
 
-    private PeerAccess(AllowedPeers allowed, Optional<PeerSecret> secret, boolean unauthenticated) {
+    private PeerAccess(
+            AllowedPeers allowed,
+            Optional<PeerSecret> secret,
+            boolean unauthenticated,
+            boolean complains,
+            Ticker ticker) {
         this.allowed = allowed;
         this.secret = secret;
         this.unauthenticated = unauthenticated;
+        this.complains = complains;
+        this.complaints = new Bursts(1, BETWEEN_COMPLAINTS, ticker);
+    }
+
+    /** Every peer, without a secret: for connections that are authenticated in another way, such as by a token. Counts no refusals. */
+    public static PeerAccess everyone() {
+        return new PeerAccess(
+                AllowedPeers.of(ALLOWED_PEERS, List.of("0.0.0.0/0", "::/0")),
+                Optional.empty(),
+                true,
+                false,
+                Ticker.system());
     }
 
     /** The keys that are read here, and a connector's own. */
@@ -70,20 +89,32 @@ public final class PeerAccess {
      * @throws ConfigException if a value cannot be used
      */
     public static PeerAccess of(JsonFields extra, String ownField, String ownHost, List<String> named) {
-        AllowedPeers allowed = extra.strings(ALLOWED_PEERS)
-                .map(hosts -> AllowedPeers.of(extra.field(ALLOWED_PEERS), hosts))
-                .orElseGet(() -> AllowedPeers.byDefault(ownField, ownHost));
-        return new PeerAccess(
-                named.isEmpty() ? allowed : allowed.and(AllowedPeers.of(ownField, named)),
-                extra.string(SECRET_FILE).map(file -> PeerSecret.read(extra.field(SECRET_FILE), Path.of(file))),
-                extra.bool(UNAUTHENTICATED).orElse(false));
+        return of(extra, ownField, ownHost, named, Ticker.system());
     }
 
     /**
-     * Without a secret a port on other addresses than loopback is open to the network.
+     * As {@link #of(JsonFields, String, String, List)}.
+     *
+     * @param ticker limits how often names are resolved and refusals logged
+     */
+    public static PeerAccess of(JsonFields extra, String ownField, String ownHost, List<String> named, Ticker ticker) {
+        AllowedPeers allowed = extra.strings(ALLOWED_PEERS)
+                .map(hosts -> AllowedPeers.of(extra.field(ALLOWED_PEERS), hosts, ticker))
+                .orElseGet(() -> AllowedPeers.byDefault(ownField, ownHost, InetAddress::getAllByName, ticker));
+        return new PeerAccess(
+                named.isEmpty() ? allowed : allowed.and(AllowedPeers.of(ownField, named, ticker)),
+                extra.string(SECRET_FILE).map(file -> PeerSecret.read(extra.field(SECRET_FILE), Path.of(file))),
+                extra.bool(UNAUTHENTICATED).orElse(false),
+                true,
+                ticker);
+    }
+
+    /**
+     * Requires that the port is not open to the network unauthenticated: there is a secret, the host is loopback, or the configuration
+     * allows it.
      *
      * @param field setting that has {@code host}
-     * @throws ConfigException if that is so, and is not said to be meant
+     * @throws ConfigException if it is open
      */
     public void requireSafe(String field, String host) {
         // Names are looked up only where it matters.
@@ -93,7 +124,7 @@ public final class PeerAccess {
     }
 
     /**
-     * As {@link #requireSafe}, for what listens on every address.
+     * As {@link #requireSafe}, for a port on every address.
      *
      * @param value of the setting {@code field}
      */
@@ -113,7 +144,7 @@ public final class PeerAccess {
         try {
             return Arrays.stream(InetAddress.getAllByName(host)).allMatch(InetAddress::isLoopbackAddress);
         } catch (UnknownHostException e) {
-            // Nothing can listen there, which the attempt says.
+            // Listening there fails later, with a better error.
             return true;
         }
     }
@@ -122,17 +153,17 @@ public final class PeerAccess {
         return secret;
     }
 
-    /** Whether a host may be connected to that a client or a peer names; looks up nothing. */
+    /** Whether this instance may connect to a host that a client or a peer names; looks up nothing. */
     public boolean mayConnect(String host) {
         return allowed.allows(host);
     }
 
-    /** Whether a connection from there is served, as far as its address tells: with a secret all that show it are. Does not wait. */
+    /** Whether a connection from the address is served; with a secret the address does not matter. Does not wait. */
     public boolean admits(InetAddress from) {
         return secret.isPresent() || allowed.admits(from);
     }
 
-    /** Before connections come: begins to find out where listed names lead, so that {@link #admits} knows it in time. Does not wait. */
+    /** To be called before connections arrive: starts to resolve the listed names, for {@link #admits}. Does not wait. */
     public void expectPeers() {
         if (secret.isEmpty()) {
             allowed.lookUp();
@@ -143,34 +174,37 @@ public final class PeerAccess {
         return allowed;
     }
 
-    /** What errors say of a host that is not to be connected to, or not to be served. */
+    /** The part of an error about a host that is not allowed. */
     public String notAllowed() {
         return "not an allowed peer; allowed_peers are " + allowed;
     }
 
     /**
-     * Counts a peer that was refused, and says so in the log, a few of many.
+     * Counts a refused peer and logs it, a few of many.
      *
-     * @param peer may be a stranger's text, as {@code why} may
+     * @param peer may be text that the peer sent, as {@code why} may
      */
     public void refuse(String peer, String why) {
+        if (!complains) {
+            return;
+        }
         refused.increment();
         complaints.event(more -> log.warn("{} is refused: {}{}", shown(peer), shown(why), more));
     }
 
-    /** What may be a stranger's, fit for a log. */
+    /** Text that a peer may have sent, fit for a log. */
     static String shown(String text) {
         String part = text.length() > LONGEST_SHOWN ? text.substring(0, LONGEST_SHOWN) + "..." : text;
         return part.replaceAll("[^ -~]", "?");
     }
 
-    /** The peers that were refused since this was asked before, as a metric; empty if there were none. */
+    /** The peers that were refused since the last call, as a metric; empty if there were none. */
     public Optional<Measurement> takeRefusedMeasurement() {
         long count = takeRefused();
         return count == 0 ? Optional.empty() : Optional.of(Measurement.count("baton:kv_refused_peers", count));
     }
 
-    /** How many were refused since this was asked before. */
+    /** How many peers were refused since the last call. */
     public long takeRefused() {
         return refused.sumThenReset();
     }

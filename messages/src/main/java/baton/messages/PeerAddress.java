@@ -5,7 +5,7 @@ import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
 /**
- * Where a peer listens, as it is written in messages and request ids: {@code host:port}.
+ * The address at which a peer listens, as it is written in messages and request ids: {@code host:port}.
  *
  * @param host a name, an IPv4 address, or an IPv6 address without its brackets
  */
@@ -36,7 +36,7 @@ public record PeerAddress(String host, int port) {
     }
 
     /**
-     * The address of the same host that is {@code ports} above: another rank's.
+     * The address on the same host whose port is {@code ports} above: another rank's.
      *
      * @throws ConfigException if there is no such port
      */
@@ -52,7 +52,7 @@ public record PeerAddress(String host, int port) {
         return (host.contains(":") ? "[" + host + "]" : host) + ":" + port;
     }
 
-    /** What a peer sent, fit for a log. */
+    /** Text that a peer sent, fit for a log. */
     public static String shown(String text) {
         String part = text.length() > 100 ? text.substring(0, 100) + "..." : text;
         return part.replaceAll("[^ -~]", "?");

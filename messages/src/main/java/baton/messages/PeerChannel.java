@@ -5,12 +5,12 @@ import java.time.Duration;
 import java.util.List;
 
 /**
- * Connections between instances that last: who calls says who it is, asks and tells what it likes, and both sides learn when the other
- * has gone. Messages are lists of byte frames whose meaning is the caller's.
+ * Long-lived connections between instances: the calling side sends its identity, then questions and one-way messages; both sides are notified
+ * when the connection ends. Messages are lists of byte frames whose meaning the users define.
  */
 public interface PeerChannel extends AutoCloseable {
     /**
-     * Receives whoever calls at an address, until the returned listener is closed.
+     * Accepts connections at an address until the returned listener is closed.
      *
      * @param port 0 for any free one
      * @throws MessageException if the address cannot be had
@@ -18,11 +18,11 @@ public interface PeerChannel extends AutoCloseable {
     SideChannel.Listener listen(String host, int port, Reception reception) throws MessageException;
 
     /**
-     * Calls whoever listens at an address. An address where nobody listens is a failure at once.
+     * Connects to the instance that listens at an address; if nothing listens there it fails at once.
      *
-     * @param identity how this side calls itself: ASCII, 1 to 255 characters
-     * @param whenEnded runs once, when the call has ended for whatever reason
-     * @throws MessageException if nobody answers in time
+     * @param identity of this side: ASCII, 1 to 255 characters
+     * @param whenEnded runs once, when the connection has ended for whatever reason
+     * @throws MessageException if there is no connection in time
      */
     Call call(String host, int port, String identity, Duration timeout, Runnable whenEnded) throws MessageException;
 
@@ -30,76 +30,76 @@ public interface PeerChannel extends AutoCloseable {
     @Override
     void close();
 
-    /** Receives callers; may be called by several threads at once. */
+    /** Receives connections; may be called by several threads at once. */
     @FunctionalInterface
     interface Reception {
         /**
-         * Somebody has connected. An exception refuses the caller.
+         * A peer has connected. An exception refuses it.
          *
-         * @return who gets the caller's messages
+         * @return the handler of its messages
          */
         Guest arrived(Caller caller);
 
-        /** Whether a connection from there is served at all; asked before anything is read of it. Must not wait. */
+        /** Whether a connection from the address is served; called before anything is read from it. Must not wait. */
         default boolean admits(InetAddress from) {
             return true;
         }
     }
 
-    /** The far end of a connection that a peer made. */
+    /** The peer of an accepted connection. */
     interface Caller {
-        /** How the peer calls itself, one character for each byte; nothing is known of it. Empty if it does not. */
+        /** The peer's identity, one character for each byte; untrusted. Empty if it has none. */
         String identity();
 
-        /** Where the connection comes from. */
+        /** The connection's remote address. */
         InetAddress address();
 
         /**
-         * Answers the message that is being handled, at most once, by its own thread.
+         * Answers the message that is being handled, at most once, on the handling thread.
          *
-         * @throws MessageException if it does not get there
+         * @throws MessageException if it could not be sent
          */
         void answer(List<byte[]> frames) throws MessageException;
 
-        /** Ends the connection; from any thread. */
+        /** Ends the connection; any thread. */
         void hangUp();
     }
 
-    /** Handles what one caller says, a message at a time. */
+    /** Handles the messages of one connection, one at a time. */
     interface Guest {
         /**
-         * A message has come. Takes the time that it needs; the next message waits. An exception ends the connection.
+         * Handles a message; may take long, the next message waits. An exception ends the connection.
          *
-         * @param frames at least one; nothing is known of what is in them
+         * @param frames at least one; untrusted
          */
         void received(List<byte[]> frames) throws MessageException;
 
         /**
-         * Whether the peer has shown what it must. Until then it has the time of a handshake for all it says, and takes no other peer's
-         * place.
+         * Whether the peer is authenticated. Until then all its messages share the time of a handshake, and its connection takes no
+         * established connection's place.
          */
         default boolean isGreeted() {
             return true;
         }
 
-        /** The connection has ended; nothing more comes. */
+        /** The connection has ended; no more messages follow. */
         default void left() {}
     }
 
-    /** The near end of a connection that this side made. */
+    /** A connection that this side made. */
     interface Call extends AutoCloseable {
         /**
-         * Says something that is not answered. What the peer does not read in time ends the call.
+         * Sends a one-way message. If the peer does not read it in time the connection ends.
          *
-         * @throws MessageException if it could not be said in time, or the call has ended
+         * @throws MessageException if it could not be sent in time, or the connection has ended
          */
         void tell(List<byte[]> frames, Duration timeout) throws MessageException;
 
         /**
-         * Asks and waits for the answer. One question at a time; others wait for their turn. A question that is not answered in time ends
-         * the call, as its answer could be taken for another's.
+         * Asks and waits for the answer. One question at a time; concurrent ones wait for their turn. A question that is not answered in
+         * time ends the connection, because a late answer could be taken for that to the next question.
          *
-         * @throws MessageException if there was no answer in time, or the call has ended
+         * @throws MessageException if there was no answer in time, or the connection has ended
          */
         List<byte[]> ask(List<byte[]> frames, Duration timeout) throws MessageException;
 

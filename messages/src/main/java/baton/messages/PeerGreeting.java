@@ -6,8 +6,8 @@ import java.util.List;
 import java.util.Optional;
 
 /**
- * How both ends of a {@link PeerChannel} connection show each other, before anything else, that they know the secret. What they show is of
- * both addresses, so that a peer that was called can pass it on to no other one.
+ * The mutual authentication of both ends of a {@link PeerChannel} connection by their shared secret, before any other message. The proofs
+ * cover both addresses, so that the called peer cannot relay them to another one.
  */
 public final class PeerGreeting {
     private static final String PURPOSE = "peer channel";
@@ -20,7 +20,7 @@ public final class PeerGreeting {
     /**
      * The side that is called.
      *
-     * @param identity as the caller calls itself
+     * @param identity of the caller
      * @param self {@code host:port} of this side, as peers are told it
      */
     public PeerGreeting(PeerSecret secret, String identity, String self) {
@@ -33,15 +33,15 @@ public final class PeerGreeting {
         return List.of(caller.getBytes(StandardCharsets.UTF_8), called.getBytes(StandardCharsets.UTF_8));
     }
 
-    /** Whether the caller has shown that it knows the secret. */
+    /** Whether the caller is authenticated. */
     public boolean isDone() {
         return done;
     }
 
     /**
-     * The answer to what the caller says before that.
+     * The answer to a message of the authentication.
      *
-     * @throws MessageException if it does not know the secret; the connection should end
+     * @throws MessageException if the caller does not know the secret; the connection should end
      */
     public List<byte[]> answer(List<byte[]> frames) throws MessageException {
         Optional<byte[]> greeted = host.hello(frames.getFirst());
@@ -57,9 +57,9 @@ public final class PeerGreeting {
     }
 
     /**
-     * The side that calls: returns when both have shown it.
+     * The calling side: returns when both are authenticated.
      *
-     * @param identity as this side calls itself
+     * @param identity of this side
      * @param called {@code host:port} of the peer, as this side called it
      * @throws MessageException if the peer does not know the secret, or does not answer in time
      */

@@ -7,14 +7,14 @@ import java.util.Optional;
 import java.util.stream.Stream;
 
 /**
- * The frames by which two sides of a connection show each other that they know the {@link PeerSecret}, and what they show: the caller
- * says hello with a nonce, is given another one, shows an HMAC over both, and is shown one over both. Each frame begins with its name
- * in ASCII, so that it is taken for nothing else.
+ * The frames by which both sides of a connection prove that they have the {@link PeerSecret}: the caller sends a hello with a nonce, receives
+ * the host's nonce, sends an HMAC over both, and receives one over both. Each frame begins with its name in ASCII, so that it cannot be
+ * confused with another message.
  */
 final class PeerProof {
     private static final String PREFIX = "baton-kv-auth/1 ";
 
-    /** What a frame is. */
+    /** Kinds of frames. */
     enum Kind {
         HELLO,
         NONCE,
@@ -32,7 +32,7 @@ final class PeerProof {
             return frame;
         }
 
-        /** What such a frame has in it; empty if it is another. */
+        /** The content of a frame of this kind; empty if it is another kind. */
         Optional<byte[]> read(byte[] frame) {
             byte[] start = start();
             return frame.length >= start.length && Arrays.equals(frame, 0, start.length, start, 0, start.length)
@@ -46,7 +46,7 @@ final class PeerProof {
     private final byte[] callerNonce;
     private final byte[] hostNonce;
 
-    /** Of one connection, after both nonces are known. */
+    /** The proofs of one connection whose nonces are known. */
     private PeerProof(PeerSecret secret, String purpose, byte[] callerNonce, byte[] hostNonce) {
         this.secret = secret;
         this.purpose = purpose;
@@ -54,12 +54,12 @@ final class PeerProof {
         this.hostNonce = hostNonce;
     }
 
-    /** What the caller shows, for what it says. */
+    /** The caller's proof for its message. */
     byte[] ofCaller(List<byte[]> said) {
         return Kind.PROOF.frame(secret.mac(purpose + " caller", parts(said)));
     }
 
-    /** What the caller is shown, for what it is told. */
+    /** The host's proof for its answer. */
     byte[] ofHost(List<byte[]> told) {
         return Kind.PROOF.frame(secret.mac(purpose + " host", parts(told)));
     }
@@ -111,7 +111,7 @@ final class PeerProof {
         }
     }
 
-    /** The other side: answers a hello. */
+    /** The called side: answers a hello. */
     static final class Host {
         private final PeerSecret secret;
         private final String purpose;
@@ -134,7 +134,7 @@ final class PeerProof {
                     });
         }
 
-        /** What was begun by the last hello, once. */
+        /** The proof that the last hello has begun; can be taken once. */
         Optional<PeerProof> take() {
             Optional<PeerProof> taken = begun;
             begun = Optional.empty();
@@ -146,7 +146,7 @@ final class PeerProof {
         return Kind.REFUSED.frame(why.getBytes(StandardCharsets.UTF_8));
     }
 
-    /** @throws MessageException if the frame says that this side was refused, with the reason */
+    /** @throws MessageException if the frame is a refusal of this side, with the reason */
     static void requireNotRefused(byte[] frame) throws MessageException {
         Optional<byte[]> why = Kind.REFUSED.read(frame);
         if (why.isPresent()) {

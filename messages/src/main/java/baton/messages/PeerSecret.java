@@ -18,8 +18,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * A secret that instances share and by which they know each other. It never goes over a connection: what is shown is an HMAC over
- * nonces of both sides, and over what it is shown for.
+ * A secret that instances share and by which they authenticate each other. It is never sent: the proofs are HMACs over nonces of both sides,
+ * a purpose and the authenticated message.
  */
 public final class PeerSecret {
     /** Bytes of a nonce. */
@@ -90,9 +90,9 @@ public final class PeerSecret {
     }
 
     /**
-     * What only those that know the secret can make.
+     * An HMAC with the secret as its key.
      *
-     * @param purpose tells what it is good for; what was made for one purpose is good for no other
+     * @param purpose what it proves; an HMAC for one purpose is not valid for another
      */
     public byte[] mac(String purpose, byte[]... parts) {
         try {
@@ -109,13 +109,13 @@ public final class PeerSecret {
         }
     }
 
-    /** With its length, so that no two lists of parts are the same bytes. */
+    /** With its length, so that different lists of parts never give the same bytes. */
     private static void add(Mac hmac, byte[] part) {
         hmac.update(ByteBuffer.allocate(Integer.BYTES).putInt(part.length).flip());
         hmac.update(part);
     }
 
-    /** Whether that is the {@link #mac}; takes as long wherever it differs. */
+    /** Whether that is the {@link #mac}; compares in constant time. */
     public boolean isMac(byte[] shown, String purpose, byte[]... parts) {
         return MessageDigest.isEqual(mac(purpose, parts), shown);
     }

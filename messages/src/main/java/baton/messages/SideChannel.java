@@ -12,7 +12,7 @@ import java.util.concurrent.CompletableFuture;
  */
 public interface SideChannel extends AutoCloseable {
     /**
-     * Answers questions that come to an address until the returned listener is closed.
+     * Answers questions that arrive at an address until the returned listener is closed.
      *
      * @param port 0 for any free one
      * @throws MessageException if the address cannot be had
@@ -29,7 +29,7 @@ public interface SideChannel extends AutoCloseable {
     Listener receive(String host, int port, Reception reception) throws MessageException;
 
     /**
-     * Asks whoever listens at an address. Asks once: an address where nobody listens is a failure at once.
+     * Asks the instance that listens at an address, once: if nothing listens there it fails at once.
      *
      * @param frames at least one
      * @return the answer, at least one frame; fails with a {@link MessageException}, at the latest after {@code timeout}
@@ -39,13 +39,13 @@ public interface SideChannel extends AutoCloseable {
     }
 
     /**
-     * As {@link #ask}, and goes on asking over the same connection as long as there is something to ask.
+     * As {@link #ask}, and asks further questions over the same connection as long as there are some.
      *
      * @return the last answer
      */
     CompletableFuture<List<byte[]>> converse(String host, int port, List<byte[]> first, Next next, Duration timeout);
 
-    /** Ends all listeners and fails all questions under way. */
+    /** Closes all listeners and fails all questions under way. */
     @Override
     void close();
 
@@ -55,14 +55,14 @@ public interface SideChannel extends AutoCloseable {
         /**
          * Answers one question.
          *
-         * @param frames at least one; nothing is known of what is in them
-         * @return the answer; without frames, or if this throws, the connection to who asked is closed
+         * @param frames at least one; untrusted
+         * @return the answer; without frames, or if this throws, the connection is closed
          */
         List<byte[]> answer(List<byte[]> frames);
 
         /**
-         * Whether the asking peer has shown what it must. Until then it has the time of a handshake for all it asks, and takes no other
-         * connection's place.
+         * Whether the asking peer is authenticated. Until then all its questions share the time of a handshake, and its connection takes no
+         * established connection's place.
          */
         default boolean isGreeted() {
             return true;
@@ -72,11 +72,11 @@ public interface SideChannel extends AutoCloseable {
     /** Receives connections; may be called by several threads at once. */
     @FunctionalInterface
     interface Reception {
-        /** The handler of a connection's questions, one after the other, that comes from there. */
+        /** The handler of the questions of a connection from the address; it gets one after the other. */
         Handler arrived(InetAddress from);
     }
 
-    /** What is asked after an answer. */
+    /** Chooses the question that follows an answer. */
     @FunctionalInterface
     interface Next {
         /**
@@ -91,7 +91,7 @@ public interface SideChannel extends AutoCloseable {
     interface Listener extends AutoCloseable {
         int port();
 
-        /** When it returns nothing is answered any more. */
+        /** When it returns, no question is answered any more. */
         @Override
         void close();
     }

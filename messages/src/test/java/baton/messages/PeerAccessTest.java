@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
+import baton.kv.Ticker;
 import java.io.IOException;
 import java.net.Inet4Address;
 import java.net.InetAddress;
@@ -112,30 +113,38 @@ class PeerAccessTest {
     }
 
     @Test
-    void aNameAsTheOwnHostAllowsTheNetworksThatItLeadsTo() throws Exception {
+    void aNameAsTheOwnHostAllowsTheNetworksOfItsAddresses() throws Exception {
         InterfaceAddress own = NetworkInterface.networkInterfaces()
                 .flatMap(each -> each.getInterfaceAddresses().stream())
                 .filter(each -> !each.getAddress().isLoopbackAddress() && each.getAddress() instanceof Inet4Address)
                 .findFirst()
                 .orElse(null);
         Assumptions.assumeTrue(own != null, "skipped: this machine has no IPv4 network but loopback");
-        AllowedPeers allowed = AllowedPeers.byDefault("host", "prefill", name -> {
-            assertThat(name).isEqualTo("prefill");
-            return new InetAddress[] {own.getAddress()};
-        });
+        AllowedPeers allowed = AllowedPeers.byDefault(
+                "host",
+                "prefill",
+                name -> {
+                    assertThat(name).isEqualTo("prefill");
+                    return new InetAddress[] {own.getAddress()};
+                },
+                Ticker.system());
         assertThat(allowed.toString()).contains(own.getAddress().getHostAddress() + "/" + own.getNetworkPrefixLength());
         assertThat(allowed.allows(own.getAddress())).isTrue();
         assertThat(allowed.allows("prefill")).isTrue();
         assertThat(allowed.allows("decode")).isFalse();
-        AllowedPeers nowhere = AllowedPeers.byDefault("host", "nowhere", name -> {
-            throw new UnknownHostException(name);
-        });
+        AllowedPeers nowhere = AllowedPeers.byDefault(
+                "host",
+                "nowhere",
+                name -> {
+                    throw new UnknownHostException(name);
+                },
+                Ticker.system());
         assertThat(nowhere.allows("127.0.0.1")).isTrue();
         assertThat(nowhere.allows(own.getAddress())).isFalse();
     }
 
     @Test
-    void connectionsFromWhereListedNamesLeadAreAdmitted() {
+    void connectionsFromAddressesOfListedNamesAreAdmitted() {
         AllowedPeers named = AllowedPeers.of("allowed_peers", List.of("localhost"));
         InetAddress there = InetAddress.ofLiteral("127.0.0.1");
         assertThat(named.allows(there)).isFalse();
@@ -159,18 +168,18 @@ class PeerAccessTest {
                 },
                 now::get);
         for (int stranger = 0; stranger < 1000; stranger++) {
-            assertThat(lookups.leadTo(first)).isFalse();
+            assertThat(lookups.resolveTo(first)).isFalse();
         }
         answers.release();
-        until(() -> lookups.leadTo(first));
+        until(() -> lookups.resolveTo(first));
         assertThat(asked.get()).isEqualTo(1);
         // It has moved.
         until(() -> {
             now.addAndGet(Duration.ofMinutes(1).toNanos());
             answers.release();
-            return lookups.leadTo(second);
+            return lookups.resolveTo(second);
         });
-        assertThat(lookups.leadTo(first)).isFalse();
+        assertThat(lookups.resolveTo(first)).isFalse();
         answers.release(1000);
     }
 
@@ -183,9 +192,19 @@ class PeerAccessTest {
     }
 
     @Test
-    void whatStrangersSayIsFitForALog() {
+    void textOfUnknownPeersIsMadeFitForALog() {
         assertThat(PeerAccess.shown("evil\r\nINFO all is well \u001b[2J")).isEqualTo("evil??INFO all is well ?[2J");
         assertThat(PeerAccess.shown("x".repeat(32 << 10))).hasSizeLessThan(320);
+    }
+
+    @Test
+    void everyoneIsAdmittedWhereAccessIsNotRestricted() {
+        PeerAccess everyone = PeerAccess.everyone();
+        assertThat(everyone.admits(InetAddress.ofLiteral("192.0.2.1"))).isTrue();
+        assertThat(everyone.admits(InetAddress.ofLiteral("2001:db8::1"))).isTrue();
+        assertThat(everyone.secret()).isEmpty();
+        everyone.refuse("stranger", "a test");
+        assertThat(everyone.takeRefused()).isZero();
     }
 
     @Test

@@ -9,7 +9,7 @@ import java.util.Optional;
 import org.msgpack.core.MessageBufferPacker;
 import org.msgpack.core.MessagePack;
 
-/** The fields of all messages and answers, as far as they were there. */
+/** The fields of all messages and answers; absent ones are empty. */
 final class Fields {
     private final String what;
     Optional<String> command = Optional.empty();
@@ -97,7 +97,7 @@ final class Fields {
         void pack(MessageBufferPacker packer) throws IOException;
     }
 
-    /** The bytes of what is written. */
+    /** The bytes that the writer writes. */
     static byte[] pack(Packing packing) {
         try (MessageBufferPacker packer = MessagePack.newDefaultBufferPacker()) {
             packing.pack(packer);

@@ -11,8 +11,8 @@ import org.jspecify.annotations.Nullable;
 import org.msgpack.core.MessageBufferPacker;
 
 /**
- * What an instance says to another one's control address, by a DEALER socket whose identity is its own control address, in one frame: a
- * msgpack map. vLLM's P2pNcclEngine speaks so.
+ * A message from an instance to another one's control address, sent by a DEALER socket whose identity is its own control address: one frame
+ * with a msgpack map, as vLLM's P2pNcclEngine sends it.
  */
 public sealed interface P2pMessage {
     /** Bytes of NCCL's unique id; none is longer. */
@@ -25,9 +25,9 @@ public sealed interface P2pMessage {
     int LONGEST_TENSOR_ID = 1024;
 
     /**
-     * Let us be connected for tensors' bytes: {@code {"cmd": "NEW", "unique_id": bytes}}. Not answered.
+     * Requests a connection for tensors' bytes: {@code {"cmd": "NEW", "unique_id": bytes}}. Not answered.
      *
-     * @param uniqueId tells how
+     * @param uniqueId of the offered connection, see {@code WireTransport.Offer}
      */
     record New(byte[] uniqueId) implements P2pMessage {
         @Override
@@ -56,7 +56,7 @@ public sealed interface P2pMessage {
     }
 
     /**
-     * Take a tensor: {@code {"cmd": "PUT", "tensor_id": text, "shape": [sizes], "dtype": text}}. Answered by a {@link PutReply}; if that
+     * Announces a tensor: {@code {"cmd": "PUT", "tensor_id": text, "shape": [sizes], "dtype": text}}. Answered by a {@link PutReply}; if that
      * is {@link PutReply#TAKEN}, the tensor's bytes follow on the connection.
      */
     record Put(String tensorId, TensorHead head) implements P2pMessage {
@@ -71,7 +71,7 @@ public sealed interface P2pMessage {
         }
     }
 
-    /** Give me a tensor: {@code {"cmd": "GET", "tensor_id": text}}. Answered by a {@link GetReply}. */
+    /** Requests a tensor: {@code {"cmd": "GET", "tensor_id": text}}. Answered by a {@link GetReply}. */
     record Get(String tensorId) implements P2pMessage {
         @Override
         public byte[] encode() {
@@ -100,11 +100,11 @@ public sealed interface P2pMessage {
     }
 
     /**
-     * What a tensor is.
+     * The metadata of a tensor.
      *
      * @param dtype torch's name of its elements' type
      * @param shape sizes of its dimensions
-     * @param origin what vLLM does not say; empty from its instances, which ignore it
+     * @param origin fields that only Baton sends; vLLM ignores them
      */
     record TensorHead(String dtype, List<Long> shape, Optional<Origin> origin) {
         public TensorHead {
@@ -129,10 +129,10 @@ public sealed interface P2pMessage {
     }
 
     /**
-     * What a tensor was made from, in two fields that Baton adds: {@code "tp_size": number, "digest": text}.
+     * Identifies what a tensor was computed from, in two fields that Baton adds: {@code "tp_size": number, "digest": text}.
      *
      * @param tensorParallelSize of the instance that made it
-     * @param digest names what both sides must have in common, e.g. the prompt
+     * @param digest of what both sides must have in common, e.g. the prompt
      */
     record Origin(int tensorParallelSize, String digest) {}
 

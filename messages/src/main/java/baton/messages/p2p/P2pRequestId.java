@@ -7,18 +7,18 @@ import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
 /**
- * A request id that tells both legs of a request where the other one runs:
+ * A request id that contains the addresses of the instances of both legs:
  * {@code ___prefill_addr_{ip:port}___decode_addr_{ip:port}_{uuid}}, as vLLM's proxy for P2pNcclConnector makes it.
  *
- * @param prefill where the prefill instance's rank 0 takes control messages
- * @param decode where the decode instance's does
+ * @param prefill control address of the prefill instance's rank 0
+ * @param decode control address of the decode instance's rank 0
  * @param unique makes the id unique: 32 hexadecimal digits
  */
 public record P2pRequestId(PeerAddress prefill, PeerAddress decode, String unique) {
     private static final Pattern UNIQUE = Pattern.compile("[0-9a-f]{32}");
 
     /**
-     * The id inside a request's id, and what servers put around it: before it the kind of the response, after it the prompt's number
+     * The id inside a request's id, and what servers add to it: before it the kind of the response, after it the prompt's number
      * (of completions), a random part, and the sequence's number (if there are several).
      */
     private static final Pattern INSIDE = Pattern.compile(
@@ -38,10 +38,10 @@ public record P2pRequestId(PeerAddress prefill, PeerAddress decode, String uniqu
     }
 
     /**
-     * A request's id that has such an id in it.
+     * A request's id that contains such an id.
      *
      * @param id the addresses
-     * @param shared what is the same on both legs, and in the ids of their tensors: without an engine's random part and a sequence's
+     * @param shared the part that both legs and the ids of their tensors have in common: without an engine's random part and a sequence's
      *     number
      * @param sequence of the sequences of one request; 0 if there is one
      */
@@ -56,7 +56,7 @@ public record P2pRequestId(PeerAddress prefill, PeerAddress decode, String uniqu
      * Looks for such an id in the id of an engine's request; e.g. in {@code cmpl-<id>-0-1f2e3d4c}.
      *
      * @return empty if the id is an ordinary one
-     * @throws ConfigException if it looks like one of these, but has no addresses that could be any
+     * @throws ConfigException if it has the form, but invalid addresses
      */
     public static Optional<Found> find(String requestId) {
         if (!requestId.contains("___prefill_addr_") && !requestId.contains("___decode_addr_")) {

@@ -8,14 +8,14 @@ import java.util.Map;
 import java.util.Optional;
 
 /**
- * What an instance's rank 0 tells the proxy every few seconds, by a DEALER socket whose identity is its control address, in one frame:
+ * The message that an instance's rank 0 sends the proxy every few seconds, by a DEALER socket whose identity is its control address, in one frame:
  * the msgpack map {@code {"type": "P" | "D", "http_address": "ip:port", "zmq_address": "ip:port"}}. It is not answered.
  *
- * @param http where it takes requests
- * @param control where its rank 0 takes control messages
+ * @param http address of its HTTP API
+ * @param control control address of its rank 0
  */
 public record Registration(Kind kind, PeerAddress http, PeerAddress control) {
-    /** What the instance is there for. */
+    /** The instance's role. */
     public enum Kind {
         PREFILL("P"),
         DECODE("D");

@@ -1,6 +1,7 @@
 package baton.messages.zeromq;
 
 import baton.kv.Bursts;
+import baton.kv.Deadline;
 import baton.kv.Ticker;
 import baton.messages.MessageException;
 import baton.messages.SideChannel;
@@ -23,7 +24,7 @@ import java.util.function.Predicate;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** A bound address with its connections, each with a virtual thread of its own: a ROUTER socket to those who call. */
+/** A bound address with its connections, each with a virtual thread of its own. To its peers it is a ZeroMQ ROUTER socket. */
 final class RouterSocket implements SideChannel.Listener {
     private static final Logger log = LoggerFactory.getLogger(RouterSocket.class);
     private static final Duration SWEEP = Duration.ofMillis(200);
@@ -36,8 +37,9 @@ final class RouterSocket implements SideChannel.Listener {
     private final boolean handlersKeepTime;
     private final Predicate<InetAddress> admitted;
     private final Function<Caller, Guest> reception;
-    private final Bursts busy = new Bursts(1, BETWEEN_LINES, Ticker.system());
-    private final Bursts unanswered = new Bursts(1, BETWEEN_LINES, Ticker.system());
+    private final Ticker ticker;
+    private final Bursts busy;
+    private final Bursts unanswered;
     private final Set<Caller> callers = ConcurrentHashMap.newKeySet();
     private final Thread thread = Thread.ofVirtual().name("side-channel").unstarted(this::accept);
 
@@ -46,7 +48,7 @@ final class RouterSocket implements SideChannel.Listener {
         /** Returns false to end the connection, as an exception does. */
         boolean received(List<byte[]> frames) throws IOException;
 
-        /** Whether the peer has shown what it must. Until then it is a stranger, whose time and places are those of a handshake. */
+        /** Whether the peer is authenticated. Until then it counts against the limits of connections in their handshake. */
         boolean isGreeted();
 
         /** The connection has ended. */
@@ -56,11 +58,12 @@ final class RouterSocket implements SideChannel.Listener {
     /**
      * Binds the address.
      *
-     * @param handlersKeepTime whether handling a message may take as long as it does; else it counts as part of the exchange
+     * @param handlersKeepTime whether handling a message may take any time; else it counts as part of the exchange
      * @param admitted whether a connection from an address is served at all; must not wait
-     * @param reception makes the guest of a connection whose handshake is done; throws to refuse it
+     * @param reception makes the handler of a connection once its handshake is done; throws to refuse it
      */
     RouterSocket(
+            Ticker ticker,
             ZeroMqSideChannel.Limits limits,
             String host,
             int port,
@@ -68,6 +71,9 @@ final class RouterSocket implements SideChannel.Listener {
             Predicate<InetAddress> admitted,
             Function<Caller, Guest> reception)
             throws MessageException {
+        this.ticker = ticker;
+        this.busy = new Bursts(1, BETWEEN_LINES, ticker);
+        this.unanswered = new Bursts(1, BETWEEN_LINES, ticker);
         this.limits = limits;
         this.handlersKeepTime = handlersKeepTime;
         this.admitted = admitted;
@@ -109,10 +115,10 @@ final class RouterSocket implements SideChannel.Listener {
             try {
                 admit(socket.accept());
             } catch (SocketTimeoutException e) {
-                // Nobody came; time to look at who is here.
+                // No connection has arrived; the existing ones are checked below.
             } catch (IOException e) {
                 if (!socket.isClosed()) {
-                    // Most likely out of file descriptors, which others may give back.
+                    // Most likely there are no free file descriptors; closing other connections frees some.
                     log.warn("side channel on port {} cannot accept: {}", port(), e.getMessage());
                     LockSupport.parkNanos(SWEEP.toNanos());
                 }
@@ -121,7 +127,7 @@ final class RouterSocket implements SideChannel.Listener {
         }
     }
 
-    /** As many strangers as connections: one more takes the place of the one that has been greeting longest. */
+    /** As many connections may be in their handshake as may be established: one more closes the longest-running handshake. */
     private void admit(Socket peer) {
         if (!admitted.test(peer.getInetAddress())) {
             ZeroMqSideChannel.quietly(peer);
@@ -137,10 +143,10 @@ final class RouterSocket implements SideChannel.Listener {
         caller.thread.start();
     }
 
-    /** A stranger has been greeted: now it may take the place of the one that has been idle longest. */
-    private void letIn(Caller stranger) throws IOException {
+    /** Makes a connection whose peer is authenticated an established one; if there are too many, closes the one that is idle longest. */
+    private void establish(Caller caller) throws IOException {
         synchronized (callers) {
-            if (!callers.contains(stranger)) {
+            if (!callers.contains(caller)) {
                 throw new IOException("others came while it was greeting");
             }
             if (callers.size() - count(State.GREETING) >= limits.connections()) {
@@ -155,7 +161,7 @@ final class RouterSocket implements SideChannel.Listener {
                 }
                 drop(idle.get());
             }
-            stranger.enter(State.EXCHANGING);
+            caller.enter(State.EXCHANGING);
         }
     }
 
@@ -175,7 +181,7 @@ final class RouterSocket implements SideChannel.Listener {
     }
 
     private void sweep() {
-        long now = System.nanoTime();
+        long now = ticker.nanos();
         for (Caller caller : callers) {
             boolean over = switch (caller.state) {
                 case IDLE -> now - caller.since > limits.idle().toNanos();
@@ -193,15 +199,15 @@ final class RouterSocket implements SideChannel.Listener {
     @Override
     public void close() {
         ZeroMqSideChannel.quietly(socket);
-        long end = System.nanoTime() + JOIN.toNanos();
-        join(thread, end);
+        Deadline deadline = Deadline.after(ticker, JOIN);
+        join(thread, deadline);
         callers.forEach(Caller::end);
-        callers.forEach(caller -> join(caller.thread, end));
+        callers.forEach(caller -> join(caller.thread, deadline));
     }
 
-    private void join(Thread waited, long end) {
+    private void join(Thread waited, Deadline deadline) {
         try {
-            if (!waited.join(Duration.ofNanos(Math.max(0, end - System.nanoTime())))) {
+            if (!waited.join(deadline.remaining())) {
                 log.warn("side channel on port {}: {} has not ended in time", port(), waited.getName());
             }
         } catch (InterruptedException e) {
@@ -212,23 +218,23 @@ final class RouterSocket implements SideChannel.Listener {
     private enum State {
         /** Waiting for a message, not in the middle of one. */
         IDLE,
-        /** A stranger in its handshake, or before it has shown what it must. */
+        /** In its handshake, or not yet authenticated. */
         GREETING,
-        /** In the middle of a message, either way. */
+        /** In the middle of a message in either direction. */
         EXCHANGING,
-        /** Busy with a message, for as long as the handler takes. */
+        /** The handler works on a message; no limit of time. */
         HANDLING
     }
 
-    /** A connection that calls us. */
+    /** An accepted connection. */
     final class Caller {
         private final Socket peer;
         private final Thread thread =
                 Thread.ofVirtual().name("side-channel-peer").unstarted(this::run);
         private volatile State state = State.GREETING;
 
-        /** When that began. */
-        private volatile long since = System.nanoTime();
+        /** When the state began. */
+        private volatile long since = ticker.nanos();
 
         private Optional<Zmtp> connection = Optional.empty();
         private String identity = "";
@@ -237,7 +243,7 @@ final class RouterSocket implements SideChannel.Listener {
             this.peer = peer;
         }
 
-        /** As the peer calls itself, one character for each byte; empty if it does not. */
+        /** The peer's ZeroMQ identity, one character for each byte; empty if it has none. */
         String identity() {
             return identity;
         }
@@ -290,7 +296,7 @@ final class RouterSocket implements SideChannel.Listener {
                     more = zmtp.awaitMessage() && guest.received(zmtp.receive());
                 }
                 if (more) {
-                    letIn(this);
+                    establish(this);
                 }
                 while (more) {
                     enter(State.IDLE);
@@ -305,14 +311,14 @@ final class RouterSocket implements SideChannel.Listener {
                     }
                 }
             } finally {
-                // Whoever is told may look at the connection's end.
+                // Closed first, so that the handler finds the connection closed.
                 end();
                 guest.left();
             }
         }
 
         private void enter(State next) {
-            since = System.nanoTime();
+            since = ticker.nanos();
             state = next;
         }
     }

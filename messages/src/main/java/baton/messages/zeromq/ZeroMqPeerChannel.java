@@ -1,5 +1,7 @@
 package baton.messages.zeromq;
 
+import baton.kv.Deadline;
+import baton.kv.Ticker;
 import baton.messages.MessageException;
 import baton.messages.PeerChannel;
 import baton.messages.SideChannel;
@@ -25,8 +27,8 @@ import org.slf4j.LoggerFactory;
 /**
  * Calls are ZeroMQ DEALER sockets with an identity, listeners ROUTER sockets: what vLLM's P2pNcclEngine and its proxy speak.
  *
- * <p>Unlike libzmq's, a socket here is one connection: one that has ended is made again by who wants it, and says so to who depends on
- * it. A message may have an empty frame first, as REQ sockets send it; the answer then has one too.
+ * <p>Unlike libzmq's, a socket here is one connection: when it ends its user is notified and has to connect again. A message may begin with
+ * an empty frame, as REQ sockets send it; the answer then has one too.
  */
 public final class ZeroMqPeerChannel implements PeerChannel {
     /** Messages are small; connections last. */
@@ -37,22 +39,30 @@ public final class ZeroMqPeerChannel implements PeerChannel {
     private static final int MOST_IDENTITY_BYTES = 255;
 
     private final ZeroMqSideChannel.Limits limits;
+    private final Ticker ticker;
     private final Set<RouterSocket> routers = ConcurrentHashMap.newKeySet();
     private final Set<Dealer> dealers = ConcurrentHashMap.newKeySet();
     private volatile boolean closed;
 
+    /** With the default limits, by the system's clock. */
     public ZeroMqPeerChannel() {
         this(LIMITS);
     }
 
+    /** By the system's clock. */
     public ZeroMqPeerChannel(ZeroMqSideChannel.Limits limits) {
+        this(limits, Ticker.system());
+    }
+
+    public ZeroMqPeerChannel(ZeroMqSideChannel.Limits limits, Ticker ticker) {
         this.limits = limits;
+        this.ticker = ticker;
     }
 
     @Override
     public SideChannel.Listener listen(String host, int port, Reception reception) throws MessageException {
-        RouterSocket router =
-                new RouterSocket(limits, host, port, true, reception::admits, caller -> new Visit(caller, reception));
+        RouterSocket router = new RouterSocket(
+                ticker, limits, host, port, true, reception::admits, caller -> new Visit(caller, reception));
         router.start();
         routers.removeIf(RouterSocket::isClosed);
         routers.add(router);
@@ -86,7 +96,7 @@ public final class ZeroMqPeerChannel implements PeerChannel {
         dealers.forEach(Dealer::close);
     }
 
-    /** Hands a caller's messages on without the delimiter that REQ sockets put in front. */
+    /** Passes a peer's messages on without the delimiter frame that REQ sockets send first. */
     private static final class Visit implements RouterSocket.Guest, Caller {
         private final RouterSocket.Caller caller;
         private final Guest guest;
@@ -148,7 +158,7 @@ public final class ZeroMqPeerChannel implements PeerChannel {
         }
     }
 
-    /** A connection of ours. A thread reads from it until it ends; closing the socket ends whatever waits. */
+    /** An outgoing connection. A thread reads from it until it ends; closing the socket ends every wait on it. */
     private final class Dealer implements Call {
         private final String host;
         private final int port;
@@ -157,7 +167,7 @@ public final class ZeroMqPeerChannel implements PeerChannel {
         private final CompletableFuture<String> ended = new CompletableFuture<>();
         private final ReentrantLock turn = new ReentrantLock(true);
 
-        /** Of the question that is being asked. */
+        /** Of the question that is under way. */
         private volatile Optional<CompletableFuture<List<byte[]>>> answer = Optional.empty();
 
         private Dealer(String host, int port, Runnable whenEnded) {
@@ -174,13 +184,14 @@ public final class ZeroMqPeerChannel implements PeerChannel {
 
         private void connect(String identity, Duration timeout) throws MessageException {
             Thread.ofVirtual().name("peer-call-" + host + ":" + port).start(() -> run(identity));
-            Zmtp unusedConnection = await(connected, timeout, "no connection");
+            Zmtp unusedConnection = await(connected, Deadline.after(ticker, timeout), "no connection");
         }
 
         private void run(String identity) {
             try {
                 socket.setTcpNoDelay(true);
                 socket.setKeepAlive(true);
+                // Without a timeout: if connect() has waited too long it closes the socket.
                 socket.connect(new InetSocketAddress(InetAddress.getByName(host), port));
                 Zmtp zmtp = new Zmtp(
                         socket.getInputStream(),
@@ -191,7 +202,7 @@ public final class ZeroMqPeerChannel implements PeerChannel {
                 connected.complete(zmtp);
                 while (zmtp.awaitMessage()) {
                     List<byte[]> frames = zmtp.receive();
-                    // What nobody asked for is nobody's.
+                    // Without a question the message has no receiver.
                     answer.ifPresentOrElse(
                             waiting -> waiting.complete(frames),
                             () -> log.debug("{}:{} says something that it was not asked", host, port));
@@ -204,13 +215,13 @@ public final class ZeroMqPeerChannel implements PeerChannel {
 
         @Override
         public void tell(List<byte[]> frames, Duration timeout) throws MessageException {
-            long end = System.nanoTime() + timeout.toNanos();
-            if (!takeTurn(timeout)) {
+            Deadline deadline = Deadline.after(ticker, timeout);
+            if (!takeTurn(deadline)) {
                 throw failure("the questions before are not answered within " + timeout.toMillis() + " ms");
             }
             CompletableFuture<Void> told = new CompletableFuture<>();
             try {
-                endUnless(told, Duration.ofNanos(end - System.nanoTime()), "it has not read for", timeout);
+                endUnless(told, deadline, "it has not read for");
                 send(frames);
             } finally {
                 told.complete(null);
@@ -218,18 +229,17 @@ public final class ZeroMqPeerChannel implements PeerChannel {
             }
         }
 
-        /** A peer that does not read must not hold the thread that writes. */
-        private void endUnless(CompletableFuture<?> done, Duration left, String what, Duration timeout) {
+        /** Ends the call at the deadline: a peer that does not read must not block the writing thread. */
+        private void endUnless(CompletableFuture<?> done, Deadline deadline, String what) {
             CompletableFuture<?> unusedTimer = done.copy()
-                    .orTimeout(Math.max(1, left.toNanos()), TimeUnit.NANOSECONDS)
-                    .handle((_, late) -> late instanceof TimeoutException
-                            && ended.complete(what + " " + timeout.toMillis() + " ms"));
+                    .orTimeout(Math.max(1, deadline.remainingNanos()), TimeUnit.NANOSECONDS)
+                    .handle((_, late) -> late instanceof TimeoutException && ended.complete(what + " " + deadline));
         }
 
         @Override
         public List<byte[]> ask(List<byte[]> frames, Duration timeout) throws MessageException {
-            long end = System.nanoTime() + timeout.toNanos();
-            if (!takeTurn(timeout)) {
+            Deadline deadline = Deadline.after(ticker, timeout);
+            if (!takeTurn(deadline)) {
                 throw failure("no answer to the questions before within " + timeout.toMillis() + " ms");
             }
             try {
@@ -238,18 +248,18 @@ public final class ZeroMqPeerChannel implements PeerChannel {
                 if (ended.isDone()) {
                     throw failure(ended.join());
                 }
-                endUnless(waiting, Duration.ofNanos(end - System.nanoTime()), "no answer within", timeout);
+                endUnless(waiting, deadline, "no answer within");
                 send(frames);
-                return await(waiting, Duration.ofNanos(Math.max(0, end - System.nanoTime())), "no answer");
+                return await(waiting, deadline, "no answer");
             } finally {
                 answer = Optional.empty();
                 turn.unlock();
             }
         }
 
-        private boolean takeTurn(Duration timeout) throws MessageException {
+        private boolean takeTurn(Deadline deadline) throws MessageException {
             try {
-                return turn.tryLock(timeout.toNanos(), TimeUnit.NANOSECONDS);
+                return deadline.tryLock(turn);
             } catch (InterruptedException e) {
                 Thread.currentThread().interrupt();
                 throw failure("interrupted");
@@ -265,12 +275,12 @@ public final class ZeroMqPeerChannel implements PeerChannel {
             }
         }
 
-        /** What is not there in time ends the call. */
-        private <T> T await(CompletableFuture<T> awaited, Duration timeout, String what) throws MessageException {
+        /** Waits; the deadline ends the call. */
+        private <T> T await(CompletableFuture<T> awaited, Deadline deadline, String what) throws MessageException {
             try {
-                return awaited.get(timeout.toNanos(), TimeUnit.NANOSECONDS);
+                return deadline.get(awaited);
             } catch (TimeoutException e) {
-                ended.complete(what + " within " + timeout.toMillis() + " ms");
+                ended.complete(what + " within " + deadline);
                 throw failure(ended.join());
             } catch (InterruptedException e) {
                 Thread.currentThread().interrupt();

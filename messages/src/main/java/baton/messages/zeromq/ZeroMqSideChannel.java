@@ -1,5 +1,6 @@
 package baton.messages.zeromq;
 
+import baton.kv.Ticker;
 import baton.messages.MessageException;
 import baton.messages.SideChannel;
 import java.io.BufferedOutputStream;
@@ -30,33 +31,41 @@ import org.slf4j.LoggerFactory;
  * <h2>Time</h2>
  * Each connection has a virtual thread that blocks on it. A listener's thread closes the connections whose time is up: those in the
  * middle of a handshake, question or answer after {@link Limits#exchange}, idle ones after {@link Limits#idle}, or earlier when all
- * connections are taken and another one comes.
+ * connections are taken and another one arrives.
  */
 public final class ZeroMqSideChannel implements SideChannel {
     private static final Logger log = LoggerFactory.getLogger(ZeroMqSideChannel.class);
 
     private final Limits limits;
+    private final Ticker ticker;
     private final Set<RouterSocket> listeners = ConcurrentHashMap.newKeySet();
     private final Set<Question> questions = ConcurrentHashMap.newKeySet();
     private volatile boolean closed;
 
+    /** With the default limits, by the system's clock. */
     public ZeroMqSideChannel() {
         this(Limits.DEFAULT);
     }
 
+    /** By the system's clock. */
     public ZeroMqSideChannel(Limits limits) {
+        this(limits, Ticker.system());
+    }
+
+    public ZeroMqSideChannel(Limits limits, Ticker ticker) {
         this.limits = limits;
+        this.ticker = ticker;
     }
 
     /**
-     * What is held and waited for at most.
+     * Upper bounds.
      *
-     * @param questionBytes of a question that comes in
-     * @param answerBytes of an answer that comes in
-     * @param frames of a message that comes in, its envelope included
+     * @param questionBytes of a received question
+     * @param answerBytes of a received answer
+     * @param frames of a received message, its envelope included
      * @param connections of one listener; as many more may be in their handshake
      * @param exchange time that a peer has to complete its handshake, a question that it has begun, or to take the answer
-     * @param idle time after which a connection that asks nothing is closed; ZeroMQ's sockets connect again when they need to
+     * @param idle time after which a connection without a question is closed; ZeroMQ's sockets connect again when they need to
      */
     public record Limits(
             int questionBytes, int answerBytes, int frames, int connections, Duration exchange, Duration idle) {
@@ -67,6 +76,7 @@ public final class ZeroMqSideChannel implements SideChannel {
     @Override
     public Listener receive(String host, int port, Reception reception) throws MessageException {
         RouterSocket router = new RouterSocket(
+                ticker,
                 limits,
                 host,
                 port,
@@ -110,7 +120,10 @@ public final class ZeroMqSideChannel implements SideChannel {
         }
     }
 
-    /** One question of this side, with those that follow from its answer, on a connection of its own. Closing the socket ends whatever its thread waits for. */
+    /**
+     * A question that this side asks, with those that follow from its answer, on a connection of its own. Its thread's waits have no
+     * timeouts of their own: the timer closes the socket, which ends them all.
+     */
     private final class Question {
         private final String host;
         private final int port;

@@ -32,7 +32,7 @@ final class Zmtp {
     private static final int MAX_COMMAND_BYTES = 512;
     private static final int MAX_IDENTITY_BYTES = 255;
     private static final int MAX_PING_CONTEXT_BYTES = 16;
-    /** Commands in a row without a message; nobody who waits for an answer sends so many. */
+    /** Commands in a row without a message; far more than a peer sends that waits for an answer. */
     private static final int MAX_COMMANDS = 64;
 
     private final InputStream in;
@@ -110,7 +110,7 @@ final class Zmtp {
     }
 
     /**
-     * Waits for the next message's first byte, so that what follows can be given its time.
+     * Waits for the next message's first byte, so that the rest can have a time limit.
      *
      * @return false if the peer closed the connection in good order
      */
@@ -300,7 +300,7 @@ final class Zmtp {
         return new String(bytes, StandardCharsets.ISO_8859_1);
     }
 
-    /** What a peer sent, fit for a log. */
+    /** Text that a peer sent, fit for a log. */
     private static String printable(String text) {
         return text.replaceAll("[^ -~]", "?");
     }
