@@ -1,5 +1,6 @@
 package baton.connectors.nixl;
 
+import baton.connectors.ConnectorRuntime;
 import baton.connectors.nixl.BlockMapping.Heads;
 import baton.connectors.nixl.BlockMapping.Piece;
 import baton.connectors.nixl.PeerEngine.RemoteRank;
@@ -86,7 +87,7 @@ final class BlockLoad {
     private final List<RemoteRank> remotes;
     private final KvCache cache;
     private final TransferAgent agent;
-    private final ConnectorRuntime fabric;
+    private final ConnectorRuntime runtime;
     private final TransferStats stats;
     private final Ticker ticker;
     private final Runnable wake;
@@ -121,7 +122,7 @@ final class BlockLoad {
             List<RemoteRank> remotes,
             KvCache cache,
             TransferAgent agent,
-            ConnectorRuntime fabric,
+            ConnectorRuntime runtime,
             TransferStats stats,
             Ticker ticker,
             Optional<ArrivalChecksums> arrived,
@@ -133,7 +134,7 @@ final class BlockLoad {
         this.remotes = remotes;
         this.cache = cache;
         this.agent = agent;
-        this.fabric = fabric;
+        this.runtime = runtime;
         this.stats = stats;
         this.ticker = ticker;
         this.wake = wake;
@@ -145,7 +146,7 @@ final class BlockLoad {
         // Whatever may fail fails before the first transfer.
         if (isChecked()) {
             for (Heads heads : map.heads()) {
-                remotes.get(heads.source()).needScratch(fabric, agent, map.sealSlots());
+                remotes.get(heads.source()).needScratch(runtime, agent, map.sealSlots());
             }
         }
         early = arrived.isPresent() && isChecked();
@@ -441,7 +442,7 @@ final class BlockLoad {
     private void digest(int from, int to) {
         CompletableFuture<Boolean> done = new CompletableFuture<>();
         digesting.add(done);
-        fabric.background().execute(() -> {
+        runtime.background().execute(() -> {
             try {
                 digestPieces(from, to);
                 done.complete(true);

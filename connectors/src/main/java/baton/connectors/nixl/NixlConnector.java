@@ -1,5 +1,7 @@
 package baton.connectors.nixl;
 
+import baton.connectors.ConnectorRuntime;
+import baton.connectors.SystemRuntime;
 import baton.kv.KvTransferConfig;
 import baton.kv.ListenAddress;
 import baton.kv.connector.ConnectorContext;
@@ -10,6 +12,7 @@ import baton.kv.connector.WarmUpPair;
 import baton.kv.connector.WorkerConnector;
 import java.util.Optional;
 import java.util.Set;
+import java.util.function.UnaryOperator;
 
 /**
  * Blocks come from the prefill instance by one-sided transfer: vLLM's {@code NixlConnector}, which is its {@code NixlPullConnector}.
@@ -18,16 +21,23 @@ import java.util.Set;
  * the prefill instance writes each layer as soon as it is computed. Either is checked against seals ({@link BlockChecksums}).
  */
 public final class NixlConnector implements KvConnector {
-    private final ConnectorRuntime fabric;
+    private final ConnectorRuntime runtime;
+    private final UnaryOperator<PeerHandshake> handshakes;
 
-    /** Over this machine's. */
+    /** On this machine. */
     public NixlConnector() {
         this(new SystemRuntime());
     }
 
-    /** Over that fabric. */
-    public NixlConnector(ConnectorRuntime fabric) {
-        this.fabric = fabric;
+    /** On another runtime, as in a simulation. */
+    public NixlConnector(ConnectorRuntime runtime) {
+        this(runtime, UnaryOperator.identity());
+    }
+
+    /** @param handshakes decorates the handshakes with peers, for tests of peers that answer as vLLM does */
+    NixlConnector(ConnectorRuntime runtime, UnaryOperator<PeerHandshake> handshakes) {
+        this.runtime = runtime;
+        this.handshakes = handshakes;
     }
 
     @Override
@@ -47,12 +57,14 @@ public final class NixlConnector implements KvConnector {
 
     @Override
     public SchedulerConnector scheduler(ConnectorContext context) {
-        return new NixlScheduler(context, settings(context), fabric, TransferMode.PULL);
+        return new NixlScheduler(context, settings(context), runtime, TransferMode.PULL);
     }
 
     @Override
     public WorkerConnector worker(ConnectorContext context, Rank rank) {
-        return new NixlWorker(context, settings(context), fabric, rank);
+        NixlSettings settings = settings(context);
+        PeerHandshake handshake = handshakes.apply(new HandshakeClient(runtime, settings.access()));
+        return new NixlWorker(context, settings, runtime, handshake, rank);
     }
 
     @Override

@@ -1,5 +1,7 @@
 package baton.connectors.nixl;
 
+import baton.connectors.ConnectorRuntime;
+import baton.connectors.SystemRuntime;
 import baton.kv.KvTransferConfig;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvConnector;
@@ -9,22 +11,30 @@ import baton.kv.connector.WarmUpPair;
 import baton.kv.connector.WorkerConnector;
 import java.util.Optional;
 import java.util.Set;
+import java.util.function.UnaryOperator;
 
 /**
  * {@link NixlConnector} in which blocks that are named are written too: vLLM's {@code NixlPushConnector}, which only writes. The decode
  * instance registers where they go.
  */
 public final class NixlPushConnector implements KvConnector {
-    private final ConnectorRuntime fabric;
+    private final ConnectorRuntime runtime;
+    private final UnaryOperator<PeerHandshake> handshakes;
 
-    /** Over this machine's. */
+    /** On this machine. */
     public NixlPushConnector() {
         this(new SystemRuntime());
     }
 
-    /** Over that fabric. */
-    public NixlPushConnector(ConnectorRuntime fabric) {
-        this.fabric = fabric;
+    /** On another runtime, as in a simulation. */
+    public NixlPushConnector(ConnectorRuntime runtime) {
+        this(runtime, UnaryOperator.identity());
+    }
+
+    /** @param handshakes decorates the handshakes with peers, for tests of peers that answer as vLLM does */
+    NixlPushConnector(ConnectorRuntime runtime, UnaryOperator<PeerHandshake> handshakes) {
+        this.runtime = runtime;
+        this.handshakes = handshakes;
     }
 
     @Override
@@ -44,12 +54,14 @@ public final class NixlPushConnector implements KvConnector {
 
     @Override
     public SchedulerConnector scheduler(ConnectorContext context) {
-        return new NixlScheduler(context, NixlConnector.settings(context), fabric, TransferMode.PUSH);
+        return new NixlScheduler(context, NixlConnector.settings(context), runtime, TransferMode.PUSH);
     }
 
     @Override
     public WorkerConnector worker(ConnectorContext context, Rank rank) {
-        return new NixlWorker(context, NixlConnector.settings(context), fabric, rank);
+        NixlSettings settings = NixlConnector.settings(context);
+        PeerHandshake handshake = handshakes.apply(new HandshakeClient(runtime, settings.access()));
+        return new NixlWorker(context, settings, runtime, handshake, rank);
     }
 
     @Override

@@ -1,5 +1,6 @@
 package baton.connectors.nixl;
 
+import baton.connectors.ConnectorRuntime;
 import baton.connectors.nixl.NixlConnectorMetadata.Lease;
 import baton.connectors.nixl.NixlConnectorMetadata.Load;
 import baton.connectors.nixl.NixlConnectorMetadata.Opened;
@@ -15,7 +16,7 @@ import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerReport;
-import baton.transfer.TransferException;
+import baton.messages.MessageException;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.BitSet;
@@ -51,11 +52,11 @@ final class NixlScheduler implements SchedulerConnector {
 
     private final ConnectorContext context;
     private final NixlSettings settings;
-    private final ConnectorRuntime fabric;
+    private final ConnectorRuntime runtime;
     private final TransferMode mode;
     private final int blockSize;
     private final RankInfo.Life life;
-    private Optional<ConnectorRuntime.SideServer> server = Optional.empty();
+    private Optional<HandshakeServer> server = Optional.empty();
 
     /** Live requests. */
     private final Map<String, Tracked> requests = new LinkedHashMap<>();
@@ -84,11 +85,11 @@ final class NixlScheduler implements SchedulerConnector {
     private record Given(Tracked request, int[] blocks) {}
 
     /** @param mode who moves blocks that a reference names */
-    NixlScheduler(ConnectorContext context, NixlSettings settings, ConnectorRuntime fabric, TransferMode mode) {
+    NixlScheduler(ConnectorContext context, NixlSettings settings, ConnectorRuntime runtime, TransferMode mode) {
         this.context = context;
         this.mode = mode;
         this.settings = settings;
-        this.fabric = fabric;
+        this.runtime = runtime;
         this.blockSize = context.layout().blockSize();
         this.life = RankInfo.Life.begin(
                 context.config().engineId(), settings.access().secret());
@@ -109,10 +110,10 @@ final class NixlScheduler implements SchedulerConnector {
         generations = new long[first.blocks()];
         writers = new long[first.blocks()];
         try {
-            ConnectorRuntime.SideServer serving = fabric.serve(settings, ranks);
-            server = Optional.of(serving);
-            fabric.warmUp(settings, new NixlSettings.Address(settings.host(), serving.port()));
-        } catch (TransferException e) {
+            HandshakeServer listening = HandshakeServer.listen(runtime, settings, context.ticker(), ranks);
+            server = Optional.of(listening);
+            listening.warmUp(runtime, settings);
+        } catch (MessageException e) {
             throw new ConfigException(
                     "side_channel_port",
                     "the side channel cannot listen on " + settings.host() + ":" + settings.port()
@@ -500,7 +501,7 @@ final class NixlScheduler implements SchedulerConnector {
     }
 
     private int port() {
-        return server.map(ConnectorRuntime.SideServer::port).orElse(settings.port());
+        return server.map(HandshakeServer::port).orElse(settings.port());
     }
 
     @Override
@@ -533,7 +534,7 @@ final class NixlScheduler implements SchedulerConnector {
 
     @Override
     public void close() {
-        server.ifPresent(ConnectorRuntime.SideServer::close);
+        server.ifPresent(HandshakeServer::close);
         server = Optional.empty();
         requests.clear();
     }

@@ -1,5 +1,6 @@
 package baton.connectors.nixl;
 
+import baton.connectors.ConnectorRuntime;
 import baton.connectors.nixl.PeerEngine.RemoteRank;
 import baton.kv.ConfigException;
 import baton.kv.KvCache;
@@ -82,7 +83,8 @@ final class NixlWorker implements WorkerConnector {
 
     private final ConnectorContext context;
     private final NixlSettings settings;
-    private final ConnectorRuntime fabric;
+    private final ConnectorRuntime runtime;
+    private final PeerHandshake handshake;
     private final Rank rank;
     private final TransferStats stats;
     /** Bytes of peers' memory that were mapped when that was last reported. */
@@ -142,20 +144,26 @@ final class NixlWorker implements WorkerConnector {
         }
     }
 
-    NixlWorker(ConnectorContext context, NixlSettings settings, ConnectorRuntime fabric, Rank rank) {
+    NixlWorker(
+            ConnectorContext context,
+            NixlSettings settings,
+            ConnectorRuntime runtime,
+            PeerHandshake handshake,
+            Rank rank) {
         this.context = context;
         this.settings = settings;
-        this.fabric = fabric;
+        this.runtime = runtime;
+        this.handshake = handshake;
         this.rank = rank;
         this.stats = new TransferStats(context.ticker().nanos());
     }
 
     @Override
     public void register(KvCache cache) {
-        TransferAgent agent = fabric.agent(settings);
+        TransferAgent agent = runtime.transferAgent(settings.agent(), settings.host(), settings.access());
         agent.onProgress(context.wake());
         ConnectorRuntime.Memory sealMemory =
-                fabric.allocate(cache.blocks() * BlockChecksums.entryBytes(cache.layout()));
+                runtime.allocate(cache.blocks() * BlockChecksums.entryBytes(cache.layout()), "kv seals");
         try {
             Registration registration = agent.register(new Region(cache.memory(), cache.file()).withPermitsOnly());
             // Nobody is ever given one.
@@ -478,7 +486,15 @@ final class NixlWorker implements WorkerConnector {
 
     private PeerEngine meet(NixlSettings.Address address, Optional<Integer> tensorParallelSize, long now) {
         return PeerEngine.meet(
-                address, tensorParallelSize, pool().info(), settings, fabric, pool().agent(), now, context.wake());
+                address,
+                tensorParallelSize,
+                pool().info(),
+                settings,
+                handshake,
+                runtime,
+                pool().agent(),
+                now,
+                context.wake());
     }
 
     private PeerEngine engine(RemoteBlocks reference, long since, long now) {
@@ -736,7 +752,7 @@ final class NixlWorker implements WorkerConnector {
                         owner.ranks(),
                         pool().cache(),
                         pool().agent(),
-                        fabric,
+                        runtime,
                         stats,
                         context.ticker(),
                         arrived,
@@ -757,7 +773,7 @@ final class NixlWorker implements WorkerConnector {
             // Which blocks the owner has taken is not needed for this.
             NixlConnectorMetadata.Load anyBlocks = load.from(source.at(new int[there.blocksFor(tokens)]));
             ArrivalChecksums digests =
-                    new ArrivalChecksums(map(anyBlocks, owner), pool().cache(), fabric.background(), context.wake());
+                    new ArrivalChecksums(map(anyBlocks, owner), pool().cache(), runtime.background(), context.wake());
             Optional<Permit> permit = pool().agent()
                     .permit(Arrays.stream(load.blocks())
                             .mapToObj(pool().cache()::block)

@@ -1,5 +1,6 @@
 package baton.connectors.nixl;
 
+import baton.connectors.ConnectorRuntime;
 import baton.kv.connector.Rank;
 import baton.transfer.TransferAgent;
 import baton.transfer.TransferAgent.Peer;
@@ -37,9 +38,10 @@ final class PeerEngine {
         }
 
         /** Provides for {@link #scratch}: {@code slots} entries of the peer's table of seals. */
-        void needScratch(ConnectorRuntime fabric, TransferAgent agent, int slots) throws TransferException {
+        void needScratch(ConnectorRuntime runtime, TransferAgent agent, int slots) throws TransferException {
             if (scratch.isEmpty()) {
-                ConnectorRuntime.Memory memory = fabric.allocate(slots * BlockChecksums.entryBytes(info.layout()));
+                ConnectorRuntime.Memory memory =
+                        runtime.allocate(slots * BlockChecksums.entryBytes(info.layout()), "kv seals");
                 try {
                     scratch = Optional.of(
                             new Scratch(memory, agent.register(memory.region().withPermitsOnly())));
@@ -87,12 +89,13 @@ final class PeerEngine {
             Optional<Integer> tensorParallelSize,
             RankInfo self,
             NixlSettings settings,
-            ConnectorRuntime fabric,
+            PeerHandshake handshake,
+            ConnectorRuntime runtime,
             TransferAgent agent,
             long now,
             Runnable over) {
         PeerEngine engine = new PeerEngine(address, now, settings.handshakeTimeout());
-        fabric.background().execute(() -> {
+        runtime.background().execute(() -> {
             List<RemoteRank> met = new ArrayList<>();
             try {
                 if (!settings.access().mayConnect(address.host())) {
@@ -103,10 +106,9 @@ final class PeerEngine {
                 int stage = self.rank().pipeline();
                 int size = tensorParallelSize.isPresent()
                         ? tensorParallelSize.get()
-                        : fabric.ask(settings, address, new Rank(stage, 0), timeout)
-                                .tensorParallelSize();
+                        : handshake.ask(address, new Rank(stage, 0), timeout).tensorParallelSize();
                 for (int tensor : sources(self.rank().tensor(), self.tensorParallelSize(), size)) {
-                    RankInfo info = fabric.ask(settings, address, new Rank(stage, tensor), timeout);
+                    RankInfo info = handshake.ask(address, new Rank(stage, tensor), timeout);
                     check(info, self, settings.enforceCompatibility());
                     met.add(new RemoteRank(info, agent.connect(info.agent(), timeout)));
                 }

@@ -3,6 +3,7 @@ package baton.connectors.nixl;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import baton.connectors.SystemRuntime;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.JsonFields;
@@ -197,7 +198,7 @@ class HostileClientTest {
             JsonFields params = prefill(prefill, "p-1", FakeKvRequest.counting(1, LENGTH));
             NixlSettings.Address at = new NixlSettings.Address(
                     "127.0.0.1", params.integerAtLeast("remote_port", 1).orElseThrow());
-            RankInfo info = new SystemRuntime().ask(settings, at, Rank.FIRST, SOON);
+            RankInfo info = new HandshakeClient(new SystemRuntime(), settings.access()).ask(at, Rank.FIRST, SOON);
             assertThat(isReadBy(info, EmbeddedAgent.Settings.at("127.0.0.1").withAccess(settings.access())))
                     .isTrue();
             assertThatThrownBy(() -> isReadBy(info, EmbeddedAgent.Settings.at("127.0.0.1")))

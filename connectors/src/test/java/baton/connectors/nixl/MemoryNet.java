@@ -1,6 +1,15 @@
 package baton.connectors.nixl;
 
+import baton.connectors.ConnectorRuntime;
+import baton.kv.JsonFields;
+import baton.kv.Ticker;
 import baton.kv.connector.Rank;
+import baton.messages.MessageException;
+import baton.messages.PeerAccess;
+import baton.messages.PeerChannel;
+import baton.messages.SideChannel;
+import baton.pipe.WireTransport;
+import baton.testkit.MemorySideChannels;
 import baton.transfer.Range;
 import baton.transfer.Region;
 import baton.transfer.Transfer;
@@ -22,6 +31,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.Executor;
+import java.util.concurrent.ThreadFactory;
 import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 
@@ -31,14 +41,14 @@ import org.jspecify.annotations.Nullable;
  */
 final class MemoryNet {
     private final Map<String, Agent> agents = new HashMap<>();
-    private final Map<Integer, Map<Rank, RankInfo>> servers = new HashMap<>();
+    private final Ticker ticker;
+    private final MemorySideChannels sideChannels = new MemorySideChannels(this::beforeAnswer);
     private final Deque<Runnable> waiting = new ArrayDeque<>();
     private final Set<String> gone = new HashSet<>();
     private boolean held;
     private boolean permits = true;
     private boolean losesMessages;
     private int names;
-    private int lastPort = 7000;
     private long tokens;
     /** Called before and after each range is copied. */
     private Runnable beforeCopy = () -> {};
@@ -51,6 +61,40 @@ final class MemoryNet {
 
     private final List<String> notified = new ArrayList<>();
     private final List<Move> written = new ArrayList<>();
+
+    MemoryNet(Ticker ticker) {
+        this.ticker = ticker;
+    }
+
+    private void beforeAnswer(List<byte[]> question) throws MessageException {
+        if (sideChannelsDown) {
+            throw new MessageException("side channels are down");
+        }
+        beforeAnswer.accept(Handshake.readQuestion(question.getFirst()));
+    }
+
+    /** What a connector gets of a handshake with a peer, as a peer of vLLM's answers while {@link #othersAnswer} is on. */
+    PeerHandshake answered(PeerHandshake handshake) {
+        return (peer, rank, timeout) -> {
+            RankInfo info = handshake.ask(peer, rank, timeout);
+            return othersAnswer
+                    ? new RankInfo(
+                            info.engineId(),
+                            info.compatibility(),
+                            info.model(),
+                            info.rank(),
+                            info.tensorParallelSize(),
+                            info.pipelineParallelSize(),
+                            info.agent(),
+                            info.layout(),
+                            info.modelKvHeads(),
+                            info.pool(),
+                            info.blocks(),
+                            info.seals(),
+                            Optional.empty())
+                    : info;
+        };
+    }
 
     void hold(boolean on) {
         held = on;
@@ -106,7 +150,7 @@ final class MemoryNet {
             gone.add(agent.name);
             agents.remove(agent.name);
         });
-        fabric.ports.forEach(servers::remove);
+        fabric.channels.forEach(SideChannel::close);
     }
 
     /** The connections that one process has opened to the other are broken; those the other way are not. */
@@ -159,7 +203,7 @@ final class MemoryNet {
 
     final class MemoryFabric implements ConnectorRuntime {
         private final List<Agent> agents = new ArrayList<>();
-        private final List<Integer> ports = new ArrayList<>();
+        private final List<SideChannel> channels = new ArrayList<>();
         private int allocated;
 
         /** Memory that was allocated and not closed. */
@@ -168,7 +212,7 @@ final class MemoryNet {
         }
 
         @Override
-        public TransferAgent agent(NixlSettings settings) {
+        public TransferAgent transferAgent(JsonFields extra, String host, PeerAccess access) {
             Agent agent = new Agent("agent-" + names++);
             agents.add(agent);
             MemoryNet.this.agents.put(agent.name, agent);
@@ -176,7 +220,7 @@ final class MemoryNet {
         }
 
         @Override
-        public Memory allocate(long bytes) {
+        public Memory allocate(long bytes, String purpose) {
             Arena arena = Arena.ofShared();
             Region region = new Region(arena.allocate(bytes, 8), Optional.empty());
             allocated++;
@@ -195,50 +239,29 @@ final class MemoryNet {
         }
 
         @Override
-        public SideServer serve(NixlSettings settings, Map<Rank, RankInfo> ranks) throws TransferException {
-            int chosen = settings.port() == 0 ? ++lastPort : settings.port();
-            if (servers.putIfAbsent(chosen, ranks) != null) {
-                throw new TransferException("address in use");
-            }
-            ports.add(chosen);
-            return new SideServer() {
-                @Override
-                public int port() {
-                    return chosen;
-                }
-
-                @Override
-                public void close() {
-                    servers.remove(chosen, ranks);
-                }
-            };
+        public SideChannel sideChannel() {
+            channels.add(sideChannels.open("localhost"));
+            return channels.getLast();
         }
 
         @Override
-        public RankInfo ask(NixlSettings settings, NixlSettings.Address peer, Rank rank, Duration timeout)
-                throws TransferException {
-            Map<Rank, RankInfo> ranks = servers.get(peer.port());
-            if (ranks == null || sideChannelsDown || ranks.get(rank) == null) {
-                throw new TransferException("nobody answers at " + peer);
-            }
-            beforeAnswer.accept(rank);
-            RankInfo info = ranks.get(rank);
-            return othersAnswer
-                    ? new RankInfo(
-                            info.engineId(),
-                            info.compatibility(),
-                            info.model(),
-                            info.rank(),
-                            info.tensorParallelSize(),
-                            info.pipelineParallelSize(),
-                            info.agent(),
-                            info.layout(),
-                            info.modelKvHeads(),
-                            info.pool(),
-                            info.blocks(),
-                            info.seals(),
-                            Optional.empty())
-                    : info;
+        public PeerChannel peerChannel() {
+            throw new UnsupportedOperationException("one-sided connectors have no lasting connections");
+        }
+
+        @Override
+        public WireTransport wires(String field, String name, Optional<PeerAccess> access) {
+            throw new UnsupportedOperationException("one-sided connectors have no wires");
+        }
+
+        @Override
+        public Ticker ticker() {
+            return ticker;
+        }
+
+        @Override
+        public ThreadFactory threads() {
+            throw new UnsupportedOperationException("background() needs none");
         }
 
         @Override

@@ -41,7 +41,7 @@ class NixlConnectorTest {
     private static final JsonFields KEEP = JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\": true}");
 
     private final VirtualTicker ticker = new VirtualTicker();
-    private final MemoryNet net = new MemoryNet();
+    private final MemoryNet net = new MemoryNet(ticker);
     private final List<Measurement> measured = new ArrayList<>();
     private MemoryFabric prefillFabric = net.fabric();
     private MemoryFabric decodeFabric = net.fabric();

@@ -36,7 +36,10 @@ class NixlSchedulerTest {
             LAYOUT,
             new VirtualTicker());
     private final NixlScheduler scheduler = new NixlScheduler(
-            context, NixlSettings.of(JsonFields.empty(""), Map.of()), new MemoryNet().fabric(), TransferMode.PULL);
+            context,
+            NixlSettings.of(JsonFields.empty(""), Map.of()),
+            new MemoryNet(new VirtualTicker()).fabric(),
+            TransferMode.PULL);
 
     @BeforeEach
     void start() {
@@ -121,7 +124,7 @@ class NixlSchedulerTest {
         try (NixlScheduler other = new NixlScheduler(
                 consumer,
                 NixlSettings.of(JsonFields.empty(""), Map.of()),
-                new MemoryNet().fabric(),
+                new MemoryNet(new VirtualTicker()).fabric(),
                 TransferMode.PULL)) {
             assertThat(other.advertisedKvTransferParams()).isEmpty();
         }

@@ -2,6 +2,8 @@ package baton.connectors.nixl;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import baton.connectors.ConnectorRuntime;
+import baton.connectors.SystemRuntime;
 import baton.kv.DType;
 import baton.kv.JsonFields;
 import baton.kv.KvLayout;
@@ -13,9 +15,12 @@ import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.KvConnectors;
 import baton.kv.connector.Measurement;
-import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
 import baton.kv.connector.WorkerReport;
+import baton.messages.PeerAccess;
+import baton.messages.PeerChannel;
+import baton.messages.SideChannel;
+import baton.pipe.WireTransport;
 import baton.testkit.FakeEngine;
 import baton.testkit.FakeEngine.Running;
 import baton.testkit.FakeEngine.Share;
@@ -25,8 +30,8 @@ import baton.transfer.TransferException;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Map;
-import java.util.concurrent.Executor;
+import java.util.Optional;
+import java.util.concurrent.ThreadFactory;
 import java.util.function.BooleanSupplier;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -215,7 +220,7 @@ class SystemRuntimeTest {
 
     /** One whose connections can be ended. */
     private static final class Known implements ConnectorRuntime {
-        private final ConnectorRuntime fabric = new SystemRuntime();
+        private final ConnectorRuntime runtime = new SystemRuntime();
         private final List<TransferAgent> agents = new ArrayList<>();
 
         /** Ends the connection that this side has opened. */
@@ -225,30 +230,39 @@ class SystemRuntimeTest {
         }
 
         @Override
-        public TransferAgent agent(NixlSettings settings) {
-            agents.add(fabric.agent(settings));
+        public TransferAgent transferAgent(JsonFields extra, String host, PeerAccess access) {
+            agents.add(runtime.transferAgent(extra, host, access));
             return agents.getLast();
         }
 
         @Override
-        public Memory allocate(long bytes) {
-            return fabric.allocate(bytes);
+        public Ticker ticker() {
+            return runtime.ticker();
         }
 
         @Override
-        public SideServer serve(NixlSettings settings, Map<Rank, RankInfo> ranks) throws TransferException {
-            return fabric.serve(settings, ranks);
+        public ThreadFactory threads() {
+            return runtime.threads();
         }
 
         @Override
-        public RankInfo ask(NixlSettings settings, NixlSettings.Address peer, Rank rank, Duration timeout)
-                throws TransferException {
-            return fabric.ask(settings, peer, rank, timeout);
+        public Memory allocate(long bytes, String purpose) {
+            return runtime.allocate(bytes, purpose);
         }
 
         @Override
-        public Executor background() {
-            return fabric.background();
+        public SideChannel sideChannel() {
+            return runtime.sideChannel();
+        }
+
+        @Override
+        public PeerChannel peerChannel() {
+            return runtime.peerChannel();
+        }
+
+        @Override
+        public WireTransport wires(String field, String name, Optional<PeerAccess> access) {
+            return runtime.wires(field, name, access);
         }
     }
 

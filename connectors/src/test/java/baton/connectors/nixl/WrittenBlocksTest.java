@@ -47,7 +47,7 @@ class WrittenBlocksTest {
     private static final int PORT = 7100;
 
     private final VirtualTicker ticker = new VirtualTicker();
-    private final MemoryNet net = new MemoryNet();
+    private final MemoryNet net = new MemoryNet(ticker);
     private final List<Measurement> measured = new ArrayList<>();
     private final List<Measurement> measuredAtPrefill = new ArrayList<>();
     private final MemoryFabric prefillFabric = net.fabric();
@@ -97,7 +97,9 @@ class WrittenBlocksTest {
                 .extra("kv_recompute_threshold", 0)
                 .build();
         return new FakeEngine(
-                connector.equals("NixlConnector") ? new NixlConnector(fabric) : new NixlPushConnector(fabric),
+                connector.equals("NixlConnector")
+                        ? new NixlConnector(fabric, net::answered)
+                        : new NixlPushConnector(fabric, net::answered),
                 new ConnectorContext(
                         config,
                         new ModelFingerprint("fake", "00"),

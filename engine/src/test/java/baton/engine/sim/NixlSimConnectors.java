@@ -1,14 +1,17 @@
 package baton.engine.sim;
 
-import baton.connectors.nixl.ConnectorRuntime;
+import baton.connectors.ConnectorRuntime;
 import baton.connectors.nixl.NixlConnector;
 import baton.connectors.nixl.NixlPushConnector;
-import baton.connectors.nixl.NixlSettings;
-import baton.connectors.nixl.RankInfo;
 import baton.kv.JsonFields;
 import baton.kv.Ticker;
 import baton.kv.connector.KvConnector;
-import baton.kv.connector.Rank;
+import baton.messages.MessageException;
+import baton.messages.PeerAccess;
+import baton.messages.PeerChannel;
+import baton.messages.SideChannel;
+import baton.pipe.WireTransport;
+import baton.testkit.MemorySideChannels;
 import baton.testkit.SimTransferAgent;
 import baton.transfer.Range;
 import baton.transfer.Region;
@@ -19,7 +22,6 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.time.Duration;
 import java.util.ArrayList;
-import java.util.HashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
@@ -27,9 +29,8 @@ import java.util.Optional;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.Executor;
+import java.util.concurrent.ThreadFactory;
 import java.util.random.RandomGenerator;
-import java.util.stream.IntStream;
-import java.util.stream.Stream;
 import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
@@ -40,14 +41,13 @@ import tools.jackson.databind.node.ObjectNode;
  */
 final class NixlSimConnectors implements SimNode.SimConnectors {
     private static final int PORT = 5600;
-    /** Instances. */
-    private static final int MOST_OF_A_ROLE = 16;
+    private static final String NETWORK = "10.0.0.0/8";
 
     private final SimCluster.Site site;
     private final boolean both;
     private final RandomGenerator random;
     private final SimTransferAgent.Fabric agents;
-    private final Map<String, Map<Rank, RankInfo>> sideChannels = new HashMap<>();
+    private final MemorySideChannels sideChannels = new MemorySideChannels(this::beforeAnswer);
     private double handshakeFaults;
     private double tampering;
     private double breaks;
@@ -68,22 +68,19 @@ final class NixlSimConnectors implements SimNode.SimConnectors {
 
     @Override
     public KvConnector connect(SimNode place) {
-        ConnectorRuntime fabric = new SimFabric(place.name(), place.ticker());
-        return both && random.nextInt(3) > 0 ? new NixlPushConnector(fabric) : new NixlConnector(fabric);
+        ConnectorRuntime runtime = new SimRuntime(place.name(), place.ticker());
+        return both && random.nextInt(3) > 0 ? new NixlPushConnector(runtime) : new NixlConnector(runtime);
     }
 
     @Override
     public Map<String, Object> settings(String instance) {
         return Map.of(
                 "side_channel_host",
-                instance,
+                address(instance),
                 "kv_allow_unauthenticated",
                 true,
                 "allowed_peers",
-                IntStream.range(0, MOST_OF_A_ROLE)
-                        .boxed()
-                        .flatMap(number -> Stream.of("p" + number, "d" + number))
-                        .toList(),
+                List.of(NETWORK),
                 "side_channel_port",
                 PORT,
                 "kv_lease_duration",
@@ -118,7 +115,7 @@ final class NixlSimConnectors implements SimNode.SimConnectors {
         ObjectNode json = JsonFields.empty("kv_transfer_params").toJson();
         json.put("do_remote_prefill", true)
                 .put("remote_engine_id", changed && random.nextBoolean() ? "p9" : prefill)
-                .put("remote_host", prefill)
+                .put("remote_host", address(prefill))
                 .put("remote_port", changed && random.nextBoolean() ? 1 : PORT);
         return Optional.of(JsonFields.of("kv_transfer_params", json));
     }
@@ -154,6 +151,17 @@ final class NixlSimConnectors implements SimNode.SimConnectors {
         return Map.copyOf(injected);
     }
 
+    /** An instance's host: prefill instances are in one network, decode instances in another. */
+    private static String address(String instance) {
+        return "10.0." + (instance.startsWith("p") ? 1 : 2) + "." + instance.substring(1);
+    }
+
+    private void beforeAnswer(List<byte[]> question) throws MessageException {
+        if (happens("handshake fails", handshakeFaults)) {
+            throw new MessageException("the network loses the question");
+        }
+    }
+
     private boolean happens(String fault, double probability) {
         boolean now = random.nextDouble() < probability;
         if (now) {
@@ -184,14 +192,14 @@ final class NixlSimConnectors implements SimNode.SimConnectors {
         return JsonFields.of("kv_transfer_params", json);
     }
 
-    private final class SimFabric implements ConnectorRuntime {
+    private final class SimRuntime implements ConnectorRuntime {
         private final String host;
         private final Ticker ticker;
         private final List<Task> tasks = new ArrayList<>();
 
         private record Task(long due, Runnable action) {}
 
-        private SimFabric(String host, Ticker ticker) {
+        private SimRuntime(String host, Ticker ticker) {
             this.host = host;
             this.ticker = ticker;
         }
@@ -205,12 +213,12 @@ final class NixlSimConnectors implements SimNode.SimConnectors {
         }
 
         @Override
-        public TransferAgent agent(NixlSettings settings) {
+        public TransferAgent transferAgent(JsonFields extra, String own, PeerAccess access) {
             return new TaskRunner(this, agents.open(host));
         }
 
         @Override
-        public Memory allocate(long bytes) {
+        public Memory allocate(long bytes, String purpose) {
             // As long as the world: what is closed here may be read by others still.
             Arena arena = site.arena();
             Region region = new Region(arena.allocate(bytes, 8), Optional.empty());
@@ -226,31 +234,28 @@ final class NixlSimConnectors implements SimNode.SimConnectors {
         }
 
         @Override
-        public SideServer serve(NixlSettings settings, Map<Rank, RankInfo> ranks) {
-            String own = settings.host();
-            int port = settings.port();
-            sideChannels.put(own, ranks);
-            return new SideServer() {
-                @Override
-                public int port() {
-                    return port;
-                }
-
-                @Override
-                public void close() {
-                    sideChannels.remove(own, ranks);
-                }
-            };
+        public SideChannel sideChannel() {
+            return sideChannels.open(address(host));
         }
 
         @Override
-        public RankInfo ask(NixlSettings settings, NixlSettings.Address peer, Rank rank, Duration timeout)
-                throws TransferException {
-            Map<Rank, RankInfo> ranks = sideChannels.get(peer.host());
-            if (ranks == null || peer.port() != PORT || happens("handshake fails", handshakeFaults)) {
-                throw new TransferException("nobody answers at " + peer);
-            }
-            return Optional.ofNullable(ranks.get(rank)).orElseThrow();
+        public PeerChannel peerChannel() {
+            throw new UnsupportedOperationException("one-sided connectors have no lasting connections");
+        }
+
+        @Override
+        public WireTransport wires(String field, String name, Optional<PeerAccess> access) {
+            throw new UnsupportedOperationException("one-sided connectors have no wires");
+        }
+
+        @Override
+        public Ticker ticker() {
+            return ticker;
+        }
+
+        @Override
+        public ThreadFactory threads() {
+            throw new UnsupportedOperationException("background() needs none");
         }
 
         @Override
@@ -263,8 +268,8 @@ final class NixlSimConnectors implements SimNode.SimConnectors {
         }
     }
 
-    /** An agent that lets the fabric's tasks run whenever a worker looks for news. */
-    private record TaskRunner(SimFabric fabric, TransferAgent agent) implements TransferAgent {
+    /** An agent that lets the runtime's tasks run whenever a worker looks for news. */
+    private record TaskRunner(SimRuntime runtime, TransferAgent agent) implements TransferAgent {
         @Override
         public String name() {
             return agent.name();
@@ -298,7 +303,7 @@ final class NixlSimConnectors implements SimNode.SimConnectors {
 
         @Override
         public List<Notification> takeNotifications() {
-            fabric.runTasks();
+            runtime.runTasks();
             return agent.takeNotifications();
         }
 
@@ -321,8 +326,8 @@ final class NixlSimConnectors implements SimNode.SimConnectors {
         @Override
         public void close() {
             // What runs beside the steps ends by itself, soon, with what it begins.
-            while (!fabric.tasks.isEmpty()) {
-                fabric.tasks.removeFirst().action().run();
+            while (!runtime.tasks.isEmpty()) {
+                runtime.tasks.removeFirst().action().run();
             }
             agent.close();
         }

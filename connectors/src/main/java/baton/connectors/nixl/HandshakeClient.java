@@ -1,0 +1,42 @@
+package baton.connectors.nixl;
+
+import baton.connectors.ConnectorRuntime;
+import baton.kv.ConfigException;
+import baton.kv.connector.Rank;
+import baton.messages.GuardedSideChannel;
+import baton.messages.PeerAccess;
+import baton.transfer.TransferException;
+import java.time.Duration;
+import java.util.List;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+
+/** Asks with vLLM's handshake messages, over a side channel of its own for each question. */
+final class HandshakeClient implements PeerHandshake {
+    /** The channel's own deadline comes first. */
+    private static final long GRACE_MILLIS = 1000;
+
+    private final ConnectorRuntime runtime;
+    private final PeerAccess access;
+
+    HandshakeClient(ConnectorRuntime runtime, PeerAccess access) {
+        this.runtime = runtime;
+        this.access = access;
+    }
+
+    @Override
+    public RankInfo ask(NixlSettings.Address peer, Rank rank, Duration timeout) throws TransferException {
+        try (GuardedSideChannel channel = runtime.sideChannel(access)) {
+            List<byte[]> answer = channel.ask(peer.host(), peer.port(), List.of(Handshake.question(rank)), timeout)
+                    .get(timeout.toMillis() + GRACE_MILLIS, TimeUnit.MILLISECONDS);
+            return RankInfo.read(answer.getFirst(), access.secret());
+        } catch (ExecutionException | TimeoutException | ConfigException e) {
+            Throwable cause = e instanceof ExecutionException && e.getCause() != null ? e.getCause() : e;
+            throw new TransferException("the side channel at " + peer + ": " + cause.getMessage(), cause);
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            throw new TransferException("interrupted", e);
+        }
+    }
+}
