@@ -6,17 +6,17 @@ import baton.engine.EngineStatus;
 import baton.engine.FinishReason;
 import baton.kv.DType;
 import baton.kv.connector.Measurement;
-import io.micrometer.core.instrument.Clock;
-import io.micrometer.prometheusmetrics.PrometheusConfig;
-import io.micrometer.prometheusmetrics.PrometheusMeterRegistry;
 import io.prometheus.metrics.core.datapoints.CounterDataPoint;
 import io.prometheus.metrics.core.datapoints.DistributionDataPoint;
 import io.prometheus.metrics.core.datapoints.GaugeDataPoint;
 import io.prometheus.metrics.core.metrics.Counter;
 import io.prometheus.metrics.core.metrics.Gauge;
 import io.prometheus.metrics.core.metrics.Histogram;
+import io.prometheus.metrics.expositionformats.PrometheusTextFormatWriter;
 import io.prometheus.metrics.model.registry.PrometheusRegistry;
-import java.nio.charset.StandardCharsets;
+import java.io.ByteArrayOutputStream;
+import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
@@ -69,11 +69,16 @@ public final class PrometheusMetrics implements EngineListener {
 
     private static final List<String> LABELS = List.of("model_name", "engine");
 
+    /** First size of a scrape's text, in bytes. */
+    private static final int INITIAL_TEXT = 64 << 10;
+
     /** Its series have no exemplars: these would need a tracing library. */
     private final PrometheusRegistry registry = new PrometheusRegistry();
 
-    private final PrometheusMeterRegistry text =
-            new PrometheusMeterRegistry(PrometheusConfig.DEFAULT, registry, Clock.SYSTEM);
+    /** Without {@code _created} samples, which vLLM does not have either. */
+    private final PrometheusTextFormatWriter writer =
+            PrometheusTextFormatWriter.builder().setIncludeCreatedTimestamps(false).build();
+
     private final String[] labels;
 
     private final GaugeDataPoint running;
@@ -237,7 +242,13 @@ public final class PrometheusMetrics implements EngineListener {
         cacheUsage.set(now.totalBlocks() == 0 ? 0 : (double) now.usedBlocks() / now.totalBlocks());
         blocksUsed.set(now.usedBlocks());
         blocksTotal.set(now.totalBlocks());
-        return text.scrape(CONTENT_TYPE).getBytes(StandardCharsets.UTF_8);
+        ByteArrayOutputStream text = new ByteArrayOutputStream(INITIAL_TEXT);
+        try {
+            writer.write(text, registry.scrape());
+        } catch (IOException e) {
+            throw new UncheckedIOException("cannot write to memory", e);
+        }
+        return text.toByteArray();
     }
 
     @Override
