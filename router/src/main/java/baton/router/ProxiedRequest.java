@@ -1,61 +1,63 @@
 package baton.router;
 
 import baton.kv.ConfigException;
-import baton.router.RouterMetrics.LocalPrefillReason;
-import baton.router.RouterMetrics.Outcome;
-import baton.router.UpstreamFailure.Kind;
-import io.micrometer.core.instrument.Timer;
+import baton.router.body.JsonObjectText;
+import baton.router.body.ReceivedBody;
+import baton.router.flow.HandoffFlow;
+import baton.router.metrics.RouterMetrics.LocalPrefillReason;
+import baton.router.metrics.RouterMetrics.Outcome;
+import baton.router.policy.Placement;
+import baton.router.upstream.Instance;
+import baton.router.upstream.InstanceSet;
+import baton.router.upstream.Leg;
+import baton.router.upstream.UpstreamClient;
+import baton.router.upstream.UpstreamFailure;
+import baton.router.upstream.UpstreamFailure.Kind;
 import io.vertx.core.Future;
 import io.vertx.core.MultiMap;
-import io.vertx.core.Promise;
 import io.vertx.core.buffer.Buffer;
-import io.vertx.core.http.HttpClientResponse;
-import io.vertx.core.http.HttpHeaders;
 import io.vertx.core.http.HttpServerRequest;
 import io.vertx.core.http.HttpServerResponse;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
-import java.util.concurrent.TimeUnit;
+import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
-import tools.jackson.core.JacksonException;
-import tools.jackson.databind.json.JsonMapper;
 
 /**
- * One client's request and the legs that serve it, from its complete body to the last byte of the answer.
+ * One client's request and the legs that serve it, from the complete request body to the last byte of the answer.
  *
  * <h2>Course</h2>
- * A completion is planned for one prefill and one decode instance by the {@link HandoffFlow}. The prefill leg runs under one
- * deadline and its answer is read whole. The decode leg's answer is relayed as it comes. Other requests are a decode leg alone.
+ * The policy chooses a prefill and a decode instance for a completion, the {@link HandoffFlow} plans both legs. The prefill leg runs
+ * under one deadline and its answer is read as a whole ({@link PrefillAnswer}). The decode leg's answer is relayed as it arrives
+ * ({@link DecodeRelay}). Other requests are a decode leg alone.
  *
- * <h2>Failure</h2>
- * Nothing is sent to the client before the first byte (for server-sent events: the first whole event) of the decode leg is
- * here; until then a leg that fails goes to another instance: prefill once, decode while there are instances left that
- * refuse or drop the connection or answer 503. From then on there is no retry, as the client would get tokens twice: the answer ends in an
- * error event, or breaks off. A 4xx of prefill is the client's answer. Once the client has left, both legs are closed at once.
- * Where the settings say so, a prompt that no prefill instance computes is left to the decode instance.
+ * <h2>Failure and retry</h2>
+ * The client gets nothing before the first byte (for server-sent events: the first whole event) of the decode leg's answer. Until then
+ * a failed leg is sent to another instance: prefill once, decode as long as there are untried instances, if the instance refused or
+ * dropped the connection or answered 503. After that there is no retry, as the client would get tokens twice: the answer ends with an
+ * error event or is broken off. A 4xx of prefill becomes the client's answer. When the client disconnects, both legs are closed at
+ * once. If configured so, a prompt that no prefill instance computes is left to the decode instance.
  *
  * <h2>Concurrency</h2>
- * Everything happens on the event loop of the client's connection. {@link #end} runs once; {@code ended} guards what is late.
+ * Confined to the event loop of the client's connection; the {@link BodyWorker} reads and builds large bodies beside it. Results
+ * that arrive after {@link #end}, or after a newer attempt has begun, are dropped.
  */
-final class ProxiedRequest {
+final class ProxiedRequest implements DecodeRelay.Request {
     private static final Logger log = LoggerFactory.getLogger(ProxiedRequest.class);
-    private static final JsonMapper MAPPER = JsonMapper.builder().build();
-    private static final int MAX_QUOTED_ERROR = 300;
 
-    private final RouterContext services;
+    private final RouterContext context;
+    private final UpstreamClient upstream;
     private final HttpServerRequest request;
     private final HttpServerResponse client;
-    /** As the instances get it. */
-    private Buffer body;
-    /** Bytes of {@link BodyMemory} that are held, those of the body as it came. */
-    private final int taken;
+    private final RequestReport report;
+    /** Bytes of the body as received, held in {@link RouterContext#bodies}. */
+    private final int held;
 
     private final String givenId;
     private final MultiMap headers;
-    private final long started = System.nanoTime();
 
     private final List<Instance> triedPrefills = new ArrayList<>(2);
     private final List<Instance> triedDecodes = new ArrayList<>(2);
@@ -65,156 +67,187 @@ final class ProxiedRequest {
     private @Nullable Instance decode;
     private @Nullable Leg prefillLeg;
     private @Nullable Leg decodeLeg;
+    /** Number of the current attempt; callbacks of earlier ones are ignored. */
     private int attempts;
+
     private boolean prefillRetried;
-    private long prefillMillis = -1;
-    private long firstByteMillis = -1;
-    private long bytes;
-    private boolean clientHasBytes;
     private boolean ended;
+
+    /** A completion's body as the instances get it, and its fields. */
+    private record Completion(Buffer body, JsonObjectText parsed) {}
 
     /** A hand-off between two instances, and the prefill leg's answer. */
     private record Plan(
-            JsonObjectText body, Instance prefill, HandoffFlow.Handoff handoff, Future<JsonObjectText> prefilled) {}
+            Completion completion, Instance prefill, HandoffFlow.Handoff handoff, Future<JsonObjectText> prefilled) {}
 
-    /** Prefill turned the request down; no instance would take it. */
-    private static final class Rejection extends Exception {
-        private final int status;
-        private final transient MultiMap headers;
-        private final transient Buffer body;
+    /** @param repeatsPrefill whether the prefill leg is the same as in the last plan */
+    private record Planned(HandoffFlow.Handoff handoff, boolean repeatsPrefill) {}
 
-        Rejection(int status, MultiMap headers, Buffer body) {
-            super("status " + status, null, false, false);
-            this.status = status;
-            this.headers = headers;
-            this.body = body;
-        }
-    }
+    /** @param edited whether the body differs from the client's */
+    private record DecodeBody(Buffer body, boolean edited) {}
 
-    private ProxiedRequest(RouterContext services, HttpServerRequest request, Buffer body) {
-        this.services = services;
+    private ProxiedRequest(RouterContext context, UpstreamClient upstream, HttpServerRequest request, int held) {
+        this.context = context;
+        this.upstream = upstream;
         this.request = request;
         this.client = request.response();
-        this.body = body;
-        this.taken = body.length();
+        this.report = new RequestReport(context.metrics(), context.ticker(), context.logged());
+        this.held = held;
         this.givenId = Headers.requestId(request.headers());
         this.requestId = givenId;
-        this.headers = Headers.toInstance(request.headers(), services.config().apiKey());
+        this.headers = Headers.toInstance(request.headers(), context.config().apiKey());
         client.closeHandler(closed -> clientLeft());
         client.exceptionHandler(failed -> clientLeft());
     }
 
-    /** Serves a completion by a prefill and a decode leg. The request has been counted as running; its end counts it off. */
-    static void handOff(RouterContext services, HttpServerRequest request, Buffer body) {
-        new ProxiedRequest(services, request, body).startHandoff();
+    /** Serves a completion by a prefill and a decode leg. The request is counted as running; its end counts it off. */
+    static void handOff(RouterContext context, UpstreamClient upstream, HttpServerRequest request, ReceivedBody body) {
+        new ProxiedRequest(context, upstream, request, body.length()).startHandoff(body);
     }
 
     /** Passes a request to a decode instance as it is. Counted as with {@link #handOff}. */
-    static void proxy(RouterContext services, HttpServerRequest request, Buffer body) {
-        ProxiedRequest exchange = new ProxiedRequest(services, request, body);
-        exchange.services
-                .decodes()
-                .next(List.of())
-                .ifPresentOrElse(
-                        instance -> exchange.sendDecode(instance, body), () -> exchange.noInstance(services.decodes()));
+    static void proxy(RouterContext context, UpstreamClient upstream, HttpServerRequest request, ReceivedBody body) {
+        new ProxiedRequest(context, upstream, request, body.length()).startProxy(body);
     }
 
-    private void startHandoff() {
-        JsonObjectText parsed;
-        try {
-            parsed = JsonObjectText.parse("body", body.getBytes());
-        } catch (ConfigException e) {
-            reject(ApiError.badRequest("body", String.valueOf(e.getMessage())));
-            return;
-        }
-        if (!services.config().trustClientKvParams() && parsed.has(HandoffFlow.PARAMS)) {
-            services.metrics().paramsDropped.increment();
-            body = parsed.edit().drop(HandoffFlow.PARAMS).build();
-            parsed = JsonObjectText.parse("body", body.getBytes());
-        }
-        RouterConfig.LocalPrefill policy = services.config().localPrefill();
-        if (promptBytes(parsed) < policy.belowBytes()) {
-            services.decodes()
-                    .next(triedDecodes)
-                    .ifPresentOrElse(
-                            any -> prefillLocally(any, LocalPrefillReason.SHORT), () -> noInstance(services.decodes()));
-            return;
-        }
-        Optional<Instance> prefill = services.prefills().next(triedPrefills, services.flow()::takes);
-        // Chosen first as well: no prompt is computed that nobody could answer.
-        Optional<Instance> chosen = services.decodes().next(triedDecodes, services.flow()::takes);
-        if (prefill.isEmpty() && !(policy.asFallback() && chosen.isPresent())) {
-            noInstance(services.prefills());
-        } else if (chosen.isEmpty()) {
-            noInstance(services.decodes());
-        } else if (prefill.isEmpty()) {
-            prefillLocally(chosen.get(), LocalPrefillReason.UNAVAILABLE);
-        } else {
-            attempt(parsed, prefill.get(), chosen.get());
+    private void startProxy(ReceivedBody body) {
+        context.worker().run(body.length(), body::join).onComplete(this::proxy, this::rejectBody);
+    }
+
+    private void proxy(Buffer body) {
+        if (!ended) {
+            InstanceSet decodes = context.instances().decodes();
+            decodes.next(List.of()).ifPresentOrElse(instance -> sendDecode(instance, body), () -> noInstance(decodes));
         }
     }
 
-    private static int promptBytes(JsonObjectText parsed) {
-        return parsed.value("prompt")
-                .or(() -> parsed.value("messages"))
-                .map(json -> json.length)
-                .orElse(Integer.MAX_VALUE);
+    private void startHandoff(ReceivedBody body) {
+        context.worker().run(body.length(), () -> read(body)).onComplete(this::place, this::rejectBody);
+    }
+
+    /** @throws ConfigException if the body is not a JSON object */
+    private Completion read(ReceivedBody received) {
+        Buffer body = received.join();
+        JsonObjectText parsed = JsonObjectText.parse("body", body.getBytes());
+        if (context.config().trustClientKvParams() || !parsed.has(HandoffFlow.PARAMS)) {
+            return new Completion(body, parsed);
+        }
+        context.metrics().paramsDropped.increment();
+        Buffer edited = parsed.edit().drop(HandoffFlow.PARAMS).build();
+        return new Completion(edited, JsonObjectText.parse("body", edited.getBytes()));
+    }
+
+    private void place(Completion completion) {
+        if (ended) {
+            return;
+        }
+        switch (context.policy().place(completion.parsed)) {
+            case Placement.Pair(Instance prefill, Instance chosen) -> attempt(completion, prefill, chosen);
+            case Placement.DecodeOnly(Instance chosen, LocalPrefillReason reason) ->
+                prefillLocally(completion, chosen, reason);
+            case Placement.Unavailable(InstanceSet lacking) -> noInstance(lacking);
+        }
     }
 
     /** Leaves the whole request to a decode instance. */
-    private void prefillLocally(Instance chosen, LocalPrefillReason reason) {
-        services.metrics().prefilledLocally(reason);
+    private void prefillLocally(Completion completion, Instance chosen, LocalPrefillReason reason) {
+        context.metrics().prefilledLocally(reason);
         localPrefill = reason;
         attempts++;
         plan = null;
-        requestId = services.flow().idWithoutHandoff(givenId);
-        sendDecode(chosen, body);
+        requestId = context.flow().idWithoutHandoff(givenId);
+        sendDecode(chosen, completion.body);
     }
 
-    /** Runs the legs on these two instances; a prefill leg that has said the same to the same instance already counts. */
-    private void attempt(JsonObjectText parsed, Instance prefill, Instance chosen) {
-        HandoffFlow.Handoff handoff;
-        try {
-            handoff = services.flow().begin(parsed, givenId, prefill, chosen);
-        } catch (ConfigException e) {
-            reject(ApiError.badRequest(e.field(), String.valueOf(e.getMessage())));
-            return;
-        }
+    /** Runs the legs on these two instances. A prefill leg of the last attempt is used again if it would be the same. */
+    private void attempt(Completion completion, Instance prefill, Instance chosen) {
         int attempt = ++attempts;
         Plan last = plan;
-        boolean sameTold = last != null
-                && last.prefill == prefill
-                && !last.prefilled.failed()
-                && last.handoff.requestId().equals(handoff.requestId())
-                && last.handoff.prefillBody().equals(handoff.prefillBody());
-        requestId = handoff.requestId();
-        decode = chosen;
-        Plan current = new Plan(
-                parsed,
-                prefill,
-                handoff,
-                sameTold && last != null ? last.prefilled : sendPrefill(prefill, handoff.prefillBody()));
-        plan = current;
-        current.prefilled.onFailure(cause -> {
-            if (attempt == attempts) {
-                prefillFailed(current, cause);
-            }
-        });
-        handoff.decodeBody()
-                .apply(current.prefilled)
+        context.worker()
+                .run(completion.body.length(), () -> plan(completion, prefill, chosen, last))
                 .onComplete(
-                        decodeBody -> {
-                            if (attempt == attempts && !ended) {
-                                if (triedDecodes.isEmpty()) {
-                                    boolean carried = !decodeBody.equals(body);
-                                    (carried ? services.metrics().carried : services.metrics().notCarried).increment();
-                                }
-                                sendDecode(chosen, decodeBody);
+                        planned -> {
+                            if (isCurrent(attempt)) {
+                                start(attempt, completion, prefill, chosen, planned);
                             }
                         },
                         cause -> {
-                            if (attempt == attempts && !ended && !current.prefilled.failed()) {
-                                answerError(502, prefill + ": " + cause.getMessage(), Outcome.PREFILL_FAILED);
+                            if (isCurrent(attempt)) {
+                                rejectBody(cause);
+                            }
+                        });
+    }
+
+    private boolean isCurrent(int attempt) {
+        return attempt == attempts && !ended;
+    }
+
+    /** @throws ConfigException if the flow cannot serve the request */
+    private Planned plan(Completion completion, Instance prefill, Instance chosen, @Nullable Plan last) {
+        HandoffFlow.Handoff handoff = context.flow().begin(completion.parsed, givenId, prefill, chosen);
+        return new Planned(
+                handoff,
+                last != null
+                        && last.prefill == prefill
+                        && last.handoff.requestId().equals(handoff.requestId())
+                        && last.handoff.prefillBody().equals(handoff.prefillBody()));
+    }
+
+    private void start(int attempt, Completion completion, Instance prefill, Instance chosen, Planned planned) {
+        HandoffFlow.Handoff handoff = planned.handoff;
+        Plan last = plan;
+        requestId = handoff.requestId();
+        decode = chosen;
+        Future<JsonObjectText> prefilled = planned.repeatsPrefill && last != null && !last.prefilled.failed()
+                ? last.prefilled
+                : sendPrefill(prefill, handoff.prefillBody());
+        Plan current = new Plan(completion, prefill, handoff, prefilled);
+        plan = current;
+        prefilled.onFailure(cause -> {
+            if (isCurrent(attempt)) {
+                prefillFailed(current, cause);
+            }
+        });
+        switch (handoff.decode()) {
+            case HandoffFlow.AtOnce atOnce -> {
+                prefilled.onSuccess(answer -> context.worker()
+                        .run(answer.length(), () -> {
+                            atOnce.prefilled().accept(answer);
+                            return answer;
+                        })
+                        .onFailure(cause -> log.warn("{}: {}: {}", givenId, prefill, cause.toString())));
+                startDecode(attempt, current, chosen, 0, atOnce.body());
+            }
+            case HandoffFlow.AfterPrefill after ->
+                prefilled.onSuccess(answer -> startDecode(
+                        attempt,
+                        current,
+                        chosen,
+                        answer.length(),
+                        () -> after.body().apply(answer)));
+        }
+    }
+
+    private void startDecode(int attempt, Plan current, Instance chosen, int answerBytes, Supplier<Buffer> body) {
+        Buffer given = current.completion.body;
+        context.worker()
+                .run((long) given.length() + answerBytes, () -> {
+                    Buffer made = body.get();
+                    return new DecodeBody(made, !made.equals(given));
+                })
+                .onComplete(
+                        made -> {
+                            if (isCurrent(attempt)) {
+                                if (triedDecodes.isEmpty()) {
+                                    (made.edited ? context.metrics().carried : context.metrics().notCarried)
+                                            .increment();
+                                }
+                                sendDecode(chosen, made.body);
+                            }
+                        },
+                        cause -> {
+                            if (isCurrent(attempt)) {
+                                answerError(502, current.prefill + ": " + cause.getMessage(), Outcome.PREFILL_FAILED);
                             }
                         });
     }
@@ -226,77 +259,70 @@ final class ProxiedRequest {
         if (!triedPrefills.contains(instance)) {
             triedPrefills.add(instance);
         }
-        Promise<JsonObjectText> answer = Promise.promise();
-        Leg leg = new Leg(
-                services.vertx(),
-                instance,
-                new PrefillAnswer(instance, answer),
-                services.config().limits().prefill(),
-                Leg.Bounds.WHOLE,
-                instance.begin());
+        RouterConfig.Limits limits = context.config().limits();
+        PrefillAnswer answer = new PrefillAnswer(instance, limits.maxBodyBytes(), context.worker(), report);
+        Leg leg = new Leg(upstream, instance, answer, limits.prefill(), Leg.Bounds.WHOLE, instance.begin());
         prefillLeg = leg;
-        leg.send(services.client(), request.method(), request.uri(), legHeaders(), prefillBody);
+        leg.send(request.method(), request.uri(), legHeaders(), prefillBody);
         return answer.future();
     }
 
     private void prefillFailed(Plan failed, Throwable cause) {
-        if (ended) {
-            return;
-        }
-        if (clientHasBytes) {
+        if (report.hasFirstByte()) {
             log.warn("{}: prefill failed while decode already answers: {}", givenId, cause.getMessage());
             return;
         }
         if (decodeLeg != null) {
             decodeLeg.abort();
         }
-        if (cause instanceof Rejection rejection) {
-            Headers.toClient(rejection.headers, client.headers());
-            ownHeaders();
-            bytes = rejection.body.length();
-            client.setStatusCode(rejection.status);
-            end(Outcome.REJECTED);
-            client.end(rejection.body);
-            return;
-        }
-        if (cause instanceof UpstreamFailure failure) {
-            note(failure);
-            Optional<Instance> other =
-                    prefillRetried ? Optional.empty() : services.prefills().next(triedPrefills, services.flow()::takes);
-            if (other.isPresent() && decode != null) {
-                log.info("{}: {}, trying {}", givenId, failure.describe(), other.get());
-                services.metrics().retried(Instance.Role.PREFILL);
-                prefillRetried = true;
-                attempt(failed.body, other.get(), decode);
-                return;
+        switch (cause) {
+            case PrefillAnswer.Rejection rejection -> {
+                Headers.toClient(rejection.headers, client.headers());
+                addHeaders();
+                report.sent(rejection.body.length());
+                client.setStatusCode(rejection.status);
+                end(Outcome.REJECTED);
+                client.end(rejection.body);
             }
-            if (services.config().localPrefill().asFallback() && decode != null) {
-                log.warn("{}: {}, {} computes the prompt", givenId, failure.describe(), decode);
-                prefillLocally(decode, LocalPrefillReason.FAILED);
-                return;
-            }
-            answerError(failure.status(), failure.describe(), Outcome.PREFILL_FAILED);
-        } else {
-            answerError(502, failed.prefill + ": " + cause, Outcome.PREFILL_FAILED);
+            case UpstreamFailure failure -> prefillFailed(failed, failure);
+            default -> answerError(502, failed.prefill + ": " + cause, Outcome.PREFILL_FAILED);
         }
     }
 
-    private void sendDecode(Instance instance, Buffer decodeBody) {
+    private void prefillFailed(Plan failed, UpstreamFailure failure) {
+        note(failure);
+        Optional<Instance> other =
+                prefillRetried ? Optional.empty() : context.policy().otherPrefill(triedPrefills);
+        if (other.isPresent() && decode != null) {
+            log.info("{}: {}, trying {}", givenId, failure.describe(), other.get());
+            context.metrics().retried(Instance.Role.PREFILL.label());
+            prefillRetried = true;
+            attempt(failed.completion, other.get(), decode);
+        } else if (context.config().localPrefill().asFallback() && decode != null) {
+            log.warn("{}: {}, {} computes the prompt", givenId, failure.describe(), decode);
+            prefillLocally(failed.completion, decode, LocalPrefillReason.FAILED);
+        } else {
+            answerError(failure.status(), failure.describe(), Outcome.PREFILL_FAILED);
+        }
+    }
+
+    private void sendDecode(Instance instance, Buffer body) {
         decode = instance;
         triedDecodes.add(instance);
         Leg leg = new Leg(
-                services.vertx(),
+                upstream,
                 instance,
-                new Relay(decodeBody),
-                services.config().limits().idle(),
+                new DecodeRelay(this, body, client, report),
+                context.config().limits().idle(),
                 Leg.Bounds.SILENCE,
                 instance.begin());
         decodeLeg = leg;
-        leg.send(services.client(), request.method(), request.uri(), legHeaders(), decodeBody);
+        leg.send(request.method(), request.uri(), legHeaders(), body);
     }
 
-    /** Goes to another decode instance if the client has seen nothing and the instance, not the request, was at fault. */
-    private void decodeFailed(UpstreamFailure failure, Buffer decodeBody) {
+    /** Sends the leg to another instance if the failed instance, and not the request, was at fault. */
+    @Override
+    public void failedBeforeFirstByte(UpstreamFailure failure, Buffer body) {
         note(failure);
         boolean retriable =
                 failure.kind() == Kind.CONNECT || failure.kind() == Kind.LOST || failure.kind() == Kind.REFUSED;
@@ -306,32 +332,42 @@ final class ProxiedRequest {
             return;
         }
         log.info("{}: {}, trying {}", givenId, failure.describe(), other.get());
-        services.metrics().retried(Instance.Role.DECODE);
+        context.metrics().retried(Instance.Role.DECODE.label());
         if (plan == null) {
-            sendDecode(other.get(), decodeBody);
+            sendDecode(other.get(), body);
         } else {
-            attempt(plan.body, plan.prefill, other.get());
+            attempt(plan.completion, plan.prefill, other.get());
         }
     }
 
-    private Optional<Instance> otherDecode() {
-        return plan == null
-                ? services.decodes().next(triedDecodes)
-                : services.decodes().next(triedDecodes, services.flow()::takes);
+    @Override
+    public void brokenOff(UpstreamFailure failure) {
+        note(failure);
+        log.warn("{}: answer broken off after {} bytes: {}", givenId, report.bytes(), failure.describe());
     }
 
-    private void clientLeft() {
+    @Override
+    public boolean hasOtherDecode() {
+        return otherDecode().isPresent();
+    }
+
+    private Optional<Instance> otherDecode() {
+        return context.policy().otherDecode(triedDecodes, plan != null);
+    }
+
+    @Override
+    public void clientLeft() {
         if (!ended) {
-            services.metrics().disconnects.increment();
+            context.metrics().disconnects.increment();
             end(Outcome.CLIENT_DISCONNECTED);
         }
     }
 
-    /** What a failure says about its instance's health. */
+    /** Updates the instance's health after a failed leg. */
     private void note(UpstreamFailure failure) {
         switch (failure.kind()) {
             case CONNECT -> failure.instance().markDown(failure.reason());
-            case LOST, TIMEOUT, REFUSED -> services.probe().soon(failure.instance());
+            case LOST, TIMEOUT, REFUSED -> context.probe().soon(failure.instance());
             case ANSWER, CLIENT_STALLED -> {}
         }
     }
@@ -340,27 +376,33 @@ final class ProxiedRequest {
         if (!ended && set.isFull()) {
             client.putHeader("Retry-After", "1");
         }
-        answerError(503, set.whyNone(services.flow()::takes), Outcome.UNAVAILABLE);
+        answerError(503, set.whyNone(context.flow()::takes), Outcome.UNAVAILABLE);
+    }
+
+    private void rejectBody(Throwable cause) {
+        if (cause instanceof ConfigException malformed) {
+            answer(ApiError.badRequest(malformed.field(), String.valueOf(malformed.getMessage())), Outcome.REJECTED);
+        } else {
+            log.error("{}: the body cannot be read", givenId, cause);
+            answerError(503, "the body cannot be read: " + cause, Outcome.UNAVAILABLE);
+        }
     }
 
     private void answerError(int status, String message, Outcome outcome) {
         answer(ApiError.upstream(status, message), outcome);
     }
 
-    private void reject(ApiError error) {
-        answer(error, Outcome.REJECTED);
-    }
-
     private void answer(ApiError error, Outcome outcome) {
         if (!ended) {
-            ownHeaders();
+            addHeaders();
             client.setStatusCode(error.status());
             end(outcome);
             error.send(client);
         }
     }
 
-    private void ownHeaders() {
+    @Override
+    public void addHeaders() {
         client.putHeader(Headers.REQUEST_ID, givenId);
         if (!requestId.equals(givenId)) {
             client.putHeader(Headers.HANDOFF_ID, requestId);
@@ -369,7 +411,7 @@ final class ProxiedRequest {
             client.putHeader(Headers.PREFILL, plan.prefill.url());
         }
         if (localPrefill != null) {
-            client.putHeader(Headers.LOCAL_PREFILL, localPrefill.label);
+            client.putHeader(Headers.LOCAL_PREFILL, localPrefill.label());
         }
         if (decodeLeg != null && decode != null) {
             client.putHeader(Headers.DECODE, decode.url());
@@ -381,10 +423,11 @@ final class ProxiedRequest {
     }
 
     /**
-     * The end of everything, whichever way it came. Whatever leg still runs is closed. Comes before the last bytes are sent, so
-     * that a client that has its answer is no longer counted.
+     * Ends the request, once. A leg that still runs is closed. To be called before the last bytes are sent, so that a client that has
+     * its answer no longer counts as running.
      */
-    private void end(Outcome outcome) {
+    @Override
+    public void end(Outcome outcome) {
         if (ended) {
             return;
         }
@@ -395,216 +438,18 @@ final class ProxiedRequest {
         if (decodeLeg != null) {
             decodeLeg.abort();
         }
-        services.running().decrementAndGet();
-        services.bodies().giveBack(taken);
-        services.metrics().ended(outcome);
-        long nanos = System.nanoTime() - started;
-        services.metrics().request.record(nanos, TimeUnit.NANOSECONDS);
-        if (services.logged() && log.isInfoEnabled()) {
-            log.info(
-                    "request={} handoff={} path={} outcome={} status={} prefill={} prefill_ms={} decode={} first_byte_ms={} total_ms={} bytes={}",
-                    givenId,
-                    requestId.equals(givenId) ? "-" : requestId,
-                    request.path(),
-                    outcome,
-                    client.getStatusCode(),
-                    plan != null ? plan.prefill.url() : localPrefill != null ? "local:" + localPrefill.label : "-",
-                    prefillMillis < 0 ? "-" : prefillMillis,
-                    decodeLeg == null || decode == null ? "-" : decode.url(),
-                    firstByteMillis < 0 ? "-" : firstByteMillis,
-                    nanos / 1_000_000,
-                    bytes);
-        }
-    }
-
-    private static long record(Timer timer, long since) {
-        long nanos = System.nanoTime() - since;
-        timer.record(nanos, TimeUnit.NANOSECONDS);
-        return nanos / 1_000_000;
-    }
-
-    /** Reads the prefill leg's answer whole: only then is the prompt's cache there. */
-    private final class PrefillAnswer implements Leg.Receiver {
-        private final Instance instance;
-        private final Promise<JsonObjectText> answer;
-        private final Buffer text = Buffer.buffer();
-        private final long sent = System.nanoTime();
-        private @Nullable HttpClientResponse head;
-
-        PrefillAnswer(Instance instance, Promise<JsonObjectText> answer) {
-            this.instance = instance;
-            this.answer = answer;
-        }
-
-        @Override
-        public void onHead(HttpClientResponse head) {
-            this.head = head;
-        }
-
-        @Override
-        public void onChunk(Buffer chunk) {
-            text.appendBuffer(chunk);
-            int max = services.config().limits().maxBodyBytes();
-            if (text.length() > max && prefillLeg != null) {
-                prefillLeg.fail(Kind.ANSWER, "its answer is longer than " + max + " bytes");
-            }
-        }
-
-        @Override
-        public void onEnd() {
-            prefillMillis = ProxiedRequest.record(services.metrics().prefill, sent);
-            if (head == null) {
-                throw new IllegalStateException("an answer ended without its head");
-            }
-            int status = head.statusCode();
-            // Another instance would be reached by the same circle.
-            if ((status >= 400 && status < 500) || status == 508) {
-                answer.fail(new Rejection(status, head.headers(), text));
-            } else if (status != 200) {
-                answer.fail(new UpstreamFailure(instance, Kind.ANSWER, "HTTP " + status + quotedError()));
-            } else {
-                JsonObjectText parsed;
-                try {
-                    parsed = JsonObjectText.parse("its answer", text.getBytes());
-                } catch (ConfigException e) {
-                    answer.fail(new UpstreamFailure(instance, Kind.ANSWER, String.valueOf(e.getMessage())));
-                    return;
-                }
-                answer.complete(parsed);
-            }
-        }
-
-        @Override
-        public void onFailure(UpstreamFailure failure) {
-            answer.fail(failure);
-        }
-
-        /** The instance's own words, if it gave any. */
-        private String quotedError() {
-            try {
-                String message = MAPPER.readTree(text.getBytes())
-                        .path("error")
-                        .path("message")
-                        .asString("");
-                return message.isEmpty()
-                        ? ""
-                        : ": " + message.substring(0, Math.min(message.length(), MAX_QUOTED_ERROR));
-            } catch (JacksonException e) {
-                return "";
-            }
-        }
-    }
-
-    /** Passes the decode leg's answer to the client, no faster than the client takes it. */
-    private final class Relay implements Leg.Receiver {
-        private final Buffer decodeBody;
-        private final long sent = System.nanoTime();
-        private @Nullable HttpClientResponse head;
-        private @Nullable SseFramer framer;
-
-        Relay(Buffer decodeBody) {
-            this.decodeBody = decodeBody;
-        }
-
-        @Override
-        public void onHead(HttpClientResponse head) {
-            this.head = head;
-            // It is stopping, or has too much to do; another may take the request.
-            if (head.statusCode() == 503 && decodeLeg != null && otherDecode().isPresent()) {
-                decodeLeg.fail(Kind.REFUSED, "HTTP 503");
-                return;
-            }
-            String type = head.getHeader(HttpHeaders.CONTENT_TYPE);
-            if (type != null && type.regionMatches(true, 0, "text/event-stream", 0, 17)) {
-                framer = new SseFramer();
-            }
-        }
-
-        @Override
-        public void onChunk(Buffer chunk) {
-            if (framer == null) {
-                write(chunk);
-            } else {
-                writeEvents(framer.accept(chunk));
-            }
-        }
-
-        @Override
-        public void onEnd() {
-            if (framer != null) {
-                write(framer.rest());
-            }
-            writeHead();
-            ProxiedRequest.record(services.metrics().decode, sent);
-            end(client.getStatusCode() < 500 ? Outcome.OK : Outcome.DECODE_FAILED);
-            client.end();
-        }
-
-        @Override
-        public void onFailure(UpstreamFailure failure) {
-            if (!clientHasBytes) {
-                decodeFailed(failure, decodeBody);
-                return;
-            }
-            note(failure);
-            log.warn("{}: answer broken off after {} bytes: {}", givenId, bytes, failure.describe());
-            if (failure.kind() == Kind.CLIENT_STALLED) {
-                clientLeft();
-                client.reset();
-                return;
-            }
-            end(Outcome.DECODE_BROKEN);
-            if (framer == null) {
-                client.reset();
-            } else {
-                if (framer.insideEvent()) {
-                    client.write("\n\n");
-                }
-                client.end(
-                        ApiError.upstream(failure.status(), failure.describe()).toEvent());
-            }
-        }
-
-        /** Each by itself, so that a client that keeps up can tell them apart; what it has not taken yet goes together. */
-        private void writeEvents(List<Buffer> events) {
-            int next = 0;
-            while (next < events.size() && !client.writeQueueFull()) {
-                write(events.get(next++));
-            }
-            if (next < events.size()) {
-                Buffer rest = Buffer.buffer();
-                events.subList(next, events.size()).forEach(rest::appendBuffer);
-                write(rest);
-            }
-        }
-
-        private void write(Buffer chunk) {
-            if (chunk.length() == 0) {
-                return;
-            }
-            writeHead();
-            bytes += chunk.length();
-            client.write(chunk);
-            if (client.writeQueueFull() && decodeLeg != null) {
-                Leg leg = decodeLeg;
-                leg.pause();
-                client.drainHandler(drained -> leg.resume());
-            }
-        }
-
-        private void writeHead() {
-            if (clientHasBytes || head == null) {
-                return;
-            }
-            clientHasBytes = true;
-            ProxiedRequest.record(services.metrics().decodeFirstByte, sent);
-            firstByteMillis = ProxiedRequest.record(services.metrics().firstByte, started);
-            client.setStatusCode(head.statusCode());
-            Headers.toClient(head.headers(), client.headers());
-            if (!client.headers().contains(HttpHeaders.CONTENT_LENGTH)) {
-                client.setChunked(true);
-            }
-            ownHeaders();
-        }
+        context.running().decrementAndGet();
+        context.bodies().giveBack(held);
+        report.ended(
+                outcome,
+                new RequestReport.Line(
+                        givenId,
+                        requestId.equals(givenId) ? "-" : requestId,
+                        request.path(),
+                        client.getStatusCode(),
+                        plan != null
+                                ? plan.prefill.url()
+                                : localPrefill != null ? "local:" + localPrefill.label() : "-",
+                        decodeLeg == null || decode == null ? "-" : decode.url()));
     }
 }

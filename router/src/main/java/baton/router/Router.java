@@ -1,6 +1,13 @@
 package baton.router;
 
 import baton.kv.ConfigException;
+import baton.kv.Ticker;
+import baton.router.flow.HandoffFlow;
+import baton.router.upstream.Instance;
+import baton.router.upstream.InstanceSet;
+import baton.router.upstream.Instances;
+import baton.router.upstream.OwnAddress;
+import baton.router.upstream.Registrations;
 import io.vertx.core.DeploymentOptions;
 import io.vertx.core.Future;
 import io.vertx.core.Vertx;
@@ -17,44 +24,40 @@ import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
-import java.util.concurrent.atomic.AtomicInteger;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
  * A running router: an HTTP server that sends each completion's prompt to a prefill instance and then streams the answer of a
- * decode instance. It speaks OpenAI's API to both sides, so the instances may be Baton's or vLLM's.
+ * decode instance. Clients and instances speak OpenAI's API, so the instances may be Baton's or vLLM's.
  */
 public final class Router implements AutoCloseable {
     private static final Logger log = LoggerFactory.getLogger(Router.class);
 
-    private final RouterConfig config;
+    /** Threads that read and build large bodies; each may hold several copies of one. */
+    private static final int MAX_WORKERS = 4;
+
     private final Vertx vertx;
-    private final HealthProbe probe;
-    private final RouterMetrics metrics;
+    private final RouterContext context;
     private final List<RouterVerticle> verticles;
     private final Optional<Registrations> registrations;
     private final int port;
 
     private Router(
-            RouterConfig config,
             Vertx vertx,
-            HealthProbe probe,
-            RouterMetrics metrics,
+            RouterContext context,
             List<RouterVerticle> verticles,
             Optional<Registrations> registrations,
             int port) {
-        this.config = config;
         this.vertx = vertx;
-        this.probe = probe;
-        this.metrics = metrics;
+        this.context = context;
         this.verticles = verticles;
         this.registrations = registrations;
         this.port = port;
     }
 
     /**
-     * Runs requests through a router of that flow in this process, so that the first request of the one that is started next takes no
+     * Sends requests through a router with that flow in this process, so that the first request to the router started next takes no
      * longer than later ones. Failures are logged.
      *
      * @throws ConfigException if there is no such flow
@@ -64,7 +67,7 @@ public final class Router implements AutoCloseable {
         long start = System.nanoTime();
         Vertx vertx = vertx(Runtime.getRuntime().availableProcessors());
         try {
-            int answered = new WarmUp(vertx, handoffs).run(atMost);
+            int answered = new WarmUp(vertx, handoffs, Ticker.system()).run(atMost);
             log.info(
                     "warmed up in {} ms: {} requests to stand-ins for instances",
                     (System.nanoTime() - start) / 1_000_000,
@@ -83,46 +86,42 @@ public final class Router implements AutoCloseable {
     private static Vertx vertx(int loops) {
         return Vertx.vertx(new VertxOptions()
                 .setEventLoopPoolSize(loops)
-                .setWorkerPoolSize(1)
+                .setWorkerPoolSize(Math.clamp(loops / 2, 1, MAX_WORKERS))
                 .setInternalBlockingPoolSize(2)
                 .setFileSystemOptions(
                         new FileSystemOptions().setFileCachingEnabled(false).setClassPathResolvingEnabled(false)));
     }
 
     /**
-     * Probes every instance once, and asks it what the flow needs to know, then listens. Instances that are not there yet are
-     * used as soon as they are healthy.
+     * Probes every instance once, asks for the connector addresses that the flow needs, then listens. Instances that are not
+     * reachable yet are used as soon as they are healthy.
      *
      * @throws ConfigException if the address cannot be listened on
      */
     public static Router start(RouterConfig config) {
-        requireOthers(config, OwnAddress.of(config.host(), config.port()));
+        requireNotOwn(config, OwnAddress.of(config.host(), config.port()));
         int loops = Runtime.getRuntime().availableProcessors();
         Vertx vertx = vertx(loops);
-        InstanceSet prefills = new InstanceSet(
-                Instance.Role.PREFILL, config.prefill(), config.limits().maxPerInstance());
-        InstanceSet decodes = new InstanceSet(
-                Instance.Role.DECODE, config.decode(), config.limits().maxPerInstance());
-        AtomicInteger running = new AtomicInteger();
-        BodyMemory bodies = new BodyMemory(config.limits());
-        RouterMetrics metrics = new RouterMetrics(prefills, decodes, running);
-        HandoffFlow flow = HandoffFlow.named(config.flow());
-        HealthProbe probe = new HealthProbe(vertx, config, flow, metrics);
+        int maxRunning = config.limits().maxPerInstance();
+        Instances instances = new Instances(
+                new InstanceSet(Instance.Role.PREFILL, config.prefill(), maxRunning),
+                new InstanceSet(Instance.Role.DECODE, config.decode(), maxRunning));
+        Ticker ticker = Ticker.system();
+        RouterContext context = RouterContext.create(vertx, config, instances, ticker, true);
         List<RouterVerticle> verticles = new CopyOnWriteArrayList<>();
         try {
-            await(probe.start(prefills, decodes), config.limits().connect().plusSeconds(5));
+            await(context.probe().start(instances), config.limits().connect().plusSeconds(5));
             await(
                     vertx.deployVerticle(
                             () -> {
-                                RouterVerticle verticle = new RouterVerticle(
-                                        config, flow, prefills, decodes, probe, metrics, running, bodies, true);
+                                RouterVerticle verticle = new RouterVerticle(context);
                                 verticles.add(verticle);
                                 return verticle;
                             },
                             new DeploymentOptions().setInstances(loops)),
                     Duration.ofSeconds(30));
         } catch (ExecutionException | TimeoutException e) {
-            close(vertx, probe, metrics);
+            close(vertx, context);
             String why = e.getCause() instanceof SocketException known ? known.getMessage() : e.toString();
             throw new ConfigException(
                     "port", "cannot listen on " + config.host() + ":" + config.port() + ": " + why, e);
@@ -131,19 +130,20 @@ public final class Router implements AutoCloseable {
         Optional<Registrations> registrations;
         try {
             OwnAddress own = OwnAddress.of(config.host(), port);
-            requireOthers(config, own);
+            requireNotOwn(config, own);
             registrations = config.registry()
-                    .map(registry -> new Registrations(vertx, registry, own, prefills, decodes, probe, metrics));
+                    .map(registry -> new Registrations(
+                            vertx, registry.settings(), own, instances, context.probe(), context.metrics(), ticker));
         } catch (ConfigException e) {
-            close(vertx, probe, metrics);
+            close(vertx, context);
             throw e;
         }
-        Router router = new Router(config, vertx, probe, metrics, verticles, registrations, port);
+        Router router = new Router(vertx, context, verticles, registrations, port);
         log.info(
                 "listening on http://{}:{}, flow {}, prefill {}, decode {}",
                 config.host(),
                 router.port,
-                flow.name(),
+                context.flow().name(),
                 config.prefill(),
                 config.decode());
         registrations.ifPresent(open -> log.info(
@@ -154,14 +154,14 @@ public final class Router implements AutoCloseable {
     }
 
     /** @throws ConfigException if an instance is the router itself */
-    private static void requireOthers(RouterConfig config, OwnAddress own) {
+    private static void requireNotOwn(RouterConfig config, OwnAddress own) {
         for (Instance.Role role : Instance.Role.values()) {
             List<URI> addresses = role == Instance.Role.PREFILL ? config.prefill() : config.decode();
             for (URI address : addresses) {
                 int port = address.getPort() < 0 ? 80 : address.getPort();
                 if (own.isAt(address.getHost(), port)) {
                     throw new ConfigException(
-                            role.label,
+                            role.label(),
                             "'" + address + "' is this router's own address, port " + port
                                     + " of this machine: requests would go round in a circle");
                 }
@@ -174,33 +174,33 @@ public final class Router implements AutoCloseable {
         return port;
     }
 
-    /** The port at which instances register, if they may. */
+    /** The port at which instances register; empty if registration is off. */
     public OptionalInt registerPort() {
         return registrations.map(open -> OptionalInt.of(open.port())).orElseGet(OptionalInt::empty);
     }
 
-    /** Stops accepting, waits for running requests up to the drain deadline, then ends what is left. */
+    /** Stops accepting, waits for running requests up to the drain deadline, then ends the rest. */
     @Override
     public void close() {
         try {
             Future<Void> drained = Future.join(
                             verticles.stream().map(RouterVerticle::drain).toList())
                     .mapEmpty();
-            await(drained, config.limits().drain().plusSeconds(5));
+            await(drained, context.config().limits().drain().plusSeconds(5));
         } catch (ExecutionException | TimeoutException e) {
             log.warn("requests did not drain: {}", e.toString());
         }
         registrations.ifPresent(Registrations::close);
-        close(vertx, probe, metrics);
+        close(vertx, context);
     }
 
-    private static void close(Vertx vertx, HealthProbe probe, RouterMetrics metrics) {
+    private static void close(Vertx vertx, RouterContext context) {
         try {
-            await(probe.stop().eventually(vertx::close), Duration.ofSeconds(10));
+            await(context.probe().stop().eventually(vertx::close), Duration.ofSeconds(10));
         } catch (ExecutionException | TimeoutException e) {
             log.warn("the event loops did not close: {}", e.toString());
         }
-        metrics.close();
+        context.metrics().close();
     }
 
     static void await(Future<?> future, Duration deadline) throws ExecutionException, TimeoutException {

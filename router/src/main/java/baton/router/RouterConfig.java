@@ -1,6 +1,11 @@
 package baton.router;
 
 import baton.kv.ConfigException;
+import baton.router.flow.ContentKeyedFlow;
+import baton.router.flow.HandoffFlow;
+import baton.router.flow.P2pFlow;
+import baton.router.upstream.Networks;
+import baton.router.upstream.Registrations;
 import java.net.URI;
 import java.time.Duration;
 import java.util.HashSet;
@@ -9,7 +14,7 @@ import java.util.Optional;
 import java.util.Set;
 
 /**
- * What a router listens on and which instances stand behind it.
+ * The address a router listens on, the instances behind it and its limits.
  *
  * @param host address to listen on
  * @param port port to listen on; 0 takes a free one
@@ -18,12 +23,12 @@ import java.util.Set;
  * @param flow how the two legs of a request are tied together: {@code content-keyed}, {@code kv_transfer_params},
  *     {@code kv_transfer_params_push} or {@code p2p_nccl}
  * @param apiKey sent as {@code Authorization: Bearer} to the instances when the client sends no such header of its own,
- *     and with the router's own questions to prefill instances; registered ones get it too
+ *     and with connector address queries to prefill instances; registered instances get it too
  * @param limits deadlines and sizes
  * @param registry where instances register themselves, if they may
  * @param localPrefill which prompts a decode instance computes itself
- * @param trustClientKvParams whether a client's own {@code kv_transfer_params} go to the instances: they lead these to hosts of its
- *     choice, and may take the prompt's place
+ * @param trustClientKvParams whether a client's own {@code kv_transfer_params} go to the instances: with them a client makes instances
+ *     connect to hosts of its choice, and may replace the prompt
  */
 public record RouterConfig(
         String host,
@@ -50,7 +55,7 @@ public record RouterConfig(
      * @param drain how long {@link Router#close()} waits for running requests
      * @param maxBodyBytes the largest request body, and the largest prefill answer
      * @param maxInFlight requests running at once; more are refused with 503 at once instead of queueing
-     * @param maxPerInstance requests to one instance at once; it gets no more, and where all have as many, requests are refused with 503
+     * @param maxPerInstance requests to one instance at once; where all instances have as many, requests are refused with 503
      */
     public record Limits(
             Duration connect,
@@ -62,7 +67,7 @@ public record RouterConfig(
             int maxInFlight,
             int maxPerInstance) {
 
-        /** What an instance of Baton's takes, unless told otherwise. */
+        /** The default limit of Baton's own server. */
         public static final int DEFAULT_MAX_PER_INSTANCE = 4096;
 
         public static final Limits DEFAULT = new Limits(
@@ -117,19 +122,16 @@ public record RouterConfig(
     }
 
     /**
-     * Where instances register themselves, as vLLM's with {@code proxy_ip} and {@code proxy_port} do.
+     * Where instances register themselves, as vLLM's instances with {@code proxy_ip} and {@code proxy_port} do.
      *
      * @param host address to listen on
      * @param port port to listen on; 0 takes a free one
-     * @param ttl an instance that has not said for so long that it is there is dropped
+     * @param ttl an instance without a registration message for so long is dropped; vLLM's instances send one every 3 s
      * @param maxInstances registered at once; more are refused
      * @param networks in CIDR notation; an instance with an address that is in none is refused, as the router would send
      *     requests there
      */
     public record Registry(String host, int port, Duration ttl, int maxInstances, List<String> networks) {
-        /** As of vLLM's proxy. Instances say every 3 s that they are there. */
-        public static final Duration DEFAULT_TTL = Duration.ofSeconds(5);
-
         public static final int DEFAULT_MAX_INSTANCES = 1024;
 
         /** This host and private networks (RFC 1918, RFC 4193); not link-local ones, where clouds keep secrets. */
@@ -150,6 +152,10 @@ public record RouterConfig(
             }
             networks = List.copyOf(networks);
             Networks.parse("register allow", networks);
+        }
+
+        Registrations.Settings settings() {
+            return new Registrations.Settings(host, port, ttl, maxInstances, networks);
         }
     }
 

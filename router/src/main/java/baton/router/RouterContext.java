@@ -1,26 +1,66 @@
 package baton.router;
 
+import baton.kv.Ticker;
+import baton.router.body.BodyMemory;
+import baton.router.flow.HandoffFlow;
+import baton.router.metrics.RouterMetrics;
+import baton.router.policy.RoundRobin;
+import baton.router.policy.RoutingPolicy;
+import baton.router.upstream.HealthProbe;
+import baton.router.upstream.InstanceSet;
+import baton.router.upstream.Instances;
 import io.vertx.core.Vertx;
-import io.vertx.core.http.HttpClient;
 import java.util.concurrent.atomic.AtomicInteger;
 
 /**
- * What the exchanges of one event loop share.
+ * What the event loops of one router share.
  *
- * @param client this event loop's own, so that a leg never leaves its thread
- * @param running requests in flight in the whole router
- * @param bodies those of the whole router; a request gives back what its body took when it ends
+ * @param running requests in flight
+ * @param bodies the memory of request bodies; a request gives back what its body took when it ends
  * @param logged whether each request has a line in the log
  */
 record RouterContext(
-        Vertx vertx,
-        HttpClient client,
         RouterConfig config,
         HandoffFlow flow,
-        InstanceSet prefills,
-        InstanceSet decodes,
+        RoutingPolicy policy,
+        Instances instances,
         HealthProbe probe,
         RouterMetrics metrics,
         AtomicInteger running,
         BodyMemory bodies,
-        boolean logged) {}
+        BodyWorker worker,
+        Ticker ticker,
+        boolean logged) {
+
+    /** Makes what is not given. {@link #metrics} and {@link #probe} are to be closed. */
+    static RouterContext create(Vertx vertx, RouterConfig config, Instances instances, Ticker ticker, boolean logged) {
+        HandoffFlow flow = HandoffFlow.named(config.flow());
+        AtomicInteger running = new AtomicInteger();
+        RouterMetrics metrics = new RouterMetrics(running::get);
+        for (InstanceSet set : instances.sets()) {
+            metrics.addRole(set.role().label(), set::up, () -> set.all().size());
+        }
+        RouterConfig.Limits limits = config.limits();
+        return new RouterContext(
+                config,
+                flow,
+                new RoundRobin(
+                        instances,
+                        flow::takes,
+                        config.localPrefill().asFallback(),
+                        config.localPrefill().belowBytes()),
+                instances,
+                new HealthProbe(
+                        vertx,
+                        new HealthProbe.Settings(
+                                limits.connect(), limits.probeInterval(), config.apiKey(), flow::needsConnectorAddress),
+                        ticker,
+                        metrics),
+                metrics,
+                running,
+                new BodyMemory(limits.maxBodyBytes()),
+                new BodyWorker(vertx),
+                ticker,
+                logged);
+    }
+}

@@ -1,7 +1,9 @@
 package baton.router;
 
-import baton.router.RouterMetrics.Outcome;
-import io.netty.handler.codec.DecoderException;
+import baton.router.body.ReceivedBody;
+import baton.router.metrics.RouterMetrics.Outcome;
+import baton.router.upstream.InstanceSet;
+import baton.router.upstream.UpstreamClient;
 import io.vertx.core.Future;
 import io.vertx.core.VerticleBase;
 import io.vertx.core.buffer.Buffer;
@@ -17,7 +19,6 @@ import java.time.Duration;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.BiConsumer;
 import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
@@ -25,28 +26,18 @@ import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
-/** One event loop's share of the router: reads requests, answers those about the router, starts an exchange for the others. */
+/** The router on one event loop: reads requests, answers those about the router itself and starts a {@link ProxiedRequest} for each other. */
 final class RouterVerticle extends VerticleBase {
     private static final JsonMapper MAPPER = JsonMapper.builder().build();
 
     /**
-     * Idle connections to instances are closed by this side first, in seconds: uvicorn closes its own after 5 s, and a request
-     * sent into a closing connection is lost.
+     * Seconds after which the router closes an idle connection to an instance: uvicorn closes it after 5 s, and a request sent into
+     * a closing connection is lost.
      */
     private static final int KEEP_ALIVE_SECONDS = 4;
 
-    /** A body's first buffer, in bytes: what a client declares is not yet worth memory. */
-    private static final int INITIAL_BODY = 64 << 10;
-
+    private final RouterContext routerContext;
     private final RouterConfig config;
-    private final HandoffFlow flow;
-    private final InstanceSet prefills;
-    private final InstanceSet decodes;
-    private final HealthProbe probe;
-    private final RouterMetrics metrics;
-    private final AtomicInteger running;
-    private final BodyMemory bodies;
-    private final boolean logged;
 
     private final Map<String, Route> routes = Map.ofEntries(
             Map.entry("/v1/completions", new Route(HttpMethod.POST, this::handOff)),
@@ -63,35 +54,18 @@ final class RouterVerticle extends VerticleBase {
 
     private @Nullable HttpServer server;
 
-    private record Route(HttpMethod method, BiConsumer<RouterContext, HttpServerRequest> handler) {}
+    private record Route(HttpMethod method, BiConsumer<UpstreamClient, HttpServerRequest> handler) {}
 
-    /** @param logged whether each request has a line in the log */
-    RouterVerticle(
-            RouterConfig config,
-            HandoffFlow flow,
-            InstanceSet prefills,
-            InstanceSet decodes,
-            HealthProbe probe,
-            RouterMetrics metrics,
-            AtomicInteger running,
-            BodyMemory bodies,
-            boolean logged) {
-        this.config = config;
-        this.flow = flow;
-        this.prefills = prefills;
-        this.decodes = decodes;
-        this.probe = probe;
-        this.metrics = metrics;
-        this.running = running;
-        this.bodies = bodies;
-        this.logged = logged;
+    RouterVerticle(RouterContext routerContext) {
+        this.routerContext = routerContext;
+        this.config = routerContext.config();
     }
 
     @Override
     public Future<?> start() {
         RouterConfig.Limits limits = config.limits();
-        // A pool as large as what may be in flight never queues: a queue would hide an overload and outlive its
-        // clients.
+        // A pool with room for all requests in flight never queues: a queue would hide an overload and keep requests
+        // whose clients have left.
         PoolOptions pool = new PoolOptions()
                 .setHttp1MaxSize(limits.maxInFlight())
                 .setMaxWaitQueueSize(0)
@@ -101,18 +75,8 @@ final class RouterVerticle extends VerticleBase {
                 .setKeepAlive(true)
                 .setKeepAliveTimeout(KEEP_ALIVE_SECONDS)
                 .setMaxHeaderSize(64 << 10);
-        RouterContext made = new RouterContext(
-                vertx,
-                vertx.createHttpClient(clientOptions, pool),
-                config,
-                flow,
-                prefills,
-                decodes,
-                probe,
-                metrics,
-                running,
-                bodies,
-                logged);
+        UpstreamClient upstream =
+                new UpstreamClient(vertx, vertx.createHttpClient(clientOptions, pool), routerContext.ticker());
         // All verticles share one port, also when it is a free one.
         SocketAddress address = config.port() == 0
                 ? SocketAddress.sharedRandomPort(1, config.host())
@@ -125,7 +89,7 @@ final class RouterVerticle extends VerticleBase {
                 .setAcceptBacklog(4096)
                 .setIdleTimeout((int) longestSilence.toSeconds()));
         server = created;
-        return created.requestHandler(request -> route(made, request)).listen(address);
+        return created.requestHandler(request -> route(upstream, request)).listen(address);
     }
 
     int port() {
@@ -135,14 +99,14 @@ final class RouterVerticle extends VerticleBase {
         return server.actualPort();
     }
 
-    /** Takes no more connections and requests; completes when the running ones have ended or the drain deadline has passed. */
+    /** Takes no more connections and requests; completes when running requests have ended or the drain deadline has passed. */
     Future<Void> drain() {
         return server == null
                 ? Future.succeededFuture()
                 : server.shutdown(config.limits().drain());
     }
 
-    private void route(RouterContext services, HttpServerRequest request) {
+    private void route(UpstreamClient upstream, HttpServerRequest request) {
         String path = request.path() == null ? "" : request.path();
         Route route = routes.get(path);
         if (route == null && path.startsWith("/v1/models/")) {
@@ -150,7 +114,7 @@ final class RouterVerticle extends VerticleBase {
         }
         List<String> encodings = request.headers().getAll(HttpHeaders.TRANSFER_ENCODING);
         if (!encodings.isEmpty() && !String.join(",", encodings).strip().equalsIgnoreCase("chunked")) {
-            // Where such a body ends is not known: the connection is closed after the answer, and nothing more read
+            // The end of such a body is unknown: the connection is closed after the answer, and nothing more is read
             // from it.
             Future<Void> _ = request.connection().shutdown(1, TimeUnit.SECONDS);
             reject(
@@ -170,25 +134,25 @@ final class RouterVerticle extends VerticleBase {
                             "MethodNotAllowedError",
                             path + " takes " + route.method + ", not " + request.method()));
         } else {
-            route.handler.accept(services, request);
+            route.handler.accept(upstream, request);
         }
     }
 
-    private void handOff(RouterContext services, HttpServerRequest request) {
-        readJson(services, request, body -> ProxiedRequest.handOff(services, request, body));
+    private void handOff(UpstreamClient upstream, HttpServerRequest request) {
+        readJson(request, body -> ProxiedRequest.handOff(routerContext, upstream, request, body));
     }
 
-    private void proxyPost(RouterContext services, HttpServerRequest request) {
-        readJson(services, request, body -> ProxiedRequest.proxy(services, request, body));
+    private void proxyPost(UpstreamClient upstream, HttpServerRequest request) {
+        readJson(request, body -> ProxiedRequest.proxy(routerContext, upstream, request, body));
     }
 
-    private void proxyGet(RouterContext services, HttpServerRequest request) {
+    private void proxyGet(UpstreamClient upstream, HttpServerRequest request) {
         if (admit(request)) {
-            ProxiedRequest.proxy(services, request, Buffer.buffer());
+            ProxiedRequest.proxy(routerContext, upstream, request, new ReceivedBody(0));
         }
     }
 
-    /** Counts a request as running, unless there are too many, or it goes round in a circle. */
+    /** Counts a request as running, unless there are too many, or it has passed too many routers. */
     private boolean admit(HttpServerRequest request) {
         int hops = Headers.hops(request.headers());
         if (hops >= Headers.MOST_HOPS) {
@@ -204,23 +168,25 @@ final class RouterVerticle extends VerticleBase {
             return false;
         }
         int max = config.limits().maxInFlight();
-        if (running.incrementAndGet() <= max) {
+        if (routerContext.running().incrementAndGet() <= max) {
             return true;
         }
-        running.decrementAndGet();
-        metrics.ended(Outcome.UNAVAILABLE);
+        routerContext.running().decrementAndGet();
+        routerContext.metrics().ended(Outcome.UNAVAILABLE);
         request.response().putHeader("Retry-After", "1");
         send(request, ApiError.upstream(503, "overloaded: " + max + " requests are in flight, the most allowed"));
         return false;
     }
 
-    private void health(RouterContext services, HttpServerRequest request) {
+    private void health(UpstreamClient upstream, HttpServerRequest request) {
         ObjectNode answer = MAPPER.createObjectNode();
         ArrayNode missing = MAPPER.createArrayNode();
         ObjectNode down = MAPPER.createObjectNode();
-        for (InstanceSet set : new InstanceSet[] {prefills, decodes}) {
-            if (set.all().stream().noneMatch(instance -> instance.isUp() && flow.takes(instance))) {
-                missing.add(set.role().label);
+        for (InstanceSet set : routerContext.instances().sets()) {
+            if (set.all().stream()
+                    .noneMatch(
+                            instance -> instance.isUp() && routerContext.flow().takes(instance))) {
+                missing.add(set.role().label());
             }
             set.all().forEach(instance -> instance.downReason().ifPresent(reason -> down.put(instance.url(), reason)));
         }
@@ -230,20 +196,24 @@ final class RouterVerticle extends VerticleBase {
         sendJson(request, missing.isEmpty() ? 200 : 503, answer);
     }
 
-    private void healthcheck(RouterContext services, HttpServerRequest request) {
+    private void healthcheck(UpstreamClient upstream, HttpServerRequest request) {
         sendJson(
                 request,
                 200,
                 MAPPER.createObjectNode()
                         .put("status", "ok")
-                        .put("prefill_instances", prefills.all().size())
-                        .put("decode_instances", decodes.all().size()));
+                        .put(
+                                "prefill_instances",
+                                routerContext.instances().prefills().all().size())
+                        .put(
+                                "decode_instances",
+                                routerContext.instances().decodes().all().size()));
     }
 
-    private void metrics(RouterContext services, HttpServerRequest request) {
+    private void metrics(UpstreamClient upstream, HttpServerRequest request) {
         request.response()
                 .putHeader(HttpHeaders.CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")
-                .end(metrics.scrape());
+                .end(routerContext.metrics().scrape());
     }
 
     private static void sendJson(HttpServerRequest request, int status, ObjectNode json) {
@@ -254,7 +224,7 @@ final class RouterVerticle extends VerticleBase {
     }
 
     /** Reads a JSON body within the size and idle limits, and hands it on. */
-    private void readJson(RouterContext services, HttpServerRequest request, Consumer<Buffer> handler) {
+    private void readJson(HttpServerRequest request, Consumer<ReceivedBody> handler) {
         String type = request.getHeader(HttpHeaders.CONTENT_TYPE);
         String encoding = request.getHeader(HttpHeaders.CONTENT_ENCODING);
         int max = config.limits().maxBodyBytes();
@@ -272,32 +242,19 @@ final class RouterVerticle extends VerticleBase {
                             415,
                             "UnsupportedMediaTypeError",
                             "Content-Encoding is '" + encoding + "', must be identity"));
-        } else if (declaredLength(request) > max) {
-            reject(request, tooLarge(max));
+        } else if (BodyReader.declaredLength(request) > max) {
+            reject(request, BodyReader.tooLarge(max));
         } else if (admit(request)) {
-            new BodyReader(services, request, handler, max).read();
+            new BodyReader(vertx, routerContext, request, handler, error -> reject(request, error)).read();
         }
-    }
-
-    private static long declaredLength(HttpServerRequest request) {
-        String length = request.getHeader(HttpHeaders.CONTENT_LENGTH);
-        try {
-            return length == null ? 0 : Long.parseLong(length.strip());
-        } catch (NumberFormatException e) {
-            return Long.MAX_VALUE;
-        }
-    }
-
-    private static ApiError tooLarge(int max) {
-        return ApiError.of(413, "RequestTooLargeError", "the body is longer than " + max + " bytes, the most allowed");
     }
 
     private void reject(HttpServerRequest request, ApiError error) {
-        metrics.ended(Outcome.REJECTED);
+        routerContext.metrics().ended(Outcome.REJECTED);
         send(request, error);
     }
 
-    /** Answers a request whose body is not wanted: what still comes of it is dropped, for as long as the idle deadline. */
+    /** Answers a request without its body: the rest of the body is read and dropped, up to the idle deadline. */
     private void send(HttpServerRequest request, ApiError error) {
         request.response().putHeader(Headers.REQUEST_ID, Headers.requestId(request.headers()));
         error.send(request.response());
@@ -308,80 +265,6 @@ final class RouterVerticle extends VerticleBase {
             request.handler(dropped -> {});
             request.endHandler(done -> vertx.cancelTimer(timer));
             request.exceptionHandler(gone -> vertx.cancelTimer(timer));
-        }
-    }
-
-    /** Collects one request's body. */
-    private final class BodyReader {
-        private final RouterContext services;
-        private final HttpServerRequest request;
-        private final Consumer<Buffer> handler;
-        private final int max;
-        private Buffer body;
-        private boolean over;
-
-        BodyReader(RouterContext services, HttpServerRequest request, Consumer<Buffer> handler, int max) {
-            this.services = services;
-            this.request = request;
-            this.handler = handler;
-            this.max = max;
-            this.body = Buffer.buffer((int) Math.min(declaredLength(request), INITIAL_BODY));
-        }
-
-        void read() {
-            Duration deadline = config.limits().idle();
-            long timer = services.vertx()
-                    .setTimer(
-                            deadline.toMillis(),
-                            late -> finish(ApiError.of(
-                                    408,
-                                    "RequestTimeoutError",
-                                    "the body was not complete within " + deadline.toMillis() + " ms")));
-            request.handler(chunk -> {
-                if (!over && body.length() + chunk.length() > max) {
-                    vertx.cancelTimer(timer);
-                    finish(tooLarge(max));
-                } else if (!over && bodies.take(chunk.length())) {
-                    body.appendBuffer(chunk);
-                } else if (!over) {
-                    vertx.cancelTimer(timer);
-                    request.response().putHeader("Retry-After", "1");
-                    finish(ApiError.upstream(
-                            503,
-                            "overloaded: requests with " + bodies.limit() + " bytes are in flight, the most allowed"));
-                }
-            });
-            request.endHandler(complete -> {
-                vertx.cancelTimer(timer);
-                if (!over) {
-                    over = true;
-                    handler.accept(body);
-                }
-            });
-            request.exceptionHandler(gone -> {
-                vertx.cancelTimer(timer);
-                if (gone instanceof NumberFormatException || gone instanceof DecoderException) {
-                    // The connection is closed after this.
-                    finish(ApiError.of(
-                            400, "BadRequestError", "the body's chunks are malformed: " + gone.getMessage()));
-                } else if (!over) {
-                    drop();
-                }
-            });
-        }
-
-        private void finish(ApiError error) {
-            if (!over) {
-                drop();
-                reject(request, error);
-            }
-        }
-
-        private void drop() {
-            over = true;
-            running.decrementAndGet();
-            bodies.giveBack(body.length());
-            body = Buffer.buffer();
         }
     }
 }

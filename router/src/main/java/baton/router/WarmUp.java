@@ -1,6 +1,12 @@
 package baton.router;
 
+import baton.kv.Ticker;
 import baton.messages.PeerAddress;
+import baton.router.flow.HandoffFlow;
+import baton.router.metrics.RouterMetrics;
+import baton.router.upstream.Instance;
+import baton.router.upstream.InstanceSet;
+import baton.router.upstream.Instances;
 import io.vertx.core.DeploymentOptions;
 import io.vertx.core.Vertx;
 import io.vertx.core.buffer.Buffer;
@@ -20,11 +26,10 @@ import java.util.Optional;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeoutException;
-import java.util.concurrent.atomic.AtomicInteger;
 
 /**
- * Sends requests through event loops like the router's to a stand-in for instances, all within this process: what comes with first use
- * is done then. No instance hears of it, and nothing of it is in the router's metrics or log.
+ * Sends requests through event loops like the router's to a stand-in for instances, all in this process: classes are loaded and code
+ * is compiled before the first client's request. No instance gets a request, and the router's metrics and log do not show any.
  */
 final class WarmUp {
     private static final Duration EACH = Duration.ofSeconds(5);
@@ -35,7 +40,7 @@ final class WarmUp {
     private static final int LONG = 2000;
     private static final InetAddress LOOPBACK = InetAddress.getLoopbackAddress();
 
-    /** How the router has a prefill leg answered whole. */
+    /** Part of the body of a prefill leg only. */
     private static final String WHOLE = "\"stream\":false";
 
     private static final String PARAMS =
@@ -47,20 +52,22 @@ final class WarmUp {
 
     private final Vertx vertx;
     private final HandoffFlow flow;
+    private final Ticker ticker;
 
-    WarmUp(Vertx vertx, HandoffFlow flow) {
+    WarmUp(Vertx vertx, HandoffFlow flow, Ticker ticker) {
         this.vertx = vertx;
         this.flow = flow;
+        this.ticker = ticker;
     }
 
     /**
-     * Sends requests until there is no time left.
+     * Sends {@value #REQUESTS} requests, or as many as there is time for.
      *
      * @return how many were answered
-     * @throws IOException if one is answered badly
+     * @throws IOException if an answer is not as expected
      */
     int run(Duration atMost) throws IOException, ExecutionException, TimeoutException {
-        long end = System.nanoTime() + atMost.toNanos();
+        long end = ticker.nanos() + atMost.toNanos();
         HttpServer standIn = vertx.createHttpServer().requestHandler(this::answer);
         Router.await(standIn.listen(0, LOOPBACK.getHostAddress()), EACH);
         URI address = URI.create("http://" + LOOPBACK.getHostAddress() + ":" + standIn.actualPort());
@@ -75,22 +82,18 @@ final class WarmUp {
                 Optional.of(new RouterConfig.Registry(
                         LOOPBACK.getHostAddress(),
                         0,
-                        RouterConfig.Registry.DEFAULT_TTL,
+                        EACH,
                         RouterConfig.Registry.DEFAULT_MAX_INSTANCES,
                         RouterConfig.Registry.PRIVATE_NETWORKS)),
                 RouterConfig.LocalPrefill.NEVER);
-        InstanceSet prefills = set(Instance.Role.PREFILL, address);
-        InstanceSet decodes = set(Instance.Role.DECODE, address);
-        AtomicInteger running = new AtomicInteger();
-        BodyMemory bodies = new BodyMemory(config.limits());
-        try (RouterMetrics metrics = new RouterMetrics(prefills, decodes, running)) {
-            HealthProbe probe = new HealthProbe(vertx, config, flow, metrics);
+        Instances instances = new Instances(set(Instance.Role.PREFILL, address), set(Instance.Role.DECODE, address));
+        RouterContext context = RouterContext.create(vertx, config, instances, ticker, false);
+        try (RouterMetrics metrics = context.metrics()) {
             List<RouterVerticle> verticles = new CopyOnWriteArrayList<>();
             Router.await(
                     vertx.deployVerticle(
                             () -> {
-                                RouterVerticle verticle = new RouterVerticle(
-                                        config, flow, prefills, decodes, probe, metrics, running, bodies, false);
+                                RouterVerticle verticle = new RouterVerticle(context);
                                 verticles.add(verticle);
                                 return verticle;
                             },
@@ -99,7 +102,7 @@ final class WarmUp {
                     EACH);
             int port = verticles.getFirst().port();
             int answered = 0;
-            while (answered < REQUESTS && System.nanoTime() - end < 0) {
+            while (answered < REQUESTS && ticker.nanos() - end < 0) {
                 ask(port, answered);
                 answered++;
             }
@@ -114,7 +117,7 @@ final class WarmUp {
         return set;
     }
 
-    /** As an instance would, on either leg. */
+    /** Answers as an instance would, on either leg. */
     private void answer(HttpServerRequest request) {
         HttpServerResponse response = request.response();
         if (request.method().equals(HttpMethod.GET)) {

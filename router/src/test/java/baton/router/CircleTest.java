@@ -5,6 +5,9 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.kv.ConfigException;
 import baton.kv.FreePorts;
+import baton.router.flow.ContentKeyedFlow;
+import baton.router.flow.KvTransferParamsFlow;
+import baton.router.flow.PushFlow;
 import io.vertx.core.http.HttpServerResponse;
 import java.net.URI;
 import java.net.http.HttpClient;

@@ -2,6 +2,10 @@ package baton.router;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import baton.router.body.BodyMemory;
+import baton.router.flow.ContentKeyedFlow;
+import baton.router.flow.KvTransferParamsFlow;
+import baton.router.flow.PushFlow;
 import java.util.List;
 import java.util.Optional;
 import org.junit.jupiter.api.AfterEach;

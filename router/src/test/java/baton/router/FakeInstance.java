@@ -1,5 +1,6 @@
 package baton.router;
 
+import baton.router.upstream.ConnectorAddressQuery;
 import io.vertx.core.MultiMap;
 import io.vertx.core.Vertx;
 import io.vertx.core.buffer.Buffer;

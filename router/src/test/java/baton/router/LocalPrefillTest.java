@@ -2,6 +2,9 @@ package baton.router;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import baton.router.flow.ContentKeyedFlow;
+import baton.router.flow.KvTransferParamsFlow;
+import baton.router.flow.PushFlow;
 import java.net.http.HttpResponse;
 import java.util.List;
 import java.util.Optional;

@@ -6,6 +6,9 @@ import baton.messages.PeerAddress;
 import baton.messages.PeerChannel;
 import baton.messages.p2p.Registration;
 import baton.messages.zeromq.ZeroMqPeerChannel;
+import baton.router.flow.KvTransferParamsFlow;
+import baton.router.flow.PushFlow;
+import baton.router.upstream.ConnectorAddress;
 import io.vertx.core.http.HttpServerResponse;
 import java.net.http.HttpResponse;
 import java.nio.charset.StandardCharsets;
@@ -466,6 +469,7 @@ class PushFlowTest {
                 "{\"remote_engine_id\":\"e\",\"remote_host\":\"h\",\"remote_port\":1,\"tp_size\":0}"
             })
     void whatDoesNotLeadToAnInstanceIsNotPassedOn(String params) {
-        assertThat(PushFlow.target(params.getBytes(StandardCharsets.UTF_8))).isEmpty();
+        assertThat(ConnectorAddress.parse(params.getBytes(StandardCharsets.UTF_8)))
+                .isEmpty();
     }
 }

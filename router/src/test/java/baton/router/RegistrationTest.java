@@ -8,6 +8,9 @@ import baton.messages.MessageException;
 import baton.messages.PeerChannel;
 import baton.messages.p2p.P2pRequestId;
 import baton.messages.zeromq.ZeroMqPeerChannel;
+import baton.router.flow.ContentKeyedFlow;
+import baton.router.flow.P2pFlow;
+import baton.router.upstream.Registrations;
 import java.io.IOException;
 import java.io.OutputStream;
 import java.io.UncheckedIOException;
@@ -577,20 +580,20 @@ class RegistrationTest {
         Router router = router(LONG, 64);
         String refused = "baton:router_registrations_total{result=\"sender_full\"}";
         Peer greedy = new Peer(router, "x");
-        for (int i = 1; i <= Registrations.MOST_OF_CONNECTION; i++) {
+        for (int i = 1; i <= Registrations.MAX_PER_CONNECTION; i++) {
             greedy.say(registration("D", "127.0.0.1:" + i, "127.0.0.1:9"));
         }
-        awaitMetric(router, JOINED, Registrations.MOST_OF_CONNECTION);
+        awaitMetric(router, JOINED, Registrations.MAX_PER_CONNECTION);
         // One of them may have moved.
         greedy.say(registration("D", "127.0.0.1:1", "127.0.0.1:10"));
-        awaitMetric(router, JOINED, Registrations.MOST_OF_CONNECTION + 1);
+        awaitMetric(router, JOINED, Registrations.MAX_PER_CONNECTION + 1);
         greedy.say(registration("D", "127.0.0.1:99", "127.0.0.1:9"));
         awaitMetric(router, refused, 1);
         // A quarter of all from one address, over any number of connections.
         for (int i = 20; i < 40; i++) {
             new Peer(router, "x" + i).say(registration("D", "127.0.0.1:" + i, "127.0.0.1:9"));
         }
-        awaitMetric(router, refused, 1 + 20 - (16 - Registrations.MOST_OF_CONNECTION));
+        awaitMetric(router, refused, 1 + 20 - (16 - Registrations.MAX_PER_CONNECTION));
         assertThat(fixture.metric(router, "baton:router_instances{role=\"decode\"}"))
                 .isEqualTo(16);
     }

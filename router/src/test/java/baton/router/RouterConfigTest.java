@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.kv.ConfigException;
+import baton.router.upstream.Networks;
 import java.net.InetAddress;
 import java.net.URI;
 import java.time.Duration;

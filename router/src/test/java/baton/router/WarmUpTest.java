@@ -4,6 +4,8 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.kv.ConfigException;
+import baton.kv.Ticker;
+import baton.router.flow.HandoffFlow;
 import io.vertx.core.Vertx;
 import java.time.Duration;
 import org.junit.jupiter.api.Test;
@@ -13,10 +15,10 @@ import org.junit.jupiter.params.provider.ValueSource;
 class WarmUpTest {
     @ParameterizedTest
     @ValueSource(strings = {"content-keyed", "kv_transfer_params", "kv_transfer_params_push", "p2p_nccl"})
-    void everyFlowIsGoneThrough(String flow) throws Exception {
+    void warmUpSendsRequestsThroughEveryFlow(String flow) throws Exception {
         Vertx vertx = Vertx.vertx();
         try {
-            assertThat(new WarmUp(vertx, HandoffFlow.named(flow)).run(Duration.ofSeconds(20)))
+            assertThat(new WarmUp(vertx, HandoffFlow.named(flow), Ticker.system()).run(Duration.ofSeconds(20)))
                     .isEqualTo(WarmUp.REQUESTS);
         } finally {
             Router.await(vertx.close(), Duration.ofSeconds(10));
@@ -24,7 +26,7 @@ class WarmUpTest {
     }
 
     @Test
-    void aFlowThatThereIsNotIsNamed() {
+    void warmUpOfAnUnknownFlowIsRefusedByName() {
         assertThatThrownBy(() -> Router.warmUp("carrier-pigeon", Duration.ofSeconds(1)))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageContaining("carrier-pigeon");

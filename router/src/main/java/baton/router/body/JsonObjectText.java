@@ -1,4 +1,4 @@
-package baton.router;
+package baton.router.body;
 
 import baton.kv.ConfigException;
 import io.vertx.core.buffer.Buffer;
@@ -9,6 +9,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.OptionalInt;
 import java.util.Set;
 import tools.jackson.core.JacksonException;
 import tools.jackson.core.JsonParser;
@@ -17,10 +18,10 @@ import tools.jackson.core.ObjectReadContext;
 import tools.jackson.core.json.JsonFactory;
 
 /**
- * A JSON object as it came over the wire, with the place of each top-level field. Fields are taken out, replaced and added as
- * text, so that whatever is not edited stays byte for byte: long integers, floats, escapes and fields nobody here knows.
+ * A JSON object as received, with the place of each top-level field. Fields are taken out, replaced and added as
+ * text, so that whatever is not edited stays byte for byte: long integers, floats, escapes and unknown fields.
  */
-final class JsonObjectText {
+public final class JsonObjectText {
     private static final JsonFactory FACTORY = new JsonFactory();
     private static final byte[] NULL = "null".getBytes(StandardCharsets.US_ASCII);
 
@@ -41,7 +42,7 @@ final class JsonObjectText {
      * @param what the text's name in errors
      * @throws ConfigException if it is not one JSON object in UTF-8
      */
-    static JsonObjectText parse(String what, byte[] text) {
+    public static JsonObjectText parse(String what, byte[] text) {
         try (JsonParser parser = FACTORY.createParser(ObjectReadContext.empty(), text)) {
             JsonToken token = parser.nextToken();
             if (token != JsonToken.START_OBJECT) {
@@ -67,13 +68,13 @@ final class JsonObjectText {
         }
     }
 
-    /** The text as it came. */
-    Buffer text() {
+    /** The text as it was received. */
+    public Buffer text() {
         return Buffer.buffer(text);
     }
 
     /** The text of a field's value unless it is absent or null. The last one counts where a name occurs twice. */
-    Optional<byte[]> value(String name) {
+    public Optional<byte[]> value(String name) {
         byte[] value = null;
         for (Field field : fields) {
             if (field.name.equals(name)) {
@@ -83,39 +84,58 @@ final class JsonObjectText {
         return value == null || Arrays.equals(value, NULL) ? Optional.empty() : Optional.of(value);
     }
 
-    boolean has(String name) {
+    /** Bytes of the whole text. */
+    public int length() {
+        return text.length;
+    }
+
+    /** Bytes of the text of a field's value; empty where {@link #value} is. */
+    public OptionalInt valueBytes(String name) {
+        OptionalInt bytes = OptionalInt.empty();
+        for (Field field : fields) {
+            if (field.name.equals(name)) {
+                boolean isNull = Arrays.equals(text, field.valueStart, field.end, NULL, 0, NULL.length);
+                bytes = isNull ? OptionalInt.empty() : OptionalInt.of(field.end - field.valueStart);
+            }
+        }
+        return bytes;
+    }
+
+    /** Whether there is a field of that name, null or not. */
+    public boolean has(String name) {
         return fields.stream().anyMatch(field -> field.name.equals(name));
     }
 
-    Edit edit() {
+    /** Starts an edited copy. */
+    public Edit edit() {
         return new Edit();
     }
 
     /** Changes to a copy of the text. */
-    final class Edit {
+    public final class Edit {
         private final Map<String, byte[]> replaced = new LinkedHashMap<>();
         private Set<String> dropped = Set.of();
 
         /** Replaces a field's value, or adds the field at the end. */
-        Edit set(String name, byte[] json) {
+        public Edit set(String name, byte[] json) {
             replaced.put(name, json);
             return this;
         }
 
-        Edit set(String name, String json) {
+        public Edit set(String name, String json) {
             return set(name, json.getBytes(StandardCharsets.UTF_8));
         }
 
-        Edit setIfPresent(String name, String json) {
+        public Edit setIfPresent(String name, String json) {
             return has(name) ? set(name, json) : this;
         }
 
-        Edit drop(String... names) {
+        public Edit drop(String... names) {
             dropped = Set.of(names);
             return this;
         }
 
-        Buffer build() {
+        public Buffer build() {
             Buffer out = Buffer.buffer(text.length + 256).appendByte((byte) '{');
             Map<String, byte[]> toAdd = new LinkedHashMap<>(replaced);
             for (Field field : fields) {

@@ -1,12 +1,11 @@
-package baton.router;
+package baton.router.upstream;
 
-import baton.router.UpstreamFailure.Kind;
+import baton.router.upstream.UpstreamFailure.Kind;
 import io.vertx.core.MultiMap;
-import io.vertx.core.Vertx;
 import io.vertx.core.buffer.Buffer;
-import io.vertx.core.http.HttpClient;
 import io.vertx.core.http.HttpClientRequest;
 import io.vertx.core.http.HttpClientResponse;
+import io.vertx.core.http.HttpHeaders;
 import io.vertx.core.http.HttpMethod;
 import io.vertx.core.http.RequestOptions;
 import java.net.ConnectException;
@@ -15,16 +14,16 @@ import java.util.Locale;
 import org.jspecify.annotations.Nullable;
 
 /**
- * One request to one instance, under a deadline. Lives on one event loop: made, used and called back there. After
- * {@link #abort()}, {@code onEnd} or {@code onFailure} the receiver hears nothing more.
+ * One request to one instance, under a deadline. Confined to one event loop, on which it is made and calls its receiver. After
+ * {@link #abort()}, {@code onEnd} or {@code onFailure} the receiver is not called again.
  */
-final class Leg {
+public final class Leg {
 
-    /** Takes an answer as it comes. */
-    interface Receiver {
-        void onHead(HttpClientResponse head);
+    /** Takes an answer piece by piece: {@code onHead}, {@code onChunk} any number of times, then {@code onEnd} or {@code onFailure}. */
+    public interface Receiver {
+        void onHead(Leg leg, HttpClientResponse head);
 
-        void onChunk(Buffer chunk);
+        void onChunk(Leg leg, Buffer chunk);
 
         void onEnd();
 
@@ -32,14 +31,17 @@ final class Leg {
     }
 
     /** Which times a deadline bounds. */
-    enum Bounds {
+    public enum Bounds {
         /** From sending to the answer's end. */
         WHOLE,
         /** To the first byte, and between bytes. */
         SILENCE
     }
 
-    private final Vertx vertx;
+    /** Bytes written at once: the socket's buffer is filled by copying, on the event loop. */
+    private static final int SLICE = 256 << 10;
+
+    private final UpstreamClient upstream;
     private final Instance instance;
     private final Receiver receiver;
     private final long deadlineNanos;
@@ -48,29 +50,38 @@ final class Leg {
 
     private @Nullable HttpClientRequest request;
     private @Nullable HttpClientResponse response;
+    private int written;
     private long since;
     private long timer;
     private boolean paused;
     private boolean over;
 
-    Leg(Vertx vertx, Instance instance, Receiver receiver, Duration deadline, Bounds bounds) {
-        this(vertx, instance, receiver, deadline, bounds, () -> {});
+    public Leg(UpstreamClient upstream, Instance instance, Receiver receiver, Duration deadline, Bounds bounds) {
+        this(upstream, instance, receiver, deadline, bounds, () -> {});
     }
 
-    /** @param whenOver runs once, however it ends */
-    Leg(Vertx vertx, Instance instance, Receiver receiver, Duration deadline, Bounds bounds, Runnable whenOver) {
+    /** @param whenOver runs once, however the leg ends */
+    public Leg(
+            UpstreamClient upstream,
+            Instance instance,
+            Receiver receiver,
+            Duration deadline,
+            Bounds bounds,
+            Runnable whenOver) {
         this.whenOver = whenOver;
-        this.vertx = vertx;
+        this.upstream = upstream;
         this.instance = instance;
         this.receiver = receiver;
         this.deadlineNanos = deadline.toNanos();
         this.bounds = bounds;
     }
 
-    void send(HttpClient client, HttpMethod method, String uri, MultiMap headers, Buffer body) {
-        since = System.nanoTime();
+    /** Connects and sends the request. To be called once. */
+    public void send(HttpMethod method, String uri, MultiMap headers, Buffer body) {
+        since = upstream.ticker().nanos();
         arm(deadlineNanos);
-        client.request(new RequestOptions()
+        upstream.http()
+                .request(new RequestOptions()
                         .setHost(instance.host())
                         .setPort(instance.port())
                         .setMethod(method)
@@ -90,8 +101,31 @@ final class Leg {
         request = connected;
         connected.exceptionHandler(cause -> fail(Kind.LOST, describe(cause)));
         connected.headers().addAll(headers);
-        (body.length() == 0 ? connected.send() : connected.send(body))
-                .onComplete(this::receive, cause -> fail(Kind.LOST, describe(cause)));
+        if (body.length() > SLICE) {
+            connected.response().onComplete(this::receive, cause -> fail(Kind.LOST, describe(cause)));
+            connected.putHeader(HttpHeaders.CONTENT_LENGTH, Integer.toString(body.length()));
+            writeSlices(connected, body);
+        } else {
+            (body.length() == 0 ? connected.send() : connected.send(body))
+                    .onComplete(this::receive, cause -> fail(Kind.LOST, describe(cause)));
+        }
+    }
+
+    /** Writes the rest of the body, as fast as the instance reads. */
+    private void writeSlices(HttpClientRequest connected, Buffer body) {
+        while (!over && written < body.length()) {
+            if (connected.writeQueueFull()) {
+                connected.drainHandler(drained -> writeSlices(connected, body));
+                return;
+            }
+            int start = written;
+            written = Math.min(body.length(), start + SLICE);
+            if (written == body.length()) {
+                connected.end(body.slice(start, written));
+            } else {
+                connected.write(body.slice(start, written));
+            }
+        }
     }
 
     private void receive(HttpClientResponse head) {
@@ -104,7 +138,7 @@ final class Leg {
         head.handler(chunk -> {
             if (!over) {
                 active();
-                receiver.onChunk(chunk);
+                receiver.onChunk(this, chunk);
             }
         });
         head.endHandler(ended -> {
@@ -113,11 +147,11 @@ final class Leg {
                 receiver.onEnd();
             }
         });
-        receiver.onHead(head);
+        receiver.onHead(this, head);
     }
 
-    /** Stops reading from the instance, so that it comes to stop writing. The deadline now waits for {@link #resume()}. */
-    void pause() {
+    /** Stops reading from the instance. The deadline then bounds the time until {@link #resume()}. */
+    public void pause() {
         if (response != null && !over) {
             paused = true;
             active();
@@ -125,7 +159,8 @@ final class Leg {
         }
     }
 
-    void resume() {
+    /** Reads on after {@link #pause()}. */
+    public void resume() {
         if (response != null && !over && paused) {
             paused = false;
             active();
@@ -133,8 +168,8 @@ final class Leg {
         }
     }
 
-    /** Ends the leg now: its connection is closed, whatever state it is in. */
-    void abort() {
+    /** Ends the leg now by closing its connection. */
+    public void abort() {
         if (!over) {
             finish();
             if (request != null) {
@@ -143,8 +178,8 @@ final class Leg {
         }
     }
 
-    /** As {@link #abort()}, but tells the receiver. */
-    void fail(Kind kind, String reason) {
+    /** Ends the leg as {@link #abort()} does, and calls {@link Receiver#onFailure}. */
+    public void fail(Kind kind, String reason) {
         if (!over) {
             abort();
             receiver.onFailure(new UpstreamFailure(instance, kind, reason));
@@ -153,20 +188,20 @@ final class Leg {
 
     private void active() {
         if (bounds == Bounds.SILENCE) {
-            since = System.nanoTime();
+            since = upstream.ticker().nanos();
         }
     }
 
     private void finish() {
         over = true;
-        vertx.cancelTimer(timer);
+        upstream.vertx().cancelTimer(timer);
         whenOver.run();
     }
 
-    /** One timer per leg, set again for what is left when bytes came meanwhile: cheaper than one per chunk. */
+    /** One timer per leg, set again for the rest of the deadline if bytes arrived in the meantime: cheaper than one per chunk. */
     private void arm(long nanos) {
-        timer = vertx.setTimer(Math.max(1, nanos / 1_000_000), fired -> {
-            long left = deadlineNanos - (System.nanoTime() - since);
+        timer = upstream.vertx().setTimer(Math.max(1, nanos / 1_000_000), fired -> {
+            long left = deadlineNanos - (upstream.ticker().nanos() - since);
             if (left > 1_000_000) {
                 arm(left);
             } else if (paused) {

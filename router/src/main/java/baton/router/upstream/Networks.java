@@ -1,15 +1,15 @@
-package baton.router;
+package baton.router.upstream;
 
 import baton.kv.ConfigException;
 import java.net.InetAddress;
 import java.util.List;
 
 /** IP networks. */
-record Networks(List<Network> all) {
+public record Networks(List<Network> all) {
 
     /** @param bits how many of the address's first bits count */
-    record Network(byte[] address, int bits) {
-        boolean contains(byte[] other) {
+    public record Network(byte[] address, int bits) {
+        public boolean contains(byte[] other) {
             if (other.length != address.length) {
                 return false;
             }
@@ -27,7 +27,7 @@ record Networks(List<Network> all) {
      * @param texts in CIDR notation, or addresses
      * @throws ConfigException if one is neither
      */
-    static Networks parse(String field, List<String> texts) {
+    public static Networks parse(String field, List<String> texts) {
         return new Networks(texts.stream().map(text -> network(field, text)).toList());
     }
 
@@ -40,12 +40,13 @@ record Networks(List<Network> all) {
                 return new Network(address, bits);
             }
         } catch (IllegalArgumentException e) {
-            // Said below.
+            // Reported below.
         }
         throw ConfigException.unsupported(field, text, "a network as 10.1.0.0/16 or fd00::/8, or an address");
     }
 
-    boolean contain(InetAddress address) {
+    /** Whether the address is in one of these networks. */
+    public boolean contain(InetAddress address) {
         byte[] bytes = address.getAddress();
         return all.stream().anyMatch(network -> network.contains(bytes));
     }

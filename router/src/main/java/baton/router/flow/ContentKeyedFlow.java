@@ -1,13 +1,15 @@
-package baton.router;
+package baton.router.flow;
 
+import baton.router.body.JsonObjectText;
+import baton.router.upstream.Instance;
 import io.vertx.core.buffer.Buffer;
 
 /**
  * For connectors that find blocks by their content: prefill is asked for one token, and once it has answered, decode gets the
- * client's own body. Should prefill name blocks in {@code kv_transfer_params} all the same, decode is told.
+ * client's own body. If prefill names blocks in {@code kv_transfer_params} all the same, decode gets those too.
  */
-record ContentKeyedFlow() implements HandoffFlow {
-    static final String NAME = "content-keyed";
+public record ContentKeyedFlow() implements HandoffFlow {
+    public static final String NAME = "content-keyed";
 
     @Override
     public String name() {
@@ -22,6 +24,6 @@ record ContentKeyedFlow() implements HandoffFlow {
         return new Handoff(
                 requestId,
                 prefillBody,
-                prefilled -> prefilled.map(answer -> carries ? KvTransferParamsFlow.carry(answer, body) : body.text()));
+                new AfterPrefill(answer -> carries ? KvTransferParamsFlow.carry(answer, body) : body.text()));
     }
 }

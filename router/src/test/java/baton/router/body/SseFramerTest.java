@@ -1,4 +1,4 @@
-package baton.router;
+package baton.router.body;
 
 import static org.assertj.core.api.Assertions.assertThat;
 

@@ -1,4 +1,4 @@
-package baton.router;
+package baton.router.upstream;
 
 import java.net.URI;
 import java.util.ArrayList;
@@ -9,66 +9,66 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Predicate;
 import java.util.stream.Collectors;
 
-/** The instances of one role, used in turn; some may come and go. Any thread. */
-final class InstanceSet {
+/** The instances of one role, used in turn; registered ones are added and removed. Any thread. */
+public final class InstanceSet {
     private final Instance.Role role;
-    private final int maxUnderWay;
+    private final int maxRunning;
     private final AtomicInteger turn = new AtomicInteger();
     /** Replaced as a whole. */
     private volatile List<Instance> all;
 
-    /** @param maxUnderWay requests at each instance; one with as many is not chosen */
-    InstanceSet(Instance.Role role, List<URI> addresses, int maxUnderWay) {
+    /** @param maxRunning requests at each instance; an instance with as many is not chosen */
+    public InstanceSet(Instance.Role role, List<URI> addresses, int maxRunning) {
         this.role = role;
-        this.maxUnderWay = maxUnderWay;
+        this.maxRunning = maxRunning;
         this.all =
                 addresses.stream().map(address -> new Instance(role, address)).toList();
     }
 
-    Instance.Role role() {
+    public Instance.Role role() {
         return role;
     }
 
-    List<Instance> all() {
+    public List<Instance> all() {
         return all;
     }
 
-    int up() {
+    public int up() {
         return (int) all.stream().filter(Instance::isUp).count();
     }
 
-    synchronized void add(Instance instance) {
+    public synchronized void add(Instance instance) {
         List<Instance> more = new ArrayList<>(all);
         more.add(instance);
         all = List.copyOf(more);
     }
 
-    /** Requests that it serves go on. */
-    synchronized void remove(Instance instance) {
+    /** Requests that the instance serves go on. */
+    public synchronized void remove(Instance instance) {
         all = all.stream().filter(each -> each != instance).toList();
     }
 
-    synchronized void replace(Instance old, Instance by) {
+    public synchronized void replace(Instance old, Instance by) {
         all = all.stream().map(each -> each == old ? by : each).toList();
     }
 
     private boolean hasRoom(Instance instance) {
-        return instance.underWay() < maxUnderWay;
+        return instance.running() < maxRunning;
     }
 
-    /** Whether there are healthy ones, all of which have as many requests as they may. */
-    boolean isFull() {
+    /** Whether there are healthy instances and each has as many requests as allowed. */
+    public boolean isFull() {
         List<Instance> up = all.stream().filter(Instance::isUp).toList();
         return !up.isEmpty() && up.stream().noneMatch(this::hasRoom);
     }
 
     /** The next healthy instance in turn that is not among {@code tried}. */
-    Optional<Instance> next(Collection<Instance> tried) {
+    public Optional<Instance> next(Collection<Instance> tried) {
         return next(tried, any -> true);
     }
 
     /** The next healthy instance in turn that fits and is not among {@code tried}. */
-    Optional<Instance> next(Collection<Instance> tried, Predicate<Instance> fits) {
+    public Optional<Instance> next(Collection<Instance> tried, Predicate<Instance> fits) {
         List<Instance> usable = all.stream()
                 .filter(instance ->
                         instance.isUp() && hasRoom(instance) && fits.test(instance) && !tried.contains(instance))
@@ -78,10 +78,10 @@ final class InstanceSet {
                 : Optional.of(usable.get(Math.floorMod(turn.getAndIncrement(), usable.size())));
     }
 
-    /** Says of each instance why it cannot be used, where only those that fit can. */
-    String whyNone(Predicate<Instance> fits) {
+    /** Why no instance can be used, instance by instance. */
+    public String whyNone(Predicate<Instance> fits) {
         List<Instance> known = all;
-        return "no healthy " + role.label + " instance: "
+        return "no healthy " + role.label() + " instance: "
                 + (known.isEmpty()
                         ? "none has registered"
                         : known.stream()
@@ -92,7 +92,7 @@ final class InstanceSet {
                                                                 ? "up, but it has not registered"
                                                                 : hasRoom(instance)
                                                                         ? "up"
-                                                                        : "up, but " + instance.underWay()
+                                                                        : "up, but " + instance.running()
                                                                                 + " requests to it are under way, the most allowed")
                                         + ")")
                                 .collect(Collectors.joining(", ")));

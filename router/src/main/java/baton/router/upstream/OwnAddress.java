@@ -1,4 +1,4 @@
-package baton.router;
+package baton.router.upstream;
 
 import java.net.InetAddress;
 import java.net.NetworkInterface;
@@ -8,18 +8,18 @@ import java.util.Arrays;
 import java.util.List;
 
 /**
- * Which addresses lead to this router: a request that it sends there comes back to it.
+ * The addresses at which this router listens. A request that the router sends to one of them returns to it.
  *
- * @param bound the addresses that it listens on; empty if on all of this machine
- * @param port 0 if it is not known yet
+ * @param bound the addresses that the router listens on; empty if on all of this machine
+ * @param port 0 if not known yet
  */
-record OwnAddress(List<InetAddress> bound, int port) {
-    OwnAddress {
+public record OwnAddress(List<InetAddress> bound, int port) {
+    public OwnAddress {
         bound = List.copyOf(bound);
     }
 
     /** @param host what the router listens on: an address, or a name, which is looked up */
-    static OwnAddress of(String host, int port) {
+    public static OwnAddress of(String host, int port) {
         try {
             InetAddress[] bound = InetAddress.getAllByName(host);
             boolean all = Arrays.stream(bound).anyMatch(InetAddress::isAnyLocalAddress);
@@ -34,7 +34,7 @@ record OwnAddress(List<InetAddress> bound, int port) {
      *
      * @param host an address, with brackets or without, or a name, which is looked up
      */
-    boolean isAt(String host, int port) {
+    public boolean isAt(String host, int port) {
         if (port != this.port) {
             return false;
         }
@@ -47,7 +47,7 @@ record OwnAddress(List<InetAddress> bound, int port) {
 
     private boolean leadsHere(InetAddress address) {
         if (address.isAnyLocalAddress()) {
-            // A connection to it goes to the loopback address.
+            // A connection to the wildcard address goes to the loopback address.
             return bound.isEmpty() || bound.stream().anyMatch(InetAddress::isLoopbackAddress);
         }
         return bound.isEmpty() ? isOfThisMachine(address) : bound.contains(address);

@@ -1,22 +1,22 @@
-package baton.router;
+package baton.router.body;
 
 import io.vertx.core.buffer.Buffer;
 import java.util.ArrayList;
 import java.util.List;
 
 /**
- * Lets server-sent events through whole. What an instance sent of an event when it died is of no use to a client, and an error
- * event after it would not parse; so the piece after the last blank line is held until its event is complete.
+ * Cuts a stream of bytes into whole server-sent events. A client cannot use a part of an event that an instance sent before its
+ * connection broke, and an error event after it would not parse; so the bytes after the last blank line are held until their event is complete.
  */
-final class SseFramer {
+public final class SseFramer {
     /** An event longer than this, in bytes, is passed on in pieces. */
     private static final int MAX_HELD = 256 << 10;
 
     private Buffer held = Buffer.buffer();
     private boolean insideEvent;
 
-    /** What can go to the client now, event by event; may be empty. */
-    List<Buffer> accept(Buffer chunk) {
+    /** The events that {@code chunk} completes, each with its blank line; may be empty. */
+    public List<Buffer> accept(Buffer chunk) {
         Buffer all =
                 held.length() == 0 ? chunk : Buffer.buffer().appendBuffer(held).appendBuffer(chunk);
         List<Buffer> events = new ArrayList<>();
@@ -37,13 +37,13 @@ final class SseFramer {
         return events;
     }
 
-    /** What is held when the stream ends as it should. */
-    Buffer rest() {
+    /** The bytes held; at the end of a complete stream they go to the client too. */
+    public Buffer rest() {
         return held;
     }
 
-    /** Whether the client has got a part of an event. */
-    boolean insideEvent() {
+    /** Whether the last bytes returned end inside an event. */
+    public boolean insideEvent() {
         return insideEvent;
     }
 

@@ -1,99 +1,96 @@
-package baton.router;
+package baton.router.upstream;
 
 import baton.kv.ConfigException;
-import baton.router.RouterMetrics.AskedResult;
-import baton.router.UpstreamFailure.Kind;
+import baton.router.body.JsonObjectText;
+import baton.router.metrics.RouterMetrics;
+import baton.router.metrics.RouterMetrics.AskedResult;
+import baton.router.upstream.UpstreamFailure.Kind;
 import io.vertx.core.MultiMap;
-import io.vertx.core.Vertx;
 import io.vertx.core.buffer.Buffer;
-import io.vertx.core.http.HttpClient;
 import io.vertx.core.http.HttpClientResponse;
 import io.vertx.core.http.HttpHeaders;
 import io.vertx.core.http.HttpMethod;
 import java.time.Duration;
 import java.util.Optional;
-import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Asks a prefill instance at {@code /kv_transfer_params} for its {@link Instance#pushTarget}, so that already the first request is
- * sent on both legs at once. It is asked when it has come up, and then with each probe: another engine may have taken its
- * place without being seen to be away, and a bad answer may be followed by a good one. Only an instance that says that it has nothing to tell is
- * not asked again until it has been down. Nothing depends on an answer: a server that has no such path, or answers badly, is
- * learnt from its first answer to a request. Lives on one event loop.
+ * Asks a prefill instance at {@code /kv_transfer_params} for its {@link ConnectorAddress}, so that both legs of the first request
+ * can already be sent at once. The query is sent when the instance has come up and then with each health probe: another engine may
+ * have replaced it unnoticed, and a bad answer may be followed by a good one. An instance that answers that it has no connector
+ * address is not asked again until it has been down. No request depends on the query: the address of a server without that path, or
+ * with bad answers, is learnt from its first answer to a request. Confined to one event loop.
  */
-final class ConnectorAddressQuery {
-    static final String PATH = "/kv_transfer_params";
+public final class ConnectorAddressQuery {
+    public static final String PATH = "/kv_transfer_params";
 
     private static final Logger log = LoggerFactory.getLogger(ConnectorAddressQuery.class);
-    private static final Duration MOST_PATIENCE = Duration.ofSeconds(2);
+    private static final Duration MAX_DEADLINE = Duration.ofSeconds(2);
     private static final int MAX_ANSWER = 16 << 10;
     private static final int MAX_QUOTED = 300;
 
-    private final Vertx vertx;
-    private final HttpClient client;
+    private final UpstreamClient upstream;
     private final Instance instance;
     private final Duration deadline;
     private final MultiMap headers = MultiMap.caseInsensitiveMultiMap();
     private final RouterMetrics metrics;
-    /** It has said so, and has not been down since. */
-    private boolean hasNothingToTell;
-    /** A bad answer is named once, until it tells or comes up again. */
-    private boolean complained;
+    /** The instance has answered that it has no connector address, and has not been down since. */
+    private boolean hasNoAddress;
+    /** A bad answer is logged once, until a good one or until the instance comes up again. */
+    private boolean failureLogged;
 
-    /** @param apiKey the instance's, if it needs one */
+    /**
+     * @param connect the query's deadline, if not longer than two seconds
+     * @param apiKey the instance's, if it needs one
+     */
     ConnectorAddressQuery(
-            Vertx vertx,
-            HttpClient client,
+            UpstreamClient upstream,
             Instance instance,
             Duration connect,
             Optional<String> apiKey,
             RouterMetrics metrics) {
-        this.vertx = vertx;
-        this.client = client;
+        this.upstream = upstream;
         this.instance = instance;
-        this.deadline = connect.compareTo(MOST_PATIENCE) < 0 ? connect : MOST_PATIENCE;
+        this.deadline = connect.compareTo(MAX_DEADLINE) < 0 ? connect : MAX_DEADLINE;
         this.metrics = metrics;
         apiKey.ifPresent(key -> headers.set(HttpHeaders.AUTHORIZATION, "Bearer " + key));
     }
 
-    /** The instance was down until now. */
+    /** To be called when the instance was down until now. */
     void cameUp() {
-        hasNothingToTell = false;
-        complained = false;
+        hasNoAddress = false;
+        failureLogged = false;
     }
 
     boolean isDue() {
-        return !hasNothingToTell;
+        return !hasNoAddress;
     }
 
     /** Asks; {@code done} runs unless the leg is aborted. */
     Leg ask(Runnable done) {
-        Answer answer = new Answer(done);
-        Leg leg = new Leg(vertx, instance, answer, deadline, Leg.Bounds.WHOLE);
-        answer.leg = leg;
-        leg.send(client, HttpMethod.GET, PATH, headers, Buffer.buffer());
+        Leg leg = new Leg(upstream, instance, new Answer(done), deadline, Leg.Bounds.WHOLE);
+        leg.send(HttpMethod.GET, PATH, headers, Buffer.buffer());
         return leg;
     }
 
-    private void told(String target) {
-        complained = false;
-        instance.learnPushTarget(target);
+    private void learnt(ConnectorAddress address) {
+        failureLogged = false;
+        instance.learnConnectorAddress(address);
         metrics.asked(AskedResult.TOLD);
     }
 
-    private void untold() {
-        hasNothingToTell = true;
-        // Another server may have taken the place of the one that this was about.
-        instance.forgetPushTarget();
+    private void noAddress() {
+        hasNoAddress = true;
+        // A known address is that of the server that this one has replaced.
+        instance.forgetConnectorAddress();
         metrics.asked(AskedResult.UNTOLD);
     }
 
     private void failed(String reason) {
         metrics.asked(AskedResult.FAILED);
-        if (!complained) {
-            complained = true;
+        if (!failureLogged) {
+            failureLogged = true;
             log.warn(
                     "{}: GET {}: {}; it is asked again with each probe, and an answer to a request will tell too",
                     instance,
@@ -106,22 +103,21 @@ final class ConnectorAddressQuery {
         private final Runnable done;
         private final Buffer text = Buffer.buffer();
         private int status;
-        private @Nullable Leg leg;
 
         Answer(Runnable done) {
             this.done = done;
         }
 
         @Override
-        public void onHead(HttpClientResponse head) {
+        public void onHead(Leg leg, HttpClientResponse head) {
             status = head.statusCode();
         }
 
         @Override
-        public void onChunk(Buffer chunk) {
+        public void onChunk(Leg leg, Buffer chunk) {
             if (text.length() + chunk.length() <= MAX_ANSWER) {
                 text.appendBuffer(chunk);
-            } else if (leg != null) {
+            } else {
                 leg.fail(Kind.ANSWER, "the answer is longer than " + MAX_ANSWER + " bytes");
             }
         }
@@ -131,7 +127,7 @@ final class ConnectorAddressQuery {
             try {
                 switch (status) {
                     case 200 -> read();
-                    case 404, 405, 501 -> untold();
+                    case 404, 405, 501 -> noAddress();
                     case 401 -> failed("HTTP 401, it needs the router's API key");
                     default -> failed("HTTP " + status);
                 }
@@ -143,15 +139,15 @@ final class ConnectorAddressQuery {
         private void read() {
             try {
                 Optional<byte[]> params =
-                        JsonObjectText.parse("the answer", text.getBytes()).value(HandoffFlow.PARAMS);
+                        JsonObjectText.parse("the answer", text.getBytes()).value(ConnectorAddress.FIELD);
                 if (params.isEmpty()) {
-                    untold();
+                    noAddress();
                     return;
                 }
-                PushFlow.target(params.get())
+                ConnectorAddress.parse(params.get())
                         .ifPresentOrElse(
-                                ConnectorAddressQuery.this::told,
-                                () -> failed(HandoffFlow.PARAMS
+                                ConnectorAddressQuery.this::learnt,
+                                () -> failed(ConnectorAddress.FIELD
                                         + " must have remote_engine_id, remote_host and remote_port of a connector"));
             } catch (ConfigException e) {
                 String reason = String.valueOf(e.getMessage());

@@ -1,18 +1,23 @@
-package baton.router;
+package baton.router.flow;
 
 import baton.kv.ConfigException;
-import io.vertx.core.Future;
+import baton.router.body.JsonObjectText;
+import baton.router.upstream.ConnectorAddress;
+import baton.router.upstream.Instance;
 import io.vertx.core.buffer.Buffer;
+import java.util.function.Consumer;
 import java.util.function.Function;
+import java.util.function.Supplier;
 
 /**
- * How the prefill and the decode leg of a request are tied together. One implementation per kind of connector; each only says
- * what the legs are told and what the decode leg waits for. Choosing instances, sending, retrying and streaming are the same for all.
+ * How the prefill and the decode leg of a request are tied together. One implementation per kind of connector; each only defines the
+ * legs' bodies and ids, and what the decode leg waits for. Choosing instances, sending, retrying and streaming are the same for all.
+ * Any thread; bodies are large, so legs are made beside the event loop where the request is.
  */
-sealed interface HandoffFlow permits ContentKeyedFlow, KvTransferParamsFlow, PushFlow, P2pFlow {
+public sealed interface HandoffFlow permits ContentKeyedFlow, KvTransferParamsFlow, PushFlow, P2pFlow {
 
-    /** The field that leads connectors to each other. */
-    String PARAMS = "kv_transfer_params";
+    /** The field by which connectors find each other. */
+    String PARAMS = ConnectorAddress.FIELD;
 
     /** The value of {@code --flow}. */
     String name();
@@ -22,8 +27,8 @@ sealed interface HandoffFlow permits ContentKeyedFlow, KvTransferParamsFlow, Pus
         return true;
     }
 
-    /** Whether this flow needs {@link Instance#pushTarget} of an instance. */
-    default boolean asks(Instance instance) {
+    /** Whether this flow needs the {@link Instance#connectorAddress} of an instance. */
+    default boolean needsConnectorAddress(Instance instance) {
         return false;
     }
 
@@ -33,8 +38,8 @@ sealed interface HandoffFlow permits ContentKeyedFlow, KvTransferParamsFlow, Pus
     }
 
     /**
-     * Plans the legs for one pair of instances. Called again with another pair for a retry: when the new plan tells prefill the
-     * same as the old one, a prefill leg that is done is not repeated.
+     * Plans the legs for one pair of instances. Called again with another pair for a retry: where the new plan has the same prefill
+     * leg as the old one, a prefill leg that has ended is not repeated.
      *
      * @param requestId the client's id, or one made for it
      * @throws ConfigException if this flow cannot serve the request
@@ -46,10 +51,25 @@ sealed interface HandoffFlow permits ContentKeyedFlow, KvTransferParamsFlow, Pus
      *
      * @param requestId {@code X-Request-Id} of both legs; where it depends on the pair or the attempt, no prefill leg is reused
      * @param prefillBody body of the prefill leg
-     * @param decodeBody from the prefill leg's answer to the body of the decode leg. The decode leg starts when the returned
-     *     future completes: a flow whose legs run one after the other maps the answer, one whose legs run at once does not wait for it
      */
-    record Handoff(String requestId, Buffer prefillBody, Function<Future<JsonObjectText>, Future<Buffer>> decodeBody) {}
+    record Handoff(String requestId, Buffer prefillBody, DecodeStart decode) {}
+
+    /** When the decode leg starts, and with what body. */
+    sealed interface DecodeStart {}
+
+    /**
+     * Both legs run at once.
+     *
+     * @param prefilled takes the prefill leg's answer
+     */
+    record AtOnce(Supplier<Buffer> body, Consumer<JsonObjectText> prefilled) implements DecodeStart {}
+
+    /**
+     * The decode leg starts after the prefill leg's answer.
+     *
+     * @param body from the prefill leg's answer to the body of the decode leg; throws {@link ConfigException} if the answer is malformed
+     */
+    record AfterPrefill(Function<JsonObjectText, Buffer> body) implements DecodeStart {}
 
     /** @throws ConfigException if there is no such flow */
     static HandoffFlow named(String name) {
@@ -68,7 +88,7 @@ sealed interface HandoffFlow permits ContentKeyedFlow, KvTransferParamsFlow, Pus
     }
 
     /**
-     * The client's body made into one that only computes the prompt: one token, not streamed (as vLLM's proxies do). More samples
+     * The client's body edited so that only the prompt is computed: one token, not streamed (as vLLM's proxies do). More samples
      * ({@code n}, {@code best_of}) would share the same prompt's cache, so one is enough.
      */
     static JsonObjectText.Edit prefillOnly(JsonObjectText body) {

@@ -1,6 +1,8 @@
-package baton.router;
+package baton.router.upstream;
 
-import baton.router.UpstreamFailure.Kind;
+import baton.kv.Ticker;
+import baton.router.metrics.RouterMetrics;
+import baton.router.upstream.UpstreamFailure.Kind;
 import io.vertx.core.Context;
 import io.vertx.core.Future;
 import io.vertx.core.MultiMap;
@@ -11,55 +13,62 @@ import io.vertx.core.http.HttpClient;
 import io.vertx.core.http.HttpClientOptions;
 import io.vertx.core.http.HttpClientResponse;
 import io.vertx.core.http.HttpMethod;
+import java.time.Duration;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import java.util.stream.Stream;
+import java.util.function.Predicate;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Asks every instance for {@code /health}, again and again, each time over a new connection, and marks it up or down. An
- * instance that is slow to answer may only be busy, so it takes several answers missed in a row to mark it down for that.
- * What the flow needs to know of an instance is asked after that; requests do not wait for it.
- * All state belongs to one event loop.
+ * Requests {@code /health} of every instance at intervals, each time over a new connection, and marks the instance up or down. An
+ * instance that is slow to answer may only be busy, so it is marked down for that after several missed answers in a row.
+ * {@link ConnectorAddressQuery Connector addresses} are asked for after that; requests do not wait for them.
+ * All state is confined to one event loop.
  */
-final class HealthProbe {
+public final class HealthProbe {
+    /**
+     * @param deadline for a connection and for the answer
+     * @param interval between two probes of an instance
+     * @param apiKey for connector address queries
+     * @param needsAddress instances whose connector address is asked for
+     */
+    public record Settings(
+            Duration deadline, Duration interval, Optional<String> apiKey, Predicate<Instance> needsAddress) {}
+
     private static final int MISSED_ANSWERS = 3;
 
     private final Vertx vertx;
     private final Context context;
-    private final HttpClient client;
-    private final RouterConfig.Limits limits;
-    private final Optional<String> apiKey;
-    private final HandoffFlow flow;
+    private final UpstreamClient upstream;
+    private final Settings settings;
     private final RouterMetrics metrics;
     private final Map<Instance, Watch> watches = new HashMap<>();
     private boolean stopped;
 
-    HealthProbe(Vertx vertx, RouterConfig config, HandoffFlow flow, RouterMetrics metrics) {
+    public HealthProbe(Vertx vertx, Settings settings, Ticker ticker, RouterMetrics metrics) {
         this.vertx = vertx;
-        this.limits = config.limits();
-        this.apiKey = config.apiKey();
-        this.flow = flow;
+        this.settings = settings;
         this.metrics = metrics;
         this.context = vertx.getOrCreateContext();
-        this.client = vertx.createHttpClient(
+        HttpClient http = vertx.createHttpClient(
                 new HttpClientOptions().setKeepAlive(false).setConnectTimeout((int)
-                        limits.connect().toMillis()));
+                        settings.deadline().toMillis()));
+        this.upstream = new UpstreamClient(vertx, http, ticker);
     }
 
-    /** Starts probing these; completes when every one has been probed, and asked, once. */
-    Future<Void> start(InstanceSet... sets) {
-        List<Future<Void>> first = Stream.of(sets)
+    /** Starts probing these instances; completes when each has been probed, and asked for its connector address, once. */
+    public Future<Void> start(Instances instances) {
+        List<Future<Void>> first = instances.sets().stream()
                 .flatMap(set -> set.all().stream())
                 .map(this::watch)
                 .toList();
         return Future.all(first).mapEmpty();
     }
 
-    /** Probes an instance from now on; completes when that was done once. Any thread. */
-    Future<Void> watch(Instance instance) {
+    /** Probes an instance from now on; completes after the first probe. Any thread. */
+    public Future<Void> watch(Instance instance) {
         Watch watch = new Watch(instance);
         context.runOnContext(asked -> {
             watches.put(instance, watch);
@@ -68,8 +77,8 @@ final class HealthProbe {
         return watch.probed.future();
     }
 
-    /** Probes an instance no more. Any thread. */
-    void forget(Instance instance) {
+    /** Stops probing an instance. Any thread. */
+    public void forget(Instance instance) {
         context.runOnContext(asked -> {
             Watch watch = watches.remove(instance);
             if (watch != null) {
@@ -78,19 +87,19 @@ final class HealthProbe {
         });
     }
 
-    /** Ends all probing; completes when nothing of it runs any more. */
-    Future<Void> stop() {
+    /** Stops all probing; completes when the connections are closed. */
+    public Future<Void> stop() {
         Promise<Void> done = Promise.promise();
         context.runOnContext(asked -> {
             stopped = true;
             watches.values().forEach(Watch::cancel);
-            client.close().onComplete(done);
+            upstream.http().close().onComplete(done);
         });
         return done.future();
     }
 
-    /** Probes an instance now, for one that has just lost a connection. Any thread. */
-    void soon(Instance instance) {
+    /** Probes an instance now, as after a lost connection. Any thread. */
+    public void soon(Instance instance) {
         context.runOnContext(asked -> {
             Watch watch = watches.get(instance);
             if (watch != null) {
@@ -103,7 +112,7 @@ final class HealthProbe {
     private final class Watch implements Leg.Receiver {
         private final Instance instance;
         private final Promise<Void> probed = Promise.promise();
-        private final Optional<ConnectorAddressQuery> question;
+        private final Optional<ConnectorAddressQuery> query;
         private boolean probing;
         private long timer = -1;
         private @Nullable Leg leg;
@@ -112,8 +121,9 @@ final class HealthProbe {
 
         Watch(Instance instance) {
             this.instance = instance;
-            this.question = flow.asks(instance)
-                    ? Optional.of(new ConnectorAddressQuery(vertx, client, instance, limits.connect(), apiKey, metrics))
+            this.query = settings.needsAddress().test(instance)
+                    ? Optional.of(new ConnectorAddressQuery(
+                            upstream, instance, settings.deadline(), settings.apiKey(), metrics))
                     : Optional.empty();
         }
 
@@ -121,8 +131,8 @@ final class HealthProbe {
             if (!probing && !stopped) {
                 probing = true;
                 vertx.cancelTimer(timer);
-                leg = new Leg(vertx, instance, this, limits.connect(), Leg.Bounds.WHOLE);
-                leg.send(client, HttpMethod.GET, "/health", MultiMap.caseInsensitiveMultiMap(), Buffer.buffer());
+                leg = new Leg(upstream, instance, this, settings.deadline(), Leg.Bounds.WHOLE);
+                leg.send(HttpMethod.GET, "/health", MultiMap.caseInsensitiveMultiMap(), Buffer.buffer());
             }
         }
 
@@ -134,12 +144,12 @@ final class HealthProbe {
         }
 
         @Override
-        public void onHead(HttpClientResponse head) {
+        public void onHead(Leg leg, HttpClientResponse head) {
             status = head.statusCode();
         }
 
         @Override
-        public void onChunk(Buffer chunk) {
+        public void onChunk(Leg leg, Buffer chunk) {
             // Only the status counts.
         }
 
@@ -148,9 +158,9 @@ final class HealthProbe {
             missed = 0;
             if (status == 200) {
                 if (instance.markUp()) {
-                    question.ifPresent(ConnectorAddressQuery::cameUp);
+                    query.ifPresent(ConnectorAddressQuery::cameUp);
                 }
-                question.filter(ConnectorAddressQuery::isDue)
+                query.filter(ConnectorAddressQuery::isDue)
                         .ifPresentOrElse(due -> leg = due.ask(this::again), this::again);
             } else {
                 instance.markDown("GET /health answers " + status);
@@ -169,7 +179,7 @@ final class HealthProbe {
 
         private void again() {
             probing = false;
-            timer = vertx.setTimer(limits.probeInterval().toMillis(), due -> probe());
+            timer = vertx.setTimer(settings.interval().toMillis(), due -> probe());
             probed.tryComplete();
         }
     }

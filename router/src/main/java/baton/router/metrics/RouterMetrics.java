@@ -1,4 +1,4 @@
-package baton.router;
+package baton.router.metrics;
 
 import io.micrometer.core.instrument.Counter;
 import io.micrometer.core.instrument.Gauge;
@@ -11,16 +11,17 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Objects;
-import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.function.IntSupplier;
 
 /** The router's own metrics, {@code baton:router_*}. Any thread. */
-final class RouterMetrics implements AutoCloseable {
+public final class RouterMetrics implements AutoCloseable {
 
     /** How a request ended; the label {@code outcome}. */
-    enum Outcome {
+    public enum Outcome {
         /** An answer below 500 reached the client whole. */
         OK,
-        /** Refused: malformed, too large, or turned down by prefill. */
+        /** Refused: malformed, too large, or rejected by prefill. */
         REJECTED,
         /** More requests in flight than allowed, or none of a role's instances is healthy. */
         UNAVAILABLE,
@@ -34,7 +35,7 @@ final class RouterMetrics implements AutoCloseable {
     }
 
     /** Why a decode instance computed a prompt itself; the label {@code reason}. */
-    enum LocalPrefillReason {
+    public enum LocalPrefillReason {
         /** The prompt is below the threshold. */
         SHORT,
         /** No prefill instance is healthy. */
@@ -42,41 +43,56 @@ final class RouterMetrics implements AutoCloseable {
         /** The prefill leg failed for good. */
         FAILED;
 
-        final String label = name().toLowerCase(Locale.ROOT);
+        private final String label = name().toLowerCase(Locale.ROOT);
+
+        /** The label's value. */
+        public String label() {
+            return label;
+        }
     }
 
-    /** What became of a message of an instance that it is there; the label {@code result}. */
-    enum RegistrationResult {
-        /** It was not known. */
+    /** The result of an instance's registration message, or of its absence; the label {@code result}. */
+    public enum RegistrationResult {
+        /** The instance was not known. */
         JOINED,
-        /** It was known, and stays so. */
+        /** The instance was known and stays registered. */
         RENEWED,
-        /** It has not said for too long that it is there. */
+        /** No registration message within the time to live. */
         EXPIRED,
-        /** The message is not what it must be. */
+        /** The message is malformed. */
         MALFORMED,
         /** An address is in no network that is allowed. */
         NOT_ALLOWED,
         /** An address is the router's own. */
         OWN_ADDRESS,
-        /** As many as may have registered. */
+        /** The most instances allowed have registered. */
         FULL,
-        /** As many as may have registered over one connection, or from one address. */
+        /** The most instances allowed have registered over one connection, or from one address. */
         SENDER_FULL;
 
-        final String label = name().toLowerCase(Locale.ROOT);
+        private final String label = name().toLowerCase(Locale.ROOT);
+
+        /** The label's value. */
+        public String label() {
+            return label;
+        }
     }
 
-    /** What came of asking an instance where its connector is; the label {@code result}. */
-    enum AskedResult {
-        /** It said so. */
+    /** The result of a connector address query; the label {@code result}. */
+    public enum AskedResult {
+        /** The answer has the address. */
         TOLD,
-        /** It has nothing to say, or does not know the question. */
+        /** The instance has no connector address, or does not know the query. */
         UNTOLD,
         /** No answer, or a bad one. */
         FAILED;
 
-        final String label = name().toLowerCase(Locale.ROOT);
+        private final String label = name().toLowerCase(Locale.ROOT);
+
+        /** The label's value. */
+        public String label() {
+            return label;
+        }
     }
 
     private static final Duration[] BUCKETS = List.of(
@@ -87,26 +103,28 @@ final class RouterMetrics implements AutoCloseable {
 
     private final PrometheusMeterRegistry registry = new PrometheusMeterRegistry(PrometheusConfig.DEFAULT);
     private final Map<Outcome, Counter> requests = new EnumMap<>(Outcome.class);
-    private final Map<Instance.Role, Counter> retries = new EnumMap<>(Instance.Role.class);
+    /** By role. */
+    private final Map<String, Counter> retries = new ConcurrentHashMap<>();
+
     private final Map<LocalPrefillReason, Counter> localPrefills = new EnumMap<>(LocalPrefillReason.class);
     private final Map<RegistrationResult, Counter> registrations = new EnumMap<>(RegistrationResult.class);
     private final Map<AskedResult, Counter> asked = new EnumMap<>(AskedResult.class);
-    private final AtomicInteger running;
 
-    final Timer prefill = timer("baton:router_prefill", "Prefill leg, from sending to the whole answer");
-    final Timer decodeFirstByte = timer("baton:router_decode_first_byte", "Decode leg, from sending to its first byte");
-    final Timer decode = timer("baton:router_decode", "Decode leg, from sending to the whole answer");
-    final Timer firstByte = timer("baton:router_first_byte", "From a request to the first byte of its answer");
-    final Timer request = timer("baton:router_request", "From a request to the end of its answer");
-    final Counter carried = handoffs("carried");
-    final Counter notCarried = handoffs("none");
-    final Counter paramsDropped = counter(
+    public final Timer prefill = timer("baton:router_prefill", "Prefill leg, from sending to the whole answer");
+    public final Timer decodeFirstByte =
+            timer("baton:router_decode_first_byte", "Decode leg, from sending to its first byte");
+    public final Timer decode = timer("baton:router_decode", "Decode leg, from sending to the whole answer");
+    public final Timer firstByte = timer("baton:router_first_byte", "From a request to the first byte of its answer");
+    public final Timer request = timer("baton:router_request", "From a request to the end of its answer");
+    public final Counter carried = handoffs("carried");
+    public final Counter notCarried = handoffs("none");
+    public final Counter paramsDropped = counter(
             "baton:router_client_kv_params_dropped", "Requests whose kv_transfer_params did not go to the instances");
-    final Counter disconnects =
+    public final Counter disconnects =
             counter("baton:router_client_disconnects", "Clients that left before their answer ended");
 
-    RouterMetrics(InstanceSet prefills, InstanceSet decodes, AtomicInteger running) {
-        this.running = running;
+    /** @param running requests in flight */
+    public RouterMetrics(IntSupplier running) {
         for (Outcome outcome : Outcome.values()) {
             requests.put(
                     outcome,
@@ -143,45 +161,52 @@ final class RouterMetrics implements AutoCloseable {
                             "result",
                             result.label));
         }
-        for (Instance.Role role : Instance.Role.values()) {
-            InstanceSet set = role == Instance.Role.PREFILL ? prefills : decodes;
-            retries.put(role, counter("baton:router_retries", "Legs sent to another instance", "role", role.label));
-            Gauge.builder("baton:router_instances_up", set, InstanceSet::up)
-                    .description("Healthy instances")
-                    .tag("role", role.label)
-                    .register(registry);
-            Gauge.builder("baton:router_instances", set, s -> s.all().size())
-                    .description("Configured and registered instances")
-                    .tag("role", role.label)
-                    .register(registry);
-        }
-        Gauge.builder("baton:router_requests_running", this.running, AtomicInteger::get)
+        Gauge.builder("baton:router_requests_running", running::getAsInt)
                 .description("Requests in flight")
                 .register(registry);
     }
 
-    void ended(Outcome outcome) {
+    /**
+     * Adds the metrics of one role.
+     *
+     * @param up healthy instances
+     * @param known configured and registered instances
+     */
+    public void addRole(String role, IntSupplier up, IntSupplier known) {
+        retries.put(role, counter("baton:router_retries", "Legs sent to another instance", "role", role));
+        Gauge.builder("baton:router_instances_up", up::getAsInt)
+                .description("Healthy instances")
+                .tag("role", role)
+                .register(registry);
+        Gauge.builder("baton:router_instances", known::getAsInt)
+                .description("Configured and registered instances")
+                .tag("role", role)
+                .register(registry);
+    }
+
+    public void ended(Outcome outcome) {
         Objects.requireNonNull(requests.get(outcome)).increment();
     }
 
-    void prefilledLocally(LocalPrefillReason reason) {
+    public void prefilledLocally(LocalPrefillReason reason) {
         Objects.requireNonNull(localPrefills.get(reason)).increment();
     }
 
-    void registration(RegistrationResult result) {
+    public void registration(RegistrationResult result) {
         Objects.requireNonNull(registrations.get(result)).increment();
     }
 
-    void asked(AskedResult result) {
+    public void asked(AskedResult result) {
         Objects.requireNonNull(asked.get(result)).increment();
     }
 
-    void retried(Instance.Role role) {
+    /** A leg goes to another instance of a role that was added. */
+    public void retried(String role) {
         Objects.requireNonNull(retries.get(role)).increment();
     }
 
     /** All metrics in Prometheus' text format. */
-    String scrape() {
+    public String scrape() {
         return registry.scrape();
     }
 

@@ -1,4 +1,4 @@
-package baton.router;
+package baton.router.upstream;
 
 import baton.kv.Bursts;
 import baton.kv.ConfigException;
@@ -10,7 +10,8 @@ import baton.messages.SideChannel;
 import baton.messages.p2p.Registration;
 import baton.messages.zeromq.ZeroMqPeerChannel;
 import baton.messages.zeromq.ZeroMqSideChannel;
-import baton.router.RouterMetrics.RegistrationResult;
+import baton.router.metrics.RouterMetrics;
+import baton.router.metrics.RouterMetrics.RegistrationResult;
 import io.vertx.core.Vertx;
 import java.net.Inet6Address;
 import java.net.InetAddress;
@@ -25,24 +26,34 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The instances that register themselves: each says every few seconds that it is there, where it takes requests and where its
- * connector listens, and is dropped when it has not done so for a while. A new one gets requests once its health is known.
- * An instance that is configured too stays without its registration, but then nobody knows where its connector listens.
+ * Instances that register themselves: each sends a registration message every few seconds, with the address that takes requests and
+ * the address of its connector, and is dropped after a time to live without one. A new instance gets requests once its health is
+ * known. An instance that is configured too stays without its registration, but then its connector's address is unknown.
  *
- * <h2>Which registrations are taken</h2>
- * The router sends requests, prompts among them, to every instance that registers. So callers and the addresses that they name must be in the
- * allowed networks, addresses must be literal, and what is held of callers is bounded: one connection registers at most
- * {@value #MOST_OF_CONNECTION} instances at a time, one address a quarter of all and never fewer than that. An instance counts for the sender that made it known.
+ * <h2>Which registrations are accepted</h2>
+ * The router sends requests, prompts among them, to every instance that registers. So senders and the addresses in their messages must
+ * be in the allowed networks, addresses must be literal, and the number of instances is bounded: one connection registers at most
+ * {@value #MAX_PER_CONNECTION} instances at a time, one address a quarter of all and never fewer than that. An instance counts for
+ * the sender of its first registration.
  */
-final class Registrations implements AutoCloseable {
+public final class Registrations implements AutoCloseable {
+    /**
+     * @param host address to listen on
+     * @param port port to listen on; 0 takes a free one
+     * @param ttl an instance without a registration message for so long is dropped
+     * @param maxInstances registered at once; more are refused
+     * @param networks allowed, in CIDR notation
+     */
+    public record Settings(String host, int port, Duration ttl, int maxInstances, List<String> networks) {}
+
     private static final Logger log = LoggerFactory.getLogger(Registrations.class);
     private static final int MAX_MESSAGE_BYTES = 4 << 10;
     private static final int MAX_FRAMES = 4;
-    /** Connections beyond those of the instances that may register: of instances on their way in and out. */
+    /** Connections beyond one per instance allowed, for instances that start or stop. */
     private static final int SPARE_CONNECTIONS = 64;
 
-    /** A connection usually speaks for one. */
-    static final int MOST_OF_CONNECTION = 8;
+    /** Instances of one connection; usually it is one. */
+    public static final int MAX_PER_CONNECTION = 8;
 
     private static final Duration EXCHANGE = Duration.ofSeconds(5);
     private static final Duration IDLE = Duration.ofMinutes(1);
@@ -50,30 +61,31 @@ final class Registrations implements AutoCloseable {
     private static final int LINES = 8;
 
     private final Vertx vertx;
-    private final RouterConfig.Registry config;
+    private final Settings settings;
     private final Networks networks;
     private final OwnAddress router;
-    private final Map<Instance.Role, InstanceSet> sets;
+    private final Instances instances;
     private final HealthProbe probe;
     private final RouterMetrics metrics;
     private final PeerChannel channel;
     private final SideChannel.Listener listener;
     private final long timer;
-    private final Bursts refusals = new Bursts(1, BETWEEN_LINES, Ticker.system());
-    private final Bursts joins = new Bursts(LINES, BETWEEN_LINES, Ticker.system());
-    private final Bursts drops = new Bursts(LINES, BETWEEN_LINES, Ticker.system());
+    private final Ticker ticker;
+    private final Bursts refusals;
+    private final Bursts joins;
+    private final Bursts drops;
 
-    /** Guarded by this, as is what follows. */
+    /** Guarded by this, as is {@code swept}. */
     private final Map<Key, Entry> known = new HashMap<>();
 
-    private long swept = System.nanoTime();
+    private long swept;
 
     private record Key(Instance.Role role, String url) {}
 
     /**
-     * @param configured what it is without its registration, if it is configured too
-     * @param sender what made it known
-     * @param heard when it was last heard of
+     * @param configured the instance as configured, if it is configured too
+     * @param sender of the first registration
+     * @param heard when the last registration message arrived, in the ticker's nanoseconds
      */
     private record Entry(Instance instance, Optional<Instance> configured, Sender sender, long heard) {
         Entry heardAt(long now) {
@@ -81,7 +93,7 @@ final class Registrations implements AutoCloseable {
         }
     }
 
-    /** One connection; equal to itself alone. */
+    /** One connection, compared by identity. */
     private static final class Sender {
         final InetAddress address;
 
@@ -91,41 +103,47 @@ final class Registrations implements AutoCloseable {
     }
 
     /**
-     * @param router where the router takes requests: no instance may be there
+     * @param router where the router takes requests: no instance may have that address
      * @throws ConfigException if the address cannot be listened on
      */
-    Registrations(
+    public Registrations(
             Vertx vertx,
-            RouterConfig.Registry config,
+            Settings settings,
             OwnAddress router,
-            InstanceSet prefills,
-            InstanceSet decodes,
+            Instances instances,
             HealthProbe probe,
-            RouterMetrics metrics) {
+            RouterMetrics metrics,
+            Ticker ticker) {
         this.vertx = vertx;
-        this.config = config;
+        this.settings = settings;
         this.router = router;
-        this.networks = Networks.parse("register allow", config.networks());
-        this.sets = Map.of(Instance.Role.PREFILL, prefills, Instance.Role.DECODE, decodes);
+        this.networks = Networks.parse("register allow", settings.networks());
+        this.instances = instances;
         this.probe = probe;
         this.metrics = metrics;
+        this.ticker = ticker;
+        this.refusals = new Bursts(1, BETWEEN_LINES, ticker);
+        this.joins = new Bursts(LINES, BETWEEN_LINES, ticker);
+        this.drops = new Bursts(LINES, BETWEEN_LINES, ticker);
+        this.swept = ticker.nanos();
         this.channel = new ZeroMqPeerChannel(new ZeroMqSideChannel.Limits(
                 MAX_MESSAGE_BYTES,
                 MAX_MESSAGE_BYTES,
                 MAX_FRAMES,
-                config.maxInstances() + SPARE_CONNECTIONS,
+                settings.maxInstances() + SPARE_CONNECTIONS,
                 EXCHANGE,
                 IDLE));
         try {
-            this.listener = channel.listen(config.host(), config.port(), this::arrived);
+            this.listener = channel.listen(settings.host(), settings.port(), this::arrived);
         } catch (MessageException e) {
             channel.close();
             throw new ConfigException("register port", String.valueOf(e.getMessage()), e);
         }
-        this.timer = vertx.setPeriodic(Math.max(1, config.ttl().toMillis() / 10), due -> sweep(System.nanoTime()));
+        this.timer = vertx.setPeriodic(Math.max(1, settings.ttl().toMillis() / 10), due -> sweep(ticker.nanos()));
     }
 
-    int port() {
+    /** The port listened on. */
+    public int port() {
         return listener.port();
     }
 
@@ -141,13 +159,17 @@ final class Registrations implements AutoCloseable {
 
             @Override
             public void left() {
-                // It may have died, or only its connection.
+                // The instance may have ended, or only its connection.
                 instance.ifPresent(probe::soon);
             }
         };
     }
 
-    /** One message. @throws MessageException if its sender deserves no connection */
+    /**
+     * Handles one message.
+     *
+     * @throws MessageException if the registration is refused; the connection is then closed
+     */
     private Optional<Instance> receive(Sender sender, List<byte[]> frames) throws MessageException {
         RegistrationResult result;
         String reason;
@@ -158,17 +180,17 @@ final class Registrations implements AutoCloseable {
             Registration registration = Registration.decode(frames.getFirst());
             if (!networks.contain(sender.address)) {
                 result = RegistrationResult.NOT_ALLOWED;
-                reason = "it is in none of the networks " + config.networks();
+                reason = "it is in none of the networks " + settings.networks();
             } else if (!isAllowed(registration.http()) || !isAllowed(registration.control())) {
                 result = RegistrationResult.NOT_ALLOWED;
                 reason = "the addresses " + registration.http() + " and " + registration.control()
-                        + " must be IP addresses in the networks " + config.networks();
+                        + " must be IP addresses in the networks " + settings.networks();
             } else if (router.isAt(
                     registration.http().host(), registration.http().port())) {
                 result = RegistrationResult.OWN_ADDRESS;
                 reason = "the address " + registration.http() + " is this router's own";
             } else {
-                switch (register(registration, sender, System.nanoTime())) {
+                switch (register(registration, sender, ticker.nanos())) {
                     case Admitted(Instance instance) -> {
                         return Optional.of(instance);
                     }
@@ -195,7 +217,7 @@ final class Registrations implements AutoCloseable {
         }
         try {
             InetAddress literal = InetAddress.ofLiteral(address.host());
-            // 10.1 and 167772161 are IPv4 addresses too, of which others may think otherwise.
+            // 10.1 and 167772161 are IPv4 addresses too, which other parsers may read differently.
             boolean plain =
                     literal instanceof Inet6Address || literal.getHostAddress().equals(address.host());
             return plain && networks.contain(literal);
@@ -228,7 +250,7 @@ final class Registrations implements AutoCloseable {
         if (full.isPresent()) {
             return full.get();
         }
-        InstanceSet set = set(role);
+        InstanceSet set = instances.of(role);
         Optional<Instance> configured = entry != null
                 ? entry.configured
                 : set.all().stream()
@@ -237,7 +259,7 @@ final class Registrations implements AutoCloseable {
         Optional<Instance> before = entry != null ? Optional.of(entry.instance) : configured;
         known.put(key, new Entry(fresh, configured, sender, now));
         if (before.isPresent()) {
-            // It has started anew, or its connector's address was not known: another one in any case.
+            // The instance was restarted, or its connector's address was unknown until now.
             set.replace(before.get(), fresh);
             probe.forget(before.get());
         } else {
@@ -250,7 +272,7 @@ final class Registrations implements AutoCloseable {
         return new Admitted(fresh);
     }
 
-    /** Why no instance more is taken from there, other than in place of the one that has the key. */
+    /** Why the sender may not register one more instance besides the one with the key; empty if it may. */
     private Optional<Full> full(Key key, Sender sender) {
         int all = 0;
         int ofConnection = 0;
@@ -262,12 +284,12 @@ final class Registrations implements AutoCloseable {
                 ofAddress += each.getValue().sender.address.equals(sender.address) ? 1 : 0;
             }
         }
-        int mostOfAddress = Math.max(MOST_OF_CONNECTION, config.maxInstances() / 4);
-        if (all >= config.maxInstances()) {
+        int mostOfAddress = Math.max(MAX_PER_CONNECTION, settings.maxInstances() / 4);
+        if (all >= settings.maxInstances()) {
             return Optional.of(new Full(
-                    RegistrationResult.FULL, config.maxInstances() + " instances have registered, the most allowed"));
+                    RegistrationResult.FULL, settings.maxInstances() + " instances have registered, the most allowed"));
         }
-        if (ofConnection >= MOST_OF_CONNECTION) {
+        if (ofConnection >= MAX_PER_CONNECTION) {
             return Optional.of(new Full(
                     RegistrationResult.SENDER_FULL,
                     ofConnection + " instances have registered over this connection, the most allowed"));
@@ -284,15 +306,15 @@ final class Registrations implements AutoCloseable {
         say(joins.due(), "have registered");
         say(drops.due(), "have not said that they are there");
         say(refusals.due(), "could not register");
-        boolean stoodStill = now - swept > config.ttl().toNanos() / 2;
+        boolean suspended = now - swept > settings.ttl().toNanos() / 2;
         swept = now;
         for (Iterator<Map.Entry<Key, Entry>> all = known.entrySet().iterator(); all.hasNext(); ) {
             Map.Entry<Key, Entry> each = all.next();
             Entry entry = each.getValue();
-            if (stoodStill) {
-                // What came meanwhile waits to be read.
+            if (suspended) {
+                // This process was stopped; messages that arrived in the meantime are still to be read.
                 each.setValue(entry.heardAt(now));
-            } else if (now - entry.heard > config.ttl().toNanos()) {
+            } else if (now - entry.heard > settings.ttl().toNanos()) {
                 all.remove();
                 drop(entry);
             }
@@ -310,9 +332,9 @@ final class Registrations implements AutoCloseable {
         drops.event(more -> log.warn(
                 "{} has not said for {} s that it is there{}",
                 entry.instance,
-                config.ttl().toMillis() / 1e3,
+                settings.ttl().toMillis() / 1e3,
                 more));
-        InstanceSet set = set(entry.instance.role());
+        InstanceSet set = instances.of(entry.instance.role());
         probe.forget(entry.instance);
         entry.configured.ifPresentOrElse(
                 configured -> {
@@ -322,11 +344,7 @@ final class Registrations implements AutoCloseable {
                 () -> set.remove(entry.instance));
     }
 
-    private InstanceSet set(Instance.Role role) {
-        return Optional.ofNullable(sets.get(role)).orElseThrow();
-    }
-
-    /** When it returns no instance can register any more; those that have registered stay. */
+    /** Stops listening; registered instances stay. */
     @Override
     public void close() {
         vertx.cancelTimer(timer);

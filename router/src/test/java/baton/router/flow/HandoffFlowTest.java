@@ -1,10 +1,11 @@
-package baton.router;
+package baton.router.flow;
 
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.kv.ConfigException;
-import io.vertx.core.Future;
+import baton.router.body.JsonObjectText;
+import baton.router.upstream.Instance;
 import java.net.URI;
 import java.nio.charset.StandardCharsets;
 import org.junit.jupiter.api.Test;
@@ -30,15 +31,15 @@ class HandoffFlowTest {
                 "{\"n\":4,\"best_of\":8}|{\"n\":1,\"best_of\":1,\"max_tokens\":1,\"stream\":false}",
                 "{\"cache_salt\":\"s\",\"messages\":[]}|{\"cache_salt\":\"s\",\"messages\":[],\"max_tokens\":1,\"stream\":false}"
             })
-    void prefillIsAskedForOneTokenOnly(String body, String prefillBody) {
+    void prefillLegIsAskedForOneTokenOnly(String body, String prefillBody) {
         HandoffFlow.Handoff handoff = new ContentKeyedFlow().begin(parse(body), "id", PREFILL, DECODE);
         assertThat(handoff.prefillBody().toString()).isEqualTo(prefillBody);
         assertThat(handoff.requestId()).isEqualTo("id");
-        assertThat(handoff.decodeBody()
-                        .apply(Future.succeededFuture(parse("{}")))
-                        .result()
-                        .toString())
-                .isEqualTo(body);
+        assertThat(handoff.decode())
+                .isInstanceOfSatisfying(
+                        HandoffFlow.AfterPrefill.class,
+                        after -> assertThat(after.body().apply(parse("{}")).toString())
+                                .isEqualTo(body));
     }
 
     @ParameterizedTest

@@ -1,17 +1,19 @@
-package baton.router;
+package baton.router.flow;
 
 import baton.messages.PeerAddress;
 import baton.messages.p2p.P2pRequestId;
+import baton.router.body.JsonObjectText;
+import baton.router.upstream.Instance;
 import io.vertx.core.buffer.Buffer;
 import java.util.UUID;
 
 /**
  * For {@code P2pNcclConnector}, whose instances read each other's addresses from the request id (vLLM's
  * disagg_proxy_p2p_nccl_xpyd.py): prefill is asked for one token, and once it has answered, decode gets the client's own body.
- * Another pair or another attempt is another id, so that nothing left of an earlier one is taken for this one's.
+ * Another pair or another attempt has another id, so that tensors left of an earlier attempt are not taken for those of this one.
  */
-record P2pFlow() implements HandoffFlow {
-    static final String NAME = "p2p_nccl";
+public record P2pFlow() implements HandoffFlow {
+    public static final String NAME = "p2p_nccl";
 
     @Override
     public String name() {
@@ -23,7 +25,7 @@ record P2pFlow() implements HandoffFlow {
         return instance.kvAddress().isPresent();
     }
 
-    /** A client's id must not lead a decode instance to addresses of the client's choice. */
+    /** A client's id must not make a decode instance connect to addresses of the client's choice. */
     @Override
     public String idWithoutHandoff(String requestId) {
         return requestId.contains("_addr_") ? UUID.randomUUID().toString() : requestId;
@@ -33,7 +35,7 @@ record P2pFlow() implements HandoffFlow {
     public Handoff begin(JsonObjectText body, String requestId, Instance prefill, Instance decode) {
         Buffer prefillBody = HandoffFlow.prefillOnly(body).build();
         P2pRequestId id = new P2pRequestId(address(prefill), address(decode), unique());
-        return new Handoff(id.format(), prefillBody, prefilled -> prefilled.map(done -> body.text()));
+        return new Handoff(id.format(), prefillBody, new AfterPrefill(answer -> body.text()));
     }
 
     private static PeerAddress address(Instance instance) {

@@ -1,0 +1,98 @@
+package baton.router;
+
+import baton.kv.Ticker;
+import baton.router.metrics.RouterMetrics;
+import baton.router.metrics.RouterMetrics.Outcome;
+import io.micrometer.core.instrument.Timer;
+import java.util.concurrent.TimeUnit;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** Times and bytes of one request, for the metrics and its line in the log. Confined to the request's event loop. */
+final class RequestReport {
+    private static final Logger log = LoggerFactory.getLogger(ProxiedRequest.class);
+
+    private final RouterMetrics metrics;
+    private final Ticker ticker;
+    private final boolean logged;
+    private final long started;
+    private long prefillMillis = -1;
+    private long firstByteMillis = -1;
+    private long bytes;
+
+    /**
+     * What the line names.
+     *
+     * @param handoffId the legs' id, {@code -} if it is the request's
+     * @param prefill address, {@code local:} and a reason, or {@code -}
+     * @param decode address or {@code -}
+     */
+    record Line(String requestId, String handoffId, String path, int status, String prefill, String decode) {}
+
+    /** @param logged whether the request has a line in the log */
+    RequestReport(RouterMetrics metrics, Ticker ticker, boolean logged) {
+        this.metrics = metrics;
+        this.ticker = ticker;
+        this.logged = logged;
+        this.started = ticker.nanos();
+    }
+
+    /** The time now, for the methods with a parameter {@code sent}. */
+    long now() {
+        return ticker.nanos();
+    }
+
+    void prefillEnded(long sent) {
+        prefillMillis = record(metrics.prefill, sent);
+    }
+
+    void firstByte(long sent) {
+        record(metrics.decodeFirstByte, sent);
+        firstByteMillis = record(metrics.firstByte, started);
+    }
+
+    /** Whether the answer's head has gone to the client. */
+    boolean hasFirstByte() {
+        return firstByteMillis >= 0;
+    }
+
+    void decodeEnded(long sent) {
+        record(metrics.decode, sent);
+    }
+
+    /** Counts bytes of the answer. */
+    void sent(int count) {
+        bytes += count;
+    }
+
+    /** Bytes of the answer so far. */
+    long bytes() {
+        return bytes;
+    }
+
+    void ended(Outcome outcome, Line line) {
+        metrics.ended(outcome);
+        long totalMillis = record(metrics.request, started);
+        if (logged && log.isInfoEnabled()) {
+            log.info(
+                    "request={} handoff={} path={} outcome={} status={} prefill={} prefill_ms={} decode={} first_byte_ms={} total_ms={} bytes={}",
+                    line.requestId,
+                    line.handoffId,
+                    line.path,
+                    outcome,
+                    line.status,
+                    line.prefill,
+                    prefillMillis < 0 ? "-" : prefillMillis,
+                    line.decode,
+                    firstByteMillis < 0 ? "-" : firstByteMillis,
+                    totalMillis,
+                    bytes);
+        }
+    }
+
+    private long record(Timer timer, long since) {
+        long nanos = ticker.nanos() - since;
+        timer.record(nanos, TimeUnit.NANOSECONDS);
+        return TimeUnit.NANOSECONDS.toMillis(nanos);
+    }
+}

@@ -1,0 +1,98 @@
+package baton.router.flow;
+
+import baton.kv.ConfigException;
+import baton.router.body.JsonObjectText;
+import baton.router.upstream.ConnectorAddress;
+import baton.router.upstream.ConnectorAddressQuery;
+import baton.router.upstream.Instance;
+import io.vertx.core.buffer.Buffer;
+import java.nio.charset.StandardCharsets;
+import java.util.HexFormat;
+import java.util.Optional;
+import java.util.concurrent.ThreadLocalRandom;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+import tools.jackson.databind.json.JsonMapper;
+
+/**
+ * For connectors whose prefill instance writes into the decode instance's memory ({@code NixlConnector},
+ * {@code NixlPushConnector}): both legs are sent at once and share their request id. The decode leg carries the prefill instance's
+ * {@link ConnectorAddress}, which is asked for ahead ({@link ConnectorAddressQuery}) and learnt from the instance's own answers. As
+ * long as it is unknown, the legs run one after the other, and the decode leg carries the names of the blocks too.
+ */
+public record PushFlow() implements HandoffFlow {
+    public static final String NAME = "kv_transfer_params_push";
+
+    private static final Logger log = LoggerFactory.getLogger(PushFlow.class);
+    private static final int MAX_ID = 256;
+    private static final JsonMapper MAPPER = JsonMapper.builder().build();
+
+    @Override
+    public String name() {
+        return NAME;
+    }
+
+    @Override
+    public boolean needsConnectorAddress(Instance instance) {
+        return instance.role() == Instance.Role.PREFILL;
+    }
+
+    @Override
+    public Handoff begin(JsonObjectText body, String requestId, Instance prefill, Instance decode) {
+        Buffer prefillBody = HandoffFlow.prefillOnly(body)
+                .set(PARAMS, KvTransferParamsFlow.DO_REMOTE_DECODE)
+                .build();
+        Optional<ConnectorAddress> known = prefill.connectorAddress();
+        String shared = uniqueId(requestId);
+        if (known.isPresent()) {
+            return new Handoff(
+                    shared,
+                    prefillBody,
+                    new AtOnce(() -> withAddress(body, known, shared), answer -> learnIfWellFormed(prefill, answer)));
+        }
+        return new Handoff(shared, prefillBody, new AfterPrefill(answer -> {
+            // The answer names the blocks of one prompt only.
+            if (KvTransferParamsFlow.prompts(body) > 1) {
+                return withAddress(body, learn(prefill, answer), shared);
+            }
+            learnIfWellFormed(prefill, answer);
+            return KvTransferParamsFlow.carry(answer, body);
+        }));
+    }
+
+    /** @throws ConfigException if the answer's parameters are not JSON */
+    private static Optional<ConnectorAddress> learn(Instance prefill, JsonObjectText answer) {
+        Optional<ConnectorAddress> address = answer.value(PARAMS).flatMap(ConnectorAddress::parse);
+        address.ifPresent(prefill::learnConnectorAddress);
+        return address;
+    }
+
+    private static void learnIfWellFormed(Instance prefill, JsonObjectText answer) {
+        try {
+            learn(prefill, answer);
+        } catch (ConfigException e) {
+            log.debug("{}: no connector address in an answer: {}", prefill, e.getMessage());
+        }
+    }
+
+    /** vLLM's decode instance needs {@code remote_request_id}, which is the id of both legs. */
+    private static Buffer withAddress(JsonObjectText body, Optional<ConnectorAddress> address, String requestId) {
+        return address.map(known -> body.edit()
+                        .set(
+                                PARAMS,
+                                JsonObjectText.parse(PARAMS, known.params().getBytes(StandardCharsets.UTF_8))
+                                        .edit()
+                                        .set("remote_request_id", MAPPER.writeValueAsString(requestId))
+                                        .build()
+                                        .getBytes())
+                        .build())
+                .orElseGet(body::text);
+    }
+
+    /** Differs for each request and each attempt: with an id used twice, the blocks of one would be taken for those of the other. */
+    private static String uniqueId(String requestId) {
+        String end =
+                "." + HexFormat.of().toHexDigits(ThreadLocalRandom.current().nextLong());
+        return requestId.substring(0, Math.min(requestId.length(), MAX_ID - end.length())) + end;
+    }
+}

@@ -1,0 +1,5 @@
+/** Which instances serve a request. */
+@NullMarked
+package baton.router.policy;
+
+import org.jspecify.annotations.NullMarked;

@@ -1,0 +1,142 @@
+package baton.router.upstream;
+
+import baton.messages.PeerAddress;
+import java.net.URI;
+import java.util.Optional;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** One prefill or decode instance and its health. Any thread. */
+public final class Instance {
+    private static final Logger log = LoggerFactory.getLogger(Instance.class);
+
+    /** Which leg of a request an instance serves. */
+    public enum Role {
+        PREFILL("prefill"),
+        DECODE("decode");
+
+        private final String label;
+
+        Role(String label) {
+            this.label = label;
+        }
+
+        /** Its name in metrics and messages. */
+        public String label() {
+            return label;
+        }
+    }
+
+    private final Role role;
+    private final String url;
+    private final String host;
+    private final int port;
+    private final Optional<PeerAddress> kvAddress;
+    private final AtomicInteger running = new AtomicInteger();
+    private volatile Optional<String> down = Optional.of("not probed yet");
+    private volatile Optional<ConnectorAddress> connectorAddress = Optional.empty();
+
+    public Instance(Role role, URI address) {
+        this(role, address, Optional.empty());
+    }
+
+    /** @param kvAddress where the connector listens, if the instance has registered */
+    public Instance(Role role, URI address, Optional<PeerAddress> kvAddress) {
+        this.role = role;
+        this.kvAddress = kvAddress;
+        this.host = address.getHost();
+        this.port = address.getPort() < 0 ? 80 : address.getPort();
+        this.url = "http://" + host + ":" + port;
+    }
+
+    /** An instance that is up without a health probe. */
+    public static Instance standIn(Role role, URI address, PeerAddress kvAddress) {
+        Instance instance = new Instance(role, address, Optional.of(kvAddress));
+        instance.down = Optional.empty();
+        return instance;
+    }
+
+    public Role role() {
+        return role;
+    }
+
+    public String host() {
+        return host;
+    }
+
+    public int port() {
+        return port;
+    }
+
+    /** {@code http://host:port}. */
+    public String url() {
+        return url;
+    }
+
+    /** Where the connector listens; known of registered instances only. */
+    public Optional<PeerAddress> kvAddress() {
+        return kvAddress;
+    }
+
+    /** Where a prefill instance's connector is, as last learnt from the instance. */
+    public Optional<ConnectorAddress> connectorAddress() {
+        return connectorAddress;
+    }
+
+    /** Has no effect while the instance is down: the address may be that of the engine that ended. */
+    public synchronized void learnConnectorAddress(ConnectorAddress address) {
+        if (isUp()) {
+            connectorAddress = Optional.of(address);
+        }
+    }
+
+    /** The server at this address has no connector address, so a known one is that of an earlier server. */
+    public synchronized void forgetConnectorAddress() {
+        connectorAddress = Optional.empty();
+    }
+
+    public boolean isUp() {
+        return down.isEmpty();
+    }
+
+    /** Counts a request to the instance as running until the returned action runs. */
+    public Runnable begin() {
+        running.incrementAndGet();
+        return running::decrementAndGet;
+    }
+
+    /** Running requests of this router to the instance. */
+    public int running() {
+        return running.get();
+    }
+
+    /** Why the instance is down; empty if it is up. */
+    public Optional<String> downReason() {
+        return down;
+    }
+
+    /** Returns whether the instance was down. */
+    public synchronized boolean markUp() {
+        boolean wasDown = !isUp();
+        if (wasDown) {
+            log.info("{} is up", this);
+        }
+        down = Optional.empty();
+        return wasDown;
+    }
+
+    public synchronized void markDown(String reason) {
+        if (isUp()) {
+            log.warn("{} is down: {}", this, reason);
+        }
+        down = Optional.of(reason);
+        // An instance that comes up again may be another engine, with its connector at another port.
+        connectorAddress = Optional.empty();
+    }
+
+    @Override
+    public String toString() {
+        return role.label() + " instance " + url;
+    }
+}
