@@ -11,21 +11,21 @@ import org.jspecify.annotations.Nullable;
 /*
  * Invariants (checkInvariants tests them)
  *
- *   A block is free if nobody holds it (reference count 0), and then it is in the free list exactly once.
+ *   A block is free if no request holds it (reference count 0), and then it is in the free list exactly once.
  *   A block may have a hash; then its bytes are the KV of the tokens that the hash stands for, and the index maps the hash to it.
  *   A free block keeps its hash until it is handed out again, so freeing is also caching.
  *
  * Eviction
  *
  *   The free list is in the order of freeing, least recently used first, and blocks are handed out from its front. A request's
- *   blocks are freed last block first: the ends of sequences are evicted before the beginnings that others may share.
+ *   blocks are freed last block first: the ends of sequences are evicted before the beginnings that other requests may share.
  *
  * Concurrency
  *
  *   None: the scheduler's thread owns it. Lists are arrays of indices; nothing is allocated per block.
  */
 
-/** The blocks of one KV cache: who holds them, which are free, and which content free or shared blocks still have. */
+/** The blocks of one KV cache: how often each is held, which are free, and which content free or shared blocks still have. */
 final class BlockPool {
     private static final int NONE = -1;
 
@@ -65,7 +65,7 @@ final class BlockPool {
         return size() - free;
     }
 
-    /** The block that holds the content of that hash, held by someone or not. */
+    /** The block that has the content of that hash, held or free. */
     OptionalInt cached(BlockHash hash) {
         Integer block = index.get(hash);
         return block == null ? OptionalInt.empty() : OptionalInt.of(block);
@@ -102,7 +102,7 @@ final class BlockPool {
     /** Drops a reference. The block becomes free with the last one, and keeps its content until handed out again. */
     void release(int block) {
         if (references[block] <= 0) {
-            throw new IllegalStateException("block=" + block + " is released but nobody holds it");
+            throw new IllegalStateException("block=" + block + " is released but not held");
         }
         if (--references[block] == 0) {
             appendFree(block);
@@ -112,7 +112,7 @@ final class BlockPool {
     /** Says that a held block has the content of that hash. If another block has it too, that one stays the cached one. */
     void publish(int block, BlockHash hash) {
         if (references[block] <= 0) {
-            throw new IllegalStateException("block=" + block + " is published but nobody holds it");
+            throw new IllegalStateException("block=" + block + " is published but not held");
         }
         if (hashes[block] == null && index.putIfAbsent(hash, block) == null) {
             hashes[block] = hash;

@@ -124,14 +124,15 @@ public final class EngineCore implements AutoCloseable {
         this.pool = new BlockPool(runner.cache().blocks());
         this.scheduler = new Scheduler(
                 pool,
-                layout.blockSize(),
-                config.maxNumSeqs(),
-                config.maxNumBatchedTokens(),
-                Math.max(1, PROMPT_LOGITS_BYTES / (runner.config().vocabularySize() * Float.BYTES)),
-                config.schedulingPolicy(),
-                config.longPrefillTokenThreshold(),
-                config.enablePrefixCaching(),
-                config.kvTransfer().loadFailurePolicy(),
+                new SchedulerConfig(
+                        layout.blockSize(),
+                        config.maxNumSeqs(),
+                        config.maxNumBatchedTokens(),
+                        Math.max(1, PROMPT_LOGITS_BYTES / (runner.config().vocabularySize() * Float.BYTES)),
+                        config.schedulingPolicy(),
+                        config.longPrefillTokenThreshold(),
+                        config.enablePrefixCaching(),
+                        config.kvTransfer().loadFailurePolicy()),
                 connector);
         this.eosTokens = Set.copyOf(eosTokens);
         this.listener = listener;
@@ -205,7 +206,7 @@ public final class EngineCore implements AutoCloseable {
                 scheduler.runningCount(),
                 scheduler.waitingCount(),
                 scheduler.waitingForRemoteKvCount(),
-                scheduler.lingeringCount(),
+                scheduler.awaitingReleaseCount(),
                 pool.size(),
                 pool.used(),
                 failure);
@@ -234,7 +235,7 @@ public final class EngineCore implements AutoCloseable {
             clock.enter(StepPhase.SCHEDULE);
             measurements.addAll(report.measurements());
             Outcome outcome = scheduler.executed(logits.failure().isEmpty() ? step : step.notComputed(), report);
-            // Told before the step's results: who has an answer finds what it took in the metrics.
+            // Before the step's results: a client that has an answer finds what it took in the metrics.
             measurements.addAll(scheduler.takeMeasurements());
             countScheduler(before, scheduler.counters(), measurements);
             count("baton:listener_failures", takeListenerFailures(), measurements);
@@ -318,7 +319,8 @@ public final class EngineCore implements AutoCloseable {
         try {
             return new CloseableLogits(workers.forward(slices, hiddenOf), Optional.empty());
         } catch (RuntimeException | OutOfMemoryError e) {
-            // The requests of this step are lost; what is cached from earlier steps is untouched, so others go on.
+            // The requests of this step are lost; what is cached from earlier steps is untouched, so other requests
+            // continue.
             LOG.error(
                     "A step of {} tokens in {} requests failed",
                     step.tokens(),

@@ -176,18 +176,10 @@ public final class HandoverWarmUp implements AutoCloseable {
         }
 
         void add(String id, int[] prompt, Optional<JsonFields> params, Leg leg) {
-            core.add(new Request(
-                    id,
-                    prompt,
-                    SamplingParams.greedy(1),
-                    prompt.length + 1,
-                    params,
-                    Optional.empty(),
-                    0,
-                    0,
-                    hasher,
-                    leg,
-                    System.nanoTime()));
+            core.add(Request.builder(id, prompt, prompt.length + 1, SamplingParams.greedy(1), hasher, leg)
+                    .kvTransferParams(params)
+                    .arrivalNanos(System.nanoTime())
+                    .build());
         }
 
         /** Blocks are still in use. */

@@ -56,7 +56,7 @@ public final class Request implements KvRequest {
     State state = State.WAITING;
     /** Order of arrival, for first come first served. */
     long sequence;
-    /** The request waits until this block, which another is computing, is there to share. */
+    /** The request waits until this block, which another request is computing, can be shared. */
     @Nullable
     BlockHash deferredUntil;
     /** Tokens whose KV is in {@link #blocks}. */
@@ -65,17 +65,18 @@ public final class Request implements KvRequest {
     int publishedBlocks;
     /** After a failed load the connector is not asked again. */
     boolean connectorDone;
-    /** The connector was told that the request ended; its report that loading or sending is over is still to come. */
+    /** The request has ended; the connector has not yet reported that loading its blocks is over. */
     boolean awaitsReceived;
-
+    /** The request has ended; the connector has not yet reported that its blocks are sent. */
     boolean awaitsSent;
-    /** Of the prompt's last token, which like all others was computed elsewhere: the first token is to be sampled from it. */
+    /** Hidden state of the prompt's last token, if the whole prompt was computed elsewhere: the first token is sampled from it. */
     @Nullable
     HiddenState hidden;
-    /** Tokens that the first scheduling found here, and elsewhere. */
+    /** Tokens that the first scheduling found in the prefix cache. */
     int localHit;
-
+    /** Tokens that the first scheduling found through the connector. */
     int externalHit;
+
     boolean everScheduled;
     /** Prompt tokens whose log probabilities were reported; survives preemption. */
     int promptLogprobsReported;
@@ -84,69 +85,106 @@ public final class Request implements KvRequest {
     long firstTokenNanos;
     long lastTokenNanos;
 
-    /** A request of a client. */
-    public Request(
-            String id,
-            int[] prompt,
-            SamplingParams sampling,
-            int maxLength,
-            Optional<JsonFields> kvTransferParams,
-            Optional<String> cacheSalt,
-            int priority,
-            long seed,
-            BlockHasher hasher,
-            RequestListener listener,
-            long arrivalNanos) {
-        this(
-                id,
-                prompt,
-                sampling,
-                maxLength,
-                kvTransferParams,
-                cacheSalt,
-                priority,
-                seed,
-                hasher,
-                listener,
-                arrivalNanos,
-                false);
+    private Request(Builder builder) {
+        this.id = builder.id;
+        this.sampling = builder.sampling;
+        this.promptLength = builder.prompt.length;
+        this.maxLength = builder.maxLength;
+        this.kvTransferParams = builder.kvTransferParams;
+        this.cacheSalt = builder.cacheSalt;
+        this.priority = builder.priority;
+        this.seed = builder.seed;
+        this.hasher = builder.hasher;
+        this.hashRoot = hasher.root(Optional.empty(), cacheSalt);
+        this.listener = builder.listener;
+        this.arrivalNanos = builder.arrivalNanos;
+        this.warmsUp = builder.warmsUp;
+        this.tokens = Arrays.copyOf(builder.prompt, Math.min(maxLength, promptLength + 64));
+        this.length = promptLength;
     }
 
     /**
      * @param prompt token ids
      * @param maxLength tokens that prompt and output may have together
-     * @param seed of the sampling
      * @param hasher makes the block hashes, on the core's thread
-     * @param warmsUp the request is only computed: its blocks are not published in the prefix cache and the connector is not told
      */
-    public Request(
+    public static Builder builder(
             String id,
             int[] prompt,
-            SamplingParams sampling,
             int maxLength,
-            Optional<JsonFields> kvTransferParams,
-            Optional<String> cacheSalt,
-            int priority,
-            long seed,
+            SamplingParams sampling,
             BlockHasher hasher,
-            RequestListener listener,
-            long arrivalNanos,
-            boolean warmsUp) {
-        this.id = id;
-        this.sampling = sampling;
-        this.promptLength = prompt.length;
-        this.maxLength = maxLength;
-        this.kvTransferParams = kvTransferParams;
-        this.cacheSalt = cacheSalt;
-        this.priority = priority;
-        this.seed = seed;
-        this.hasher = hasher;
-        this.hashRoot = hasher.root(Optional.empty(), cacheSalt);
-        this.listener = listener;
-        this.arrivalNanos = arrivalNanos;
-        this.warmsUp = warmsUp;
-        this.tokens = Arrays.copyOf(prompt, Math.min(maxLength, prompt.length + 64));
-        this.length = prompt.length;
+            RequestListener listener) {
+        return new Builder(id, prompt, maxLength, sampling, hasher, listener);
+    }
+
+    /** What a request may have besides its prompt and how to sample. */
+    public static final class Builder {
+        private final String id;
+        private final int[] prompt;
+        private final int maxLength;
+        private final SamplingParams sampling;
+        private final BlockHasher hasher;
+        private final RequestListener listener;
+        private Optional<JsonFields> kvTransferParams = Optional.empty();
+        private Optional<String> cacheSalt = Optional.empty();
+        private int priority;
+        private long seed;
+        private long arrivalNanos;
+        private boolean warmsUp;
+
+        private Builder(
+                String id,
+                int[] prompt,
+                int maxLength,
+                SamplingParams sampling,
+                BlockHasher hasher,
+                RequestListener listener) {
+            this.id = id;
+            this.prompt = prompt;
+            this.maxLength = maxLength;
+            this.sampling = sampling;
+            this.hasher = hasher;
+            this.listener = listener;
+        }
+
+        public Builder kvTransferParams(Optional<JsonFields> value) {
+            kvTransferParams = value;
+            return this;
+        }
+
+        public Builder cacheSalt(Optional<String> value) {
+            cacheSalt = value;
+            return this;
+        }
+
+        /** Lower values are served first under {@code --scheduling-policy priority}. */
+        public Builder priority(int value) {
+            priority = value;
+            return this;
+        }
+
+        /** Of the sampling. */
+        public Builder seed(long value) {
+            seed = value;
+            return this;
+        }
+
+        /** On the core's ticker. */
+        public Builder arrivalNanos(long value) {
+            arrivalNanos = value;
+            return this;
+        }
+
+        /** Whether the request is only computed: its blocks are not published in the prefix cache and the connector is not told. */
+        public Builder warmsUp(boolean value) {
+            warmsUp = value;
+            return this;
+        }
+
+        public Request build() {
+            return new Request(this);
+        }
     }
 
     @Override

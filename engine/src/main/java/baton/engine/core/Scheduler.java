@@ -1,6 +1,5 @@
 package baton.engine.core;
 
-import baton.engine.SchedulingPolicy;
 import baton.kv.BlockHash;
 import baton.kv.JsonFields;
 import baton.kv.LoadFailurePolicy;
@@ -25,21 +24,18 @@ import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import java.util.OptionalInt;
 import java.util.Set;
-import java.util.TreeSet;
 import java.util.stream.Collectors;
-import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /*
- * The semantics are those of vLLM V1's scheduler; what differs is said here.
+ * The semantics are those of vLLM V1's scheduler, except for what follows.
  *
  * A step
  *
  *   schedule() picks the tokens to compute under a budget: first the requests that are running, those with one token to compute
- *   before those in the middle of their prompt (so a long prompt never holds up the others' next tokens), then waiting ones in
+ *   before those in the middle of their prompt (so a long prompt never delays the next tokens of other requests), then waiting ones in
  *   order (of arrival, or of priority and arrival). A prompt that does not fit the budget, or its share of it, is computed in
  *   chunks; there is no other prefill.
  *   The model runs. executed() takes what the workers report and moves everything on.
@@ -49,7 +45,7 @@ import org.slf4j.LoggerFactory;
  *   A waiting request is admitted if its whole prompt fits the free blocks, less what running requests need to complete theirs.
  *   If blocks run out all the same, the running request that is last in order loses its blocks and waits again.
  *   Blocks are published for sharing after the step that filled them, never before: a step may fail, a load may fail. Instead, a
- *   request whose next block is being computed by another waits for that block, out of the queue, and then shares it.
+ *   request whose next block is being computed by another request waits for that block, out of the queue, and then shares it.
  *   A request that waits for a load, or for its turn after it, has the rest of the blocks of its prompt reserved. So whatever
  *   is admitted can be completed: when all that run have ended, all that hold blocks fit together.
  *
@@ -59,21 +55,21 @@ import org.slf4j.LoggerFactory;
  *   once; a load between steps parks the request, with its blocks, as WAITING_FOR_REMOTE_KVS. If the hidden state of the prompt's
  *   last token comes with all its KV, the request's first slice has no tokens: its next token is sampled from that. Blocks that fail to load cut the
  *   request's computed tokens at the first of them; by policy the rest is computed here or the request fails. What several
- *   requests share is computed again by the first of them, for which the others wait.
+ *   requests share is computed again by the first of them, for which the other requests wait.
  *
  * Ends
  *
  *   A connector that throws from onNewRequest or match loses that request, which ends with an error. If it throws from any other
  *   call its state and the engine's may differ: the step throws, and the owner ends everything.
  *   The connector is told exactly once and may ask to keep the blocks until a worker reports them as sent. Blocks that a load is
- *   still writing to are kept until it is reported as over. Reports about requests that nobody knows are counted and ignored.
+ *   still writing to are kept until it is reported as over. Reports about unknown requests are counted and ignored.
  *
  * Warming up
  *
- *   A request that warms up takes the same way, save that its blocks are not published and the connector hears nothing of it.
+ *   A request that warms up takes the same way, save that its blocks are not published and the connector is not told of it.
  */
 
-/** Decides what each step computes and owns the blocks. One thread uses it. */
+/** Decides what each step computes and which request has which blocks. One thread uses it. */
 final class Scheduler {
     private static final Logger LOG = LoggerFactory.getLogger(Scheduler.class);
     /** How many requests that are to be asked about again a step asks about; the next step goes on after them. */
@@ -151,33 +147,20 @@ final class Scheduler {
         }
     }
 
-    private final BlockPool pool;
+    private final KvCacheManager blocks;
+    private final SchedulerConfig config;
     private final int blockSize;
-    private final int maxNumSeqs;
-    private final int maxNumBatchedTokens;
-    private final int maxLogitsRows;
     private final int longPrefillTokenThreshold;
-    private final boolean prefixCaching;
-    private final LoadFailurePolicy loadFailurePolicy;
     private final Optional<SchedulerConnector> connector;
 
-    /** Who is served first. */
+    /** The order in which requests are served. */
     private final Comparator<Request> order;
-    /** Waiting requests without blocks. */
-    private final TreeSet<Request> waiting;
-    /** Waiting requests with blocks: a load is filling them, or has filled them. */
-    private final TreeSet<Request> holding;
-    /** Waiting requests, by the block that a running one is computing for them to share. Not looked at until it is there. */
-    private final Map<BlockHash, Set<Request>> deferred = new HashMap<>();
 
-    private int deferredCount;
-    /** Where in {@link #waiting} the next step begins, if the last one had asked enough. */
-    private @Nullable Request resumeAt;
-
+    private final WaitingQueue waiting;
     private final List<Request> running = new ArrayList<>();
     private final Map<String, Request> live = new LinkedHashMap<>();
     /** Finished requests whose blocks a transfer still uses. */
-    private final Map<String, Request> lingering = new HashMap<>();
+    private final Map<String, Request> awaitingRelease = new HashMap<>();
 
     private final Set<String> finishedSinceStep = new LinkedHashSet<>();
     /** Requests that lost their blocks after the last step. */
@@ -188,32 +171,18 @@ final class Scheduler {
     /** Of this step, for prompt log probabilities. */
     private int logitsRowsLeft;
 
-    Scheduler(
-            BlockPool pool,
-            int blockSize,
-            int maxNumSeqs,
-            int maxNumBatchedTokens,
-            int maxLogitsRows,
-            SchedulingPolicy policy,
-            int longPrefillTokenThreshold,
-            boolean prefixCaching,
-            LoadFailurePolicy loadFailurePolicy,
-            Optional<SchedulerConnector> connector) {
-        this.pool = pool;
-        this.blockSize = blockSize;
-        this.maxNumSeqs = maxNumSeqs;
-        this.maxNumBatchedTokens = maxNumBatchedTokens;
-        this.maxLogitsRows = maxLogitsRows;
-        this.longPrefillTokenThreshold = longPrefillTokenThreshold == 0 ? Integer.MAX_VALUE : longPrefillTokenThreshold;
-        this.prefixCaching = prefixCaching;
+    Scheduler(BlockPool pool, SchedulerConfig config, Optional<SchedulerConnector> connector) {
+        this.blocks = new KvCacheManager(pool, config.blockSize(), config.prefixCaching());
+        this.config = config;
+        this.blockSize = config.blockSize();
+        this.longPrefillTokenThreshold =
+                config.longPrefillTokenThreshold() == 0 ? Integer.MAX_VALUE : config.longPrefillTokenThreshold();
         Comparator<Request> arrival = Comparator.comparingLong(request -> request.sequence);
-        this.order = switch (policy) {
+        this.order = switch (config.policy()) {
             case FCFS -> arrival;
             case PRIORITY -> Comparator.comparingInt(Request::priority).thenComparing(arrival);
         };
-        this.waiting = new TreeSet<>(order);
-        this.holding = new TreeSet<>(order);
-        this.loadFailurePolicy = loadFailurePolicy;
+        this.waiting = new WaitingQueue(order);
         this.connector = connector;
     }
 
@@ -243,7 +212,7 @@ final class Scheduler {
     }
 
     boolean knows(String id) {
-        return live.containsKey(id) || lingering.containsKey(id);
+        return live.containsKey(id) || awaitingRelease.containsKey(id);
     }
 
     Optional<Request> find(String id) {
@@ -259,19 +228,19 @@ final class Scheduler {
     }
 
     int waitingCount() {
-        return waiting.size() + holding.size() + deferredCount;
+        return waiting.size();
     }
 
     int waitingForRemoteKvCount() {
         int count = 0;
-        for (Request request : holding) {
+        for (Request request : waiting.withBlocks()) {
             count += request.state == Request.State.WAITING_FOR_REMOTE_KVS ? 1 : 0;
         }
         return count;
     }
 
-    int lingeringCount() {
-        return lingering.size();
+    int awaitingReleaseCount() {
+        return awaitingRelease.size();
     }
 
     Counters counters() {
@@ -281,14 +250,14 @@ final class Scheduler {
     /** True while steps are needed, with or without anything to compute. */
     boolean hasWork() {
         return !live.isEmpty()
-                || !lingering.isEmpty()
+                || !awaitingRelease.isEmpty()
                 || !finishedSinceStep.isEmpty()
                 || connector.map(SchedulerConnector::hasPendingWork).orElse(false);
     }
 
     boolean resetPrefixCache() {
-        return lingering.isEmpty()
-                && pool.reset()
+        return awaitingRelease.isEmpty()
+                && blocks.reset()
                 && connector.map(SchedulerConnector::resetCache).orElse(true);
     }
 
@@ -296,13 +265,11 @@ final class Scheduler {
         return connector.map(SchedulerConnector::takeMeasurements).orElse(List.of());
     }
 
-    // ---- before the step
-
     Step schedule() {
         Map<Request, Slice> slices = new LinkedHashMap<>();
         Set<String> preempted = new HashSet<>();
-        logitsRowsLeft = maxLogitsRows;
-        int budget = scheduleRunning(slices, preempted, maxNumBatchedTokens);
+        logitsRowsLeft = config.maxLogitsRows();
+        int budget = scheduleRunning(slices, preempted, config.maxNumBatchedTokens());
         Map<Request, String> refused = new LinkedHashMap<>();
         if (preempted.isEmpty()) {
             scheduleWaiting(slices, refused, budget);
@@ -354,7 +321,7 @@ final class Scheduler {
             if (count == 0) {
                 continue;
             }
-            boolean fits = grow(request, request.computedTokens + count);
+            boolean fits = blocks.grow(request, request.computedTokens + count);
             while (!fits) {
                 Request victim = running.stream().max(order).orElseThrow();
                 Slice taken = slices.remove(victim);
@@ -366,7 +333,7 @@ final class Scheduler {
                 if (victim == request) {
                     break;
                 }
-                fits = grow(request, request.computedTokens + count);
+                fits = blocks.grow(request, request.computedTokens + count);
             }
             if (fits) {
                 takeLogitsRows(request, request.computedTokens, count);
@@ -378,24 +345,24 @@ final class Scheduler {
     }
 
     private void scheduleWaiting(Map<Request, Slice> slices, Map<Request, String> refused, int budget) {
-        if (waitingCount() == 0 || budget == 0 || running.size() >= maxNumSeqs) {
+        if (waitingCount() == 0 || budget == 0 || running.size() >= config.maxNumSeqs()) {
             return;
         }
         int reserved = 0;
-        for (Request request : holding) {
-            reserved += blocksFor(request.length()) - request.blocks.size();
+        for (Request request : waiting.withBlocks()) {
+            reserved += blocks.missing(request);
         }
         Set<BlockHash> inFlight = new HashSet<>();
         for (Request request : running) {
-            reserved += Math.max(0, blocksFor(request.length()) - request.blocks.size());
-            addInFlight(request, inFlight);
+            reserved += Math.max(0, blocks.missing(request));
+            blocks.addInFlight(request, inFlight);
         }
         // Those that hold blocks come first: one without, earlier in order, may need what only their end sets free.
-        Iterator<Request> loaded = holding.iterator();
-        while (loaded.hasNext() && budget > 0 && running.size() < maxNumSeqs) {
+        Iterator<Request> loaded = waiting.withBlocks().iterator();
+        while (loaded.hasNext() && budget > 0 && running.size() < config.maxNumSeqs()) {
             Request request = loaded.next();
-            int fresh = blocksFor(request.length()) - request.blocks.size();
-            if (request.state == Request.State.WAITING_FOR_REMOTE_KVS || fresh > pool.free()) {
+            int fresh = blocks.missing(request);
+            if (request.state == Request.State.WAITING_FOR_REMOTE_KVS || !blocks.hasFree(fresh)) {
                 continue;
             }
             int known = request.computedTokens;
@@ -405,23 +372,24 @@ final class Scheduler {
             }
             loaded.remove();
             run(request, known, count, known, 0, slices);
-            reserved -= fresh - (blocksFor(request.length()) - request.blocks.size());
-            addInFlight(request, inFlight);
+            reserved -= fresh - blocks.missing(request);
+            blocks.addInFlight(request, inFlight);
             budget -= count;
         }
-        Iterator<Request> queue = startOfQueue();
+        Iterator<Request> queue = waiting.startOfQueue();
         int askAgain = 0;
-        while (queue.hasNext() && budget > 0 && running.size() < maxNumSeqs) {
+        while (queue.hasNext() && budget > 0 && running.size() < config.maxNumSeqs()) {
             Request request = queue.next();
             if (askAgain == MOST_ASKED_AGAIN) {
-                resumeAt = request;
+                waiting.resumeAt(request);
                 break;
             }
-            List<Integer> hits = lookUp(request);
+            List<Integer> hits = blocks.computedBlocks(request);
             int local = hits.size() * blockSize;
-            if (nextBlockInFlight(request, hits.size(), inFlight)) {
+            Optional<BlockHash> awaited = blocks.nextInFlight(request, hits.size(), inFlight);
+            if (awaited.isPresent()) {
                 queue.remove();
-                defer(request, request.blockHashes().get(hits.size()));
+                waiting.defer(request, awaited.get());
                 continue;
             }
             int external = 0;
@@ -442,7 +410,7 @@ final class Scheduler {
                         continue;
                     }
                     case KvMatch.Tokens(int count, boolean isAsync) -> {
-                        // One token must be computed in the step that loads the others.
+                        // One token must be computed in the step that loads the other tokens.
                         external = Math.min(count, request.length() - local - (isAsync ? 0 : 1));
                         async = isAsync && external > 0;
                     }
@@ -453,35 +421,24 @@ final class Scheduler {
             if (!async && count == 0) {
                 continue;
             }
-            if (!fits(request, hits, reserved)) {
+            if (!blocks.fits(request, hits, reserved)) {
                 break;
             }
-            for (int block : hits) {
-                pool.hold(block);
-                request.blocks.add(block);
-            }
-            request.publishedBlocks = hits.size();
+            blocks.share(request, hits);
             countHits(request, local, external);
             queue.remove();
             if (async) {
                 request.state = Request.State.WAITING_FOR_REMOTE_KVS;
-                holding.add(request);
+                waiting.addWithBlocks(request);
                 allocate(request, known, local, external);
                 request.computedTokens = known;
             } else {
                 run(request, known, count, local, external, slices);
-                addInFlight(request, inFlight);
+                blocks.addInFlight(request, inFlight);
                 budget -= count;
             }
-            reserved += blocksFor(request.length()) - request.blocks.size();
+            reserved += blocks.missing(request);
         }
-    }
-
-    /** The first in order, unless the last step had to stop on its way: then the one it would have looked at next. */
-    private Iterator<Request> startOfQueue() {
-        Request from = resumeAt;
-        resumeAt = null;
-        return from == null ? waiting.iterator() : waiting.tailSet(from, true).iterator();
     }
 
     /**
@@ -509,69 +466,18 @@ final class Scheduler {
     }
 
     private void allocate(Request request, int tokens, int local, int external) {
-        if (!grow(request, tokens)) {
+        if (!blocks.grow(request, tokens)) {
             throw new IllegalStateException("admitted without room: " + request);
         }
         connectorOf(request).ifPresent(c -> c.onAllocated(request, request.blocks.toArray(), local, external));
     }
 
-    /** The cached blocks of the request's longest known prefix that leaves a token to compute. */
-    private List<Integer> lookUp(Request request) {
-        if (!prefixCaching || request.wantsPromptLogprobs()) {
-            return List.of();
-        }
-        List<Integer> hits = new ArrayList<>();
-        int most = (request.length() - 1) / blockSize;
-        for (BlockHash hash : request.blockHashes()) {
-            OptionalInt block = hits.size() < most ? pool.cached(hash) : OptionalInt.empty();
-            if (block.isEmpty()) {
-                break;
-            }
-            hits.add(block.getAsInt());
-        }
-        return hits;
-    }
-
-    private void addInFlight(Request request, Set<BlockHash> inFlight) {
-        if (prefixCaching) {
+    /** Requests no longer wait for blocks that a request which leaves {@link #running} has not published. */
+    private void wakeWaitersOf(Request request) {
+        if (waiting.hasDeferred()) {
             List<BlockHash> hashes = request.blockHashes();
             for (int i = request.publishedBlocks; i < hashes.size(); i++) {
-                inFlight.add(hashes.get(i));
-            }
-        }
-    }
-
-    private boolean nextBlockInFlight(Request request, int hits, Set<BlockHash> inFlight) {
-        List<BlockHash> hashes = request.blockHashes();
-        boolean shareable =
-                prefixCaching && !request.wantsPromptLogprobs() && hits < (request.length() - 1) / blockSize;
-        return shareable && inFlight.contains(hashes.get(hits));
-    }
-
-    private void defer(Request request, BlockHash until) {
-        request.deferredUntil = until;
-        deferred.computeIfAbsent(until, _ -> new LinkedHashSet<>()).add(request);
-        deferredCount++;
-    }
-
-    /** The block is there, or whoever was computing it does so no longer. */
-    private void wake(BlockHash hash) {
-        Set<Request> woken = deferred.remove(hash);
-        if (woken != null) {
-            deferredCount -= woken.size();
-            for (Request request : woken) {
-                request.deferredUntil = null;
-                waiting.add(request);
-            }
-        }
-    }
-
-    /** What a request that leaves {@link #running} has not published, others need not wait for. */
-    private void wakeWhoWaitsFor(Request request) {
-        if (!deferred.isEmpty()) {
-            List<BlockHash> hashes = request.blockHashes();
-            for (int i = request.publishedBlocks; i < hashes.size(); i++) {
-                wake(hashes.get(i));
+                waiting.wake(hashes.get(i));
             }
         }
     }
@@ -579,29 +485,13 @@ final class Scheduler {
     /** Takes a request out of whichever queue it is in. */
     private void unqueue(Request request) {
         if (running.remove(request)) {
-            wakeWhoWaitsFor(request);
+            wakeWaitersOf(request);
         }
         waiting.remove(request);
-        holding.remove(request);
-        BlockHash until = request.deferredUntil;
-        if (until != null) {
-            request.deferredUntil = null;
-            deferredCount--;
-            Set<Request> others = deferred.get(until);
-            if (others != null && others.remove(request) && others.isEmpty()) {
-                deferred.remove(until);
-            }
-        }
-    }
-
-    private boolean fits(Request request, List<Integer> hits, int reserved) {
-        int fromFree = (int) hits.stream().filter(pool::isFree).count();
-        int fresh = blocksFor(request.length()) - request.blocks.size() - hits.size();
-        return pool.free() - reserved >= fresh + fromFree;
     }
 
     private void countHits(Request request, int local, int external) {
-        if (prefixCaching) {
+        if (config.prefixCaching()) {
             counters.prefixQueries += request.length();
             counters.prefixHits += local;
         }
@@ -616,17 +506,6 @@ final class Scheduler {
         }
     }
 
-    private boolean grow(Request request, int tokens) {
-        int fresh = blocksFor(tokens) - request.blocks.size();
-        if (fresh > pool.free()) {
-            return false;
-        }
-        for (int i = 0; i < fresh; i++) {
-            request.blocks.add(pool.allocate());
-        }
-        return true;
-    }
-
     private void preempt(Request request) {
         waitAgain(request);
         counters.preempted++;
@@ -635,14 +514,12 @@ final class Scheduler {
     /** Puts a request back to where it has no blocks and nothing computed. */
     private void waitAgain(Request request) {
         unqueue(request);
-        releaseBlocks(request);
+        blocks.free(request);
         request.computedTokens = 0;
         request.hidden = null;
         request.state = Request.State.WAITING;
         waiting.add(request);
     }
-
-    // ---- after the step
 
     /** Takes in what the workers did. The step's slices count as computed from here on, unless their KV was bad. */
     Outcome executed(Step step, WorkerReport report) {
@@ -655,7 +532,7 @@ final class Scheduler {
             request.hidden = null;
             if (!cut.contains(request)) {
                 request.computedTokens = slice.start() + slice.count();
-                publish(request);
+                blocks.publish(request, waiting::wake);
                 valid.add(request);
             }
         }
@@ -663,10 +540,10 @@ final class Scheduler {
             received(id, Optional.ofNullable(report.hidden().get(id)), failures);
         }
         for (String id : report.sent()) {
-            Request request = lingering.get(id);
+            Request request = awaitingRelease.get(id);
             if (request != null && request.awaitsSent) {
                 request.awaitsSent = false;
-                releaseLingering(request);
+                releaseIfUnused(request);
             } else {
                 counters.unknownReports++;
             }
@@ -680,9 +557,7 @@ final class Scheduler {
             return cut;
         }
         for (int block : invalid) {
-            if (block >= 0 && block < pool.size()) {
-                pool.forget(block);
-            } else {
+            if (!blocks.invalidate(block)) {
                 counters.unknownReports++;
             }
         }
@@ -695,24 +570,21 @@ final class Scheduler {
             if (first * blockSize >= request.computedTokens) {
                 continue;
             }
-            for (int i = first; i < request.blocks.size(); i++) {
-                pool.forget(request.blocks.get(i));
-            }
             cut.add(request);
             counters.loadFailures++;
-            if (loadFailurePolicy == LoadFailurePolicy.RECOMPUTE) {
+            if (config.loadFailurePolicy() == LoadFailurePolicy.RECOMPUTE) {
                 counters.recomputedTokens += request.computedTokens - first * blockSize;
             }
-            request.publishedBlocks = Math.min(request.publishedBlocks, first);
-            request.computedTokens = first * blockSize;
+            blocks.invalidateFrom(request, first);
             request.connectorDone = true;
             request.hidden = null;
             request.externalHit = Math.max(0, Math.min(request.externalHit, request.computedTokens - request.localHit));
-            if (loadFailurePolicy == LoadFailurePolicy.FAIL) {
+            if (config.loadFailurePolicy() == LoadFailurePolicy.FAIL) {
                 failures.add(new LoadFailure(request, request.blocks.count(invalid)));
             } else if (request.state != Request.State.WAITING_FOR_REMOTE_KVS
                     && (request.computedTokens == 0 || !recomputed.add(request.blocks.get(first)))) {
-                // Nothing is left, or another computes the next block anyway: it may share what others compute.
+                // Nothing is left, or another request computes the next block anyway: it may share what other requests
+                // compute.
                 waitAgain(request);
                 takenBackSinceStep.add(request.id());
             }
@@ -721,10 +593,10 @@ final class Scheduler {
     }
 
     private void received(String id, Optional<HiddenState> hidden, List<LoadFailure> failures) {
-        Request gone = lingering.get(id);
+        Request gone = awaitingRelease.get(id);
         if (gone != null && gone.awaitsReceived) {
             gone.awaitsReceived = false;
-            releaseLingering(gone);
+            releaseIfUnused(gone);
             return;
         }
         Request request = live.get(id);
@@ -746,24 +618,7 @@ final class Scheduler {
             // The last token is computed here: its logits are wanted.
             request.computedTokens = Math.min(request.computedTokens, request.length() - 1);
         }
-        publish(request);
-    }
-
-    private void publish(Request request) {
-        if (!prefixCaching) {
-            return;
-        }
-        int full = request.computedTokens / blockSize;
-        if (full > request.publishedBlocks) {
-            List<BlockHash> hashes = request.blockHashes();
-            while (request.publishedBlocks < full) {
-                int index = request.publishedBlocks++;
-                if (!request.warmsUp()) {
-                    pool.publish(request.blocks.get(index), hashes.get(index));
-                }
-                wake(hashes.get(index));
-            }
-        }
+        blocks.publish(request, waiting::wake);
     }
 
     /**
@@ -784,9 +639,9 @@ final class Scheduler {
             finishedSinceStep.add(request.id());
         }
         if (request.awaitsReceived || request.awaitsSent) {
-            lingering.put(request.id(), request);
+            awaitingRelease.put(request.id(), request);
         } else {
-            releaseBlocks(request);
+            blocks.free(request);
         }
         return release.kvTransferParams();
     }
@@ -803,57 +658,31 @@ final class Scheduler {
         }
     }
 
-    private void releaseLingering(Request request) {
+    private void releaseIfUnused(Request request) {
         if (!request.awaitsReceived && !request.awaitsSent) {
-            lingering.remove(request.id());
-            releaseBlocks(request);
+            awaitingRelease.remove(request.id());
+            blocks.free(request);
         }
-    }
-
-    private void releaseBlocks(Request request) {
-        for (int i = request.blocks.size() - 1; i >= 0; i--) {
-            pool.release(request.blocks.get(i));
-        }
-        request.blocks.clear();
-        request.publishedBlocks = 0;
-    }
-
-    private int blocksFor(int tokens) {
-        return Math.ceilDiv(tokens, blockSize);
     }
 
     /** @throws IllegalStateException naming the first broken invariant */
     void checkInvariants() {
-        pool.checkInvariants();
         if (waitingCount() + running.size() != live.size()) {
-            throw new IllegalStateException("waiting=%d holding=%d deferred=%d running=%d but live=%d"
-                    .formatted(waiting.size(), holding.size(), deferredCount, running.size(), live.size()));
+            throw new IllegalStateException("waiting=%d waitingWithBlocks=%d deferred=%d running=%d but live=%d"
+                    .formatted(
+                            waiting.withoutBlocks().size(),
+                            waiting.withBlocks().size(),
+                            waiting.deferredCount(),
+                            running.size(),
+                            live.size()));
         }
-        for (Request request : waiting) {
+        for (Request request : waiting.withoutBlocks()) {
             if (request.blocks.size() > 0 || request.computedTokens > 0) {
                 throw new IllegalStateException("waits in the wrong queue: " + request);
             }
         }
-        Map<Integer, Integer> held = new HashMap<>();
         List<Request> holders = new ArrayList<>(live.values());
-        holders.addAll(lingering.values());
-        for (Request request : holders) {
-            for (int i = 0; i < request.blocks.size(); i++) {
-                held.merge(request.blocks.get(i), 1, Integer::sum);
-            }
-            if (request.computedTokens > request.length()
-                    || request.blocks.size() * blockSize < request.computedTokens) {
-                throw new IllegalStateException("broken: " + request + " blocks=" + request.blocks.size());
-            }
-        }
-        held.forEach((block, count) -> {
-            if (pool.references(block) != count) {
-                throw new IllegalStateException("block=%d is held %d times but has references=%d"
-                        .formatted(block, count, pool.references(block)));
-            }
-        });
-        if (held.size() != pool.used()) {
-            throw new IllegalStateException("blocks held by requests=" + held.size() + " used in pool=" + pool.used());
-        }
+        holders.addAll(awaitingRelease.values());
+        blocks.checkInvariants(holders);
     }
 }

@@ -437,19 +437,15 @@ public final class LocalEngine implements Engine {
                 tokenizer.detokenizer(request.prompt(), sampling.skipSpecialTokens()),
                 sink,
                 tokens -> ended(live, id, sampling.n(), tokens));
-        return new Request(
-                id,
-                request.prompt(),
-                sampling,
-                maxModelLen,
-                request.kvTransferParams(),
-                request.cacheSalt(),
-                request.priority(),
-                seed + index,
-                new BlockHasher(runner.fingerprint(), config.blockSize()),
-                output,
-                ticker.nanos(),
-                warmingUp);
+        BlockHasher hasher = new BlockHasher(runner.fingerprint(), config.blockSize());
+        return Request.builder(id, request.prompt(), maxModelLen, sampling, hasher, output)
+                .kvTransferParams(request.kvTransferParams())
+                .cacheSalt(request.cacheSalt())
+                .priority(request.priority())
+                .seed(seed + index)
+                .arrivalNanos(ticker.nanos())
+                .warmsUp(warmingUp)
+                .build();
     }
 
     @Override

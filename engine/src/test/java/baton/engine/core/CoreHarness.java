@@ -113,8 +113,10 @@ final class CoreHarness implements AutoCloseable {
     Result add(String id, int[] prompt, SamplingParams sampling, int priority) {
         Result result = new Result(prompt);
         results.put(id, result);
-        core.add(new Request(
-                id, prompt, sampling, maxLength, Optional.empty(), Optional.empty(), priority, 0, hasher, result, now));
+        core.add(Request.builder(id, prompt, maxLength, sampling, hasher, result)
+                .priority(priority)
+                .arrivalNanos(now)
+                .build());
         return result;
     }
 
@@ -127,8 +129,10 @@ final class CoreHarness implements AutoCloseable {
                 .maxTokens(maxTokens)
                 .ignoreEos(true)
                 .build();
-        core.add(new Request(
-                id, prompt, sampling, maxLength, Optional.empty(), Optional.empty(), 0, 0, hasher, result, now, true));
+        core.add(Request.builder(id, prompt, maxLength, sampling, hasher, result)
+                .arrivalNanos(now)
+                .warmsUp(true)
+                .build());
         return result;
     }
 

@@ -179,18 +179,9 @@ class FaultsTest {
                         result.onFinished(reason, stopReason, stats, params, error);
                     }
                 };
-                harness.core.add(new Request(
-                        "r" + i,
-                        result.prompt,
-                        sampling,
-                        56,
-                        Optional.empty(),
-                        Optional.empty(),
-                        0,
-                        0,
-                        hasher,
-                        listener,
-                        1));
+                harness.core.add(Request.builder("r" + i, result.prompt, 56, sampling, hasher, listener)
+                        .arrivalNanos(1)
+                        .build());
             }
             harness.run();
             assertThat(harness.steps.stream().mapToInt(step -> step.preempted()).sum())

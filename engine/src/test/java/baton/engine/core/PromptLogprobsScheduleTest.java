@@ -25,14 +25,8 @@ class PromptLogprobsScheduleTest {
     private final BlockHasher hasher = new BlockHasher(new ModelFingerprint("oracle", "00ff"), BLOCK_SIZE);
     private final Scheduler scheduler = new Scheduler(
             new BlockPool(64),
-            BLOCK_SIZE,
-            8,
-            40,
-            MAX_ROWS,
-            SchedulingPolicy.FCFS,
-            0,
-            true,
-            LoadFailurePolicy.RECOMPUTE,
+            new SchedulerConfig(
+                    BLOCK_SIZE, 8, 40, MAX_ROWS, SchedulingPolicy.FCFS, 0, true, LoadFailurePolicy.RECOMPUTE),
             Optional.empty());
     private final Map<String, Integer> computed = new HashMap<>();
 
@@ -72,18 +66,9 @@ class PromptLogprobsScheduleTest {
             sampling.promptLogprobs(1);
         }
         int[] prompt = CoreHarness.prompt(id.charAt(0), promptLength);
-        Request request = new Request(
-                id,
-                prompt,
-                sampling.build(),
-                100,
-                Optional.empty(),
-                Optional.empty(),
-                0,
-                0,
-                hasher,
-                new Result(prompt),
-                1);
+        Request request = Request.builder(id, prompt, 100, sampling.build(), hasher, new Result(prompt))
+                .arrivalNanos(1)
+                .build();
         assertThat(scheduler.add(request)).isEmpty();
     }
 }

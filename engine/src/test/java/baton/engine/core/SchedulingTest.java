@@ -206,18 +206,9 @@ class SchedulingTest {
                 Optional.empty(),
                 throwing,
                 new VirtualTicker())) {
-            core.add(new Request(
-                    "a",
-                    result.prompt,
-                    greedy(4),
-                    64,
-                    Optional.empty(),
-                    Optional.empty(),
-                    0,
-                    0,
-                    new BlockHasher(runner.fingerprint(), 4),
-                    result,
-                    0));
+            BlockHasher hasher = new BlockHasher(runner.fingerprint(), 4);
+            core.add(Request.builder("a", result.prompt, 64, greedy(4), hasher, result)
+                    .build());
             while (core.hasWork()) {
                 core.step();
             }

@@ -88,18 +88,10 @@ class WorkersTest {
                 .maxTokens(tokens)
                 .ignoreEos(true)
                 .build();
-        core.add(new Request(
-                id,
-                prompt,
-                sampling,
-                BLOCKS * BLOCK_SIZE,
-                Optional.empty(),
-                Optional.empty(),
-                0,
-                0,
-                new BlockHasher(first.fingerprint(), BLOCK_SIZE),
-                result,
-                1));
+        BlockHasher hasher = new BlockHasher(first.fingerprint(), BLOCK_SIZE);
+        core.add(Request.builder(id, prompt, BLOCKS * BLOCK_SIZE, sampling, hasher, result)
+                .arrivalNanos(1)
+                .build());
         return result;
     }
 

@@ -326,22 +326,22 @@ final class SimCluster implements AutoCloseable {
             Life now = current();
             now.legs().put(leg.id, leg);
             now.core()
-                    .add(new Request(
-                            leg.id,
-                            leg.prompt,
-                            SamplingParams.builder()
-                                    .temperature(0)
-                                    .maxTokens(leg.maxTokens)
-                                    .ignoreEos(true)
-                                    .build(),
-                            maxLength,
-                            leg.params,
-                            leg.client.salt,
-                            leg.client.priority,
-                            0,
-                            hasher,
-                            leg,
-                            ticker.nanos()));
+                    .add(Request.builder(
+                                    leg.id,
+                                    leg.prompt,
+                                    maxLength,
+                                    SamplingParams.builder()
+                                            .temperature(0)
+                                            .maxTokens(leg.maxTokens)
+                                            .ignoreEos(true)
+                                            .build(),
+                                    hasher,
+                                    leg)
+                            .kvTransferParams(leg.params)
+                            .cacheSalt(leg.client.salt)
+                            .priority(leg.client.priority)
+                            .arrivalNanos(ticker.nanos())
+                            .build());
             goOn();
         }
 

@@ -1,0 +1,24 @@
+package baton.engine.core;
+
+import baton.engine.SchedulingPolicy;
+import baton.kv.LoadFailurePolicy;
+
+/**
+ * What a {@link Scheduler} may do in a step, in vLLM's names.
+ *
+ * @param blockSize tokens in a KV block
+ * @param maxNumSeqs requests that run at once
+ * @param maxNumBatchedTokens tokens that a step computes
+ * @param maxLogitsRows rows of logits that a step makes for log probabilities of prompts
+ * @param longPrefillTokenThreshold tokens that a step computes of one prompt; 0 for no limit but the step's
+ * @param prefixCaching whether computed blocks are shared
+ */
+record SchedulerConfig(
+        int blockSize,
+        int maxNumSeqs,
+        int maxNumBatchedTokens,
+        int maxLogitsRows,
+        SchedulingPolicy policy,
+        int longPrefillTokenThreshold,
+        boolean prefixCaching,
+        LoadFailurePolicy loadFailurePolicy) {}
