@@ -41,6 +41,11 @@ final class Budget {
         return new JinjaException(line, problem);
     }
 
+    /** The error of using a value that is not there, or else {@code problem}. */
+    JinjaException error(Value culprit, String problem) {
+        return error(culprit instanceof Value.Undefined(String reason) ? reason : problem);
+    }
+
     void charge(long amount) {
         steps += amount;
         if (steps > maxSteps) {

@@ -426,7 +426,7 @@ final class Interpreter {
         }
         budget.at(call.line());
         if (!(function instanceof Function(String name, Value.Body body))) {
-            throw python.error(function, "'" + python.typeName(function) + "' object is not callable");
+            throw python.error(function, "'" + Python.typeName(function) + "' object is not callable");
         }
         return body.call(new Arguments(budget, name, positional, named));
     }

@@ -332,7 +332,7 @@ final class Methods {
         boolean first = true;
         for (Value part : python.iterate(parts)) {
             if (!(part instanceof Str(String text))) {
-                throw python.error(part, "join() wants strings, found " + python.typeName(part));
+                throw python.error(part, "join() wants strings, found " + Python.typeName(part));
             }
             budget.chargeText((long) joined.length() + separator.length() + text.length());
             joined.append(first ? "" : separator).append(text);

@@ -12,25 +12,25 @@ import baton.jinja.Value.Real;
 import baton.jinja.Value.Seq;
 import baton.jinja.Value.Str;
 import baton.jinja.Value.Undefined;
-import java.math.BigDecimal;
 import java.math.BigInteger;
-import java.math.RoundingMode;
 import java.util.ArrayList;
-import java.util.IllegalFormatException;
+import java.util.Comparator;
 import java.util.Iterator;
 import java.util.List;
-import java.util.Locale;
 import java.util.Map;
+import java.util.Optional;
 import org.jspecify.annotations.Nullable;
 
 /** What Python's operators and built-in functions do with values. All work is charged to one rendering's budget. */
 final class Python {
-    private static final int MAX_BITS = 4096;
-
     private final Budget budget;
+    private final Numbers numbers;
+    private final Representation representation;
 
     Python(Budget budget) {
         this.budget = budget;
+        this.numbers = new Numbers(budget);
+        this.representation = new Representation(budget, numbers);
     }
 
     boolean truth(Value value) {
@@ -46,7 +46,7 @@ final class Python {
         };
     }
 
-    String typeName(Value value) {
+    static String typeName(Value value) {
         return switch (value) {
             case Undefined _ -> "Undefined";
             case None _ -> "NoneType";
@@ -65,269 +65,54 @@ final class Python {
 
     /** The error of using a value that is not there, or else {@code problem}. */
     JinjaException error(Value culprit, String problem) {
-        return budget.error(culprit instanceof Undefined(String reason) ? reason : problem);
+        return budget.error(culprit, problem);
     }
 
-    // str() and repr()
-
+    /** {@code str(value)}. */
     String string(Value value) {
-        return switch (value) {
-            case Str(String text) -> text;
-            case Undefined _ -> "";
-            default -> {
-                StringBuilder out = new StringBuilder();
-                represent(value, out);
-                yield out.toString();
-            }
-        };
+        return representation.string(value);
     }
 
-    void represent(Value value, StringBuilder out) {
-        budget.enter();
-        int before = out.length();
-        switch (value) {
-            case Undefined _ -> out.append("Undefined");
-            case None _ -> out.append("None");
-            case Bool(boolean truth) -> out.append(truth ? "True" : "False");
-            case Int(BigInteger number) -> out.append(number);
-            case Real(double number) -> out.append(floatText(number));
-            case Str(String text) -> quote(text, out);
-            case Seq(List<Value> items, boolean tuple) -> {
-                out.append(tuple ? '(' : '[');
-                for (int i = 0; i < items.size(); i++) {
-                    out.append(i == 0 ? "" : ", ");
-                    represent(items.get(i), out);
-                }
-                out.append(tuple && items.size() == 1 ? "," : "").append(tuple ? ')' : ']');
-            }
-            case Dict(Map<Value, Value> entries) -> {
-                out.append('{');
-                boolean first = true;
-                for (Map.Entry<Value, Value> entry : entries.entrySet()) {
-                    out.append(first ? "" : ", ");
-                    first = false;
-                    represent(entry.getKey(), out);
-                    out.append(": ");
-                    represent(entry.getValue(), out);
-                }
-                out.append('}');
-            }
-            case Namespace(Map<String, Value> variables) -> {
-                out.append("<Namespace {");
-                boolean first = true;
-                for (Map.Entry<String, Value> entry : variables.entrySet()) {
-                    out.append(first ? "" : ", ");
-                    first = false;
-                    quote(entry.getKey(), out);
-                    out.append(": ");
-                    represent(entry.getValue(), out);
-                }
-                out.append("}>");
-            }
-            case Loop(Value.LoopState state, int index) ->
-                out.append("<LoopContext ")
-                        .append(index + 1)
-                        .append('/')
-                        .append(state.items.size())
-                        .append('>');
-            case Generator _, Function _ ->
-                throw budget.error("a " + typeName(value) + " has no text; use |list or call it");
-        }
-        budget.leave();
-        budget.chargeText(out.length() - before);
+    /** See {@link Representation#format}. */
+    String format(String format, List<Value> arguments) {
+        return representation.format(format, arguments);
     }
 
-    static String floatText(double number) {
-        if (Double.isNaN(number)) {
-            return "nan";
-        }
-        if (Double.isInfinite(number)) {
-            return number > 0 ? "inf" : "-inf";
-        }
-        if (number == 0) {
-            return 1 / number < 0 ? "-0.0" : "0.0";
-        }
-        BigDecimal digits = new BigDecimal(Double.toString(number)).stripTrailingZeros();
-        int exponent = digits.precision() - digits.scale() - 1;
-        if (exponent < -4 || exponent >= 16) {
-            String unscaled = digits.unscaledValue().abs().toString();
-            return (number < 0 ? "-" : "") + unscaled.charAt(0)
-                    + (unscaled.length() > 1 ? "." + unscaled.substring(1) : "") + "e" + (exponent < 0 ? "-" : "+")
-                    + (Math.abs(exponent) < 10 ? "0" : "") + Math.abs(exponent);
-        }
-        return digits.scale() <= 0 ? digits.toBigInteger() + ".0" : digits.toPlainString();
+    /** See {@link Numbers#toDouble}. */
+    double toDouble(Value number) {
+        return numbers.toDouble(number);
     }
 
-    private static void quote(String text, StringBuilder out) {
-        char quote = text.indexOf('\'') >= 0 && text.indexOf('"') < 0 ? '"' : '\'';
-        out.append(quote);
-        for (int i = 0; i < text.length(); i += Character.charCount(text.codePointAt(i))) {
-            int point = text.codePointAt(i);
-            switch (point) {
-                case '\n' -> out.append("\\n");
-                case '\r' -> out.append("\\r");
-                case '\t' -> out.append("\\t");
-                case '\\' -> out.append("\\\\");
-                default -> {
-                    if (point == quote) {
-                        out.append('\\').append(quote);
-                    } else if (isPrintable(point)) {
-                        out.appendCodePoint(point);
-                    } else {
-                        out.append(
-                                point < 0x100
-                                        ? "\\x%02x".formatted(point)
-                                        : point < 0x10000 ? "\\u%04x".formatted(point) : "\\U%08x".formatted(point));
-                    }
-                }
-            }
-        }
-        out.append(quote);
+    /** See {@link Numbers#toInteger}. */
+    BigInteger toInteger(Value number) {
+        return numbers.toInteger(number);
     }
 
-    private static boolean isPrintable(int point) {
-        return switch (Character.getType(point)) {
-            case Character.CONTROL,
-                    Character.FORMAT,
-                    Character.SURROGATE,
-                    Character.PRIVATE_USE,
-                    Character.UNASSIGNED,
-                    Character.LINE_SEPARATOR,
-                    Character.PARAGRAPH_SEPARATOR -> false;
-            case Character.SPACE_SEPARATOR -> point == ' ';
-            default -> true;
-        };
+    Value minus(Value value) {
+        return numbers.minus(value);
     }
 
-    // json.dumps(ensure_ascii=False)
+    Value plus(Value value) {
+        return numbers.plus(value);
+    }
 
-    /** @param indent one level's indent; null for one line */
+    /**
+     * {@code json.dumps(value, ensure_ascii=False)}.
+     *
+     * @param indent one level's indent; null for one line
+     */
     String json(Value value, @Nullable String indent, String itemSeparator, String keySeparator, boolean sortKeys) {
         StringBuilder out = new StringBuilder();
-        new Json(indent, itemSeparator, keySeparator, sortKeys, out).write(value, "\n");
+        Optional<Comparator<Value>> order = sortKeys ? Optional.of(this::compare) : Optional.empty();
+        new JsonWriter(budget, indent, itemSeparator, keySeparator, order, out).write(value);
         return out.toString();
     }
-
-    private final class Json {
-        private final @Nullable String indent;
-        private final String itemSeparator;
-        private final String keySeparator;
-        private final boolean sortKeys;
-        private final StringBuilder out;
-
-        Json(@Nullable String indent, String itemSeparator, String keySeparator, boolean sortKeys, StringBuilder out) {
-            this.indent = indent;
-            this.itemSeparator = itemSeparator;
-            this.keySeparator = keySeparator;
-            this.sortKeys = sortKeys;
-            this.out = out;
-        }
-
-        void write(Value value, String lineBreak) {
-            budget.enter();
-            int before = out.length();
-            switch (value) {
-                case None _ -> out.append("null");
-                case Bool(boolean truth) -> out.append(truth);
-                case Int(BigInteger number) -> out.append(number);
-                case Real(double number) ->
-                    out.append(
-                            Double.isNaN(number)
-                                    ? "NaN"
-                                    : Double.isInfinite(number)
-                                            ? (number > 0 ? "Infinity" : "-Infinity")
-                                            : floatText(number));
-                case Str(String text) -> string(text);
-                case Seq(List<Value> items, boolean _) -> {
-                    out.append('[');
-                    for (int i = 0; i < items.size(); i++) {
-                        separate(i == 0, lineBreak);
-                        write(items.get(i), deeper(lineBreak));
-                    }
-                    close(items.isEmpty(), lineBreak, ']');
-                }
-                case Dict(Map<Value, Value> entries) -> {
-                    out.append('{');
-                    List<Value> keys = new ArrayList<>(entries.keySet());
-                    if (sortKeys) {
-                        keys.sort(Python.this::compare);
-                    }
-                    boolean first = true;
-                    for (Value key : keys) {
-                        separate(first, lineBreak);
-                        first = false;
-                        if (key instanceof Str(String text)) {
-                            string(text);
-                        } else {
-                            out.append('"');
-                            write(key, lineBreak);
-                            out.append('"');
-                        }
-                        out.append(keySeparator);
-                        Value entry = entries.get(key);
-                        write(entry == null ? Value.NONE : entry, deeper(lineBreak));
-                    }
-                    close(entries.isEmpty(), lineBreak, '}');
-                }
-                case Undefined _, Generator _, Function _, Namespace _, Loop _ ->
-                    throw budget.error("Object of type " + typeName(value) + " is not JSON serializable");
-            }
-            budget.leave();
-            budget.chargeText(out.length() - before);
-        }
-
-        private String deeper(String lineBreak) {
-            return indent == null ? lineBreak : lineBreak + indent;
-        }
-
-        private void separate(boolean first, String lineBreak) {
-            if (!first) {
-                out.append(itemSeparator);
-            }
-            if (indent != null) {
-                out.append(lineBreak).append(indent);
-            }
-        }
-
-        private void close(boolean empty, String lineBreak, char end) {
-            if (!empty && indent != null) {
-                out.append(lineBreak);
-            }
-            out.append(end);
-        }
-
-        private void string(String text) {
-            out.append('"');
-            for (int i = 0; i < text.length(); i++) {
-                char c = text.charAt(i);
-                switch (c) {
-                    case '"' -> out.append("\\\"");
-                    case '\\' -> out.append("\\\\");
-                    case '\n' -> out.append("\\n");
-                    case '\r' -> out.append("\\r");
-                    case '\t' -> out.append("\\t");
-                    case '\f' -> out.append("\\f");
-                    case '\b' -> out.append("\\b");
-                    default -> {
-                        if (c < 0x20) {
-                            out.append("\\u%04x".formatted((int) c));
-                        } else {
-                            out.append(c);
-                        }
-                    }
-                }
-            }
-            out.append('"');
-        }
-    }
-
-    // Comparison
 
     boolean equal(Value left, Value right) {
         budget.enter();
         try {
-            if (isNumber(left) && isNumber(right)) {
-                return compareNumbers(left, right) == 0;
+            if (Numbers.isNumber(left) && Numbers.isNumber(right)) {
+                return numbers.compare(left, right) == 0;
             }
             return switch (left) {
                 case Str(String text) -> {
@@ -379,8 +164,8 @@ final class Python {
     int compare(Value left, Value right) {
         budget.enter();
         try {
-            if (isNumber(left) && isNumber(right)) {
-                return compareNumbers(left, right);
+            if (Numbers.isNumber(left) && Numbers.isNumber(right)) {
+                return numbers.compare(left, right);
             }
             if (left instanceof Str(String text) && right instanceof Str(String other)) {
                 // Code points and UTF-16 units sort differently above the surrogates.
@@ -409,32 +194,6 @@ final class Python {
         }
     }
 
-    private static boolean isNumber(Value value) {
-        return value instanceof Int || value instanceof Real || value instanceof Bool;
-    }
-
-    private int compareNumbers(Value left, Value right) {
-        if (left instanceof Real || right instanceof Real) {
-            double first = toDouble(left);
-            double second = toDouble(right);
-            return first < second ? -1 : first == second ? 0 : 1;
-        }
-        return toInteger(left).compareTo(toInteger(right));
-    }
-
-    double toDouble(Value number) {
-        return number instanceof Real(double value) ? value : toInteger(number).doubleValue();
-    }
-
-    /** @throws JinjaException if it is neither a whole number nor a truth value */
-    BigInteger toInteger(Value number) {
-        return switch (number) {
-            case Int(BigInteger value) -> value;
-            case Bool(boolean value) -> value ? BigInteger.ONE : BigInteger.ZERO;
-            default -> throw error(number, "a whole number is needed, not " + typeName(number));
-        };
-    }
-
     boolean contains(Value container, Value item) {
         return switch (container) {
             case Str(String text) -> {
@@ -456,13 +215,9 @@ final class Python {
         };
     }
 
-    // Arithmetic
-
     Value binary(Ast.BinaryOperator operator, Value left, Value right) {
-        if (isNumber(left) && isNumber(right)) {
-            return left instanceof Real || right instanceof Real || operator == Ast.BinaryOperator.DIVIDE
-                    ? floats(operator, toDouble(left), toDouble(right))
-                    : integers(operator, toInteger(left), toInteger(right));
+        if (Numbers.isNumber(left) && Numbers.isNumber(right)) {
+            return numbers.binary(operator, left, right);
         }
         if (operator == Ast.BinaryOperator.ADD) {
             if (left instanceof Str(String text) && right instanceof Str(String other)) {
@@ -511,138 +266,6 @@ final class Python {
         }
         return new Seq(all, seq.tuple());
     }
-
-    private Value floats(Ast.BinaryOperator operator, double left, double right) {
-        return new Real(
-                switch (operator) {
-                    case ADD -> left + right;
-                    case SUBTRACT -> left - right;
-                    case MULTIPLY -> left * right;
-                    case DIVIDE -> left / nonZero(right);
-                    case FLOOR_DIVIDE -> Math.floor(left / nonZero(right));
-                    case MODULO -> {
-                        double rest = left % nonZero(right);
-                        yield rest != 0 && (rest < 0) != (right < 0) ? rest + right : rest;
-                    }
-                    case POWER -> Math.pow(left, right);
-                    case AND, OR -> throw new IllegalArgumentException("operator=" + operator);
-                });
-    }
-
-    private double nonZero(double divisor) {
-        if (divisor == 0) {
-            throw budget.error("division by zero");
-        }
-        return divisor;
-    }
-
-    private Value integers(Ast.BinaryOperator operator, BigInteger left, BigInteger right) {
-        if ((operator == Ast.BinaryOperator.FLOOR_DIVIDE || operator == Ast.BinaryOperator.MODULO)
-                && right.signum() == 0) {
-            throw budget.error("division by zero");
-        }
-        if (operator == Ast.BinaryOperator.POWER) {
-            if (right.signum() < 0) {
-                return floats(operator, left.doubleValue(), right.doubleValue());
-            }
-            if (right.bitLength() > 31 || (long) left.bitLength() * right.intValue() > MAX_BITS) {
-                throw budget.error("number of more than " + MAX_BITS + " bits");
-            }
-        }
-        BigInteger result = switch (operator) {
-            case ADD -> left.add(right);
-            case SUBTRACT -> left.subtract(right);
-            case MULTIPLY -> left.multiply(right);
-            case FLOOR_DIVIDE -> left.subtract(floorModulo(left, right)).divide(right);
-            case MODULO -> floorModulo(left, right);
-            case POWER -> left.pow(right.intValue());
-            case DIVIDE, AND, OR -> throw new IllegalArgumentException("operator=" + operator);
-        };
-        if (result.bitLength() > MAX_BITS) {
-            throw budget.error("number of more than " + MAX_BITS + " bits");
-        }
-        return new Int(result);
-    }
-
-    private static BigInteger floorModulo(BigInteger left, BigInteger right) {
-        BigInteger rest = left.remainder(right);
-        return rest.signum() != 0 && rest.signum() != right.signum() ? rest.add(right) : rest;
-    }
-
-    Value minus(Value value) {
-        return value instanceof Real(double number)
-                ? new Real(-number)
-                : new Int(toInteger(value).negate());
-    }
-
-    Value plus(Value value) {
-        return value instanceof Real ? value : new Int(toInteger(value));
-    }
-
-    /** Python's {@code %} formatting with {@code %s %r %d %i %f %x %%}, without mapping keys. */
-    String format(String format, List<Value> arguments) {
-        StringBuilder out = new StringBuilder();
-        Iterator<Value> next = arguments.iterator();
-        for (int i = 0; i < format.length(); i++) {
-            char c = format.charAt(i);
-            if (c != '%') {
-                out.append(c);
-                continue;
-            }
-            int start = ++i;
-            while (i < format.length() && "-+ 0#123456789.".indexOf(format.charAt(i)) >= 0) {
-                i++;
-            }
-            String flags = format.substring(start, i);
-            if (i == format.length() || flags.length() > 6) {
-                throw budget.error("incomplete format in '" + format + "'");
-            }
-            char kind = format.charAt(i);
-            if (kind == '%') {
-                out.append('%');
-                continue;
-            }
-            if (!next.hasNext()) {
-                throw budget.error("not enough arguments for format string '" + format + "'");
-            }
-            Value value = next.next();
-            try {
-                out.append(
-                        switch (kind) {
-                            case 's' -> budget.text(String.format(Locale.ROOT, "%" + flags + "s", string(value)));
-                            case 'd', 'i' ->
-                                budget.text(String.format(
-                                        Locale.ROOT,
-                                        "%" + flags + "d",
-                                        value instanceof Real(double number)
-                                                ? BigInteger.valueOf((long) number)
-                                                : toInteger(value)));
-                            case 'x' -> budget.text(String.format(Locale.ROOT, "%" + flags + "x", toInteger(value)));
-                            case 'f' -> {
-                                int point = flags.indexOf('.');
-                                int digits = point < 0 ? 6 : Integer.parseInt("0" + flags.substring(point + 1));
-                                BigDecimal rounded =
-                                        new BigDecimal(toDouble(value)).setScale(digits, RoundingMode.HALF_EVEN);
-                                yield budget.text(String.format(Locale.ROOT, "%" + flags + "f", rounded));
-                            }
-                            case 'r' -> {
-                                StringBuilder represented = new StringBuilder();
-                                represent(value, represented);
-                                yield represented.toString();
-                            }
-                            default -> throw budget.error("unsupported format character '" + kind + "'");
-                        });
-            } catch (IllegalFormatException | NumberFormatException e) {
-                throw budget.error("unsupported format '%" + flags + kind + "'");
-            }
-        }
-        if (next.hasNext()) {
-            throw budget.error("not all arguments converted during string formatting");
-        }
-        return budget.text(out.toString());
-    }
-
-    // Containers
 
     /** The elements; a generator's are used up. */
     List<Value> iterate(Value value) {

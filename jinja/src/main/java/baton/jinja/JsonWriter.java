@@ -1,0 +1,150 @@
+package baton.jinja;
+
+import baton.jinja.Value.Bool;
+import baton.jinja.Value.Dict;
+import baton.jinja.Value.Function;
+import baton.jinja.Value.Generator;
+import baton.jinja.Value.Int;
+import baton.jinja.Value.Loop;
+import baton.jinja.Value.Namespace;
+import baton.jinja.Value.None;
+import baton.jinja.Value.Real;
+import baton.jinja.Value.Seq;
+import baton.jinja.Value.Str;
+import baton.jinja.Value.Undefined;
+import java.math.BigInteger;
+import java.util.ArrayList;
+import java.util.Comparator;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import org.jspecify.annotations.Nullable;
+
+/** Values as JSON, as Python's {@code json.dumps(ensure_ascii=False)} writes them. */
+final class JsonWriter {
+    private final Budget budget;
+    private final @Nullable String indent;
+    private final String itemSeparator;
+    private final String keySeparator;
+    private final Optional<Comparator<Value>> order;
+    private final StringBuilder out;
+
+    /**
+     * @param indent one level's indent; null for one line
+     * @param order of the keys of objects; empty to keep theirs
+     */
+    JsonWriter(
+            Budget budget,
+            @Nullable String indent,
+            String itemSeparator,
+            String keySeparator,
+            Optional<Comparator<Value>> order,
+            StringBuilder out) {
+        this.budget = budget;
+        this.indent = indent;
+        this.itemSeparator = itemSeparator;
+        this.keySeparator = keySeparator;
+        this.order = order;
+        this.out = out;
+    }
+
+    /** @throws JinjaException if JSON has no such value */
+    void write(Value value) {
+        write(value, "\n");
+    }
+
+    private void write(Value value, String lineBreak) {
+        budget.enter();
+        int before = out.length();
+        switch (value) {
+            case None _ -> out.append("null");
+            case Bool(boolean truth) -> out.append(truth);
+            case Int(BigInteger number) -> out.append(number);
+            case Real(double number) ->
+                out.append(
+                        Double.isNaN(number)
+                                ? "NaN"
+                                : Double.isInfinite(number)
+                                        ? (number > 0 ? "Infinity" : "-Infinity")
+                                        : Representation.floatText(number));
+            case Str(String text) -> string(text);
+            case Seq(List<Value> items, boolean _) -> {
+                out.append('[');
+                for (int i = 0; i < items.size(); i++) {
+                    separate(i == 0, lineBreak);
+                    write(items.get(i), deeper(lineBreak));
+                }
+                close(items.isEmpty(), lineBreak, ']');
+            }
+            case Dict(Map<Value, Value> entries) -> {
+                out.append('{');
+                List<Value> keys = new ArrayList<>(entries.keySet());
+                order.ifPresent(keys::sort);
+                boolean first = true;
+                for (Value key : keys) {
+                    separate(first, lineBreak);
+                    first = false;
+                    if (key instanceof Str(String text)) {
+                        string(text);
+                    } else {
+                        out.append('"');
+                        write(key, lineBreak);
+                        out.append('"');
+                    }
+                    out.append(keySeparator);
+                    Value entry = entries.get(key);
+                    write(entry == null ? Value.NONE : entry, deeper(lineBreak));
+                }
+                close(entries.isEmpty(), lineBreak, '}');
+            }
+            case Undefined _, Generator _, Function _, Namespace _, Loop _ ->
+                throw budget.error("Object of type " + Python.typeName(value) + " is not JSON serializable");
+        }
+        budget.leave();
+        budget.chargeText(out.length() - before);
+    }
+
+    private String deeper(String lineBreak) {
+        return indent == null ? lineBreak : lineBreak + indent;
+    }
+
+    private void separate(boolean first, String lineBreak) {
+        if (!first) {
+            out.append(itemSeparator);
+        }
+        if (indent != null) {
+            out.append(lineBreak).append(indent);
+        }
+    }
+
+    private void close(boolean empty, String lineBreak, char end) {
+        if (!empty && indent != null) {
+            out.append(lineBreak);
+        }
+        out.append(end);
+    }
+
+    private void string(String text) {
+        out.append('"');
+        for (int i = 0; i < text.length(); i++) {
+            char c = text.charAt(i);
+            switch (c) {
+                case '"' -> out.append("\\\"");
+                case '\\' -> out.append("\\\\");
+                case '\n' -> out.append("\\n");
+                case '\r' -> out.append("\\r");
+                case '\t' -> out.append("\\t");
+                case '\f' -> out.append("\\f");
+                case '\b' -> out.append("\\b");
+                default -> {
+                    if (c < 0x20) {
+                        out.append("\\u%04x".formatted((int) c));
+                    } else {
+                        out.append(c);
+                    }
+                }
+            }
+        }
+        out.append('"');
+    }
+}
