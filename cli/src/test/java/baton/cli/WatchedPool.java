@@ -14,6 +14,7 @@ import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerConnector;
+import baton.kv.connector.WorkerMetadata;
 import baton.kv.connector.WorkerReport;
 import java.util.Comparator;
 import java.util.List;
@@ -161,8 +162,8 @@ final class WatchedPool {
         }
 
         @Override
-        public void onStepDone(WorkerReport report) {
-            connector.onStepDone(report);
+        public void onStepDone(WorkerReport report, Map<Rank, WorkerMetadata> metadata) {
+            connector.onStepDone(report, metadata);
         }
 
         @Override

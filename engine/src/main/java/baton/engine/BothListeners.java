@@ -1,6 +1,7 @@
 package baton.engine;
 
 import baton.kv.DType;
+import baton.kv.KvEvent;
 import baton.kv.connector.Measurement;
 import java.util.List;
 
@@ -52,5 +53,11 @@ record BothListeners(EngineListener first, EngineListener second) implements Eng
     public void onMeasurements(List<Measurement> measurements) {
         first.onMeasurements(measurements);
         second.onMeasurements(measurements);
+    }
+
+    @Override
+    public void onKvEvents(List<KvEvent> events) {
+        first.onKvEvents(events);
+        second.onKvEvents(events);
     }
 }

@@ -1,6 +1,7 @@
 package baton.engine;
 
 import baton.kv.DType;
+import baton.kv.KvEvent;
 import baton.kv.connector.Measurement;
 import java.util.List;
 import java.util.Map;
@@ -42,6 +43,9 @@ public interface EngineListener {
 
     /** A connector measured something. */
     default void onMeasurements(List<Measurement> measurements) {}
+
+    /** The connector's caches have changed. */
+    default void onKvEvents(List<KvEvent> events) {}
 
     /** Tells this one, then the other. */
     default EngineListener and(EngineListener other) {
@@ -102,8 +106,11 @@ public interface EngineListener {
     /**
      * One sequence, when it ends. {@code maxTokens} is what its output could have had at most. Of the prompt's tokens, {@code
      * localCompute + localCacheHit + externalKvTransfer = promptTokens} if it got as far as its first token.
+     *
+     * @param requestId the engine's id of the sequence, as connectors know it
      */
     record RequestStats(
+            String requestId,
             FinishReason reason,
             int promptTokens,
             int outputTokens,

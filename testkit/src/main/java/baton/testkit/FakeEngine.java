@@ -11,14 +11,15 @@ import baton.kv.connector.HiddenState;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.KvMatch;
 import baton.kv.connector.KvRequest;
-import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
+import baton.kv.connector.ReportMerger;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.SchedulerConnector.Release;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
 import baton.kv.connector.SchedulerConnector.ScheduledRequest;
 import baton.kv.connector.SchedulerConnector.ScheduledStep;
 import baton.kv.connector.WorkerConnector;
+import baton.kv.connector.WorkerMetadata;
 import baton.kv.connector.WorkerReport;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -26,6 +27,7 @@ import java.lang.foreign.ValueLayout;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
+import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
@@ -50,11 +52,10 @@ public final class FakeEngine implements AutoCloseable {
     private final Map<String, Running> transferring = new HashMap<>();
 
     private final Set<String> finished = new LinkedHashSet<>();
-    private final Map<String, Integer> sentBy = new HashMap<>();
-    private final Map<String, Integer> receivedBy = new HashMap<>();
+    private final ReportMerger merger;
 
     /** One rank's pool. Its first head is the model's {@code firstHead}. */
-    private record RankSide(WorkerConnector worker, KvCache cache, int firstHead) {}
+    private record RankSide(Rank rank, WorkerConnector worker, KvCache cache, int firstHead) {}
 
     public FakeEngine(KvConnector connector, ConnectorContext context, int blocks) {
         this.layout = context.layout();
@@ -71,10 +72,11 @@ public final class FakeEngine implements AutoCloseable {
                             .toList());
             WorkerConnector worker = connector.worker(context, rank);
             ranks.add(new RankSide(
-                    worker, cache, tensor * context.modelLayout().kvHeads() / context.tensorParallelSize()));
+                    rank, worker, cache, tensor * context.modelLayout().kvHeads() / context.tensorParallelSize()));
             worker.register(cache);
             worker.handshakeMetadata().ifPresent(own -> handshakes.put(rank, own));
         }
+        this.merger = new ReportMerger(ranks.size());
         this.scheduler = connector.scheduler(context);
         if (!handshakes.isEmpty()) {
             scheduler.onHandshakeMetadata(handshakes);
@@ -286,8 +288,18 @@ public final class FakeEngine implements AutoCloseable {
     }
 
     private WorkerReport report(Set<String> ended) {
-        WorkerReport report = merged(ended);
-        scheduler.onStepDone(report);
+        List<WorkerReport> reports = new ArrayList<>();
+        Map<Rank, WorkerMetadata> metadata = new LinkedHashMap<>();
+        for (RankSide rank : ranks) {
+            WorkerReport own = rank.worker().report(ended);
+            reports.add(own);
+            own.metadata().ifPresent(of -> metadata.put(rank.rank(), of));
+            for (int block : own.invalidBlocks()) {
+                transferring.values().forEach(running -> running.truncateAt(block, layout.blockSize()));
+            }
+        }
+        WorkerReport report = merger.merge(reports);
+        scheduler.onStepDone(report, metadata);
         for (String id : report.received()) {
             Running running = known(id);
             running.awaitsReceived = false;
@@ -300,38 +312,6 @@ public final class FakeEngine implements AutoCloseable {
             settle(running);
         }
         return report;
-    }
-
-    /** What all ranks have done; sent and received when the last has said so. */
-    private WorkerReport merged(Set<String> ended) {
-        Set<String> sent = new LinkedHashSet<>();
-        Set<String> received = new LinkedHashSet<>();
-        Set<Integer> invalid = new LinkedHashSet<>();
-        Map<String, HiddenState> hidden = new HashMap<>();
-        List<Measurement> measurements = new ArrayList<>();
-        boolean busy = false;
-        for (RankSide rank : ranks) {
-            WorkerReport report = rank.worker().report(ended);
-            count(report.sent(), sentBy, sent);
-            count(report.received(), receivedBy, received);
-            invalid.addAll(report.invalidBlocks());
-            for (int block : report.invalidBlocks()) {
-                transferring.values().forEach(running -> running.truncateAt(block, layout.blockSize()));
-            }
-            hidden.putAll(report.hidden());
-            measurements.addAll(report.measurements());
-            busy |= report.busy();
-        }
-        return new WorkerReport(sent, received, invalid, hidden, measurements, busy);
-    }
-
-    private void count(Set<String> ids, Map<String, Integer> by, Set<String> complete) {
-        for (String id : ids) {
-            if (by.merge(id, 1, Integer::sum) == ranks.size()) {
-                by.remove(id);
-                complete.add(id);
-            }
-        }
     }
 
     private Running known(String id) {

@@ -13,6 +13,7 @@ import baton.engine.core.Scheduler.LoadFailure;
 import baton.engine.core.Scheduler.Outcome;
 import baton.engine.core.Scheduler.Slice;
 import baton.engine.core.Scheduler.Step;
+import baton.engine.core.Workers.StepReport;
 import baton.engine.model.Logits;
 import baton.engine.model.ModelRanks;
 import baton.engine.model.ModelRunner;
@@ -20,6 +21,7 @@ import baton.engine.model.ModelRunner.SequenceSlice;
 import baton.engine.sampling.Sampler;
 import baton.engine.sampling.SequenceSampler.Sampled;
 import baton.kv.JsonFields;
+import baton.kv.KvEvent;
 import baton.kv.KvLayout;
 import baton.kv.Ticker;
 import baton.kv.connector.ConnectorContext;
@@ -29,7 +31,6 @@ import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
-import baton.kv.connector.WorkerReport;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
@@ -230,10 +231,10 @@ public final class EngineCore implements AutoCloseable {
         boolean loaded;
         List<Measurement> measurements = new ArrayList<>();
         try (CloseableLogits logits = execute(step)) {
-            WorkerReport report = workers.report(step.finished());
-            loaded = !report.received().isEmpty();
+            StepReport report = workers.report(step.finished());
+            loaded = !report.merged().received().isEmpty();
             clock.enter(StepPhase.SCHEDULE);
-            measurements.addAll(report.measurements());
+            measurements.addAll(report.merged().measurements());
             Outcome outcome = scheduler.executed(logits.failure().isEmpty() ? step : step.notComputed(), report);
             // Before the step's results: a client that has an answer finds what it took in the metrics.
             measurements.addAll(scheduler.takeMeasurements());
@@ -242,6 +243,10 @@ public final class EngineCore implements AutoCloseable {
             clock.enter(StepPhase.PUBLISH);
             if (!measurements.isEmpty()) {
                 tell(() -> listener.onMeasurements(measurements));
+            }
+            List<KvEvent> events = scheduler.takeEvents();
+            if (!events.isEmpty()) {
+                tell(() -> listener.onKvEvents(events));
             }
             step.refused().forEach(this::fail);
             for (LoadFailure failure : outcome.failures()) {
@@ -463,6 +468,7 @@ public final class EngineCore implements AutoCloseable {
         long scheduled = request.firstScheduledNanos == 0 ? now : request.firstScheduledNanos;
         long first = request.firstTokenNanos == 0 ? now : request.firstTokenNanos;
         return new RequestStats(
+                request.id(),
                 reason,
                 request.promptLength(),
                 request.outputLength(),

@@ -296,7 +296,7 @@ public final class Request implements KvRequest {
         listener.onFinished(
                 FinishReason.ERROR,
                 Optional.empty(),
-                new RequestStats(FinishReason.ERROR, promptLength, 0, maxTokens(), 0, 0, 0, 0, 0, 0, 0),
+                new RequestStats(id, FinishReason.ERROR, promptLength, 0, maxTokens(), 0, 0, 0, 0, 0, 0, 0),
                 Optional.empty(),
                 Optional.of(why));
     }

@@ -1,7 +1,9 @@
 package baton.engine.core;
 
+import baton.engine.core.Workers.StepReport;
 import baton.kv.BlockHash;
 import baton.kv.JsonFields;
+import baton.kv.KvEvent;
 import baton.kv.LoadFailurePolicy;
 import baton.kv.connector.ConnectorMetadata;
 import baton.kv.connector.HiddenState;
@@ -259,6 +261,10 @@ final class Scheduler {
         return awaitingRelease.isEmpty()
                 && blocks.reset()
                 && connector.map(SchedulerConnector::resetCache).orElse(true);
+    }
+
+    List<KvEvent> takeEvents() {
+        return connector.map(SchedulerConnector::takeEvents).orElse(List.of());
     }
 
     List<Measurement> takeMeasurements() {
@@ -522,8 +528,9 @@ final class Scheduler {
     }
 
     /** Takes in what the workers did. The step's slices count as computed from here on, unless their KV was bad. */
-    Outcome executed(Step step, WorkerReport report) {
-        connector.ifPresent(c -> c.onStepDone(report));
+    Outcome executed(Step step, StepReport reports) {
+        connector.ifPresent(c -> c.onStepDone(reports.merged(), reports.metadata()));
+        WorkerReport report = reports.merged();
         List<LoadFailure> failures = new ArrayList<>();
         Set<Request> cut = cutAtInvalidBlocks(report.invalidBlocks(), failures);
         Set<Request> valid = new LinkedHashSet<>();

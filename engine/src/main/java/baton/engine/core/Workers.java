@@ -12,11 +12,15 @@ import baton.kv.connector.HandshakeMetadata;
 import baton.kv.connector.HiddenState;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rank;
+import baton.kv.connector.ReportMerger;
 import baton.kv.connector.WorkerConnector;
+import baton.kv.connector.WorkerMetadata;
 import baton.kv.connector.WorkerReport;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.HashMap;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -44,7 +48,20 @@ final class Workers implements AutoCloseable {
     /** Longer than ranks wait for each other: whoever is not back by then never will be. */
     private static final Duration TIMEOUT = Duration.ofMinutes(10);
 
+    /**
+     * What the connectors of all ranks have done in a step.
+     *
+     * @param merged what all ranks together have done
+     * @param metadata of the ranks whose reports had some
+     */
+    record StepReport(WorkerReport merged, Map<Rank, WorkerMetadata> metadata) {
+        static final StepReport NOTHING = new StepReport(WorkerReport.NOTHING, Map.of());
+    }
+
     private final List<Worker> workers = new ArrayList<>();
+    /** Of each worker. */
+    private final List<Rank> ranks = new ArrayList<>();
+
     private final Map<Rank, HandshakeMetadata> handshakes = new HashMap<>();
     private final List<ExecutorService> threads = new ArrayList<>();
     private final int logitsRank;
@@ -112,6 +129,7 @@ final class Workers implements AutoCloseable {
             Worker worker = new Worker(runner, connector, clock);
             connector.flatMap(WorkerConnector::handshakeMetadata).ifPresent(metadata -> handshakes.put(rank, metadata));
             workers.add(worker);
+            ranks.add(rank);
         } catch (RuntimeException | Error e) {
             connector.ifPresent(WorkerConnector::close);
             throw e;
@@ -167,8 +185,17 @@ final class Workers implements AutoCloseable {
     }
 
     /** What the connectors of all ranks have done, this step's loads and saves included. */
-    WorkerReport report(Set<String> finished) {
-        return connected ? usable(merger.merge(all(worker -> worker.report(finished), _ -> {}))) : WorkerReport.NOTHING;
+    StepReport report(Set<String> finished) {
+        if (!connected) {
+            return StepReport.NOTHING;
+        }
+        List<WorkerReport> reports = all(worker -> worker.report(finished), _ -> {});
+        Map<Rank, WorkerMetadata> metadata = new LinkedHashMap<>();
+        for (int i = 0; i < reports.size(); i++) {
+            Rank rank = ranks.get(i);
+            reports.get(i).metadata().ifPresent(of -> metadata.put(rank, of));
+        }
+        return new StepReport(usable(merger.merge(reports)), Collections.unmodifiableMap(metadata));
     }
 
     /** Without hidden states that are not this model's. */
@@ -183,8 +210,7 @@ final class Workers implements AutoCloseable {
                 report.hidden().keySet().stream()
                         .filter(id -> !hidden.containsKey(id))
                         .toList());
-        return new WorkerReport(
-                report.sent(), report.received(), report.invalidBlocks(), hidden, report.measurements(), report.busy());
+        return report.with(hidden);
     }
 
     /** Closes the connectors on their threads, then the runners. */

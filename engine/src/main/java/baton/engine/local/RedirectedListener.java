@@ -3,10 +3,11 @@ package baton.engine.local;
 import baton.engine.EngineConfig;
 import baton.engine.EngineListener;
 import baton.kv.DType;
+import baton.kv.KvEvent;
 import baton.kv.connector.Measurement;
 import java.util.List;
 
-/** Passes events to a listener that can be exchanged. Connectors' measurements always go to the first: warm-up requests cause none. */
+/** Passes events to a listener that can be exchanged. Connectors' measurements and events always go to the first: warm-up requests cause none. */
 final class RedirectedListener implements EngineListener {
     private final EngineListener first;
     private EngineListener current;
@@ -58,5 +59,10 @@ final class RedirectedListener implements EngineListener {
     @Override
     public void onMeasurements(List<Measurement> measurements) {
         first.onMeasurements(measurements);
+    }
+
+    @Override
+    public void onKvEvents(List<KvEvent> events) {
+        first.onKvEvents(events);
     }
 }

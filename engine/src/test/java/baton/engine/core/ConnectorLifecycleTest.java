@@ -7,10 +7,16 @@ import static org.assertj.core.api.Assertions.assertThat;
 import baton.engine.EngineConfig;
 import baton.engine.FinishReason;
 import baton.engine.core.CoreHarness.Result;
+import baton.kv.BlockHash;
+import baton.kv.KvEvent;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.LoadFailurePolicy;
 import baton.kv.connector.KvMatch;
+import baton.kv.connector.Rank;
+import baton.kv.connector.WorkerMetadata;
+import java.util.List;
+import java.util.Map;
 import java.util.Optional;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -269,6 +275,37 @@ class ConnectorLifecycleTest {
             assertThat(b.tokens).isEqualTo(expected(prompt(2, 12), 28));
             assertThat(harness.steps.stream().mapToInt(step -> step.preempted()).sum())
                     .isPositive();
+        }
+    }
+
+    @Test
+    void aWorkersMetadataComesToTheSchedulerSideByRank() {
+        record Stored(int job) implements WorkerMetadata {}
+        try (CoreHarness harness = core(LoadFailurePolicy.FAIL)) {
+            harness.add("a", prompt(1, 19), 2);
+            connector.nextMetadata = Optional.of(new Stored(7));
+            harness.run();
+            assertThat(connector.gotMetadata).containsExactly(Map.of(Rank.FIRST, new Stored(7)), Map.of(), Map.of());
+        }
+    }
+
+    @Test
+    void aConnectorsEventsComeToTheListener() {
+        KvEvent event = new KvEvent.BlockRemoved(List.of(new BlockHash(1, 2, 3, 4)), KvEvent.MEDIUM_CPU);
+        try (CoreHarness harness = core(LoadFailurePolicy.FAIL)) {
+            harness.add("a", prompt(1, 19), 2);
+            connector.nextEvents.add(event);
+            harness.run();
+            assertThat(harness.events).containsExactly(event);
+        }
+    }
+
+    @Test
+    void theStatsOfARequestNameIt() {
+        try (CoreHarness harness = core(LoadFailurePolicy.FAIL)) {
+            Result result = harness.add("a", prompt(1, 19), 2);
+            harness.run();
+            assertThat(result.stats.orElseThrow().requestId()).isEqualTo("a");
         }
     }
 

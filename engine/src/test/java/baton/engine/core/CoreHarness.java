@@ -10,6 +10,7 @@ import baton.engine.SamplingParams;
 import baton.engine.sampling.SequenceSampler.Sampled;
 import baton.kv.BlockHasher;
 import baton.kv.JsonFields;
+import baton.kv.KvEvent;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.Measurement;
 import java.nio.file.Path;
@@ -33,6 +34,7 @@ final class CoreHarness implements AutoCloseable {
     final EngineCore core;
     final Map<String, Result> results = new LinkedHashMap<>();
     final Map<String, Double> measured = new HashMap<>();
+    final List<KvEvent> events = new ArrayList<>();
     final List<EngineListener.StepStats> steps = new ArrayList<>();
     private final BlockHasher hasher;
     private final int blocks;
@@ -51,6 +53,11 @@ final class CoreHarness implements AutoCloseable {
             @Override
             public void onMeasurements(List<Measurement> measurements) {
                 measurements.forEach(m -> measured.merge(m.name(), m.value(), Double::sum));
+            }
+
+            @Override
+            public void onKvEvents(List<KvEvent> changes) {
+                events.addAll(changes);
             }
 
             @Override

@@ -7,11 +7,11 @@ import baton.engine.SchedulingPolicy;
 import baton.engine.core.CoreHarness.Result;
 import baton.engine.core.Scheduler.Slice;
 import baton.engine.core.Scheduler.Step;
+import baton.engine.core.Workers.StepReport;
 import baton.kv.BlockHasher;
 import baton.kv.LoadFailurePolicy;
 import baton.kv.ModelFingerprint;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
-import baton.kv.connector.WorkerReport;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.Optional;
@@ -48,7 +48,7 @@ class PromptLogprobsScheduleTest {
                 slice.request().promptLogprobsReported = slice.start() + slice.count();
                 computed.merge(slice.request().id(), slice.count(), Integer::sum);
             }
-            scheduler.executed(step, WorkerReport.NOTHING);
+            scheduler.executed(step, StepReport.NOTHING);
             scheduler.checkInvariants();
             if (steps == 0) {
                 // Beside the first rows of a, all of c.

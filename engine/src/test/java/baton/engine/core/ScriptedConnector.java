@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.kv.JsonFields;
 import baton.kv.KvCache;
+import baton.kv.KvEvent;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
 import baton.kv.connector.HiddenState;
@@ -13,6 +14,7 @@ import baton.kv.connector.KvRequest;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerConnector;
+import baton.kv.connector.WorkerMetadata;
 import baton.kv.connector.WorkerReport;
 import java.util.ArrayList;
 import java.util.HashMap;
@@ -46,6 +48,11 @@ final class ScriptedConnector implements KvConnector {
 
     final Set<String> nextReceived = new HashSet<>();
     final Set<Integer> nextInvalid = new HashSet<>();
+    /** What the next reports carry for the scheduler side, and what that got. */
+    Optional<WorkerMetadata> nextMetadata = Optional.empty();
+
+    final List<Map<Rank, WorkerMetadata>> gotMetadata = new ArrayList<>();
+    final List<KvEvent> nextEvents = new ArrayList<>();
     final Map<String, HiddenState> nextHidden = new HashMap<>();
     /** Whether it wants hidden states, and those that it was given. */
     boolean wantsHidden;
@@ -139,6 +146,19 @@ final class ScriptedConnector implements KvConnector {
             }
 
             @Override
+            public void onStepDone(WorkerReport report, Map<Rank, WorkerMetadata> metadata) {
+                assertThat(report.metadata()).isEmpty();
+                gotMetadata.add(metadata);
+            }
+
+            @Override
+            public List<KvEvent> takeEvents() {
+                List<KvEvent> taken = List.copyOf(nextEvents);
+                nextEvents.clear();
+                return taken;
+            }
+
+            @Override
             public Release onFinished(KvRequest request, RequestEnd end, int[] blockTable) {
                 events.add("finished " + request.id() + " " + end);
                 return new Release(
@@ -191,7 +211,9 @@ final class ScriptedConnector implements KvConnector {
                         Set.copyOf(nextInvalid),
                         Map.copyOf(nextHidden),
                         List.of(),
-                        false);
+                        false,
+                        nextMetadata);
+                nextMetadata = Optional.empty();
                 nextHidden.clear();
                 nextSent.clear();
                 nextReceived.clear();

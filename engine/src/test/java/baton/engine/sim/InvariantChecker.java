@@ -4,6 +4,7 @@ import baton.engine.model.Logits;
 import baton.engine.model.ModelConfig;
 import baton.engine.model.ModelRunner;
 import baton.kv.KvCache;
+import baton.kv.KvEvent;
 import baton.kv.ModelFingerprint;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
@@ -16,6 +17,7 @@ import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerConnector;
+import baton.kv.connector.WorkerMetadata;
 import baton.kv.connector.WorkerReport;
 import baton.testkit.SimNetwork;
 import java.util.HashMap;
@@ -262,8 +264,13 @@ final class InvariantChecker {
         }
 
         @Override
-        public void onStepDone(WorkerReport report) {
-            inner.onStepDone(report);
+        public void onStepDone(WorkerReport report, Map<Rank, WorkerMetadata> metadata) {
+            inner.onStepDone(report, metadata);
+        }
+
+        @Override
+        public List<KvEvent> takeEvents() {
+            return inner.takeEvents();
         }
 
         @Override

@@ -28,6 +28,12 @@ public record ConnectorContext(
         int pipelineParallelSize,
         Ticker ticker,
         Runnable wake) {
+    /** This context with another configuration, e.g. of a connector within this one. */
+    public ConnectorContext with(KvTransferConfig other) {
+        return new ConnectorContext(
+                other, model, layout, modelLayout, tensorParallelSize, pipelineParallelSize, ticker, wake);
+    }
+
     /** The context of an engine that looks often. */
     public ConnectorContext(
             KvTransferConfig config,

@@ -1,6 +1,7 @@
 package baton.kv.connector;
 
 import java.util.Map;
+import java.util.Optional;
 
 /**
  * One increment of a metric, or its new value.
@@ -9,8 +10,10 @@ import java.util.Map;
  * @param kind how values are put together
  * @param value seconds for {@link Kind#SECONDS}
  * @param labels label names and values; few distinct values each
+ * @param requestId of the request that it was measured of, for a trace; no label
  */
-public record Measurement(String name, Kind kind, double value, Map<String, String> labels) {
+public record Measurement(
+        String name, Kind kind, double value, Map<String, String> labels, Optional<String> requestId) {
     /** How the values of one name are put together. */
     public enum Kind {
         COUNTER,
@@ -22,6 +25,16 @@ public record Measurement(String name, Kind kind, double value, Map<String, Stri
         BYTES,
         /** A distribution of numbers of things. */
         ITEMS
+    }
+
+    /** One that is not of a single request. */
+    public Measurement(String name, Kind kind, double value, Map<String, String> labels) {
+        this(name, kind, value, labels, Optional.empty());
+    }
+
+    /** This measurement as one of a request. */
+    public Measurement of(String request) {
+        return new Measurement(name, kind, value, labels, Optional.of(request));
     }
 
     public static Measurement count(String name, double value) {

@@ -1,6 +1,7 @@
 package baton.kv.connector;
 
 import baton.kv.JsonFields;
+import baton.kv.KvEvent;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -60,8 +61,18 @@ public interface SchedulerConnector extends AutoCloseable {
     /** What the workers are to do in this step. Called once in every step; what it returns is not asked for again. */
     ConnectorMetadata buildMetadata(ScheduledStep step);
 
-    /** What the workers, all ranks together, have done. */
+    /** What the workers, all ranks together, have done; for a connector whose workers send no metadata. */
     default void onStepDone(WorkerReport report) {}
+
+    /**
+     * What the workers have done. The engine calls this method, and no other, after each step.
+     *
+     * @param report of all ranks together, without metadata
+     * @param metadata of the ranks whose reports had some in this step
+     */
+    default void onStepDone(WorkerReport report, Map<Rank, WorkerMetadata> metadata) {
+        onStepDone(report);
+    }
 
     /**
      * The request has ended, for whatever reason; its blocks are still in place.
@@ -84,6 +95,11 @@ public interface SchedulerConnector extends AutoCloseable {
 
     /** Measurements since the last call. */
     default List<Measurement> takeMeasurements() {
+        return List.of();
+    }
+
+    /** What has changed since the last call in caches that this connector keeps, in order. Taken after each step. */
+    default List<KvEvent> takeEvents() {
         return List.of();
     }
 

@@ -4,6 +4,7 @@ import java.util.Collections;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Set;
 
 /**
@@ -16,6 +17,7 @@ import java.util.Set;
  *     keys and values of the prompt came too, nothing of it is computed here
  * @param measurements for the metrics
  * @param busy the worker needs further steps, although no request may be left that does
+ * @param metadata for the connector's scheduler side, which gets it by rank; empty in the report that all ranks' are merged to
  */
 public record WorkerReport(
         Set<String> sent,
@@ -23,7 +25,8 @@ public record WorkerReport(
         Set<Integer> invalidBlocks,
         Map<String, HiddenState> hidden,
         List<Measurement> measurements,
-        boolean busy) {
+        boolean busy,
+        Optional<WorkerMetadata> metadata) {
     public static final WorkerReport NOTHING = new WorkerReport(Set.of(), Set.of(), Set.of(), List.of());
 
     public WorkerReport {
@@ -33,6 +36,17 @@ public record WorkerReport(
         invalidBlocks = Collections.unmodifiableSet(new LinkedHashSet<>(invalidBlocks));
         hidden = Map.copyOf(hidden);
         measurements = List.copyOf(measurements);
+    }
+
+    /** The report of a worker that tells its scheduler side nothing beside. */
+    public WorkerReport(
+            Set<String> sent,
+            Set<String> received,
+            Set<Integer> invalidBlocks,
+            Map<String, HiddenState> hidden,
+            List<Measurement> measurements,
+            boolean busy) {
+        this(sent, received, invalidBlocks, hidden, measurements, busy, Optional.empty());
     }
 
     /** The report of a worker that loads keys and values only. */
@@ -49,5 +63,15 @@ public record WorkerReport(
     public WorkerReport(
             Set<String> sent, Set<String> received, Set<Integer> invalidBlocks, List<Measurement> measurements) {
         this(sent, received, invalidBlocks, Map.of(), measurements, false);
+    }
+
+    /** This report with other metadata. */
+    public WorkerReport with(Optional<WorkerMetadata> other) {
+        return new WorkerReport(sent, received, invalidBlocks, hidden, measurements, busy, other);
+    }
+
+    /** This report with other hidden states. */
+    public WorkerReport with(Map<String, HiddenState> other) {
+        return new WorkerReport(sent, received, invalidBlocks, other, measurements, busy, metadata);
     }
 }

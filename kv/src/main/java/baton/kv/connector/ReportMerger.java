@@ -1,8 +1,5 @@
-package baton.engine.core;
+package baton.kv.connector;
 
-import baton.kv.connector.HiddenState;
-import baton.kv.connector.Measurement;
-import baton.kv.connector.WorkerReport;
 import java.util.ArrayList;
 import java.util.BitSet;
 import java.util.HashMap;
@@ -14,23 +11,25 @@ import java.util.Set;
 
 /**
  * Puts the reports of all ranks together, as vLLM's KVOutputAggregator does: a request is sent or received when every rank has said
- * so, in whatever step; a block is invalid, and a measurement made, as soon as one rank says so; all are busy while one is.
+ * so, in whatever step; a block is invalid, and a measurement made, as soon as one rank says so; all are busy while one is. Metadata
+ * stays with its rank. A connector of several connectors merges each one's reports by one of these.
  */
-final class ReportMerger {
+public final class ReportMerger {
     private final int ranks;
     private final Map<String, BitSet> sent = new HashMap<>();
     private final Map<String, BitSet> received = new HashMap<>();
     /** Of requests that not all ranks have received. */
     private final Map<String, HiddenState> hidden = new HashMap<>();
 
-    ReportMerger(int ranks) {
+    /** @param ranks that report in each step */
+    public ReportMerger(int ranks) {
         this.ranks = ranks;
     }
 
     /** @param reports one step's, in the order of the ranks */
-    WorkerReport merge(List<WorkerReport> reports) {
+    public WorkerReport merge(List<WorkerReport> reports) {
         if (ranks == 1) {
-            return reports.getFirst();
+            return reports.getFirst().with(Optional.empty());
         }
         Set<String> sentByAll = new HashSet<>();
         Set<String> receivedByAll = new HashSet<>();

@@ -1,14 +1,12 @@
-package baton.engine.core;
+package baton.kv.connector;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.kv.DType;
-import baton.kv.connector.HiddenState;
-import baton.kv.connector.Measurement;
-import baton.kv.connector.WorkerReport;
 import java.lang.foreign.MemorySegment;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Set;
 import org.junit.jupiter.api.Test;
 
@@ -32,6 +30,17 @@ class ReportMergerTest {
         assertThat(merger.merge(List.of(withState, report(Set.of(), Set.of("a"))))
                         .hidden())
                 .containsExactly(Map.entry("a", state));
+    }
+
+    @Test
+    void metadataIsNotMerged() {
+        record Stored(int job) implements WorkerMetadata {}
+        WorkerReport withMetadata = WorkerReport.NOTHING.with(Optional.of(new Stored(1)));
+        assertThat(new ReportMerger(1).merge(List.of(withMetadata))).isEqualTo(WorkerReport.NOTHING);
+        assertThat(new ReportMerger(2)
+                        .merge(List.of(withMetadata, withMetadata))
+                        .metadata())
+                .isEmpty();
     }
 
     @Test
