@@ -9,6 +9,7 @@ import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerReport;
+import baton.store.prompt.FileOperations;
 import baton.store.prompt.SharedStorage;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -67,7 +68,11 @@ final class SharedStorageScheduler implements SchedulerConnector {
             names.addAll(layers.names());
         }
         storage = Optional.of(new SharedStorage(
-                settings.root(), SharedStorageConnector.format(context, names), settings.layouts(), context.ticker()));
+                settings.root(),
+                SharedStorageConnector.format(context, names),
+                settings.layouts(),
+                context.ticker(),
+                FileOperations.SYSTEM));
     }
 
     @Override

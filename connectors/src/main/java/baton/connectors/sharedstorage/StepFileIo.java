@@ -8,6 +8,7 @@ import baton.kv.connector.ConnectorMetadata;
 import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
 import baton.kv.connector.WorkerReport;
+import baton.store.prompt.FileOperations;
 import baton.store.prompt.SharedStorage;
 import baton.store.prompt.StorageException;
 import java.lang.foreign.Arena;
@@ -271,7 +272,7 @@ final class StepFileIo {
                     context.modelLayout(),
                     layers,
                     firstLayers,
-                    new SharedStorage(settings.root(), format, settings.layouts(), ticker));
+                    new SharedStorage(settings.root(), format, settings.layouts(), ticker, FileOperations.SYSTEM));
         }
 
         int firstLayer(Rank rank) {

@@ -3,33 +3,18 @@ package baton.store.prompt;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.Ticker;
-import baton.kv.safetensors.SafetensorsException;
-import baton.kv.safetensors.SafetensorsHeader;
-import baton.kv.safetensors.TensorInfo;
 import java.io.IOException;
-import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
-import java.nio.ByteBuffer;
-import java.nio.ByteOrder;
 import java.nio.channels.ClosedByInterruptException;
-import java.nio.channels.FileChannel;
-import java.nio.file.DirectoryIteratorException;
-import java.nio.file.DirectoryStream;
 import java.nio.file.FileSystemException;
-import java.nio.file.FileVisitResult;
 import java.nio.file.Files;
 import java.nio.file.InvalidPathException;
-import java.nio.file.LinkOption;
 import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
-import java.nio.file.SimpleFileVisitor;
-import java.nio.file.StandardCopyOption;
-import java.nio.file.StandardOpenOption;
 import java.nio.file.attribute.BasicFileAttributes;
 import java.nio.file.attribute.FileTime;
 import java.time.Duration;
 import java.time.Instant;
-import java.util.ArrayList;
 import java.util.Collections;
 import java.util.EnumSet;
 import java.util.LinkedHashMap;
@@ -41,8 +26,6 @@ import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicLong;
-import java.util.zip.CRC32C;
-import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -76,22 +59,10 @@ import org.slf4j.LoggerFactory;
 public final class SharedStorage {
     private static final Logger log = LoggerFactory.getLogger(SharedStorage.class);
 
-    private static final String TENSOR = "kv_cache";
     private static final String SUFFIX = ".safetensors";
     private static final String TEMPORARY_PREFIX = ".baton-tmp-";
-    private static final String MODEL = "baton.model";
-    private static final String DTYPE = "baton.dtype";
-    private static final String LAYOUT = "baton.layout";
-    private static final String CHECKSUM = "baton.crc32c";
-    private static final String OWN_KEYS = "baton.";
 
-    /** Far more than one tensor's header needs; keeps a hostile file from making us allocate. */
-    private static final int MAX_HEADER_BYTES = 64 * 1024;
-
-    /** Small enough to stay in cache between the copy and the checksum. */
-    private static final int CHUNK_BYTES = 1 << 20;
-
-    /** A temporary directory that nothing has been added to for so long has lost its writer. */
+    /** A temporary directory that nothing has been added to for this long has no writer any more. */
     private static final Duration ABANDONED_AFTER = Duration.ofHours(1);
 
     private static final long DISTRUST_NANOS = Duration.ofMinutes(1).toNanos();
@@ -100,6 +71,8 @@ public final class SharedStorage {
     private final Path root;
     private final Format format;
     private final Layouts layouts;
+    private final FileOperations files;
+    private final LayerFiles layerFiles;
     private final Ticker ticker;
     private final Set<StorageException.Fault> loggedFaults =
             Collections.synchronizedSet(EnumSet.noneOf(StorageException.Fault.class));
@@ -150,14 +123,16 @@ public final class SharedStorage {
 
     /** Files as vLLM's GPU backends lay them out are written, and foreign ones are not taken. */
     public SharedStorage(Path root, Format format, Ticker ticker) {
-        this(root, format, new Layouts(Optional.empty(), TensorLayout.GPU), ticker);
+        this(root, format, new Layouts(Optional.empty(), TensorLayout.GPU), ticker, FileOperations.SYSTEM);
     }
 
     /** @param root need not exist; the first write makes it */
-    public SharedStorage(Path root, Format format, Layouts layouts, Ticker ticker) {
+    public SharedStorage(Path root, Format format, Layouts layouts, Ticker ticker, FileOperations files) {
         this.root = root;
         this.format = format;
         this.layouts = layouts;
+        this.files = files;
+        this.layerFiles = new LayerFiles(format, layouts, files);
         this.ticker = ticker;
         this.sweepDue = new AtomicLong(ticker.nanos());
     }
@@ -216,7 +191,11 @@ public final class SharedStorage {
 
     /** True if there is a directory of that name, whatever is in it. One system call. */
     public boolean exists(String name) {
-        return Files.isDirectory(root.resolve(name), LinkOption.NOFOLLOW_LINKS);
+        try {
+            return files.attributes(root.resolve(name)).isDirectory();
+        } catch (IOException _) {
+            return false;
+        }
     }
 
     /**
@@ -236,10 +215,7 @@ public final class SharedStorage {
             }
             boolean proven = true;
             for (String layerName : format.layerNames) {
-                Path file = directory.resolve(layerName + SUFFIX);
-                try (FileChannel channel = open(file)) {
-                    proven &= check(channel, file, tokens).checksum.isPresent();
-                }
+                proven &= layerFiles.isProven(directory.resolve(layerName + SUFFIX), tokens);
             }
             if (!proven && loggedForeign.compareAndSet(false, true)) {
                 log.warn(
@@ -279,21 +255,8 @@ public final class SharedStorage {
     public void read(Entry entry, int layer, MemorySegment into) throws StorageException {
         Objects.checkFromIndexSize(0, format.layerBytes(entry.tokens()), into.byteSize());
         Path file = root.resolve(entry.name()).resolve(format.layerNames.get(layer) + SUFFIX);
-        try (FileChannel channel = open(file)) {
-            LayerFile found = check(channel, file, entry.tokens());
-            if (!found.split && found.layout.equals(TensorLayout.GPU)) {
-                readData(channel, found, into, file);
-                return;
-            }
-            try (Arena arena = Arena.ofConfined()) {
-                MemorySegment data = arena.allocate(into.byteSize(), 64);
-                readData(channel, found, data, file);
-                if (found.split) {
-                    join(data, into);
-                } else {
-                    found.layout.unpack(data, into, format);
-                }
-            }
+        try {
+            layerFiles.read(file, entry.tokens(), into);
         } catch (IOException e) {
             throw e instanceof StorageException known ? known : new StorageException("cannot read " + file, e);
         }
@@ -312,9 +275,9 @@ public final class SharedStorage {
     public Writer write(String name, int tokens) throws StorageException {
         Path temporary = temporary();
         try {
-            Files.createDirectories(root);
-            // Not createTempDirectory: others must be able to read what becomes an entry.
-            Files.createDirectory(temporary);
+            files.createDirectories(root);
+            // Not createTempDirectory: other users' instances must be able to read what becomes an entry.
+            files.createDirectory(temporary);
         } catch (IOException e) {
             throw failed(temporary, e);
         }
@@ -350,39 +313,9 @@ public final class SharedStorage {
                 throw new IllegalArgumentException(
                         "plain has %d bytes, expected %d".formatted(plain.byteSize(), format.layerBytes(tokens)));
             }
-            if (layouts.written.equals(TensorLayout.GPU)) {
-                data(layer, plain);
-                return;
-            }
-            try (Arena arena = Arena.ofConfined()) {
-                MemorySegment packed = arena.allocate(plain.byteSize(), 64);
-                layouts.written.pack(plain, packed, format);
-                data(layer, packed);
-            }
-        }
-
-        private void data(int layer, MemorySegment data) throws StorageException {
-            CRC32C checksum = new CRC32C();
-            for (ByteBuffer chunk : chunks(data)) {
-                checksum.update(chunk);
-            }
-            Map<String, String> metadata = new LinkedHashMap<>();
-            metadata.put(MODEL, format.model);
-            metadata.put(DTYPE, format.dtype.torchName());
-            metadata.put(LAYOUT, layouts.written.recorded());
-            metadata.put(CHECKSUM, hex(checksum));
-            TensorInfo tensor = new TensorInfo(
-                    format.dtype.safetensorsName(),
-                    List.of((long) tokens, (long) format.kvHeads, 2L * format.headDim),
-                    0,
-                    data.byteSize());
             Path file = temporary.resolve(format.layerNames.get(layer) + SUFFIX);
-            try (FileChannel channel =
-                    FileChannel.open(file, StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE)) {
-                writeFully(channel, SafetensorsHeader.encode(metadata, Map.of(TENSOR, tensor)));
-                for (ByteBuffer chunk : chunks(data)) {
-                    writeFully(channel, chunk);
-                }
+            try {
+                layerFiles.write(file, tokens, plain);
             } catch (IOException e) {
                 close();
                 throw failed(file, e);
@@ -401,7 +334,7 @@ public final class SharedStorage {
                 // A few times, as other writers may replace the same broken entry at the same time.
                 for (int attempt = 1; ; attempt++) {
                     try {
-                        Files.move(temporary, entry, StandardCopyOption.ATOMIC_MOVE);
+                        files.move(temporary, entry);
                         open = false;
                         loggedFaults.clear();
                         return true;
@@ -436,7 +369,7 @@ public final class SharedStorage {
         private void moveAside(Path entry) throws IOException {
             Path aside = temporary();
             try {
-                Files.move(entry, aside, StandardCopyOption.ATOMIC_MOVE);
+                files.move(entry, aside);
                 log.info("replacing broken KV cache entry {}", entry);
                 delete(aside);
             } catch (NoSuchFileException e) {
@@ -445,9 +378,6 @@ public final class SharedStorage {
         }
     }
 
-    /** @param split whether all keys come before all values */
-    private record LayerFile(long dataStart, boolean split, TensorLayout layout, Optional<String> checksum) {}
-
     private record Distrusted(Object identity, long since) {}
 
     private Path temporary() {
@@ -455,167 +385,23 @@ public final class SharedStorage {
     }
 
     private void removeAbandoned(Instant now) {
-        try (DirectoryStream<Path> found = Files.newDirectoryStream(root, TEMPORARY_PREFIX + "*")) {
-            for (Path path : found) {
-                FileTime modified = Files.getLastModifiedTime(path, LinkOption.NOFOLLOW_LINKS);
+        try {
+            for (Path path : files.list(root, TEMPORARY_PREFIX)) {
+                FileTime modified = files.attributes(path).lastModifiedTime();
                 if (modified.toInstant().isBefore(now.minus(ABANDONED_AFTER)) && delete(path)) {
                     log.info("deleted {}, which its writer had abandoned", path);
                 }
             }
         } catch (NoSuchFileException e) {
             log.debug("{} was finished meanwhile", e.getFile());
-        } catch (IOException | DirectoryIteratorException e) {
+        } catch (IOException e) {
             log.warn("cannot look for abandoned temporary directories in {}: {}", root, e.toString());
         }
     }
 
-    private static Object identity(Path directory) throws IOException {
-        BasicFileAttributes attributes =
-                Files.readAttributes(directory, BasicFileAttributes.class, LinkOption.NOFOLLOW_LINKS);
+    private Object identity(Path directory) throws IOException {
+        BasicFileAttributes attributes = files.attributes(directory);
         return List.of(String.valueOf(attributes.fileKey()), attributes.lastModifiedTime());
-    }
-
-    /** Opens what is surely a regular file: opening a pipe would wait for its writer. */
-    private static FileChannel open(Path file) throws IOException {
-        if (!Files.readAttributes(file, BasicFileAttributes.class, LinkOption.NOFOLLOW_LINKS)
-                .isRegularFile()) {
-            throw new SafetensorsException(file + ": is not a regular file");
-        }
-        return FileChannel.open(file, StandardOpenOption.READ, LinkOption.NOFOLLOW_LINKS);
-    }
-
-    private LayerFile check(FileChannel channel, Path file, int tokens) throws IOException {
-        ByteBuffer length = ByteBuffer.allocate(Long.BYTES).order(ByteOrder.LITTLE_ENDIAN);
-        while (length.hasRemaining() && channel.read(length, length.position()) >= 0) {
-            // Reads until the length is there or the file ends.
-        }
-        if (!length.hasRemaining() && length.getLong(0) > MAX_HEADER_BYTES) {
-            throw new SafetensorsException("%s: header of %d bytes; at most %d are accepted"
-                    .formatted(file, length.getLong(0), MAX_HEADER_BYTES));
-        }
-        SafetensorsHeader header = SafetensorsHeader.read(channel, file.toString());
-        TensorInfo tensor = header.tensors().get(TENSOR);
-        if (tensor == null) {
-            throw new SafetensorsException(file + ": has no tensor " + TENSOR);
-        }
-        Map<String, String> metadata = header.metadata();
-        boolean own = metadata.keySet().stream().anyMatch(key -> key.startsWith(OWN_KEYS));
-        if (own) {
-            requireSame(file, MODEL, required(file, metadata, MODEL), format.model);
-        }
-        requireSame(file, "dtype", tensor.dtype(), format.dtype.safetensorsName());
-        if (own) {
-            requireSame(file, DTYPE, required(file, metadata, DTYPE), format.dtype.torchName());
-        }
-        List<Long> shape = tensor.shape();
-        boolean split = shape.size() == 4;
-        List<Long> expected = split
-                ? List.of(2L, (long) tokens, (long) format.kvHeads, (long) format.headDim)
-                : List.of((long) tokens, (long) format.kvHeads, 2L * format.headDim);
-        if (!shape.equals(expected)) {
-            List<Long> otherTokens = new ArrayList<>(expected);
-            int tokenDimension = split ? 1 : 0;
-            if (shape.size() == expected.size()) {
-                otherTokens.set(tokenDimension, shape.get(tokenDimension));
-            }
-            String message = "%s: shape is %s, expected %s".formatted(file, shape, expected);
-            // Fewer tokens than the name stands for: whoever wrote it did not write all of it.
-            throw shape.equals(otherTokens)
-                    ? new SafetensorsException(message)
-                    : new StorageException(StorageException.Fault.INCOMPATIBLE, message);
-        }
-        TensorLayout layout = own
-                ? recordedLayout(file, required(file, metadata, LAYOUT))
-                : layouts.foreign.orElseThrow(
-                        () -> new StorageException(
-                                StorageException.Fault.FOREIGN,
-                                file
-                                        + " has no metadata of Baton's, and shared_storage_foreign_layout does not say how keys and values lie in it"));
-        if (tokens % layout.blockSize() != 0 || (split && !layout.equals(TensorLayout.GPU))) {
-            throw new StorageException(
-                    StorageException.Fault.INCOMPATIBLE,
-                    "%s: shape is %s, which %s in blocks of %d tokens cannot have"
-                            .formatted(file, shape, layout.interior().settingName(), layout.blockSize()));
-        }
-        return new LayerFile(
-                header.dataStart() + tensor.begin(),
-                split,
-                layout,
-                own ? Optional.of(required(file, metadata, CHECKSUM)) : Optional.empty());
-    }
-
-    private static String required(Path file, Map<String, String> metadata, String key) throws SafetensorsException {
-        String value = metadata.get(key);
-        if (value == null) {
-            throw new SafetensorsException(file + ": has metadata of Baton's, but no " + key);
-        }
-        return value;
-    }
-
-    private TensorLayout recordedLayout(Path file, String recorded) throws StorageException {
-        try {
-            return TensorLayout.parseRecorded(LAYOUT, recorded, format.headDim, format.dtype);
-        } catch (ConfigException e) {
-            throw new StorageException(StorageException.Fault.INCOMPATIBLE, file + ": " + e.getMessage());
-        }
-    }
-
-    private static void requireSame(Path file, String name, String found, String expected) throws StorageException {
-        if (!found.equals(expected)) {
-            throw new StorageException(
-                    StorageException.Fault.INCOMPATIBLE,
-                    "%s: %s is %s, this instance's is %s".formatted(file, name, found, expected));
-        }
-    }
-
-    private static void readData(FileChannel channel, LayerFile from, MemorySegment into, Path file)
-            throws IOException {
-        CRC32C checksum = new CRC32C();
-        long at = from.dataStart;
-        for (ByteBuffer chunk : chunks(into)) {
-            while (chunk.hasRemaining()) {
-                int read = channel.read(chunk, at);
-                if (read < 0) {
-                    throw new SafetensorsException("%s: ends at %d, inside its data".formatted(file, at));
-                }
-                at += read;
-            }
-            checksum.update(chunk.flip());
-        }
-        if (from.checksum.isPresent() && !from.checksum.get().equals(hex(checksum))) {
-            throw new StorageException(
-                    StorageException.Fault.DIGEST,
-                    "%s: data has crc32c=%s, recorded is %s".formatted(file, hex(checksum), from.checksum.get()));
-        }
-    }
-
-    /** {@code [2, tokens, kv_heads, head_dim]} to {@code [tokens, kv_heads, 2*head_dim]}. */
-    private void join(MemorySegment split, MemorySegment plain) {
-        long vector = (long) format.headDim * format.dtype.bytes();
-        long values = plain.byteSize() / 2;
-        for (long from = 0, to = 0; from < values; from += vector, to += 2 * vector) {
-            MemorySegment.copy(split, from, plain, to, vector);
-            MemorySegment.copy(split, values + from, plain, to + vector, vector);
-        }
-    }
-
-    private static List<ByteBuffer> chunks(MemorySegment memory) {
-        List<ByteBuffer> chunks = new ArrayList<>();
-        for (long at = 0; at < memory.byteSize(); at += CHUNK_BYTES) {
-            chunks.add(memory.asSlice(at, Math.min(CHUNK_BYTES, memory.byteSize() - at))
-                    .asByteBuffer());
-        }
-        return chunks;
-    }
-
-    private static void writeFully(FileChannel channel, ByteBuffer bytes) throws IOException {
-        while (bytes.hasRemaining()) {
-            channel.write(bytes);
-        }
-    }
-
-    private static String hex(CRC32C checksum) {
-        return "%08x".formatted(checksum.getValue());
     }
 
     private StorageException failed(Path path, IOException cause) {
@@ -631,27 +417,23 @@ public final class SharedStorage {
         return failure;
     }
 
-    private static boolean delete(Path path) {
+    private boolean delete(Path path) {
         try {
-            Files.walkFileTree(path, new SimpleFileVisitor<>() {
-                @Override
-                public FileVisitResult visitFile(Path file, BasicFileAttributes attributes) throws IOException {
-                    Files.deleteIfExists(file);
-                    return FileVisitResult.CONTINUE;
-                }
-
-                @Override
-                public FileVisitResult postVisitDirectory(Path directory, @Nullable IOException failure)
-                        throws IOException {
-                    Files.deleteIfExists(directory);
-                    return FileVisitResult.CONTINUE;
-                }
-            });
+            deleteTree(path);
             return true;
         } catch (IOException e) {
             log.warn("cannot delete temporary directory {}: {}", path, e.toString());
             return false;
         }
+    }
+
+    private void deleteTree(Path path) throws IOException {
+        if (files.attributes(path).isDirectory()) {
+            for (Path child : files.list(path, "")) {
+                deleteTree(child);
+            }
+        }
+        files.delete(path);
     }
 
     /** A small thread-safe map that forgets what was put first. */

@@ -482,7 +482,11 @@ class SharedStorageTest {
     /** One that takes foreign files for those of vLLM's GPU backends. */
     private SharedStorage trusting(SharedStorage.Format format) {
         return new SharedStorage(
-                root, format, new SharedStorage.Layouts(Optional.of(TensorLayout.GPU), TensorLayout.GPU), ticker);
+                root,
+                format,
+                new SharedStorage.Layouts(Optional.of(TensorLayout.GPU), TensorLayout.GPU),
+                ticker,
+                FileOperations.SYSTEM);
     }
 
     private Path file(int layer) {

@@ -175,7 +175,8 @@ class TensorLayoutTest {
     }
 
     private SharedStorage storage(SharedStorage.Format format, Optional<TensorLayout> foreign, TensorLayout written) {
-        return new SharedStorage(root, format, new SharedStorage.Layouts(foreign, written), new VirtualTicker());
+        return new SharedStorage(
+                root, format, new SharedStorage.Layouts(foreign, written), new VirtualTicker(), FileOperations.SYSTEM);
     }
 
     private Path file() {

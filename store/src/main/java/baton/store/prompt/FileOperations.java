@@ -1,0 +1,70 @@
+package baton.store.prompt;
+
+import java.io.IOException;
+import java.nio.channels.FileChannel;
+import java.nio.file.DirectoryIteratorException;
+import java.nio.file.DirectoryStream;
+import java.nio.file.Files;
+import java.nio.file.LinkOption;
+import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
+import java.nio.file.StandardOpenOption;
+import java.nio.file.attribute.BasicFileAttributes;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * The operations on files that a {@link SharedStorage} needs; as they stand, those of the operating system. Each may take arbitrarily
+ * long on a network file system. Implementations are thread-safe.
+ */
+public interface FileOperations {
+    /** The operating system's. */
+    FileOperations SYSTEM = new FileOperations() {};
+
+    /** Attributes of a file, a directory or a link, which is not followed. */
+    default BasicFileAttributes attributes(Path path) throws IOException {
+        return Files.readAttributes(path, BasicFileAttributes.class, LinkOption.NOFOLLOW_LINKS);
+    }
+
+    /** Opens a file that exists and is no symbolic link. */
+    default FileChannel openToRead(Path file) throws IOException {
+        return FileChannel.open(file, StandardOpenOption.READ, LinkOption.NOFOLLOW_LINKS);
+    }
+
+    /** Makes a file that does not exist. */
+    default FileChannel create(Path file) throws IOException {
+        return FileChannel.open(file, StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE);
+    }
+
+    /** Makes a directory with its parents, unless they exist. */
+    default void createDirectories(Path directory) throws IOException {
+        Files.createDirectories(directory);
+    }
+
+    /** Makes a directory that does not exist. */
+    default void createDirectory(Path directory) throws IOException {
+        Files.createDirectory(directory);
+    }
+
+    /** Renames within a file system, atomically. */
+    default void move(Path from, Path to) throws IOException {
+        Files.move(from, to, StandardCopyOption.ATOMIC_MOVE);
+    }
+
+    /** Deletes a file, a link or an empty directory, unless it does not exist. */
+    default void delete(Path path) throws IOException {
+        Files.deleteIfExists(path);
+    }
+
+    /** What is in a directory, of names with this prefix. */
+    default List<Path> list(Path directory, String prefix) throws IOException {
+        List<Path> paths = new ArrayList<>();
+        try (DirectoryStream<Path> stream = Files.newDirectoryStream(
+                directory, path -> path.getFileName().toString().startsWith(prefix))) {
+            stream.forEach(paths::add);
+        } catch (DirectoryIteratorException e) {
+            throw e.getCause();
+        }
+        return paths;
+    }
+}
