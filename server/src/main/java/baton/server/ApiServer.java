@@ -242,7 +242,7 @@ public final class ApiServer implements AutoCloseable {
             LOG.warn(
                     "drained as far as time allowed: {} requests run, blocks of {} ended ones are kept for peers",
                     live.size(),
-                    status.lingering());
+                    status.awaitingRelease());
             done.complete(false);
         } else {
             vertx.setTimer(DRAIN_POLL.toMillis(), _ -> awaitRest(end, done));

@@ -77,6 +77,14 @@ public final class PagedAttention {
         }
     }
 
+    /**
+     * One call of {@link #attend}: what all its panels share.
+     *
+     * @param window how many positions a row attends to at most
+     * @param stride bytes from a row to the next one, of both matrices
+     */
+    private record Call(int layer, int window, MemorySegment queries, MemorySegment attended, long stride) {}
+
     /** What a thread works with. */
     private final class Scratch {
         final MemorySegment queries;
@@ -161,33 +169,33 @@ public final class PagedAttention {
      */
     public void attend(
             int layer, List<Span> spans, int window, MemorySegment queries, MemorySegment attended, long stride) {
+        Call call = new Call(layer, window, queries, attended, stride);
         List<Span> few = new ArrayList<>();
         for (Span span : spans) {
             if (span.count <= panelRows) {
                 few.add(span);
             } else {
-                attendMany(layer, span, window, queries, attended, stride);
+                attendMany(call, span);
             }
         }
         int units = kvHeads * parts;
-        threads.share(few.size() * units, 1, (member, first, end) -> {
+        threads.parallelFor(few.size() * units, 1, (member, first, end) -> {
             for (int task = first; task < end; task++) {
                 Span span = few.get(task / units);
                 Scratch scratch = scratches.get(member);
-                Panel panel = new Panel(layer, span, 0, span.count, task % units, window, stride, scratch);
+                Panel panel = new Panel(call, span, 0, span.count, task % units, scratch);
                 if (span.count == 1 && scratch.decode.isPresent()) {
-                    panel.decode(scratch.decode.get(), queries, attended);
+                    panel.decode(scratch.decode.get());
                 } else {
-                    panel.attend(queries, attended, MemorySegment.NULL, 0);
+                    panel.attend(MemorySegment.NULL, 0);
                 }
             }
         });
     }
 
-    private void attendMany(
-            int layer, Span span, int window, MemorySegment queries, MemorySegment attended, long stride) {
+    private void attendMany(Call call, Span span) {
         int blockSize = layout.blockSize();
-        int firstBlock = firstRun(span.position, window) / blockSize;
+        int firstBlock = firstRun(span.position, call.window) / blockSize;
         int blocks = Math.ceilDiv(span.end(), blockSize) - firstBlock;
         long headBytes = (long) blocks * blockSize * entryFloats();
         int together = Math.clamp(SHARED_BYTES / headBytes, 1, kvHeads);
@@ -196,13 +204,13 @@ public final class PagedAttention {
         for (int base = 0; base < kvHeads; base += together) {
             int firstHead = base;
             int heads = Math.min(together, kvHeads - firstHead);
-            threads.share(heads * blocks, 8, (_, first, end) -> {
+            threads.parallelFor(heads * blocks, 8, (_, first, end) -> {
                 for (int task = first; task < end; task++) {
                     int block = task % blocks;
                     int head = task / blocks;
                     int used = Math.min(blockSize, span.end() - (firstBlock + block) * blockSize);
                     convert(
-                            layer,
+                            call.layer,
                             span.blockTable[firstBlock + block],
                             firstHead + head,
                             0,
@@ -212,15 +220,14 @@ public final class PagedAttention {
             });
             // The last panels have the longest contexts: they come first, so that no thread is left with one at the
             // end.
-            threads.share(heads * parts * panels, 1, (member, first, end) -> {
+            threads.parallelFor(heads * parts * panels, 1, (member, first, end) -> {
                 for (int task = first; task < end; task++) {
                     int row = (panels - 1 - task / (heads * parts)) * panelRows;
                     int unit = task % (heads * parts);
                     int count = Math.min(panelRows, span.count - row);
-                    Panel panel = new Panel(
-                            layer, span, row, count, firstHead * parts + unit, window, stride, scratches.get(member));
+                    Panel panel = new Panel(call, span, row, count, firstHead * parts + unit, scratches.get(member));
                     MemorySegment entries = converted.asSlice(unit / parts * headBytes, headBytes);
-                    panel.attend(queries, attended, entries, firstBlock * blockSize);
+                    panel.attend(entries, firstBlock * blockSize);
                 }
             });
         }
@@ -253,14 +260,12 @@ public final class PagedAttention {
 
     /** Queries that attend together: of some rows, those of one part of a key/value head. */
     private final class Panel {
-        private final int layer;
+        private final Call call;
         private final Span span;
         private final int row;
         private final int count;
         private final int head;
         private final int firstQuery;
-        private final int window;
-        private final long stride;
         private final Scratch scratch;
         private final int used;
 
@@ -268,15 +273,13 @@ public final class PagedAttention {
          * @param row the first, from the span's beginning
          * @param unit the part's number among those of all heads
          */
-        Panel(int layer, Span span, int row, int count, int unit, int window, long stride, Scratch scratch) {
-            this.layer = layer;
+        Panel(Call call, Span span, int row, int count, int unit, Scratch scratch) {
+            this.call = call;
             this.span = span;
             this.row = row;
             this.count = count;
             this.head = unit / parts;
             this.firstQuery = unit * partHeads;
-            this.window = window;
-            this.stride = stride;
             this.scratch = scratch;
             this.used = count * partHeads;
         }
@@ -284,14 +287,14 @@ public final class PagedAttention {
         /**
          * @param entries the head's keys and values in fp32 from position {@code start} on; empty if they are to be converted
          */
-        void attend(MemorySegment queries, MemorySegment attended, MemorySegment entries, int start) {
+        void attend(MemorySegment entries, int start) {
             int quads = Math.ceilDiv(used, QUAD);
             long tileRow = (long) lanes * Float.BYTES;
             for (int lane = 0; lane < quads * QUAD; lane++) {
                 boolean real = lane < used;
                 long at = place(real ? lane : 0);
-                scratch.from.setAtIndex(LONG, lane, queries.address() + at);
-                scratch.to.setAtIndex(LONG, lane, real ? attended.address() + at : scratch.unused.address());
+                scratch.from.setAtIndex(LONG, lane, call.queries.address() + at);
+                scratch.to.setAtIndex(LONG, lane, real ? call.attended.address() + at : scratch.unused.address());
             }
             kernels.toLanes(
                     scratch.from.address(), scratch.queries.address(), tileRow, quads, headDim, factor.address());
@@ -301,7 +304,7 @@ public final class PagedAttention {
             }
             scratch.sums.fill((byte) 0);
             int end = span.position + row + count;
-            int first = firstRun(span.position + row, window);
+            int first = firstRun(span.position + row, call.window);
             if (entries.byteSize() > 0) {
                 for (int at = first; at < end; at += RUN) {
                     int positions = Math.min(RUN, end - at);
@@ -315,15 +318,15 @@ public final class PagedAttention {
         }
 
         /** As {@link #attend}, of one row. */
-        void decode(DecodeAttention decode, MemorySegment queries, MemorySegment attended) {
-            int visible = Math.max(0, span.position + 1 - window);
+        void decode(DecodeAttention decode) {
+            int visible = Math.max(0, span.position + 1 - call.window);
             decode.attend(
-                    layer,
+                    call.layer,
                     span.blockTable,
                     head,
-                    queries.address() + place(0),
-                    attended.address() + place(0),
-                    firstRun(span.position, window),
+                    call.queries.address() + place(0),
+                    call.attended.address() + place(0),
+                    firstRun(span.position, call.window),
                     visible,
                     span.end());
         }
@@ -331,7 +334,7 @@ public final class PagedAttention {
         /** Where a lane's query is, from the first row. */
         private long place(int lane) {
             int query = firstQuery + lane % partHeads;
-            return (span.row + row + lane / partHeads) * stride + (long) query * headDim * Float.BYTES;
+            return (span.row + row + lane / partHeads) * call.stride + (long) query * headDim * Float.BYTES;
         }
 
         private void convertAndTake(int first, int end) {
@@ -343,7 +346,7 @@ public final class PagedAttention {
                     int slot = position % blockSize;
                     int some = Math.min(blockSize - slot, positions - done);
                     convert(
-                            layer,
+                            call.layer,
                             span.blockTable[position / blockSize],
                             head,
                             slot,
@@ -359,12 +362,12 @@ public final class PagedAttention {
         private void take(long entries, int at, int positions) {
             int firstRow = span.position + row;
             int lastRow = firstRow + count - 1;
-            boolean masked = at + positions - 1 > firstRow || at < lastRow + 1 - window;
+            boolean masked = at + positions - 1 > firstRow || at < lastRow + 1 - call.window;
             if (masked) {
                 for (int lane = 0; lane < lanes; lane++) {
                     int position = firstRow + Math.min(lane, used - 1) / partHeads;
                     scratch.limits.setAtIndex(FLOAT, lane, position - at);
-                    scratch.limits.setAtIndex(FLOAT, lanes + lane, Math.max(0, position + 1 - window) - at);
+                    scratch.limits.setAtIndex(FLOAT, lanes + lane, Math.max(0, position + 1 - call.window) - at);
                 }
             }
             long scores = scratch.scores.address();

@@ -95,26 +95,23 @@ public final class PanelMatrix {
     }
 
     /**
+     * A matrix [outputs, inputs] in memory.
+     *
      * @param panels the weights in the layout of this class, {@link #bytes}
      * @param scales of outputs, filled up to whole panels, for {@link WeightType#INT8}; else empty
      */
-    public PanelMatrix(
-            Kernels kernels,
-            ParallelFor threads,
-            Scratch scratch,
-            WeightType type,
-            MemorySegment panels,
-            MemorySegment scales,
-            int outputs,
-            int inputs) {
+    public record Weights(WeightType type, MemorySegment panels, MemorySegment scales, int outputs, int inputs) {}
+
+    /** @throws IllegalArgumentException if the weights have another size than their shape says, or there are no such products */
+    public PanelMatrix(Kernels kernels, ParallelFor threads, Scratch scratch, Weights weights) {
         this.kernels = kernels;
         this.threads = threads;
         this.scratch = scratch;
-        this.type = type;
-        this.panels = panels;
-        this.scales = scales;
-        this.outputs = outputs;
-        this.inputs = inputs;
+        this.type = weights.type;
+        this.panels = weights.panels;
+        this.scales = weights.scales;
+        this.outputs = weights.outputs;
+        this.inputs = weights.inputs;
         this.panelCount = Math.ceilDiv(outputs, kernels.panelWidth());
         this.panelBytes = (long) inputs * kernels.panelWidth() * type.bytes();
         if (type == WeightType.BF16_PAIRS) {
@@ -187,7 +184,7 @@ public final class PanelMatrix {
             kernels.narrowForPairs(rows.address(), rowStride, few, fewStride, count, inputs);
         }
         int piece = direct ? Math.clamp(panelCount / (threads.size() * PIECES_PER_THREAD), 1, PIECES_PER_THREAD) : 1;
-        threads.share(Math.ceilDiv(count, blockRows) * columns, piece, (member, first, end) -> {
+        threads.parallelFor(Math.ceilDiv(count, blockRows) * columns, piece, (member, first, end) -> {
             MemorySegment tiles = scratch.tiles.get(member);
             for (int task = first; task < end; task++) {
                 int row = task / columns * blockRows;

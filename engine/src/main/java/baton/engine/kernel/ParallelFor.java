@@ -11,7 +11,7 @@ public interface ParallelFor {
      * @param piece iterations that a thread takes at once
      * @throws IllegalStateException if a piece failed, with the failure as its cause; others were perhaps not done
      */
-    void share(int count, int piece, Work work);
+    void parallelFor(int count, int piece, Work work);
 
     /** A part of a loop. */
     @FunctionalInterface

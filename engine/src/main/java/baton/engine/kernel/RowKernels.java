@@ -50,7 +50,7 @@ public final class RowKernels {
 
         /** {@code to = from / sqrt(mean(from * from) + eps) * weight}, head by head. {@code to} may be {@code from}. */
         public void apply(Heads from, Heads to, int rows) {
-            threads.share(rows, PIECE, (_, first, end) -> {
+            threads.parallelFor(rows, PIECE, (_, first, end) -> {
                 for (int row = first; row < end; row++) {
                     for (int head = 0; head < from.heads; head++) {
                         kernels.norm(
@@ -76,7 +76,7 @@ public final class RowKernels {
      * @param table by row, D/2 cosines and D/2 sines of fp32
      */
     public void rotate(Heads queries, Heads turned, Heads keys, int headDim, MemorySegment table, int rows) {
-        threads.share(rows, PIECE, (_, first, end) -> {
+        threads.parallelFor(rows, PIECE, (_, first, end) -> {
             for (int row = first; row < end; row++) {
                 long angles = table.address() + (long) row * headDim * Float.BYTES;
                 kernels.rotate(
@@ -104,7 +104,7 @@ public final class RowKernels {
     public void save(int layer, Heads pairs, int rows, KvCache cache, Slots slots) {
         KvLayout layout = cache.layout();
         int width = 2 * layout.headDim();
-        threads.share(rows, PIECE, (_, first, end) -> {
+        threads.parallelFor(rows, PIECE, (_, first, end) -> {
             for (int row = first; row < end; row++) {
                 long to = cache.layerStart(slots.block(row), layer) + slots.slot(row) * layout.entryBytes();
                 if (layout.dtype() == DType.BF16) {

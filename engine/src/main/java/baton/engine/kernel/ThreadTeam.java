@@ -46,7 +46,7 @@ public final class ThreadTeam implements ParallelFor, AutoCloseable {
     }
 
     @Override
-    public void share(int count, int piece, Work work) {
+    public void parallelFor(int count, int piece, Work work) {
         Loop shared = new Loop(count, piece, work);
         if (size > 1 && count > piece) {
             if (workers.isEmpty()) {

@@ -5,21 +5,20 @@ import baton.engine.EngineConfig;
 import baton.engine.EngineListener;
 import baton.engine.EngineStatus;
 import baton.engine.EngineUnavailableException;
-import baton.engine.FinishReason;
 import baton.engine.GenerationEvent;
 import baton.engine.GenerationRequest;
 import baton.engine.ParallelConfig;
 import baton.engine.SamplingParams;
-import baton.engine.core.EngineCore;
 import baton.engine.core.HandoverWarmUp;
 import baton.engine.core.Request;
+import baton.engine.local.EngineThread.LiveRequest;
 import baton.engine.model.Checkpoint;
 import baton.engine.model.DTypeChoice;
 import baton.engine.model.GenerationDefaults;
 import baton.engine.model.ModelConfig;
+import baton.engine.model.ModelOptions;
 import baton.engine.model.ModelRanks;
 import baton.engine.model.ModelRunner;
-import baton.engine.model.OperatorRate;
 import baton.engine.model.TorchModels;
 import baton.engine.sampling.Sampler;
 import baton.engine.text.ChatTemplate;
@@ -34,77 +33,20 @@ import baton.transfer.MappableMemory;
 import java.io.IOException;
 import java.time.Duration;
 import java.util.ArrayList;
-import java.util.HashMap;
-import java.util.HashSet;
 import java.util.List;
-import java.util.Map;
 import java.util.Optional;
 import java.util.OptionalInt;
-import java.util.OptionalLong;
 import java.util.Set;
-import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.ExecutionException;
-import java.util.concurrent.LinkedBlockingQueue;
-import java.util.concurrent.TimeUnit;
-import java.util.concurrent.TimeoutException;
-import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Consumer;
-import java.util.stream.Collectors;
 import java.util.stream.IntStream;
-import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/**
- * An engine in this process. One thread owns the {@link EngineCore}: it takes commands from a queue, does step after step while
- * there is work, and waits on the queue while there is none.
- */
+/** An engine in this process: loads a model, checks requests and passes them to its {@link EngineThread}. */
 public final class LocalEngine implements Engine {
     private static final Logger LOG = LoggerFactory.getLogger(LocalEngine.class);
-    private static final long STOP_SECONDS = 60;
-    /** Between looks at transfers while nothing is computed, for connectors that do not tell. Each takes time from who transfers. */
-    private static final long LEAST_WAIT_NANOS = 500_000;
-
-    private static final long MOST_WAIT_NANOS = 5_000_000;
-
-    private sealed interface Command {
-        record Submit(Live live, List<Request> sequences) implements Command {}
-
-        record Abort(String id) implements Command {}
-
-        record Refused(String id, JsonFields kvTransferParams) implements Command {}
-
-        record ResetPrefixCache(CompletableFuture<Boolean> done) implements Command {}
-
-        /** Redirects events to the listener. If that is the engine's own, requests that warm up are aborted first. */
-        record Tell(EngineListener listener, CompletableFuture<Boolean> done) implements Command {}
-
-        /** Look at what the connector has to report. */
-        record Look() implements Command {}
-
-        record Stop() implements Command {}
-    }
-
-    /** A request with the ids of its sequences that have not ended. */
-    private static final class Live {
-        private final String id;
-        private final Set<String> left = new HashSet<>();
-        private int longestOutput;
-
-        Live(String id) {
-            this.id = id;
-        }
-
-        String id() {
-            return id;
-        }
-
-        Set<String> left() {
-            return left;
-        }
-    }
 
     private final EngineConfig config;
     private final ModelConfig model;
@@ -113,66 +55,31 @@ public final class LocalEngine implements Engine {
     private final Optional<ChatTemplate> chatTemplate;
     private final GenerationDefaults generationDefaults;
     private final ModelRunner runner;
-    private final EngineListener listener;
-    private final RedirectedListener told;
-    private final EngineCore core;
-    private final Ticker ticker;
+    private final EngineThread thread;
 
-    private final LinkedBlockingQueue<Command> commands = new LinkedBlockingQueue<>();
-    /** There is a {@link Command.Look} among the commands. */
-    private final AtomicBoolean toLook = new AtomicBoolean();
-
+    /** Sequences that have been admitted and have not ended. */
     private final AtomicInteger pending = new AtomicInteger();
-    /** Refused requests that the engine's thread has not heard of. */
-    private final AtomicInteger refusals = new AtomicInteger();
 
     private final AtomicLong seeds = new AtomicLong();
-    private final Thread thread;
-
-    private volatile EngineStatus status;
-    private volatile boolean closed;
     /** Requests only warm up. */
     private volatile boolean warmingUp;
-    /** Somebody has called {@link #close}: nobody needs the tokenizer when the engine's thread has ended. */
-    private volatile boolean stopping;
-
-    private volatile @Nullable String failure;
-
-    /** Requests with sequences left; the engine thread's. */
-    private final Map<String, Live> liveById = new HashMap<>();
-
-    /** Since when steps compute nothing; the engine thread's. */
-    private OptionalLong idleSince = OptionalLong.empty();
 
     private LocalEngine(
             EngineConfig config,
             int maxModelLen,
-            Checkpoint checkpoint,
             Tokenizer tokenizer,
             Optional<ChatTemplate> chatTemplate,
-            ModelRanks ranks,
-            EngineListener listener,
-            Ticker ticker) {
+            GenerationDefaults generationDefaults,
+            ModelRunner runner,
+            EngineThread thread) {
         this.config = config;
-        this.runner = ranks.first();
         this.model = runner.config();
         this.maxModelLen = maxModelLen;
         this.tokenizer = tokenizer;
         this.chatTemplate = chatTemplate;
-        this.generationDefaults = checkpoint.generationDefaults();
-        this.listener = listener;
-        this.told = new RedirectedListener(listener);
-        this.ticker = ticker;
-        this.core = new EngineCore(
-                config,
-                ranks,
-                Set.copyOf(checkpoint.eosTokenIds()),
-                KvConnectors.find(config.kvTransfer()),
-                told,
-                ticker,
-                this::wake);
-        this.status = core.status(Optional.empty());
-        this.thread = Thread.ofPlatform().name("engine").unstarted(this::run);
+        this.generationDefaults = generationDefaults;
+        this.runner = runner;
+        this.thread = thread;
     }
 
     /**
@@ -183,7 +90,7 @@ public final class LocalEngine implements Engine {
      */
     public static LocalEngine start(EngineConfig config, EngineListener listener) throws IOException {
         long start = System.nanoTime();
-        // What is wrong is told before minutes are spent on loading.
+        // A wrong setting is reported before minutes are spent on loading.
         KvConnectors.check(
                 config.kvTransfer(),
                 config.parallel().tensorParallelSize() * config.parallel().pipelineParallelSize());
@@ -219,23 +126,32 @@ public final class LocalEngine implements Engine {
                     Optional.of(ChatTemplate.load(config.model())).filter(ChatTemplate::isPresent);
             ModelRanks ranks = TorchModels.load(
                     checkpoint,
-                    dtype,
-                    config.quantization(),
-                    cacheDtype,
-                    config.blockSize(),
-                    blocks,
-                    OptionalInt.of(parallel.threadsPerRank(config.threads())),
-                    maxModelLen,
-                    tensorSize,
-                    pipelineSize,
-                    config.kvTransfer().connector().isPresent()
-                            && MappableMemory.whyNone().isEmpty());
+                    new ModelOptions(
+                            dtype,
+                            config.quantization(),
+                            cacheDtype,
+                            config.blockSize(),
+                            blocks,
+                            OptionalInt.of(parallel.threadsPerRank(config.threads())),
+                            maxModelLen,
+                            tensorSize,
+                            pipelineSize,
+                            config.kvTransfer().connector().isPresent()
+                                    && MappableMemory.whyNone().isEmpty()));
             made.add(ranks);
+            EngineThread thread = new EngineThread(
+                    config, ranks, Set.copyOf(checkpoint.eosTokenIds()), listener, Ticker.system(), tokenizer::close);
+            made.add(thread::abandon);
             LocalEngine engine = new LocalEngine(
-                    config, maxModelLen, checkpoint, tokenizer, chatTemplate, ranks, listener, Ticker.system());
-            made.add(engine.core);
+                    config,
+                    maxModelLen,
+                    tokenizer,
+                    chatTemplate,
+                    checkpoint.generationDefaults(),
+                    ranks.first(),
+                    thread);
             listener.onStart(config, maxModelLen, dtype, blocks);
-            engine.thread.start();
+            thread.start();
             LOG.info(
                     "Serving {} ({}, {} layers) in {}, quantization {}, tensor_parallel_size={} pipeline_parallel_size={}: {} KV blocks of {} tokens in {}, {} MiB, max_model_len={}; ready in {} ms",
                     model.name(),
@@ -308,7 +224,7 @@ public final class LocalEngine implements Engine {
 
     @Override
     public Optional<JsonFields> advertisedKvTransferParams() {
-        return core.advertisedKvTransferParams();
+        return thread.advertisedKvTransferParams();
     }
 
     /** What the model itself suggests for sampling. */
@@ -318,15 +234,7 @@ public final class LocalEngine implements Engine {
 
     @Override
     public EngineStatus status() {
-        EngineStatus latest = status;
-        return new EngineStatus(
-                latest.running(),
-                latest.waiting(),
-                latest.waitingForRemoteKv(),
-                latest.lingering(),
-                latest.totalBlocks(),
-                latest.usedBlocks(),
-                Optional.ofNullable(failure));
+        return thread.status();
     }
 
     @Override
@@ -334,7 +242,7 @@ public final class LocalEngine implements Engine {
         try {
             admit(request, sink);
         } catch (EngineUnavailableException e) {
-            // It may be tried with another instance, which then wants what it refers to.
+            // The request may be tried with another instance, which then needs the blocks that it refers to.
             throw e;
         } catch (RuntimeException e) {
             request.kvTransferParams().ifPresent(params -> refused(request.id(), params));
@@ -344,12 +252,7 @@ public final class LocalEngine implements Engine {
 
     @Override
     public void refused(String id, JsonFields kvTransferParams) {
-        // The lease gives back what is not told.
-        if (!closed && refusals.incrementAndGet() <= config.maxWaiting()) {
-            commands.add(new Command.Refused(id, kvTransferParams));
-        } else {
-            refusals.decrementAndGet();
-        }
+        thread.refused(id, kvTransferParams);
     }
 
     private void admit(GenerationRequest request, Consumer<GenerationEvent> sink) {
@@ -360,43 +263,36 @@ public final class LocalEngine implements Engine {
             throw new EngineUnavailableException(
                     "Too many requests: max_waiting=" + config.maxWaiting() + " are waiting already; try again later");
         }
-        Command.Submit command;
+        boolean queued = false;
         try {
-            command = sequences(request, sink);
-        } catch (RuntimeException | Error e) {
-            pending.addAndGet(-sampling.n());
-            throw e;
+            queued = submitSequences(request, sink);
+        } finally {
+            if (!queued) {
+                pending.addAndGet(-sampling.n());
+            }
         }
-        commands.add(command);
-        // Whatever is queued after the engine's thread has ended is taken back here; before, it is ended there.
-        if (closed && commands.remove(command)) {
-            pending.addAndGet(-sampling.n());
-            throw new EngineUnavailableException(whyUnavailable());
+        if (!queued) {
+            throw new EngineUnavailableException(thread.whyUnavailable());
         }
     }
 
-    private Command.Submit sequences(GenerationRequest request, Consumer<GenerationEvent> sink) {
+    private boolean submitSequences(GenerationRequest request, Consumer<GenerationEvent> sink) {
         SamplingParams sampling = request.sampling();
         // A warm-up must not shift the seeds of clients' requests.
         long seed = sampling.seed()
                 .orElseGet(() -> warmingUp ? config.seed() : mix(config.seed(), seeds.getAndIncrement()));
-        Live live = new Live(request.id());
+        LiveRequest live = new LiveRequest(request.id());
         List<Request> sequences = IntStream.range(0, sampling.n())
                 .mapToObj(index -> sequence(request, index, seed, live, sink))
                 .toList();
-        sequences.forEach(sequence -> live.left().add(sequence.id()));
-        return new Command.Submit(live, sequences);
-    }
-
-    private String whyUnavailable() {
-        String failed = failure;
-        return failed == null ? "The engine is stopping" : "The engine has failed: " + failed;
+        sequences.forEach(live::add);
+        return thread.submit(live, sequences);
     }
 
     private void validate(GenerationRequest request) {
         int[] prompt = request.prompt();
-        if (closed) {
-            throw new EngineUnavailableException(whyUnavailable());
+        if (thread.isClosed()) {
+            throw new EngineUnavailableException(thread.whyUnavailable());
         }
         if (prompt.length == 0) {
             throw new ConfigException("prompt", "is empty, must have at least one token");
@@ -410,7 +306,7 @@ public final class LocalEngine implements Engine {
         for (int i = 0; i < prompt.length; i++) {
             checkToken("prompt[" + i + "]", prompt[i]);
         }
-        Sampler.check(request.sampling(), model.vocabularySize(), core.eosTokens());
+        Sampler.check(request.sampling(), model.vocabularySize(), thread.eosTokens());
         long most = (long) config.maxNumSeqs() + config.maxWaiting();
         if (request.sampling().n() > most) {
             throw new ConfigException(
@@ -428,7 +324,7 @@ public final class LocalEngine implements Engine {
     }
 
     private Request sequence(
-            GenerationRequest request, int index, long seed, Live live, Consumer<GenerationEvent> sink) {
+            GenerationRequest request, int index, long seed, LiveRequest live, Consumer<GenerationEvent> sink) {
         SamplingParams sampling = request.sampling();
         String id = sampling.n() == 1 ? request.id() : request.id() + "-" + index;
         SequenceOutput output = new SequenceOutput(
@@ -436,34 +332,35 @@ public final class LocalEngine implements Engine {
                 sampling,
                 tokenizer.detokenizer(request.prompt(), sampling.skipSpecialTokens()),
                 sink,
-                tokens -> ended(live, id, sampling.n(), tokens));
+                tokens -> {
+                    pending.decrementAndGet();
+                    thread.ended(live, id, sampling.n(), tokens);
+                });
         BlockHasher hasher = new BlockHasher(runner.fingerprint(), config.blockSize());
         return Request.builder(id, request.prompt(), maxModelLen, sampling, hasher, output)
                 .kvTransferParams(request.kvTransferParams())
                 .cacheSalt(request.cacheSalt())
                 .priority(request.priority())
                 .seed(seed + index)
-                .arrivalNanos(ticker.nanos())
+                .arrivalNanos(thread.ticker().nanos())
                 .warmsUp(warmingUp)
                 .build();
     }
 
     @Override
     public void abort(String id) {
-        commands.add(new Command.Abort(id));
+        thread.abort(id);
     }
 
     @Override
     public boolean resetPrefixCache() {
-        CompletableFuture<Boolean> done = new CompletableFuture<>();
-        return isDone(new Command.ResetPrefixCache(done), done);
+        return thread.resetPrefixCache();
     }
 
     @Override
     public WarmUp warmUp(EngineListener meanwhile) {
-        CompletableFuture<Boolean> begun = new CompletableFuture<>();
-        if (!isDone(new Command.Tell(meanwhile, begun), begun)) {
-            throw new EngineUnavailableException(whyUnavailable());
+        if (!thread.redirect(meanwhile)) {
+            throw new EngineUnavailableException(thread.whyUnavailable());
         }
         warmingUp = true;
         return new WarmUp() {
@@ -479,195 +376,14 @@ public final class LocalEngine implements Engine {
             @Override
             public void close() {
                 warmingUp = false;
-                CompletableFuture<Boolean> ended = new CompletableFuture<>();
-                isDone(new Command.Tell(listener, ended), ended);
+                thread.endRedirection();
             }
         };
     }
 
-    private void warnOfSlowOperators() {
-        List<OperatorRate> slow =
-                runner.operatorRates().stream().filter(OperatorRate::isSlow).toList();
-        if (!slow.isEmpty()) {
-            LOG.warn(
-                    "slow kernels: {}; kernels: {}",
-                    slow.stream().map(OperatorRate::describe).collect(Collectors.joining("; ")),
-                    String.join("; ", runner.kernels()));
-        }
-    }
-
-    /** Has the engine's thread obey, and waits for what it says; false if it does not in time. */
-    private boolean isDone(Command command, CompletableFuture<Boolean> done) {
-        commands.add(command);
-        try {
-            return !closed && done.get(STOP_SECONDS, TimeUnit.SECONDS);
-        } catch (InterruptedException e) {
-            Thread.currentThread().interrupt();
-            return false;
-        } catch (ExecutionException | TimeoutException e) {
-            LOG.warn("{} is not done", command, e);
-            return false;
-        }
-    }
-
     @Override
     public void close() {
-        stopping = true;
-        closed = true;
-        commands.add(new Command.Stop());
-        if (Thread.currentThread().equals(thread)) {
-            // Called from a sink: the thread goes on to its end and cleans up there.
-            return;
-        }
-        try {
-            if (!thread.join(Duration.ofSeconds(STOP_SECONDS))) {
-                LOG.error("The engine did not stop within {} s; its memory is not released", STOP_SECONDS);
-                return;
-            }
-        } catch (InterruptedException e) {
-            Thread.currentThread().interrupt();
-            return;
-        }
-        tokenizer.close();
-    }
-
-    private void wake() {
-        if (toLook.compareAndSet(false, true)) {
-            commands.add(new Command.Look());
-        }
-    }
-
-    private void run() {
-        try {
-            boolean running = true;
-            while (running) {
-                Command command = nextCommand();
-                while (command != null && running) {
-                    running = obey(command);
-                    command = commands.poll();
-                }
-            }
-        } catch (InterruptedException e) {
-            failure = "interrupted";
-        } catch (RuntimeException | Error e) {
-            failure = e.toString();
-            LOG.error("The engine failed and takes no more requests", e);
-        } finally {
-            endEverything();
-        }
-    }
-
-    /** The next command, or null after a step. Waits only while there is nothing to compute. */
-    private @Nullable Command nextCommand() throws InterruptedException {
-        Command command = commands.poll();
-        if (command != null) {
-            return command;
-        }
-        if (!core.hasWork()) {
-            return commands.take();
-        }
-        boolean computed = core.step();
-        status = core.status(Optional.empty());
-        if (computed) {
-            idleSince = OptionalLong.empty();
-            return null;
-        }
-        // Only transfers are awaited. Whoever does not tell when they are over is looked at again after a part of the
-        // time that
-        // has passed: little work, and late by little.
-        long now = ticker.nanos();
-        if (idleSince.isEmpty()) {
-            idleSince = OptionalLong.of(now);
-        }
-        long wait = Math.clamp((now - idleSince.getAsLong()) / 8, LEAST_WAIT_NANOS, MOST_WAIT_NANOS);
-        return commands.poll(wait, TimeUnit.NANOSECONDS);
-    }
-
-    private boolean obey(Command command) {
-        if (!(command instanceof Command.Look)) {
-            idleSince = OptionalLong.empty();
-        }
-        switch (command) {
-            case Command.Submit(Live live, List<Request> sequences) -> {
-                Optional<String> used =
-                        sequences.stream().map(Request::id).filter(core::knows).findFirst();
-                if (used.isPresent() || liveById.containsKey(live.id())) {
-                    for (Request sequence : sequences) {
-                        sequence.refuse("request id '" + used.orElse(live.id()) + "' is in use");
-                    }
-                } else {
-                    liveById.put(live.id(), live);
-                    sequences.forEach(core::add);
-                }
-            }
-            case Command.Abort(String id) -> {
-                Live live = liveById.get(id);
-                if (live != null) {
-                    List.copyOf(live.left()).forEach(core::abort);
-                }
-            }
-            case Command.Refused(String id, JsonFields kvTransferParams) -> {
-                refusals.decrementAndGet();
-                core.refused(id, kvTransferParams);
-            }
-            case Command.ResetPrefixCache(CompletableFuture<Boolean> done) -> done.complete(core.resetPrefixCache());
-            case Command.Tell(EngineListener meant, CompletableFuture<Boolean> done) -> {
-                if (meant.equals(listener)) {
-                    List.copyOf(liveById.values())
-                            .forEach(live -> List.copyOf(live.left()).forEach(core::abort));
-                }
-                told.tell(meant);
-                if (meant.equals(listener)) {
-                    warnOfSlowOperators();
-                }
-                // The caller reads the status as soon as this is done.
-                status = core.status(Optional.empty());
-                done.complete(true);
-            }
-            case Command.Look() -> toLook.set(false);
-            case Command.Stop() -> {
-                return false;
-            }
-        }
-        status = core.status(Optional.empty());
-        return true;
-    }
-
-    private void endEverything() {
-        String why = failure;
-        closed = true;
-        try {
-            core.endAll(why == null ? FinishReason.ABORT : FinishReason.ERROR, "The engine has failed: " + why);
-        } catch (RuntimeException e) {
-            LOG.error("Ending the engine's requests failed", e);
-        }
-        status = core.status(Optional.empty());
-        for (Command command = commands.poll(); command != null; command = commands.poll()) {
-            switch (command) {
-                case Command.Submit(Live _, List<Request> sequences) ->
-                    sequences.forEach(sequence -> sequence.refuse(whyUnavailable()));
-                case Command.ResetPrefixCache(CompletableFuture<Boolean> done) -> done.complete(false);
-                case Command.Tell(EngineListener _, CompletableFuture<Boolean> done) -> done.complete(false);
-                case Command.Abort _, Command.Refused _, Command.Look _, Command.Stop _ -> {}
-            }
-        }
-        try {
-            core.close();
-        } finally {
-            if (stopping) {
-                tokenizer.close();
-            }
-        }
-    }
-
-    private void ended(Live live, String sequenceId, int n, int outputTokens) {
-        pending.decrementAndGet();
-        live.left().remove(sequenceId);
-        live.longestOutput = Math.max(live.longestOutput, outputTokens);
-        if (live.left().isEmpty()) {
-            liveById.remove(live.id(), live);
-            told.onAllFinished(n, live.longestOutput);
-        }
+        thread.close();
     }
 
     /** SplitMix64's finaliser over both. */

@@ -76,38 +76,37 @@ final class DecoderRunner implements ModelRunner {
     private MemorySegment logitsMemory = MemorySegment.NULL;
     private long threadConfigured = -1;
 
+    /** What a rank has in native memory, and what computes with it. */
+    private record Loaded(
+            KvCache cache, ModelKernels kernels, OperatorTimes times, Weights weights, Owned owned, Arena arena) {}
+
     private DecoderRunner(
             Shard shard,
             Collective.Member ranks,
             ModelFingerprint fingerprint,
-            KvCache cache,
             int maxPositions,
             KernelChoice choice,
-            ModelKernels kernels,
-            OperatorTimes times,
-            Arena arena,
-            Owned owned,
-            Weights weights) {
+            Loaded loaded) {
         this.shard = shard;
         this.config = shard.config();
         this.ranks = ranks;
         this.fingerprint = fingerprint;
-        this.cache = cache;
+        this.cache = loaded.cache;
         this.layout = cache.layout();
         this.maxPositions = maxPositions;
-        this.activations = kernels.activations();
+        this.activations = loaded.kernels.activations();
         this.type = LibTorch.scalarType(activations);
-        this.kernels = kernels;
+        this.kernels = loaded.kernels;
         this.choice = choice;
-        this.arena = arena;
-        this.owned = owned;
-        this.weights = weights;
+        this.arena = loaded.arena;
+        this.owned = loaded.owned;
+        this.weights = loaded.weights;
         this.queryElements = config.heads() * config.headDim();
         this.rowElements = queryElements + 2 * config.kvHeads() * config.headDim();
         int[] reach = IntStream.range(0, config.layers())
                 .map(layer -> shard.model().attendedPositions(shard.layers().first() + layer))
                 .toArray();
-        this.times = times;
+        this.times = loaded.times;
         this.attention = times.timed(
                 kernels.attention(config, cache, reach), config, reach, layout.tokenBytes() / config.layers());
     }
@@ -115,47 +114,43 @@ final class DecoderRunner implements ModelRunner {
     /**
      * Loads a rank.
      *
-     * @param layout of this rank's pool
-     * @param mappable whether other processes shall be able to map the pool
+     * @param threads to compute with
      * @param first the first rank of the model, if this is another
      */
     static DecoderRunner load(
             Checkpoint checkpoint,
             ModelFingerprint fingerprint,
-            DType dtype,
-            Quantization quantization,
+            ModelOptions options,
+            int threads,
             KernelChoice choice,
             Shard shard,
             Collective.Member ranks,
-            KvLayout layout,
-            int blocks,
-            int threads,
-            int maxPositions,
-            boolean mappable,
             Optional<DecoderRunner> first)
             throws IOException {
+        KvLayout layout = shard.config().kvLayout(options.blockSize(), options.cacheDtype());
         Arena arena = Arena.ofShared();
         Owned owned = new Owned();
         try {
-            long bytes = Math.multiplyExact(layout.blockBytes(), (long) blocks);
+            long bytes = Math.multiplyExact(layout.blockBytes(), (long) options.blocks());
             // Not always mappable: few kernels grant huge pages to memory that can be shared.
-            Optional<MappableMemory> shared =
-                    mappable ? Optional.of(MappableMemory.allocate(arena, bytes, "the KV cache")) : Optional.empty();
+            Optional<MappableMemory> shared = options.mappable()
+                    ? Optional.of(MappableMemory.allocate(arena, bytes, "the KV cache"))
+                    : Optional.empty();
             MemorySegment pool = shared.map(MappableMemory::memory)
                     .orElseGet(() -> HugePages.allocate(arena, bytes, "the KV cache"));
             int firstLayer = shard.layers().first();
             List<String> names = IntStream.range(firstLayer, firstLayer + layout.layers())
                     .mapToObj("model.layers.%d.self_attn.attn"::formatted)
                     .toList();
-            ModelKernels kernels = choice.make(dtype, quantization, threads, arena, owned);
+            ModelKernels kernels = choice.make(options.dtype(), options.quantization(), threads, arena, owned);
             OperatorTimes times = new OperatorTimes(threads);
             Weights weights = Weights.load(
                     checkpoint,
                     shard,
-                    dtype,
+                    options.dtype(),
                     kernels,
                     times,
-                    maxPositions,
+                    options.maxPositions(),
                     arena,
                     owned,
                     first.map(each -> each.weights));
@@ -163,14 +158,15 @@ final class DecoderRunner implements ModelRunner {
                     shard,
                     ranks,
                     fingerprint,
-                    new KvCache(pool, layout, blocks, names, shared.map(MappableMemory::file)),
-                    maxPositions,
+                    options.maxPositions(),
                     choice,
-                    kernels,
-                    times,
-                    arena,
-                    owned,
-                    weights);
+                    new Loaded(
+                            new KvCache(pool, layout, options.blocks(), names, shared.map(MappableMemory::file)),
+                            kernels,
+                            times,
+                            weights,
+                            owned,
+                            arena));
         } catch (IOException | RuntimeException | Error e) {
             owned.close();
             arena.close();

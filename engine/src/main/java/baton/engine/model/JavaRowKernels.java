@@ -117,7 +117,7 @@ final class JavaRowKernels {
     }
 
     private void forRows(int rows, RowWork work) {
-        team.share(rows, PIECE, (member, first, end) -> {
+        team.parallelFor(rows, PIECE, (member, first, end) -> {
             Part part = parts.get(member);
             for (int row = first; row < end; row++) {
                 work.accept(part, row);

@@ -87,7 +87,7 @@ final class OmpTeam implements ParallelFor {
     private Consumer<Loop> threads(Arena arena) {
         ThreadTeam threads = new ThreadTeam(size);
         MemorySegment unusedEnd = MemorySegment.NULL.reinterpret(arena, _ -> threads.close());
-        return shared -> threads.share(size, 1, (_, _, _) -> shared.take());
+        return shared -> threads.parallelFor(size, 1, (_, _, _) -> shared.take());
     }
 
     private static Optional<MethodHandle> find(Platform platform) {
@@ -115,7 +115,7 @@ final class OmpTeam implements ParallelFor {
     }
 
     @Override
-    public void share(int count, int piece, Work work) {
+    public void parallelFor(int count, int piece, Work work) {
         Loop shared = new Loop(count, piece, work);
         if (count <= piece) {
             shared.take();

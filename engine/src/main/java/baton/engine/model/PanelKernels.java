@@ -114,7 +114,9 @@ final class PanelKernels implements ModelKernels {
             }
         }
         return new PanelLinear(
-                new PanelMatrix(kernels, team, scratch, weightType, panels, scales, outputs, inputs), this);
+                new PanelMatrix(
+                        kernels, team, scratch, new PanelMatrix.Weights(weightType, panels, scales, outputs, inputs)),
+                this);
     }
 
     @Override

@@ -356,7 +356,7 @@ final class SdpaAttention implements Attention {
         long entry = layout.entryBytes();
         MemorySegment memory = LibTorch.memory(gathered, (long) config.kvHeads() * sequences * padded * entry);
         int together = (int) Math.max(1, COPIED_BYTES / (padded * entry));
-        team.share(sequences * config.kvHeads(), together, (_, first, end) -> {
+        team.parallelFor(sequences * config.kvHeads(), together, (_, first, end) -> {
             for (int each = first; each < end; each++) {
                 int sequence = each % sequences;
                 int head = each / sequences;
@@ -411,7 +411,7 @@ final class SdpaAttention implements Attention {
         MemorySegment target = memory(to);
         long[] there = {from.stride(0) * element, from.stride(1) * element, from.stride(2) * element};
         long[] here = {to.stride(0) * element, to.stride(1) * element, to.stride(2) * element};
-        team.share((int) rows, COPIED_ROWS, (_, first, end) -> {
+        team.parallelFor((int) rows, COPIED_ROWS, (_, first, end) -> {
             for (long row = first; row < end; row++) {
                 for (long group = 0; group < groups; group++) {
                     for (long each = 0; each < shared; each++) {

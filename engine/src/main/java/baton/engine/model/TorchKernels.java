@@ -113,7 +113,7 @@ final class TorchKernels implements ModelKernels {
         long entry = layout.entryBytes();
         long rowBytes = stored.stride(0) * layout.dtype().bytes();
         MemorySegment rows = LibTorch.memory(stored, LibTorch.rowBytes(stored));
-        team.share(count, COPIED_ROWS, (_, begin, end) -> {
+        team.parallelFor(count, COPIED_ROWS, (_, begin, end) -> {
             for (int i = begin; i < end; i++) {
                 long from = i * rowBytes;
                 long to = cache.layerStart(batch.block(first + i), layer) + batch.slot(first + i) * entry;

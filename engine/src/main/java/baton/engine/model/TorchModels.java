@@ -54,99 +54,51 @@ public final class TorchModels {
             throw new ConfigException(
                     "layout", "is %s, the model needs %s".formatted(layout.describe(), wanted.describe()));
         }
-        return load(
-                        checkpoint,
-                        dtype,
-                        quantization,
-                        layout.dtype(),
-                        layout.blockSize(),
-                        blocks,
-                        threads,
-                        maxPositions,
-                        1,
-                        1,
-                        false)
-                .first();
+        ModelOptions options = new ModelOptions(
+                dtype, quantization, layout.dtype(), layout.blockSize(), blocks, threads, maxPositions, 1, 1, false);
+        return load(checkpoint, options).first();
     }
 
     /**
      * Loads a checkpoint's weights shared out among ranks, each with a KV pool for its layers and heads; the embedding, and an output
      * projection tied to it, are there once for all.
      *
-     * @param cacheDtype type of the KV pools' elements
-     * @param blockSize tokens in a block of the KV pools
-     * @param blocks blocks in each KV pool
-     * @param threads threads for each rank to compute with; empty: one for each processor
-     * @param tensorParallelSize ranks that share the heads
-     * @param pipelineParallelSize stages that share the layers
-     * @param mappable whether other processes shall be able to map the KV pools
      * @throws ConfigException naming what does not fit
      * @throws IOException if the weights cannot be read
      * @throws IllegalStateException if LibTorch cannot be loaded or memory is refused
      */
-    public static ModelRanks load(
-            Checkpoint checkpoint,
-            DType dtype,
-            Quantization quantization,
-            DType cacheDtype,
-            int blockSize,
-            int blocks,
-            OptionalInt threads,
-            int maxPositions,
-            int tensorParallelSize,
-            int pipelineParallelSize,
-            boolean mappable)
-            throws IOException {
-        if (dtype == DType.F16) {
-            throw ConfigException.unsupported("dtype", dtype.torchName(), "bfloat16, float32");
+    public static ModelRanks load(Checkpoint checkpoint, ModelOptions options) throws IOException {
+        if (options.dtype() == DType.F16) {
+            throw ConfigException.unsupported("dtype", options.dtype().torchName(), "bfloat16, float32");
         }
-        KernelChoice choice = KernelChoice.here(checkpoint.config(), dtype, quantization);
+        KernelChoice choice = KernelChoice.here(checkpoint.config(), options.dtype(), options.quantization());
         LOG.info("kernels: {}", String.join("; ", choice.reasons()));
-        return load(
-                checkpoint,
-                dtype,
-                quantization,
-                choice,
-                cacheDtype,
-                blockSize,
-                blocks,
-                threads,
-                maxPositions,
-                tensorParallelSize,
-                pipelineParallelSize,
-                mappable);
+        return load(checkpoint, choice, options);
     }
 
-    static ModelRanks load(
-            Checkpoint checkpoint,
-            DType dtype,
-            Quantization quantization,
-            KernelChoice choice,
-            DType cacheDtype,
-            int blockSize,
-            int blocks,
-            OptionalInt threads,
-            int maxPositions,
-            int tensorParallelSize,
-            int pipelineParallelSize,
-            boolean mappable)
-            throws IOException {
+    static ModelRanks load(Checkpoint checkpoint, KernelChoice choice, ModelOptions options) throws IOException {
         ModelConfig config = checkpoint.config();
+        DType cacheDtype = options.cacheDtype();
+        int tensorParallelSize = options.tensorParallelSize();
+        int pipelineParallelSize = options.pipelineParallelSize();
         if (cacheDtype == DType.F16) {
             throw ConfigException.unsupported("kv_cache_dtype", cacheDtype.torchName(), "auto, bfloat16, float32");
         }
-        if (blocks <= 0) {
-            throw new ConfigException("blocks", "is " + blocks + ", must be positive");
+        if (options.blocks() <= 0) {
+            throw new ConfigException("blocks", "is " + options.blocks() + ", must be positive");
         }
-        if (maxPositions <= 0) {
-            throw new ConfigException("max_model_len", "is " + maxPositions + ", must be positive");
+        if (options.maxPositions() <= 0) {
+            throw new ConfigException("max_model_len", "is " + options.maxPositions() + ", must be positive");
         }
         List<Shard> shards = Shard.of(config, tensorParallelSize, pipelineParallelSize);
-        int threadCount = LibTorch.load(threads);
+        int threadCount = LibTorch.load(options.threads());
         // Another type of computation and quantised weights give other keys and values, as another model does.
         ModelFingerprint fingerprint = checkpoint
                 .fingerprint()
-                .derived("dtype=%s quantization=%s".formatted(dtype.torchName(), quantization.label()));
+                .derived("dtype=%s quantization=%s"
+                        .formatted(
+                                options.dtype().torchName(),
+                                options.quantization().label()));
         Collective collective =
                 new Collective(tensorParallelSize, pipelineParallelSize, config.hiddenSize(), Collective.TIMEOUT);
         List<DecoderRunner> runners = new ArrayList<>();
@@ -156,16 +108,11 @@ public final class TorchModels {
                     runners.add(DecoderRunner.load(
                             checkpoint,
                             fingerprint,
-                            dtype,
-                            quantization,
+                            options,
+                            threadCount,
                             choice,
                             shard,
                             collective.member(shard),
-                            shard.config().kvLayout(blockSize, cacheDtype),
-                            blocks,
-                            threadCount,
-                            maxPositions,
-                            mappable,
                             runners.stream().findFirst()));
                 }
                 return true;
@@ -176,7 +123,10 @@ public final class TorchModels {
             throw e;
         }
         return new ModelRanks(
-                List.copyOf(runners), tensorParallelSize, pipelineParallelSize, config.kvLayout(blockSize, cacheDtype));
+                List.copyOf(runners),
+                tensorParallelSize,
+                pipelineParallelSize,
+                config.kvLayout(options.blockSize(), cacheDtype));
     }
 
     /**

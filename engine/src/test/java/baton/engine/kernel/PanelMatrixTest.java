@@ -42,11 +42,7 @@ class PanelMatrixTest {
                     kernels,
                     TWO_THREADS,
                     new PanelMatrix.Scratch(kernels, TWO_THREADS.size(), arena),
-                    type,
-                    weights.panels,
-                    weights.scales,
-                    outputs,
-                    inputs);
+                    new PanelMatrix.Weights(type, weights.panels, weights.scales, outputs, inputs));
             for (int rows : ROWS) {
                 float[] a = numbers(random, rows * (inputs + GAP));
                 double[] products = weights.products(type == WeightType.BF16_PAIRS ? rounded(a) : a, rows);
@@ -96,11 +92,7 @@ class PanelMatrixTest {
                             kernels,
                             TWO_THREADS,
                             scratch,
-                            WeightType.BF16,
-                            arena.allocate(64),
-                            MemorySegment.NULL,
-                            10,
-                            20))
+                            new PanelMatrix.Weights(WeightType.BF16, arena.allocate(64), MemorySegment.NULL, 10, 20)))
                     .isInstanceOf(IllegalArgumentException.class)
                     .hasMessageContaining("panels: are 64 bytes, a matrix [10, 20] of BF16 has");
         }
@@ -115,11 +107,12 @@ class PanelMatrixTest {
                             kernels,
                             TWO_THREADS,
                             scratch,
-                            WeightType.BF16_PAIRS,
-                            arena.allocate(PanelMatrix.bytes(kernels, WeightType.BF16_PAIRS, 32, 7)),
-                            MemorySegment.NULL,
-                            32,
-                            7))
+                            new PanelMatrix.Weights(
+                                    WeightType.BF16_PAIRS,
+                                    arena.allocate(PanelMatrix.bytes(kernels, WeightType.BF16_PAIRS, 32, 7)),
+                                    MemorySegment.NULL,
+                                    32,
+                                    7)))
                     .isInstanceOf(IllegalArgumentException.class)
                     .hasMessageContaining("inputs: are 7");
         }

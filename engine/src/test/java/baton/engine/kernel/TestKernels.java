@@ -39,7 +39,7 @@ final class TestKernels {
         }
 
         @Override
-        public void share(int count, int piece, Work work) {
+        public void parallelFor(int count, int piece, Work work) {
             AtomicReference<Throwable> failure = new AtomicReference<>();
             Thread other = new Thread(() -> pieces(1, count, piece, work));
             other.setUncaughtExceptionHandler((_, e) -> failure.set(e));

@@ -21,7 +21,7 @@ class ThreadTeamTest {
             for (int loop = 0; loop < 5000; loop++) {
                 int count = loop % 37;
                 AtomicIntegerArray done = new AtomicIntegerArray(count);
-                team.share(count, 1 + loop % 4, (_, first, end) -> {
+                team.parallelFor(count, 1 + loop % 4, (_, first, end) -> {
                     for (int i = first; i < end; i++) {
                         done.incrementAndGet(i);
                     }
@@ -39,7 +39,7 @@ class ThreadTeamTest {
         Set<Thread> threads = Collections.synchronizedSet(new HashSet<>());
         CountDownLatch both = new CountDownLatch(2);
         try (ThreadTeam team = new ThreadTeam(2)) {
-            team.share(2, 1, (member, _, _) -> {
+            team.parallelFor(2, 1, (member, _, _) -> {
                 members.add(member);
                 threads.add(Thread.currentThread());
                 both.countDown();
@@ -56,7 +56,7 @@ class ThreadTeamTest {
         try (ThreadTeam team = new ThreadTeam(2)) {
             for (int loop = 0; loop < 20; loop++) {
                 CountDownLatch both = new CountDownLatch(2);
-                team.share(2, 1, (_, _, _) -> {
+                team.parallelFor(2, 1, (_, _, _) -> {
                     both.countDown();
                     await(both);
                 });
@@ -68,7 +68,7 @@ class ThreadTeamTest {
     @Test
     void aPieceThatFailsFailsTheLoopAndTheNextOneWorks() {
         try (ThreadTeam team = new ThreadTeam(2)) {
-            assertThatThrownBy(() -> team.share(100, 1, (_, first, _) -> {
+            assertThatThrownBy(() -> team.parallelFor(100, 1, (_, first, _) -> {
                         if (first == 60) {
                             throw new IllegalArgumentException("piece 60");
                         }
@@ -76,7 +76,7 @@ class ThreadTeamTest {
                     .isInstanceOf(IllegalStateException.class)
                     .hasRootCauseMessage("piece 60");
             AtomicIntegerArray done = new AtomicIntegerArray(1);
-            team.share(50, 1, (_, _, _) -> done.incrementAndGet(0));
+            team.parallelFor(50, 1, (_, _, _) -> done.incrementAndGet(0));
             assertThat(done.get(0)).isEqualTo(50);
         }
     }
@@ -86,7 +86,7 @@ class ThreadTeamTest {
         Set<Thread> threads = Collections.synchronizedSet(new HashSet<>());
         ThreadTeam team = new ThreadTeam(2);
         CountDownLatch both = new CountDownLatch(2);
-        team.share(2, 1, (_, _, _) -> {
+        team.parallelFor(2, 1, (_, _, _) -> {
             threads.add(Thread.currentThread());
             both.countDown();
             await(both);

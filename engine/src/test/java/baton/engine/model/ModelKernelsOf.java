@@ -17,19 +17,10 @@ final class ModelKernelsOf {
     static ModelRanks tinyLedger(Kind kind, DType dtype, Quantization quantization) throws IOException {
         requireProcessor(kind);
         try (Checkpoint checkpoint = Checkpoint.open(Golden.TINY_LEDGER)) {
-            return TorchModels.load(
-                    checkpoint,
-                    dtype,
-                    quantization,
-                    new KernelChoice(kind, List.of()),
-                    dtype,
-                    16,
-                    500,
-                    OptionalInt.of(2),
-                    checkpoint.config().maxPositions(),
-                    1,
-                    1,
-                    false);
+            int positions = checkpoint.config().maxPositions();
+            ModelOptions options =
+                    new ModelOptions(dtype, quantization, dtype, 16, 500, OptionalInt.of(2), positions, 1, 1, false);
+            return TorchModels.load(checkpoint, new KernelChoice(kind, List.of()), options);
         }
     }
 

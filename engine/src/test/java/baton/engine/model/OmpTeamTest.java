@@ -45,7 +45,7 @@ class OmpTeamTest {
             OmpTeam team = kind.team(3, arena);
             for (int count : new int[] {0, 1, 7, 8, 1000}) {
                 AtomicIntegerArray done = new AtomicIntegerArray(count);
-                team.share(count, 8, (_, first, end) -> {
+                team.parallelFor(count, 8, (_, first, end) -> {
                     for (int i = first; i < end; i++) {
                         done.incrementAndGet(i);
                     }
@@ -66,7 +66,7 @@ class OmpTeamTest {
             CyclicBarrier all = new CyclicBarrier(3);
             Set<Integer> members = ConcurrentHashMap.newKeySet();
             Set<Thread> threads = ConcurrentHashMap.newKeySet();
-            team.share(3, 1, (member, _, _) -> {
+            team.parallelFor(3, 1, (member, _, _) -> {
                 members.add(member);
                 threads.add(Thread.currentThread());
                 await(all);
@@ -83,7 +83,7 @@ class OmpTeamTest {
             OmpTeam team = kind.team(2, arena);
             for (int failing = 0; failing < 100; failing++) {
                 int piece = failing;
-                assertThatThrownBy(() -> team.share(100, 1, (_, first, _) -> {
+                assertThatThrownBy(() -> team.parallelFor(100, 1, (_, first, _) -> {
                             if (first == piece) {
                                 throw new OutOfMemoryError("made by the test");
                             }
@@ -92,7 +92,7 @@ class OmpTeamTest {
                         .hasRootCauseMessage("made by the test");
             }
             AtomicIntegerArray done = new AtomicIntegerArray(1);
-            team.share(100, 1, (_, _, _) -> done.incrementAndGet(0));
+            team.parallelFor(100, 1, (_, _, _) -> done.incrementAndGet(0));
             assertThat(done.get(0)).isEqualTo(100);
         }
     }
@@ -105,7 +105,7 @@ class OmpTeamTest {
             Thread caller = Thread.currentThread();
             for (int round = 0; round < 200; round++) {
                 AtomicInteger done = new AtomicInteger();
-                team.share(8, 1, (_, _, _) -> {
+                team.parallelFor(8, 1, (_, _, _) -> {
                     // The calling one is the first that finds nothing left.
                     LockSupport.parkNanos(Thread.currentThread().equals(caller) ? 100_000 : 1_000_000);
                     done.incrementAndGet();
@@ -120,7 +120,7 @@ class OmpTeamTest {
         Set<Thread> threads = ConcurrentHashMap.newKeySet();
         try (Arena arena = Arena.ofShared()) {
             CyclicBarrier all = new CyclicBarrier(3);
-            new OmpTeam(3, arena, Optional.empty()).share(3, 1, (_, _, _) -> {
+            new OmpTeam(3, arena, Optional.empty()).parallelFor(3, 1, (_, _, _) -> {
                 threads.add(Thread.currentThread());
                 await(all);
             });

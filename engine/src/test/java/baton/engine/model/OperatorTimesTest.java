@@ -65,8 +65,9 @@ class OperatorTimesTest {
         try (Checkpoint opened = Checkpoint.open(checkpoint)) {
             KernelChoice choice = forced.map(kind -> new KernelChoice(kind, List.of()))
                     .orElseGet(() -> KernelChoice.here(opened.config(), dtype, quantization));
-            try (ModelRanks ranks = TorchModels.load(
-                    opened, dtype, quantization, choice, dtype, 16, 64, OptionalInt.of(1), 1024, 1, 1, false)) {
+            ModelOptions options =
+                    new ModelOptions(dtype, quantization, dtype, 16, 64, OptionalInt.of(1), 1024, 1, 1, false);
+            try (ModelRanks ranks = TorchModels.load(opened, choice, options)) {
                 ModelRunner runner = ranks.first();
                 int[] table = IntStream.range(0, 64).toArray();
                 int[] prompt = IntStream.range(0, PROMPT).toArray();

@@ -41,8 +41,7 @@ class RanksTest {
             throws IOException {
         try (Checkpoint checkpoint = Checkpoint.open(Golden.TINY_LEDGER)) {
             int positions = checkpoint.config().maxPositions();
-            return new RanksTogether(TorchModels.load(
-                    checkpoint,
+            ModelOptions options = new ModelOptions(
                     dtype,
                     Quantization.NONE,
                     dtype,
@@ -52,7 +51,8 @@ class RanksTest {
                     positions,
                     tensorSize,
                     pipelineSize,
-                    true));
+                    true);
+            return new RanksTogether(TorchModels.load(checkpoint, options));
         }
     }
 

@@ -1,0 +1,30 @@
+package baton.engine.model;
+
+import baton.kv.DType;
+import java.util.OptionalInt;
+
+/**
+ * How a checkpoint is loaded.
+ *
+ * @param dtype type to compute in and to keep weights in that are not quantised, bf16 or fp32
+ * @param quantization how matrices are kept
+ * @param cacheDtype type of the KV pools' elements, bf16 or fp32; keys and values are rounded to it before they are attended to
+ * @param blockSize tokens in a block of the KV pools
+ * @param blocks blocks in each KV pool
+ * @param threads threads for each rank to compute with; empty: one for each processor
+ * @param maxPositions positions a sequence may have
+ * @param tensorParallelSize ranks that share the heads
+ * @param pipelineParallelSize stages that share the layers
+ * @param mappable whether other processes can map the KV pools
+ */
+public record ModelOptions(
+        DType dtype,
+        Quantization quantization,
+        DType cacheDtype,
+        int blockSize,
+        int blocks,
+        OptionalInt threads,
+        int maxPositions,
+        int tensorParallelSize,
+        int pipelineParallelSize,
+        boolean mappable) {}
