@@ -33,6 +33,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import java.util.concurrent.locks.LockSupport;
 import java.util.function.IntConsumer;
 import java.util.stream.IntStream;
 
@@ -42,6 +43,9 @@ import java.util.stream.IntStream;
  * what a connector moved can be checked byte by byte.
  */
 public final class FakeEngine implements AutoCloseable {
+    private static final long ASK_AGAIN_NANOS = 1_000_000;
+    private static final int MOST_ASKED = 30_000;
+
     private IntConsumer afterLayer = _ -> {};
     private final Arena arena = Arena.ofShared();
     private final KvLayout layout;
@@ -194,11 +198,11 @@ public final class FakeEngine implements AutoCloseable {
 
     /** Allocates a request that was announced before, e.g. after a preemption. */
     public Running admitAgain(KvRequest request, int localTokens) {
-        KvMatch match = scheduler.match(request, localTokens);
+        KvMatch match = awaitMatch(scheduler, request, localTokens);
         int external = switch (match) {
             case KvMatch.None _ -> 0;
             case KvMatch.Tokens tokens -> tokens.count();
-            case KvMatch.Pending _ -> throw new UnsupportedOperationException("asking again");
+            case KvMatch.Pending _ -> throw new IllegalStateException("the match is pending");
         };
         boolean async = match instanceof KvMatch.Tokens tokens && tokens.async();
         int[] blockTable = new int[layout.blocksFor(request.promptLength())];
@@ -214,6 +218,16 @@ public final class FakeEngine implements AutoCloseable {
         }
         scheduler.onAllocated(request, blockTable.clone(), localTokens, external);
         return running;
+    }
+
+    /** Asks for a match until it is not pending, as an engine does from step to step. */
+    public static KvMatch awaitMatch(SchedulerConnector scheduler, KvRequest request, int localTokens) {
+        KvMatch match = scheduler.match(request, localTokens);
+        for (int asked = 1; match instanceof KvMatch.Pending && asked < MOST_ASKED; asked++) {
+            LockSupport.parkNanos(ASK_AGAIN_NANOS);
+            match = scheduler.match(request, localTokens);
+        }
+        return match;
     }
 
     /** Runs one step with a forward pass. */

@@ -1,7 +1,5 @@
 package baton.connectors.sharedstorage;
 
-import baton.kv.ConfigException;
-import baton.kv.JsonFields;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.connector.ConnectorContext;
@@ -11,12 +9,11 @@ import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WarmUpPair;
 import baton.kv.connector.WorkerConnector;
+import baton.store.prompt.FileOperations;
 import baton.store.prompt.ScratchDirectory;
 import baton.store.prompt.SharedStorage;
-import baton.store.prompt.TensorLayout;
 import java.io.IOException;
 import java.nio.file.Path;
-import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
 import java.util.Set;
@@ -32,10 +29,29 @@ import java.util.Set;
  * {@code shared_storage_foreign_layout}, by default none, the layout of files without Baton's metadata;
  * {@code shared_storage_write_layout}, default {@code gpu}; {@code shared_storage_foreign_block_size}, by default this
  * instance's block size, that of the instances of vLLM.
+ *
+ * <p>All work on files after the start runs on threads beside the engine's. The scheduler waits for none of it; a step waits for its loads
+ * and saves up to the timeout.
  */
 public final class SharedStorageConnector implements KvConnector {
-    /** Of the engine whose workers are being made. */
-    private Optional<StepFileIo> transfers = Optional.empty();
+    private final FileThreads threads;
+    private final FileOperations files;
+
+    /** Of the engine whose workers are being made. Guarded by the monitor. */
+    private Optional<StepFileIo> stepFileIo = Optional.empty();
+
+    public SharedStorageConnector() {
+        this(new PlatformFileThreads(), FileOperations.SYSTEM);
+    }
+
+    /**
+     * @param threads for all work on files after the start
+     * @param files the file system
+     */
+    public SharedStorageConnector(FileThreads threads, FileOperations files) {
+        this.threads = threads;
+        this.files = files;
+    }
 
     @Override
     public Set<String> names() {
@@ -44,34 +60,34 @@ public final class SharedStorageConnector implements KvConnector {
 
     @Override
     public Optional<Set<String>> settingNames() {
-        return Optional.of(Settings.NAMES);
+        return Optional.of(SharedStorageSettings.NAMES);
     }
 
     @Override
     public void check(KvTransferConfig config, int ranks) {
-        Path root = Settings.root(config.extra());
+        Path root = SharedStorageSettings.root(config.extra());
         if (config.isProducer()) {
-            SharedStorage.requireWritable(config.extra().field(Settings.PATH), root);
+            SharedStorage.requireWritable(config.extra().field(SharedStorageSettings.PATH), root);
         }
     }
 
     @Override
     public SchedulerConnector scheduler(ConnectorContext context) {
-        return new SharedStorageScheduler(context, Settings.of(context));
+        return new SharedStorageScheduler(context, SharedStorageSettings.of(context), threads, files);
     }
 
-    /** The first rank's worker comes before the others', which share its transfers. */
+    /** The first rank's worker is made first; the other ranks' workers share its files. */
     @Override
     public synchronized WorkerConnector worker(ConnectorContext context, Rank rank) {
         if (rank.equals(Rank.FIRST)) {
-            transfers = Optional.of(new StepFileIo(context, Settings.of(context)));
+            stepFileIo = Optional.of(new StepFileIo(context, SharedStorageSettings.of(context), threads, files));
         }
         return new SharedStorageWorker(
-                transfers.orElseThrow(() -> new IllegalStateException("rank " + rank + " comes before the first")),
+                stepFileIo.orElseThrow(() -> new IllegalStateException("rank " + rank + " comes before the first")),
                 rank);
     }
 
-    /** Through a directory of its own, which does not outlive it. */
+    /** Hand-overs through a temporary directory, which closing the pair deletes. */
     @Override
     public Optional<WarmUpPair> warmUpPair(KvTransferConfig config) throws IOException {
         ScratchDirectory scratch = ScratchDirectory.create();
@@ -85,7 +101,7 @@ public final class SharedStorageConnector implements KvConnector {
 
     private static KvTransferConfig through(Path directory, KvRole role) {
         return KvTransferConfig.builder("SharedStorageConnector", role)
-                .extra(Settings.PATH, directory)
+                .extra(SharedStorageSettings.PATH, directory)
                 .build();
     }
 
@@ -99,55 +115,5 @@ public final class SharedStorageConnector implements KvConnector {
                 context.modelLayout().headDim(),
                 context.modelLayout().dtype(),
                 context.model().digest());
-    }
-
-    /** @param storedBlockSize entries are written for as many blocks of so many tokens as a prompt fills */
-    record Settings(Path root, Duration timeout, SharedStorage.Layouts layouts, int storedBlockSize) {
-        private static final String PATH = "shared_storage_path";
-        private static final String TIMEOUT = "shared_storage_timeout_seconds";
-        private static final String FOREIGN_LAYOUT = "shared_storage_foreign_layout";
-        private static final String FOREIGN_BLOCK_SIZE = "shared_storage_foreign_block_size";
-        private static final String WRITE_LAYOUT = "shared_storage_write_layout";
-        private static final Set<String> NAMES =
-                Set.of(PATH, TIMEOUT, FOREIGN_LAYOUT, FOREIGN_BLOCK_SIZE, WRITE_LAYOUT);
-
-        static Settings of(ConnectorContext context) {
-            JsonFields extra = context.config().extra();
-            double seconds = extra.number(TIMEOUT).orElse(60.0);
-            if (!(seconds > 0 && seconds <= 86_400)) {
-                throw new ConfigException(
-                        extra.field(TIMEOUT), "is " + seconds + ", must be more than 0 and at most 86400");
-            }
-            int own = context.layout().blockSize();
-            int stored = extra.integerAtLeast(FOREIGN_BLOCK_SIZE, 1).orElse(own);
-            if (stored % own != 0) {
-                throw new ConfigException(
-                        extra.field(FOREIGN_BLOCK_SIZE),
-                        "is " + stored + ", must be a multiple of this instance's --block-size, " + own);
-            }
-            return new Settings(
-                    root(extra),
-                    Duration.ofNanos((long) (seconds * 1e9)),
-                    new SharedStorage.Layouts(
-                            layout(context, FOREIGN_LAYOUT, stored),
-                            layout(context, WRITE_LAYOUT, stored).orElse(TensorLayout.GPU)),
-                    stored);
-        }
-
-        private static Path root(JsonFields extra) {
-            return SharedStorage.root(extra.field(PATH), extra.string(PATH).orElse("/tmp"));
-        }
-
-        private static Optional<TensorLayout> layout(ConnectorContext context, String setting, int blockSize) {
-            JsonFields extra = context.config().extra();
-            String field = extra.field(setting);
-            return extra.string(setting)
-                    .map(name -> TensorLayout.of(
-                            field,
-                            TensorLayout.Interior.parse(field, name),
-                            blockSize,
-                            context.modelLayout().headDim(),
-                            context.modelLayout().dtype()));
-        }
     }
 }

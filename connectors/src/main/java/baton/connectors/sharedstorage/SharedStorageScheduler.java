@@ -1,5 +1,10 @@
 package baton.connectors.sharedstorage;
 
+import baton.connectors.sharedstorage.EntryLookups.Lookup;
+import baton.connectors.sharedstorage.EntryLookups.State;
+import baton.connectors.sharedstorage.StorageSearch.Outcome;
+import baton.connectors.sharedstorage.StorageSearch.Saved;
+import baton.kv.Deadline;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
 import baton.kv.connector.HandshakeMetadata;
@@ -11,7 +16,6 @@ import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerReport;
 import baton.store.prompt.FileOperations;
 import baton.store.prompt.SharedStorage;
-import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
@@ -21,8 +25,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
-import org.slf4j.Logger;
-import org.slf4j.LoggerFactory;
 
 /**
  * Decides what to load and what to save.
@@ -32,17 +34,18 @@ import org.slf4j.LoggerFactory;
  * there already.
  *
  * <p>A request whose load failed never loads again, so that recomputing it ends; its entry is left alone for a while.
+ *
+ * <p>The scheduler's thread uses no file. Whether there is an entry to load, and whether the one to be saved exists, is looked up beside
+ * it before the request is scheduled; the request waits for that, at most {@link EntryLookups#TIMEOUT}. The result is kept until the
+ * request is scheduled, so {@link #match} gives the same answer until then. Without a result nothing is loaded or saved.
  */
 final class SharedStorageScheduler implements SchedulerConnector {
-    private static final Logger log = LoggerFactory.getLogger(SharedStorageScheduler.class);
-
     private static final String FOREIGN = "baton:kv_foreign_entries";
 
-    /** Looking for shorter and shorter prefixes may not hold up the scheduler on a slow file system. */
-    private static final long SEARCH_NANOS = Duration.ofMillis(100).toNanos();
-
     private final ConnectorContext context;
-    private final SharedStorageConnector.Settings settings;
+    private final SharedStorageSettings settings;
+    private final FileOperations files;
+    private final EntryLookups lookups;
     private final int blockSize;
     private final Map<String, RequestState> requests = new HashMap<>();
     private Optional<SharedStorage> storage = Optional.empty();
@@ -51,10 +54,14 @@ final class SharedStorageScheduler implements SchedulerConnector {
     private int foreignRefused;
     private int foreignTaken;
     private int broken;
+    private int unsaved;
 
-    SharedStorageScheduler(ConnectorContext context, SharedStorageConnector.Settings settings) {
+    SharedStorageScheduler(
+            ConnectorContext context, SharedStorageSettings settings, FileThreads threads, FileOperations files) {
         this.context = context;
         this.settings = settings;
+        this.files = files;
+        this.lookups = new EntryLookups(threads, context.ticker(), context.wake());
         this.blockSize = context.layout().blockSize();
     }
 
@@ -72,34 +79,74 @@ final class SharedStorageScheduler implements SchedulerConnector {
                 SharedStorageConnector.format(context, names),
                 settings.layouts(),
                 context.ticker(),
-                FileOperations.SYSTEM));
+                files));
     }
 
     @Override
     public KvMatch match(KvRequest request, int computedTokens) {
-        if (!context.config().isConsumer()) {
-            return new KvMatch.None();
-        }
         RequestState state = state(request);
+        if (state.query.isEmpty() || state.query.get().computedTokens != computedTokens) {
+            state.query.ifPresent(old -> lookups.cancel(old.lookup));
+            state.query = startQuery(request, state, computedTokens);
+        }
+        return state.query.isEmpty() ? new KvMatch.None() : answer(state, state.query.get());
+    }
+
+    /** Starts to look up what the request may load and save; empty if that is nothing, or known. */
+    private Optional<Query> startQuery(KvRequest request, RequestState state, int computedTokens) {
         int aligned = EntryNames.aligned(request.promptLength(), blockSize);
-        if (state.loadFailed || aligned <= computedTokens) {
-            return new KvMatch.None();
+        boolean loads = context.config().isConsumer() && !state.loadFailed && aligned > computedTokens;
+        int saved = EntryNames.aligned(request.promptLength(), settings.storedBlockSize());
+        boolean saves = context.config().isProducer() && state.saved == Saved.UNKNOWN && saved > 0;
+        if (!loads && !saves) {
+            return Optional.empty();
         }
-        if (state.answer.isEmpty() || state.answer.get().computedTokens != computedTokens) {
-            state.answer = Optional.of(new Answer(computedTokens, search(request, computedTokens, aligned)));
+        // The request's tokens may be read by this thread only.
+        StorageSearch search = new StorageSearch(
+                storage(),
+                request.id(),
+                loads ? EntryNames.candidates(request, computedTokens, aligned, blockSize) : List.of(),
+                saves ? Optional.of(new EntryNames.Candidate(EntryNames.of(request, saved), saved)) : Optional.empty());
+        Deadline deadline = state.deadline.orElseGet(lookups::deadline);
+        state.deadline = Optional.of(deadline);
+        return Optional.of(new Query(
+                computedTokens, saves, lookups.start(request.id(), deadline, () -> search.run(context.ticker()))));
+    }
+
+    private KvMatch answer(RequestState state, Query query) {
+        switch (lookups.state(query.lookup)) {
+            case State.Pending<Outcome> _ -> {
+                return new KvMatch.Pending();
+            }
+            case State.Missed<Outcome> _ -> {
+                if (query.saves) {
+                    state.saved = Saved.NOT_IN_TIME;
+                }
+                return new KvMatch.None();
+            }
+            case State.Done<Outcome>(Outcome outcome) -> {
+                if (!query.counted) {
+                    query.counted = true;
+                    incompatible += outcome.incompatible();
+                    foreignRefused += outcome.foreign();
+                    broken += outcome.broken();
+                    if (query.saves) {
+                        state.saved = outcome.saved();
+                    }
+                }
+                return outcome.entry()
+                        .<KvMatch>map(entry -> new KvMatch.Tokens(entry.tokens() - query.computedTokens, false))
+                        .orElseGet(KvMatch.None::new);
+            }
         }
-        return state.answer
-                .flatMap(Answer::entry)
-                .<KvMatch>map(entry -> new KvMatch.Tokens(entry.tokens() - computedTokens, false))
-                .orElseGet(KvMatch.None::new);
     }
 
     @Override
     public void onAllocated(KvRequest request, int[] blockTable, int computedTokens, int externalTokens) {
         RequestState state = state(request);
         if (externalTokens > 0) {
-            SharedStorage.Entry entry = state.answer
-                    .flatMap(Answer::entry)
+            SharedStorage.Entry entry = state.query
+                    .flatMap(query -> found(query.lookup))
                     .filter(found -> computedTokens + externalTokens <= found.tokens())
                     .orElseThrow(() -> new IllegalStateException(
                             "request %s: externalTokens=%d after computedTokens=%d were never matched"
@@ -111,7 +158,19 @@ final class SharedStorageScheduler implements SchedulerConnector {
                     Optional.of(new SharedStorageConnectorMetadata.Load(request.id(), entry, computedTokens, blocks));
             state.loadedTokens = end;
         }
-        state.answer = Optional.empty();
+        forgetQuery(state);
+    }
+
+    private Optional<SharedStorage.Entry> found(Lookup<Outcome> lookup) {
+        return lookups.state(lookup) instanceof State.Done<Outcome>(Outcome outcome)
+                ? outcome.entry()
+                : Optional.empty();
+    }
+
+    private void forgetQuery(RequestState state) {
+        state.query.ifPresent(query -> lookups.cancel(query.lookup));
+        state.query = Optional.empty();
+        state.deadline = Optional.empty();
     }
 
     @Override
@@ -119,7 +178,7 @@ final class SharedStorageScheduler implements SchedulerConnector {
         for (String preempted : step.preempted()) {
             RequestState state = requests.get(preempted);
             if (state != null) {
-                state.answer = Optional.empty();
+                forgetQuery(state);
                 state.load = Optional.empty();
                 state.loadedTokens = 0;
             }
@@ -153,6 +212,7 @@ final class SharedStorageScheduler implements SchedulerConnector {
                     state.loadFailed = true;
                     state.loadedTokens = 0;
                     state.saveDecided = false;
+                    state.saved = Saved.NO;
                 }
             }
         }
@@ -166,7 +226,10 @@ final class SharedStorageScheduler implements SchedulerConnector {
 
     @Override
     public Release onFinished(KvRequest request, RequestEnd end, int[] blockTable) {
-        requests.remove(request.id());
+        RequestState state = requests.remove(request.id());
+        if (state != null) {
+            forgetQuery(state);
+        }
         return Release.NOW;
     }
 
@@ -185,40 +248,25 @@ final class SharedStorageScheduler implements SchedulerConnector {
         if (foreignTaken > 0) {
             taken.add(Measurement.count(FOREIGN, foreignTaken, "outcome", "taken"));
         }
+        int timeouts = lookups.takeTimeouts();
+        if (timeouts > 0) {
+            taken.add(Measurement.count("baton:kv_lookup_timeouts", timeouts));
+        }
+        if (unsaved > 0) {
+            taken.add(Measurement.count("baton:kv_save_failures", unsaved, "cause", "timeout"));
+        }
         incompatible = 0;
         broken = 0;
         foreignRefused = 0;
         foreignTaken = 0;
+        unsaved = 0;
         return taken;
     }
 
     @Override
     public void close() {
+        requests.values().forEach(this::forgetQuery);
         requests.clear();
-    }
-
-    private Optional<SharedStorage.Entry> search(KvRequest request, int computedTokens, int aligned) {
-        long start = context.ticker().nanos();
-        for (EntryNames.Candidate candidate : EntryNames.candidates(request, computedTokens, aligned, blockSize)) {
-            if (storage().exists(candidate.name())) {
-                switch (find(candidate.name(), candidate.tokens())) {
-                    case SharedStorage.Lookup.Found(SharedStorage.Entry entry) -> {
-                        return Optional.of(entry);
-                    }
-                    case SharedStorage.Lookup.Broken(String reason) -> {
-                        broken++;
-                        log.warn("request {}: KV cache entry {} is broken: {}", request.id(), candidate.name(), reason);
-                    }
-                    case SharedStorage.Lookup.Absent _,
-                            SharedStorage.Lookup.Incompatible _,
-                            SharedStorage.Lookup.Foreign _ -> {}
-                }
-            }
-            if (context.ticker().nanos() - start > SEARCH_NANOS) {
-                break;
-            }
-        }
-        return Optional.empty();
     }
 
     private Optional<SharedStorageConnectorMetadata.Save> save(ScheduledRequest scheduled, RequestState state) {
@@ -228,27 +276,19 @@ final class SharedStorageScheduler implements SchedulerConnector {
             return Optional.empty();
         }
         state.saveDecided = true;
-        if (state.loadedTokens >= aligned) {
+        if (state.loadedTokens >= aligned || state.saved == Saved.YES) {
             return Optional.empty();
         }
-        String name = EntryNames.of(request, aligned);
-        return switch (find(name, aligned)) {
-            case SharedStorage.Lookup.Found _, SharedStorage.Lookup.Incompatible _, SharedStorage.Lookup.Foreign _ ->
-                Optional.empty();
-            case SharedStorage.Lookup.Absent _, SharedStorage.Lookup.Broken _ ->
-                Optional.of(new SharedStorageConnectorMetadata.Save(
-                        request.id(), name, aligned, Arrays.copyOf(scheduled.blockTable(), aligned / blockSize)));
-        };
-    }
-
-    private SharedStorage.Lookup find(String name, int tokens) {
-        SharedStorage.Lookup lookup = storage().find(name, tokens);
-        switch (lookup) {
-            case SharedStorage.Lookup.Incompatible _ -> incompatible++;
-            case SharedStorage.Lookup.Foreign _ -> foreignRefused++;
-            case SharedStorage.Lookup.Found _, SharedStorage.Lookup.Broken _, SharedStorage.Lookup.Absent _ -> {}
+        if (state.saved == Saved.NOT_IN_TIME || lookups.isStuck()) {
+            unsaved++;
+            return Optional.empty();
         }
-        return lookup;
+        // If it is not known whether the entry exists, it is written, and discarded if it does.
+        return Optional.of(new SharedStorageConnectorMetadata.Save(
+                request.id(),
+                EntryNames.of(request, aligned),
+                aligned,
+                Arrays.copyOf(scheduled.blockTable(), aligned / blockSize)));
     }
 
     private SharedStorage storage() {
@@ -261,8 +301,11 @@ final class SharedStorageScheduler implements SchedulerConnector {
     }
 
     private static final class RequestState {
-        /** The last answer to {@code match}, until the request is allocated. */
-        Optional<Answer> answer = Optional.empty();
+        /** What {@code match} answers, until the request is allocated. */
+        Optional<Query> query = Optional.empty();
+
+        /** By which queries end; from the first one until the request is allocated. */
+        Optional<Deadline> deadline = Optional.empty();
 
         /** To be handed to the worker in the next step. */
         Optional<SharedStorageConnectorMetadata.Load> load = Optional.empty();
@@ -272,7 +315,24 @@ final class SharedStorageScheduler implements SchedulerConnector {
 
         boolean loadFailed;
         boolean saveDecided;
+
+        /** Whether the entry that the request would be saved as exists. Unknown also if the engine never asks for a match. */
+        Saved saved = Saved.UNKNOWN;
     }
 
-    private record Answer(int computedTokens, Optional<SharedStorage.Entry> entry) {}
+    /** A look-up for a request, of whose tokens so many are in the pool. */
+    private static final class Query {
+        final int computedTokens;
+        /** Whether it finds out as well if the request's entry exists. */
+        final boolean saves;
+
+        final Lookup<Outcome> lookup;
+        boolean counted;
+
+        Query(int computedTokens, boolean saves, Lookup<Outcome> lookup) {
+            this.computedTokens = computedTokens;
+            this.saves = saves;
+            this.lookup = lookup;
+        }
+    }
 }

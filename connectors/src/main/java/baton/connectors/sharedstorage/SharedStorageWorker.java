@@ -10,23 +10,23 @@ import java.util.List;
 import java.util.Optional;
 import java.util.Set;
 
-/** One rank's part in the {@link StepFileIo} of its engine. */
+/** Forwards one rank's calls to the {@link StepFileIo} of its engine. */
 final class SharedStorageWorker implements WorkerConnector {
-    private final StepFileIo transfers;
+    private final StepFileIo stepFileIo;
     private final Rank rank;
     private List<String> layerNames = List.of();
     private long steps;
     private StepFileIo.Step step = new StepFileIo.Step(0, List.of(), List.of());
 
-    SharedStorageWorker(StepFileIo transfers, Rank rank) {
-        this.transfers = transfers;
+    SharedStorageWorker(StepFileIo stepFileIo, Rank rank) {
+        this.stepFileIo = stepFileIo;
         this.rank = rank;
     }
 
     @Override
     public void register(KvCache cache) {
         layerNames = cache.layerNames();
-        transfers.register(rank, cache);
+        stepFileIo.register(rank, cache);
     }
 
     @Override
@@ -36,31 +36,31 @@ final class SharedStorageWorker implements WorkerConnector {
 
     @Override
     public void startLoad(ConnectorMetadata metadata) {
-        step = transfers.begin(++steps, metadata);
+        step = stepFileIo.begin(++steps, metadata);
     }
 
     @Override
     public void waitForLayerLoad(int layer) {
-        transfers.awaitLayer(step, rank, layer);
+        stepFileIo.awaitLayer(step, rank, layer);
     }
 
     @Override
     public void saveLayer(int layer) {
-        transfers.layerIsReady(step, rank, layer);
+        stepFileIo.layerIsReady(step, rank, layer);
     }
 
     @Override
     public void waitForSave() {
-        transfers.finish(step, rank);
+        stepFileIo.finish(step, rank);
     }
 
     @Override
     public WorkerReport report(Set<String> finished) {
-        return transfers.report(step);
+        return stepFileIo.report(step);
     }
 
     @Override
     public void close() {
-        transfers.close();
+        stepFileIo.close();
     }
 }

@@ -20,6 +20,7 @@ import baton.kv.connector.SchedulerConnector.ScheduledRequest;
 import baton.kv.connector.SchedulerConnector.ScheduledStep;
 import baton.kv.connector.WorkerConnector;
 import baton.kv.connector.WorkerReport;
+import baton.testkit.FakeEngine;
 import baton.testkit.FakeKvRequest;
 import java.io.IOException;
 import java.lang.foreign.Arena;
@@ -172,7 +173,7 @@ class RanksTest {
                     .containsExactly(Measurement.count("baton:kv_save_bytes", 2.0 * MODEL_LAYOUT.blockBytes()));
 
             FakeKvRequest third = new FakeKvRequest("third", prompt, 16);
-            assertThat(consumer.scheduler.match(third, 0)).isEqualTo(new KvMatch.Tokens(32, false));
+            assertThat(FakeEngine.awaitMatch(consumer.scheduler, third, 0)).isEqualTo(new KvMatch.Tokens(32, false));
             int[] other = {1, 6, 0};
             consumer.scheduler.onAllocated(third, other, 0, 32);
             reports = consumer.step(new ScheduledRequest(third, other, 32, 8), 2);
@@ -206,7 +207,7 @@ class RanksTest {
             bytes[bytes.length - 1] ^= 1;
             Files.write(file, bytes);
             FakeKvRequest again = new FakeKvRequest("again", prompt, 16);
-            assertThat(consumer.scheduler.match(again, 0)).isInstanceOf(KvMatch.Tokens.class);
+            assertThat(FakeEngine.awaitMatch(consumer.scheduler, again, 0)).isInstanceOf(KvMatch.Tokens.class);
             consumer.scheduler.onAllocated(again, table, 0, 32);
             List<WorkerReport> reports = consumer.step(new ScheduledRequest(again, table, 32, 8), 2);
             assertThat(reports.stream()

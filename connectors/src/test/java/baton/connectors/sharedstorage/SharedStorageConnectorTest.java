@@ -266,13 +266,13 @@ class SharedStorageConnectorTest {
         FakeEngine consumer = engine(KvRole.CONSUMER);
         FakeKvRequest request = counting(40);
         consumer.scheduler().onNewRequest(request);
-        KvMatch first = consumer.scheduler().match(request, 0);
+        KvMatch first = FakeEngine.awaitMatch(consumer.scheduler(), request, 0);
         delete(root.resolve(TOKENS_0_TO_31));
 
         assertThat(first).isEqualTo(new KvMatch.Tokens(32, false));
-        assertThat(consumer.scheduler().match(request, 0)).isEqualTo(first);
-        assertThat(consumer.scheduler().match(request, 16)).isEqualTo(new KvMatch.None());
-        assertThat(consumer.scheduler().match(request, 32)).isEqualTo(new KvMatch.None());
+        assertThat(FakeEngine.awaitMatch(consumer.scheduler(), request, 0)).isEqualTo(first);
+        assertThat(FakeEngine.awaitMatch(consumer.scheduler(), request, 16)).isEqualTo(new KvMatch.None());
+        assertThat(FakeEngine.awaitMatch(consumer.scheduler(), request, 32)).isEqualTo(new KvMatch.None());
     }
 
     @Test
@@ -408,7 +408,7 @@ class SharedStorageConnectorTest {
             assertThat(instance.holds(other, 0, 40)).isTrue();
 
             // The request is recomputed without being matched again, and what was broken is replaced.
-            assertThat(instance.scheduler().match(hurt, 0)).isEqualTo(new KvMatch.None());
+            assertThat(FakeEngine.awaitMatch(instance.scheduler(), hurt, 0)).isEqualTo(new KvMatch.None());
             running.truncate(0);
             assertThat(instance.step(new Share(running, 40)).invalidBlocks()).isEmpty();
             assertLoadsWell(engine(KvRole.CONSUMER), counting(40), 32);
@@ -423,7 +423,7 @@ class SharedStorageConnectorTest {
         Path file = root.resolve(TOKENS_0_TO_31).resolve("model.layers.1.self_attn.attn.safetensors");
         Files.delete(file);
 
-        assertThat(instance.scheduler().match(counting(40), 0)).isEqualTo(new KvMatch.None());
+        assertThat(FakeEngine.awaitMatch(instance.scheduler(), counting(40), 0)).isEqualTo(new KvMatch.None());
         assertThat(instance.scheduler().takeMeasurements())
                 .containsExactly(Measurement.count("baton:kv_broken_entries", 1));
         assertThat(instance.scheduler().takeMeasurements()).isEmpty();
@@ -487,6 +487,7 @@ class SharedStorageConnectorTest {
                 sparse.setLength(sparse.length() + bytes);
             }
         }
+        LeapingTicker ticker = new LeapingTicker();
         FakeEngine consumer = engine(
                 builder(KvRole.CONSUMER)
                         .extra("shared_storage_path", root)
@@ -494,10 +495,11 @@ class SharedStorageConnectorTest {
                         .build(),
                 large,
                 MODEL,
-                new LeapingTicker(),
+                ticker,
                 18);
         consumer.cache().memory().fill((byte) 0x55);
         Running running = consumer.admit(request, 0);
+        ticker.leap();
         WorkerReport report = startAndWait(consumer, running, tokens);
         consumer.cache().memory().fill((byte) 0x55);
         consumer.worker().close();
@@ -516,11 +518,13 @@ class SharedStorageConnectorTest {
     @Test
     void afterTheDeadlineASaveIsDropped() throws IOException {
         KvLayout large = new KvLayout(6, 64, 512, BLOCK, DType.BF16);
-        FakeEngine producer = engine(config(KvRole.PRODUCER), large, MODEL, new LeapingTicker(), 18);
+        LeapingTicker ticker = new LeapingTicker();
+        FakeEngine producer = engine(config(KvRole.PRODUCER), large, MODEL, ticker, 18);
         FakeKvRequest request = counting(16 * BLOCK + 1);
         // From the prefix cache as far as the connector is told, so that the fake need not compute hundreds of
         // megabytes.
         Running running = producer.admit(request, 0);
+        ticker.leap();
         WorkerReport report = startAndWait(producer, running, 16 * BLOCK);
         producer.worker().close();
 
@@ -685,7 +689,7 @@ class SharedStorageConnectorTest {
                         .build(),
                 "kv_connector_extra_config.shared_storage_foreign_block_size: is 24, must be a multiple of this instance's"
                         + " --block-size, 16");
-        SharedStorageConnector.Settings defaults = SharedStorageConnector.Settings.of(
+        SharedStorageSettings defaults = SharedStorageSettings.of(
                 new ConnectorContext(builder(KvRole.BOTH).build(), MODEL, LAYOUT, Ticker.system()));
         assertThat(defaults.root()).isEqualTo(Path.of("/tmp"));
         assertThat(defaults.timeout()).isEqualTo(Duration.ofSeconds(60));
@@ -711,13 +715,18 @@ class SharedStorageConnectorTest {
         void apply(Path directory) throws IOException;
     }
 
-    /** A minute and more pass between any two looks at it. */
+    /** From a moment on, a minute and more pass between any two readings. */
     private static final class LeapingTicker implements Ticker {
         private final AtomicLong nanos = new AtomicLong();
+        private volatile boolean leaps;
+
+        private void leap() {
+            leaps = true;
+        }
 
         @Override
         public long nanos() {
-            return nanos.addAndGet(Duration.ofSeconds(61).toNanos());
+            return nanos.addAndGet(leaps ? Duration.ofSeconds(61).toNanos() : 1);
         }
     }
 

@@ -1,0 +1,99 @@
+package baton.connectors.sharedstorage;
+
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.Deque;
+import java.util.List;
+
+/**
+ * Runs tasks that may hang, a bounded number at once and a bounded number in a queue. A task that hangs cannot be ended, so it keeps its
+ * thread; when all threads are kept so, further tasks are rejected instead of being queued. Thread-safe.
+ */
+final class FileTasks {
+    private final FileThreads threads;
+    private final int concurrent;
+    private final int queueLimit;
+    private final List<Task> running = new ArrayList<>();
+    private final Deque<Task> queue = new ArrayDeque<>();
+
+    /**
+     * @param concurrent tasks that run at once
+     * @param queueLimit tasks that wait for a thread
+     */
+    FileTasks(FileThreads threads, int concurrent, int queueLimit) {
+        this.threads = threads;
+        this.concurrent = concurrent;
+        this.queueLimit = queueLimit;
+    }
+
+    interface Task {
+        /** Does not throw. */
+        void run();
+
+        /** Whether its deadline has passed, so that its result is not awaited any more. Must take no lock. */
+        boolean isOverdue();
+    }
+
+    /** @return false if the task is rejected: the queue is full, or all threads are held by tasks that are overdue */
+    synchronized boolean submit(Task task) {
+        if (isStuck()) {
+            return false;
+        }
+        if (running.size() == concurrent && queue.size() >= queueLimit) {
+            queue.removeIf(Task::isOverdue);
+            if (queue.size() >= queueLimit) {
+                return false;
+            }
+        }
+        add(task);
+        return true;
+    }
+
+    /** Runs a task once more that was submitted and has ended; it is never rejected. */
+    synchronized void resubmit(Task task) {
+        add(task);
+    }
+
+    /** Whether all threads are held by tasks that are overdue. */
+    synchronized boolean isStuck() {
+        return running.size() == concurrent && running.stream().allMatch(Task::isOverdue);
+    }
+
+    synchronized boolean isIdle() {
+        return running.isEmpty() && queue.isEmpty();
+    }
+
+    /** Waits as {@link FileThreads#awaitChange}, for {@link #isIdle}. */
+    synchronized void awaitChange() throws InterruptedException {
+        if (!isIdle()) {
+            threads.awaitChange(this);
+        }
+    }
+
+    private synchronized void add(Task task) {
+        if (running.size() < concurrent) {
+            start(task);
+        } else {
+            queue.addLast(task);
+        }
+    }
+
+    private synchronized void start(Task task) {
+        running.add(task);
+        threads.start(() -> {
+            try {
+                task.run();
+            } finally {
+                ended(task);
+            }
+        });
+    }
+
+    private synchronized void ended(Task task) {
+        running.remove(task);
+        if (!queue.isEmpty()) {
+            start(queue.removeFirst());
+        }
+        notifyAll();
+    }
+}

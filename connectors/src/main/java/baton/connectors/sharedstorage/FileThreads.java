@@ -1,0 +1,13 @@
+package baton.connectors.sharedstorage;
+
+/** Where work on files runs, and how another thread waits for it. A simulation puts both under its own clock. */
+public interface FileThreads {
+    /** Runs a task on another thread. It may take arbitrarily long; few run at once. */
+    void start(Runnable task);
+
+    /**
+     * Waits until the monitor is notified or a short time has passed. Called with the monitor held, in a loop that looks at what is
+     * awaited and at its deadline.
+     */
+    void awaitChange(Object monitor) throws InterruptedException;
+}

@@ -1,0 +1,68 @@
+package baton.connectors.sharedstorage;
+
+import baton.kv.Ticker;
+import baton.store.prompt.StorageException;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+
+/** Reads an entry layer by layer and puts the layers' blocks into the pools. */
+final class LoadJob extends StepJob {
+    private final SharedStorageConnectorMetadata.Load load;
+    private final RankPools pools;
+    private final long deadline;
+    /** Guarded by the monitor. */
+    private int loadedLayers;
+
+    LoadJob(
+            SharedStorageConnectorMetadata.Load load,
+            RankPools pools,
+            long timeoutNanos,
+            FileTasks tasks,
+            FileThreads threads,
+            Ticker ticker) {
+        super("the load of request " + load.requestId(), tasks, threads, ticker);
+        this.load = load;
+        this.pools = pools;
+        this.deadline = startNanos() + timeoutNanos;
+    }
+
+    SharedStorageConnectorMetadata.Load load() {
+        return load;
+    }
+
+    long deadline() {
+        return deadline;
+    }
+
+    @Override
+    void advance() throws StorageException {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment packed = pools.buffer(arena, load.entry().tokens());
+            for (int layer = 0; layer < pools.layers().size(); layer++) {
+                pools.storage().read(load.entry(), layer, packed);
+                synchronized (this) {
+                    if (isOver()) {
+                        return;
+                    }
+                    pools.scatter(load.blocks(), layer, packed, load.firstToken());
+                    loadedLayers++;
+                    notifyAll();
+                }
+            }
+            end();
+        } catch (StorageException e) {
+            switch (e.fault()) {
+                case DIGEST, DAMAGED, MISSING -> pools.storage().distrust(load.entry());
+                case INCOMPATIBLE, FOREIGN, NO_SPACE, DENIED, IO -> {}
+            }
+            throw e;
+        }
+    }
+
+    /** Returns when the layer is in the pool or the load has failed. */
+    synchronized void awaitLayer(int layer) {
+        while (!isOver() && loadedLayers <= layer) {
+            awaitChange(deadline);
+        }
+    }
+}

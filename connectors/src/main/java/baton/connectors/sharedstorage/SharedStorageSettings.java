@@ -1,0 +1,67 @@
+package baton.connectors.sharedstorage;
+
+import baton.kv.ConfigException;
+import baton.kv.JsonFields;
+import baton.kv.connector.ConnectorContext;
+import baton.store.prompt.SharedStorage;
+import baton.store.prompt.TensorLayout;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.Optional;
+import java.util.Set;
+
+/**
+ * The connector's settings, see {@link SharedStorageConnector}.
+ *
+ * @param root directory of the entries
+ * @param timeout the longest that a step waits for a request's load or save
+ * @param layouts of files that are read and written
+ * @param storedBlockSize entries are written for as many blocks of so many tokens as a prompt fills
+ */
+record SharedStorageSettings(Path root, Duration timeout, SharedStorage.Layouts layouts, int storedBlockSize) {
+    static final String PATH = "shared_storage_path";
+    private static final String TIMEOUT = "shared_storage_timeout_seconds";
+    private static final String FOREIGN_LAYOUT = "shared_storage_foreign_layout";
+    private static final String FOREIGN_BLOCK_SIZE = "shared_storage_foreign_block_size";
+    private static final String WRITE_LAYOUT = "shared_storage_write_layout";
+    static final Set<String> NAMES = Set.of(PATH, TIMEOUT, FOREIGN_LAYOUT, FOREIGN_BLOCK_SIZE, WRITE_LAYOUT);
+
+    static SharedStorageSettings of(ConnectorContext context) {
+        JsonFields extra = context.config().extra();
+        double seconds = extra.number(TIMEOUT).orElse(60.0);
+        if (!(seconds > 0 && seconds <= 86_400)) {
+            throw new ConfigException(
+                    extra.field(TIMEOUT), "is " + seconds + ", must be more than 0 and at most 86400");
+        }
+        int own = context.layout().blockSize();
+        int stored = extra.integerAtLeast(FOREIGN_BLOCK_SIZE, 1).orElse(own);
+        if (stored % own != 0) {
+            throw new ConfigException(
+                    extra.field(FOREIGN_BLOCK_SIZE),
+                    "is " + stored + ", must be a multiple of this instance's --block-size, " + own);
+        }
+        return new SharedStorageSettings(
+                root(extra),
+                Duration.ofNanos((long) (seconds * 1e9)),
+                new SharedStorage.Layouts(
+                        layout(context, FOREIGN_LAYOUT, stored),
+                        layout(context, WRITE_LAYOUT, stored).orElse(TensorLayout.GPU)),
+                stored);
+    }
+
+    static Path root(JsonFields extra) {
+        return SharedStorage.root(extra.field(PATH), extra.string(PATH).orElse("/tmp"));
+    }
+
+    private static Optional<TensorLayout> layout(ConnectorContext context, String setting, int blockSize) {
+        JsonFields extra = context.config().extra();
+        String field = extra.field(setting);
+        return extra.string(setting)
+                .map(name -> TensorLayout.of(
+                        field,
+                        TensorLayout.Interior.parse(field, name),
+                        blockSize,
+                        context.modelLayout().headDim(),
+                        context.modelLayout().dtype()));
+    }
+}

@@ -1,0 +1,205 @@
+package baton.connectors.sharedstorage;
+
+import baton.kv.Ticker;
+import baton.store.prompt.StorageException;
+import java.util.Optional;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Work on files for one request within a step, for which the ranks' threads wait up to a deadline. It goes on in tasks: one runs at a time,
+ * as far as it can, and a further one is started when {@link #changed} tells that it can go on. No task waits for a rank.
+ *
+ * <p>A task touches the pools only while it holds the job's monitor and the job is not over. A rank's thread ends a job under the same
+ * monitor, so a job that is over, for instance because of its deadline, never reads or writes a pool again, however long its file takes.
+ *
+ * <p>Its state is guarded by its monitor.
+ */
+abstract class StepJob implements FileTasks.Task {
+    private static final Logger log = LoggerFactory.getLogger(StepJob.class);
+
+    private final String name;
+    private final FileTasks tasks;
+    private final FileThreads threads;
+    private final Ticker ticker;
+    private final long startNanos;
+    private long endNanos;
+    private boolean over;
+    private boolean reported;
+    private Optional<String> cause = Optional.empty();
+    private String reason = "";
+
+    /** Its first task was accepted, or is being submitted. */
+    private boolean submitted;
+
+    /** A task is queued or runs. */
+    private boolean active;
+
+    /** Something has changed since the task that runs was started. */
+    private boolean again;
+
+    private Optional<Thread> runner = Optional.empty();
+    private volatile boolean overdue;
+
+    /** @param name for logs */
+    StepJob(String name, FileTasks tasks, FileThreads threads, Ticker ticker) {
+        this.name = name;
+        this.tasks = tasks;
+        this.threads = threads;
+        this.ticker = ticker;
+        this.startNanos = ticker.nanos();
+    }
+
+    /** Goes on as far as possible, and calls {@link #end} when all is done. Runs in a task, without the monitor; not if the job is over. */
+    abstract void advance() throws StorageException;
+
+    /** Gives back what the job holds. Runs in a task after the job is over, without the monitor, perhaps more than once. */
+    void release() {}
+
+    final void begin() {
+        synchronized (this) {
+            submitted = true;
+            active = true;
+        }
+        if (!tasks.submit(this)) {
+            synchronized (this) {
+                submitted = false;
+                active = false;
+            }
+            fail("timeout", "the storage does not answer");
+        }
+    }
+
+    /** Starts a task, as the job may be able to go on. */
+    final synchronized void changed() {
+        notifyAll();
+        if (!submitted) {
+            return;
+        }
+        if (active) {
+            again = true;
+        } else {
+            active = true;
+            tasks.resubmit(this);
+        }
+    }
+
+    @Override
+    public final void run() {
+        boolean toAdvance;
+        synchronized (this) {
+            runner = Optional.of(Thread.currentThread());
+            again = false;
+            toAdvance = !over;
+        }
+        try {
+            if (toAdvance) {
+                advance();
+            }
+        } catch (StorageException e) {
+            fail(e.fault().label(), String.valueOf(e.getMessage()));
+        } catch (RuntimeException | OutOfMemoryError e) {
+            log.error("{} failed unexpectedly", name, e);
+            fail("internal", e.toString());
+        }
+        boolean toRelease;
+        synchronized (this) {
+            runner = Optional.empty();
+            // From here on no interrupt is sent; one that was is not for what this thread does next.
+            Thread.interrupted();
+            toRelease = over;
+        }
+        if (toRelease) {
+            release();
+        }
+        synchronized (this) {
+            active = again || (over && !toRelease);
+            if (active) {
+                tasks.resubmit(this);
+            }
+        }
+    }
+
+    @Override
+    public final boolean isOverdue() {
+        return overdue;
+    }
+
+    final void fail(String label) {
+        fail(label, label);
+    }
+
+    /** Ends the job, unless it is over already. When this returns the job does not touch the pools any more. */
+    final synchronized void fail(String label, String why) {
+        if (!over) {
+            cause = Optional.of(label);
+            reason = why;
+            end();
+            runner.filter(thread -> !thread.equals(Thread.currentThread())).ifPresent(Thread::interrupt);
+            if (!active) {
+                changed();
+            }
+        }
+    }
+
+    final synchronized void end() {
+        if (!over) {
+            over = true;
+            endNanos = ticker.nanos();
+            notifyAll();
+        }
+    }
+
+    /** True once: the outcome is reported once, whichever rank asks. */
+    final synchronized boolean isFirstReport() {
+        boolean first = !reported;
+        reported = true;
+        return first;
+    }
+
+    final synchronized boolean isOver() {
+        return over;
+    }
+
+    /** Why it failed, as a metric's label; empty if it did not. */
+    final synchronized Optional<String> cause() {
+        return cause;
+    }
+
+    /** Why it failed, for a log. */
+    final synchronized String reason() {
+        return reason;
+    }
+
+    /** From then to the job's end; 0 if it ended before. */
+    final synchronized double secondsAfter(long nanos) {
+        return Math.max(0, endNanos - nanos) / 1e9;
+    }
+
+    final long startNanos() {
+        return startNanos;
+    }
+
+    /** Returns when the job is over. At the deadline it is. */
+    final synchronized void awaitEnd(long deadline) {
+        while (!over) {
+            awaitChange(deadline);
+        }
+    }
+
+    /** Lets time pass, or fails the job if the deadline has passed. Called with the monitor held, in a loop. */
+    final synchronized void awaitChange(long deadline) {
+        long now = ticker.nanos();
+        if (now - deadline >= 0) {
+            overdue = true;
+            fail("timeout", "not done within " + (now - startNanos) / 1_000_000 + " ms");
+            return;
+        }
+        try {
+            threads.awaitChange(this);
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            fail("interrupted");
+        }
+    }
+}
