@@ -5,7 +5,7 @@ import baton.kv.KvEvent;
 import baton.kv.connector.Measurement;
 import java.util.List;
 
-/** Two listeners that are told the same. */
+/** Passes each event to two listeners. */
 record BothListeners(EngineListener first, EngineListener second) implements EngineListener {
     @Override
     public void onStart(EngineConfig config, int maxModelLen, DType dtype, int blocks) {

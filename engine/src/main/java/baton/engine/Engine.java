@@ -22,9 +22,9 @@ public interface Engine extends AutoCloseable {
     Optional<ChatTemplate> chatTemplate();
 
     /**
-     * What leads other instances' connectors to this one's before any request: {@code kv_transfer_params} of a decode request
-     * that is sent along with its prefill request to this instance. Never changes. Empty if the connector has nothing to tell, or
-     * there is none.
+     * Connection parameters of this instance's connector that another instance needs before this one has answered a request: {@code
+     * kv_transfer_params} of a decode request that is sent at the same time as its prefill request to this instance. Never changes.
+     * Empty if there is no connector or it needs none.
      */
     default Optional<JsonFields> advertisedKvTransferParams() {
         return Optional.empty();
@@ -40,23 +40,23 @@ public interface Engine extends AutoCloseable {
     void submit(GenerationRequest request, Consumer<GenerationEvent> sink);
 
     /**
-     * A request will not be submitted, because it was refused before. Who keeps blocks for it hears that they are not needed; {@link
-     * #submit} does so itself for what it refuses.
+     * Says that a request was rejected and will not be submitted, so that a peer which keeps blocks for it can release them. {@link
+     * #submit} does this itself for requests that it rejects.
      *
-     * @param id that it would have had
+     * @param id the id that it would have had
      */
     default void refused(String id, JsonFields kvTransferParams) {}
 
     /** Ends a request, if it is still there, with {@link FinishReason#ABORT}. */
     void abort(String id);
 
-    /** Forgets cached prefixes. False if that is not possible while requests run. */
+    /** Empties the prefix cache. False, and nothing is done, while requests run. */
     boolean resetPrefixCache();
 
     /**
      * From now until the returned object is closed, requests only warm the engine up: they are scheduled and computed as usual, but
-     * their blocks are not published in the prefix cache, they draw no seed, and the connector is not told. Closing aborts those that
-     * still run. The caller submits no client's request meanwhile.
+     * their blocks are not published in the prefix cache, they draw no seed, and the connector does not see them. Closing aborts those that
+     * still run. The caller must not submit a client's request meanwhile.
      *
      * @param meanwhile gets the events in place of the engine's listener, except the connector's measurements
      * @throws EngineUnavailableException if the engine is stopping or has failed

@@ -20,12 +20,12 @@ import java.util.OptionalInt;
  * @param blockSize tokens in a KV block
  * @param maxNumSeqs sequences in one step
  * @param maxNumBatchedTokens tokens in one step; a longer prompt is prefilled in chunks
- * @param schedulingPolicy who is served first
+ * @param schedulingPolicy the order in which requests are served
  * @param longPrefillTokenThreshold tokens of one request's prompt in one step, 0 for as many as fit
  * @param enablePrefixCaching whether blocks are shared among requests with equal prefixes
  * @param kvCacheBytes memory for KV blocks, of all ranks together
  * @param numBlocks blocks of the KV cache, instead of {@code kvCacheBytes}
- * @param maxWaiting requests that may wait before new ones are turned away
+ * @param maxWaiting requests that may wait before new ones are rejected
  * @param threads threads to compute with, all ranks together; empty means all cores, or those of {@code parallel}
  * @param parallel the ranks that share the model
  * @param device where to compute

@@ -22,7 +22,7 @@ public interface EngineListener {
     /** A step is done. */
     default void onStep(StepStats stats) {}
 
-    /** Where the time of a step went that computed something. */
+    /** Times of a step that computed something, by phase. */
     default void onStepTimes(StepTimes times) {}
 
     /** A sequence has its first token, {@code seconds} after it came in: all of its prompt is computed or was cached. */
@@ -47,7 +47,7 @@ public interface EngineListener {
     /** The connector's caches have changed. */
     default void onKvEvents(List<KvEvent> events) {}
 
-    /** Tells this one, then the other. */
+    /** Passes each event to this listener, then to the other. */
     default EngineListener and(EngineListener other) {
         return new BothListeners(this, other);
     }
@@ -62,7 +62,7 @@ public interface EngineListener {
      * @param prefixCacheHits those of them found
      * @param externalQueries tokens asked of the connector
      * @param externalHits those of them it had
-     * @param seconds how long it took
+     * @param seconds duration of the step
      * @param status the load afterwards
      */
     record StepStats(

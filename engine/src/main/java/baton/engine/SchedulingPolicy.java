@@ -3,7 +3,7 @@ package baton.engine;
 import baton.kv.ConfigException;
 import java.util.Locale;
 
-/** Who is served first, and who loses its blocks when they run out: vLLM's {@code --scheduling-policy}. */
+/** Which request is served first, and which loses its blocks when they run out: vLLM's {@code --scheduling-policy}. */
 public enum SchedulingPolicy {
     /** First come, first served; priorities have no effect. The last to arrive loses its blocks first. */
     FCFS,

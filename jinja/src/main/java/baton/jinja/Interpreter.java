@@ -87,8 +87,6 @@ final class Interpreter {
         return out.toString();
     }
 
-    // Statements
-
     private Flow execute(List<Ast.Statement> statements, Scope scope, StringBuilder out) {
         budget.enter();
         for (Ast.Statement statement : statements) {
@@ -244,8 +242,6 @@ final class Interpreter {
             return Value.of(budget.text(out.toString()));
         });
     }
-
-    // Expressions
 
     private Value evaluate(Ast.Expression expression, Scope scope) {
         budget.enter();
@@ -443,8 +439,6 @@ final class Interpreter {
         }
         return named;
     }
-
-    // Global functions
 
     private Value range(Arguments call) {
         List<Value> given = call.positional();

@@ -4,8 +4,8 @@ import java.time.Duration;
 import java.util.function.Consumer;
 
 /**
- * Limits the rate of log lines about like events that any peer can cause: some lines in each period are written, further events are counted and named
- * with the next line. For any threads.
+ * Limits the rate of log lines about similar events that any peer can cause: in each period some events are logged, further ones are
+ * counted and the count is added to the next line. Thread-safe.
  */
 public final class Bursts {
     private final int lines;
@@ -26,7 +26,7 @@ public final class Bursts {
         this.began = ticker.nanos();
     }
 
-    /** Runs {@code line} if an event that happens now is to have one. It takes what is to stand at the line's end: nothing, or how many had none. */
+    /** Counts an event and runs {@code line} if it is to be logged. Its argument is to be put at the line's end: empty, or how many events before it were not logged. */
     public synchronized void event(Consumer<String> line) {
         if (hasRoom()) {
             written++;
@@ -37,12 +37,12 @@ public final class Bursts {
         }
     }
 
-    /** How many events had no line and should have one together now; counts them as written. 0 if there are none, or not yet. */
+    /** Number of events that were not logged and are to be logged together now; counts them as logged. 0 if there are none, or not yet. */
     public synchronized long due() {
         return unsaid > 0 && hasRoom() ? rest() : 0;
     }
 
-    /** As {@link #due}, when nothing more comes. */
+    /** As {@link #due}, at once: no more events come. */
     public synchronized long rest() {
         long rest = unsaid;
         unsaid = 0;

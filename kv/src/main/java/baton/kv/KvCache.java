@@ -8,7 +8,7 @@ import java.util.Optional;
 
 /**
  * A pool of KV blocks in one contiguous region of native memory: block {@code b} is the bytes {@code [b * blockBytes, (b +
- * 1) * blockBytes)}, laid out as {@link KvLayout} says. The region's owner decides how long it lives and who may write;
+ * 1) * blockBytes)}, laid out as {@link KvLayout} says. The region's owner decides how long it lives and which threads may write;
  * this record only says where things are.
  *
  * @param memory the region, at least {@code blocks * layout.blockBytes()} long

@@ -6,12 +6,12 @@ import java.net.InetSocketAddress;
 import java.net.ServerSocket;
 import java.net.UnknownHostException;
 
-/** Looks whether an address can be listened on, for what is to listen only after minutes of other work. */
+/** Checks whether an address can be listened on, for servers that listen only after minutes of other work. */
 public final class ListenAddress {
     private ListenAddress() {}
 
     /**
-     * Refuses the wildcard address where the address is told to peers: they cannot connect to it.
+     * Rejects the wildcard address as one that peers are to connect to.
      *
      * @param field the setting that the host is from, for errors
      * @throws ConfigException if it is such an address; looks no name up

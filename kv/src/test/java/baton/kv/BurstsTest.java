@@ -20,7 +20,7 @@ class BurstsTest {
     }
 
     @Test
-    void someEventsHaveALineAndTheOthersOneTogether() {
+    void someEventsAreLoggedAndTheRestIsCountedInOneLine() {
         events(400);
         assertThat(lines).containsExactly("refused", "refused");
         assertThat(bursts.due()).isZero();
@@ -33,7 +33,7 @@ class BurstsTest {
     }
 
     @Test
-    void whatHadNoLineIsDueAfterThePeriod() {
+    void eventsThatWereNotLoggedAreDueAfterThePeriod() {
         events(5);
         now.addAndGet(Duration.ofSeconds(10).toNanos());
         assertThat(bursts.due()).isEqualTo(3);

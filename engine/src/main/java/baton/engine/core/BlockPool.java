@@ -92,7 +92,7 @@ final class BlockPool {
         return block;
     }
 
-    /** Adds a reference to a block whose content is wanted. */
+    /** Adds a reference to a block to use its content. */
     void hold(int block) {
         if (references[block]++ == 0) {
             unlinkFree(block);
@@ -109,7 +109,7 @@ final class BlockPool {
         }
     }
 
-    /** Says that a held block has the content of that hash. If another block has it too, that one stays the cached one. */
+    /** Records that a held block has the content of that hash. If another block is cached for that hash, it stays the cached one. */
     void publish(int block, BlockHash hash) {
         if (references[block] <= 0) {
             throw new IllegalStateException("block=" + block + " is published but not held");
@@ -119,7 +119,7 @@ final class BlockPool {
         }
     }
 
-    /** The block's content is not, or no longer, what its hash says. */
+    /** Removes the block's hash: its content is not, or no longer, what the hash says. */
     void forget(int block) {
         BlockHash hash = hashes[block];
         if (hash != null) {

@@ -48,7 +48,7 @@ import org.slf4j.LoggerFactory;
 public final class EngineCore implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(EngineCore.class);
 
-    /** What the logits of prompt tokens may take in one step; rows over the whole vocabulary are large. */
+    /** Limit of the memory for logits of prompt tokens in one step; rows over the whole vocabulary are large. */
     private static final int PROMPT_LOGITS_BYTES = 64 << 20;
 
     private final Scheduler scheduler;
@@ -80,9 +80,9 @@ public final class EngineCore implements AutoCloseable {
     }
 
     /**
-     * @param ranks the model, closed with this core; more than one rank have a thread each
+     * @param ranks the model, closed with this core; of several ranks each has a thread
      * @param eosTokens ids that end a text
-     * @param wake called by any thread when a step would find something new although nothing is there to be computed
+     * @param wake called by any thread when the connector has something to report while nothing is computed
      */
     public EngineCore(
             EngineConfig config,
@@ -152,7 +152,7 @@ public final class EngineCore implements AutoCloseable {
         return advertisedKvTransferParams;
     }
 
-    /** A request was refused before it got here; see {@link SchedulerConnector#onRefused}. */
+    /** Passes on that a request was rejected before it was added; see {@link SchedulerConnector#onRefused}. */
     public void refused(String id, JsonFields kvTransferParams) {
         try {
             connector.ifPresent(c -> c.onRefused(id, kvTransferParams));
@@ -213,7 +213,7 @@ public final class EngineCore implements AutoCloseable {
                 failure);
     }
 
-    /** Does one step. True if anything was computed or is now there to be; if not, the caller may wait a little before the next one. */
+    /** Does one step. False if nothing was computed or loaded: the caller may wait a little before the next step. */
     public boolean step() {
         if (!busy) {
             clock.reset();
@@ -453,7 +453,7 @@ public final class EngineCore implements AutoCloseable {
         tell(() -> request.listener().onFinished(reason, stopReason, stats, kvTransferParams, error));
     }
 
-    /** What a listener throws does not end the engine: it is logged and counted. */
+    /** Calls the listener; an exception of it is logged and counted and does not end the engine. */
     private void tell(Runnable call) {
         try {
             call.run();

@@ -21,15 +21,15 @@ import org.jspecify.annotations.Nullable;
 
 /** One sequence in the engine. Owned by the core's thread. */
 public final class Request implements KvRequest {
-    /** Where a request is in its life. */
+    /** The states of a request's life. */
     enum State {
         /** In the queue; holds no blocks. */
         WAITING,
-        /** In the queue; its blocks are being filled from elsewhere. */
+        /** In the queue; a load is filling its blocks. */
         WAITING_FOR_REMOTE_KVS,
         /** Computed in every step that has room for it. */
         RUNNING,
-        /** Over; its blocks may still be in use by a transfer. */
+        /** Ended; a transfer may still use its blocks. */
         FINISHED
     }
 
@@ -164,13 +164,13 @@ public final class Request implements KvRequest {
             return this;
         }
 
-        /** Of the sampling. */
+        /** Seed of the sampling. */
         public Builder seed(long value) {
             seed = value;
             return this;
         }
 
-        /** On the core's ticker. */
+        /** Time of arrival on the core's ticker. */
         public Builder arrivalNanos(long value) {
             arrivalNanos = value;
             return this;

@@ -40,7 +40,7 @@ import org.slf4j.LoggerFactory;
  *   before those in the middle of their prompt (so a long prompt never delays the next tokens of other requests), then waiting ones in
  *   order (of arrival, or of priority and arrival). A prompt that does not fit the budget, or its share of it, is computed in
  *   chunks; there is no other prefill.
- *   The model runs. executed() takes what the workers report and moves everything on.
+ *   The model runs. executed() takes the workers' report and updates all requests.
  *
  * Blocks
  *
@@ -63,32 +63,32 @@ import org.slf4j.LoggerFactory;
  *
  *   A connector that throws from onNewRequest or match loses that request, which ends with an error. If it throws from any other
  *   call its state and the engine's may differ: the step throws, and the owner ends everything.
- *   The connector is told exactly once and may ask to keep the blocks until a worker reports them as sent. Blocks that a load is
+ *   The connector is told of each end exactly once and may ask to keep the blocks until a worker reports them as sent. Blocks that a load is
  *   still writing to are kept until it is reported as over. Reports about unknown requests are counted and ignored.
  *
  * Warming up
  *
- *   A request that warms up takes the same way, save that its blocks are not published and the connector is not told of it.
+ *   A request that warms up is scheduled in the same way, but its blocks are not published and the connector does not see it.
  */
 
 /** Decides what each step computes and which request has which blocks. One thread uses it. */
 final class Scheduler {
     private static final Logger LOG = LoggerFactory.getLogger(Scheduler.class);
-    /** How many requests that are to be asked about again a step asks about; the next step goes on after them. */
-    private static final int MOST_ASKED_AGAIN = 256;
+    /** At most this many requests with a pending match are asked about in a step; the next step continues behind them. */
+    private static final int MAX_PENDING_MATCHES = 256;
 
     /**
      * One request's part in a step.
      *
      * @param start position of the first token to compute
-     * @param count tokens to compute; none if the hidden state of the one before came from elsewhere and only waits to be sampled from
+     * @param count tokens to compute; 0 if the hidden state of the token before came from elsewhere and is only to be sampled from
      */
     record Slice(Request request, int start, int count) {}
 
     /**
      * What a step computes, in the order of the batch.
      *
-     * @param refused requests that must end, since the connector failed on them, and what it said
+     * @param refused requests that must end since the connector failed on them, with its error
      */
     record Step(
             List<Slice> slices,
@@ -96,7 +96,7 @@ final class Scheduler {
             Set<String> preempted,
             Map<Request, String> refused,
             ConnectorMetadata metadata) {
-        /** This step, if its slices came to nothing. */
+        /** This step without its slices, which were not computed. */
         Step notComputed() {
             return new Step(List.of(), finished, preempted, refused, metadata);
         }
@@ -170,7 +170,7 @@ final class Scheduler {
 
     private final Counters counters = new Counters();
     private long arrivals;
-    /** Of this step, for prompt log probabilities. */
+    /** Rows of logits that this step may still make for prompt log probabilities. */
     private int logitsRowsLeft;
 
     Scheduler(BlockPool pool, SchedulerConfig config, Optional<SchedulerConnector> connector) {
@@ -188,7 +188,7 @@ final class Scheduler {
         this.connector = connector;
     }
 
-    /** Queues a request. What the connector said, if it failed on it: the request must then end. */
+    /** Queues a request. The connector's error, if it failed on the request, which must then end. */
     Optional<String> add(Request request) {
         if (live.putIfAbsent(request.id(), request) != null) {
             throw new IllegalStateException("id=" + request.id() + " is in use");
@@ -307,7 +307,7 @@ final class Scheduler {
     }
 
     private int scheduleRunning(Map<Request, Slice> slices, Set<String> preempted, int budget) {
-        // Those that decode first.
+        // Decoding requests come first.
         List<Request> inOrder = new ArrayList<>(running.size());
         List<Request> prefilling = new ArrayList<>();
         for (Request request : running) {
@@ -363,7 +363,8 @@ final class Scheduler {
             reserved += Math.max(0, blocks.missing(request));
             blocks.addInFlight(request, inFlight);
         }
-        // Those that hold blocks come first: one without, earlier in order, may need what only their end sets free.
+        // Requests with blocks come first: one without blocks, earlier in order, may need blocks that only their end
+        // frees.
         Iterator<Request> loaded = waiting.withBlocks().iterator();
         while (loaded.hasNext() && budget > 0 && running.size() < config.maxNumSeqs()) {
             Request request = loaded.next();
@@ -383,10 +384,10 @@ final class Scheduler {
             budget -= count;
         }
         Iterator<Request> queue = waiting.startOfQueue();
-        int askAgain = 0;
+        int pendingMatches = 0;
         while (queue.hasNext() && budget > 0 && running.size() < config.maxNumSeqs()) {
             Request request = queue.next();
-            if (askAgain == MOST_ASKED_AGAIN) {
+            if (pendingMatches == MAX_PENDING_MATCHES) {
                 waiting.resumeAt(request);
                 break;
             }
@@ -412,7 +413,7 @@ final class Scheduler {
                 switch (match) {
                     case KvMatch.None() -> {}
                     case KvMatch.Pending() -> {
-                        askAgain++;
+                        pendingMatches++;
                         continue;
                     }
                     case KvMatch.Tokens(int count, boolean isAsync) -> {
@@ -527,7 +528,7 @@ final class Scheduler {
         waiting.add(request);
     }
 
-    /** Takes in what the workers did. The step's slices count as computed from here on, unless their KV was bad. */
+    /** Updates all requests after a step. The step's slices count as computed from here on, unless their KV was bad. */
     Outcome executed(Step step, StepReport reports) {
         connector.ifPresent(c -> c.onStepDone(reports.merged(), reports.metadata()));
         WorkerReport report = reports.merged();
@@ -622,7 +623,7 @@ final class Scheduler {
         if (hidden.isPresent() && request.outputLength() == 0 && request.computedTokens == request.length()) {
             request.hidden = hidden.get();
         } else {
-            // The last token is computed here: its logits are wanted.
+            // The last token is computed here, for its logits.
             request.computedTokens = Math.min(request.computedTokens, request.length() - 1);
         }
         blocks.publish(request, waiting::wake);
@@ -631,7 +632,7 @@ final class Scheduler {
     /**
      * Ends a request. Its blocks are released now, or when the transfers that use them are over.
      *
-     * @return what the connector wants in the response
+     * @return the connector's fields of the response
      */
     Optional<JsonFields> finish(Request request, RequestEnd end) {
         if (live.remove(request.id()) == null) {
@@ -653,7 +654,7 @@ final class Scheduler {
         return release.kvTransferParams();
     }
 
-    /** A connector that fails here has no claim to the blocks. */
+    /** What the connector decides about the blocks; if it fails they are released at once. */
     private Release release(Request request, RequestEnd end) {
         try {
             return connectorOf(request)

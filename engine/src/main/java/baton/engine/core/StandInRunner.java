@@ -15,7 +15,7 @@ import java.util.List;
 import java.util.Optional;
 import java.util.stream.IntStream;
 
-/** Stands in for a model: has a KV cache of the given layout, computes nothing, and all tokens are equally probable. */
+/** Takes the place of a model: has a KV cache of the given layout, computes nothing, and all tokens are equally probable. */
 final class StandInRunner implements ModelRunner {
     static final int VOCABULARY = 64;
 

@@ -26,7 +26,7 @@ import java.util.Optional;
  */
 
 /**
- * Attention over a paged cache in fp32. The thread that calls it shares the work out to others.
+ * Attention over a paged cache in fp32. The calling thread divides the work among the team's threads.
  *
  * <p>Rows of queries and results are [heads * D] of fp32: the R heads of key/value head g are heads g * R and on.
  */

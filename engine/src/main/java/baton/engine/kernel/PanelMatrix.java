@@ -22,7 +22,7 @@ import java.util.List;
 
 /**
  * A matrix of weights [outputs, inputs] in panels, which rows [m, inputs] of fp32 are multiplied by: {@code rows * transposed matrix}, [m,
- * outputs]. Used by one thread at a time, which calls others.
+ * outputs]. Used by one thread at a time, which divides the work among the team's threads.
  */
 public final class PanelMatrix {
     /** Rows of a block, in groups that are multiplied together. */

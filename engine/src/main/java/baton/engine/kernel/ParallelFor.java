@@ -1,6 +1,6 @@
 package baton.engine.kernel;
 
-/** Threads that share out the iterations of loops. Used by one thread at a time. */
+/** Threads that divide the iterations of loops among them. Used by one thread at a time. */
 public interface ParallelFor {
     /** Threads, the calling one among them. */
     int size();
@@ -9,7 +9,7 @@ public interface ParallelFor {
      * Does the work for 0 to {@code count}, by all threads if it is more than one piece.
      *
      * @param piece iterations that a thread takes at once
-     * @throws IllegalStateException if a piece failed, with the failure as its cause; others were perhaps not done
+     * @throws IllegalStateException if a piece failed, with the failure as its cause; other pieces were perhaps not done
      */
     void parallelFor(int count, int piece, Work work);
 

@@ -7,7 +7,7 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
-/** Norms, rotations and copies into the KV cache of rows of fp32. The thread that calls it shares the work out to others. */
+/** Norms, rotations and copies into the KV cache of rows of fp32. The calling thread divides the work among the team's threads. */
 public final class RowKernels {
     /** Rows that a thread takes at once. */
     private static final int PIECE = 16;

@@ -21,13 +21,13 @@ import org.jspecify.annotations.Nullable;
  * to; they are daemons and end with {@link #close}.
  */
 public final class ThreadTeam implements ParallelFor, AutoCloseable {
-    /** How long a worker looks out for the next loop before it sleeps: waking it takes about as long. */
+    /** How long a worker spins for the next loop before it sleeps: waking it takes about as long. */
     private static final long SPIN_NANOS = 100_000;
 
     /** Looks between two looks at the clock. */
     private static final int LOOKS = 64;
 
-    /** Looks at the last pieces before the calling thread lets others have its processor. */
+    /** Looks at the last pieces before the calling thread lets other threads have its processor. */
     private static final int LAST_LOOKS = 2_000;
 
     private final int size;
@@ -108,6 +108,7 @@ public final class ThreadTeam implements ParallelFor, AutoCloseable {
                 } else if (!comes(done)) {
                     sleeping = true;
                     if (loop == done && !closed) {
+                        // Without a deadline: the next loop or close() unparks it.
                         LockSupport.park(this);
                     }
                     sleeping = false;
@@ -157,6 +158,7 @@ public final class ThreadTeam implements ParallelFor, AutoCloseable {
             }
         }
 
+        /** Without a deadline: the last pieces are being computed, and write to memory that the caller may free. */
         @SuppressWarnings("ThreadPriorityCheck") // what is waited for may need this very processor
         void await() {
             for (int looks = 0; left.get() > 0; looks++) {

@@ -39,7 +39,7 @@ import org.slf4j.LoggerFactory;
 final class EngineThread {
     private static final Logger LOG = LoggerFactory.getLogger(EngineThread.class);
     private static final long STOP_SECONDS = 60;
-    /** Between looks at transfers while nothing is computed, for connectors that do not wake the engine. Each look slows transfers. */
+    /** Time between steps while only transfers are awaited, for connectors that do not wake the engine. Each step slows transfers. */
     private static final long LEAST_WAIT_NANOS = 500_000;
 
     private static final long MOST_WAIT_NANOS = 5_000_000;
@@ -183,9 +183,9 @@ final class EngineThread {
         return !(closed && commands.remove(command));
     }
 
-    /** Tells the connector of a request that is not submitted, unless very many such wait to be told already. */
+    /** Passes on that a request was rejected; see {@link EngineCore#refused}. Dropped if very many such commands wait already. */
     void refused(String id, JsonFields kvTransferParams) {
-        // The lease's end gives back the blocks that are not told of.
+        // Without the message the lease's expiry releases the blocks.
         if (!closed && refusals.incrementAndGet() <= maxRefusals) {
             commands.add(new Command.Refused(id, kvTransferParams));
         } else {
@@ -300,9 +300,8 @@ final class EngineThread {
             idleSince = OptionalLong.empty();
             return null;
         }
-        // Only transfers are awaited. A connector that does not wake the engine is looked at again after a part of the
-        // time that has
-        // passed: little work, and little delay.
+        // Only transfers are awaited. A connector that does not wake the engine is asked again after a fraction of the
+        // time that has passed: little work, and little delay.
         long now = ticker.nanos();
         if (idleSince.isEmpty()) {
             idleSince = OptionalLong.of(now);

@@ -44,6 +44,7 @@ public final class GenerationCollector implements Consumer<GenerationEvent> {
         return result;
     }
 
+    /** Waits for {@link #result}, without a deadline: every request that the engine accepted ends, also when the engine fails. */
     RequestOutput join() {
         return result.join();
     }

@@ -28,7 +28,7 @@ import java.util.concurrent.atomic.AtomicLong;
  * }
  * }
  *
- * <p>With a {@link KvTransferConfig} in its {@link EngineConfig} it takes prompts' KV caches from elsewhere or leaves them there.
+ * <p>With a {@link KvTransferConfig} in its {@link EngineConfig} it loads prompts' KV caches from other instances or saves them for these.
  * May be used by several threads.
  */
 public final class LLM implements AutoCloseable {
@@ -49,7 +49,7 @@ public final class LLM implements AutoCloseable {
         }
     }
 
-    /** Who calls {@link #generate} holds all prompts anyway, so none is turned away. */
+    /** The caller of {@link #generate} holds all prompts in memory anyway, so none is rejected for their number. */
     private static EngineConfig unlimitedQueue(EngineConfig config) {
         return new EngineConfig(
                 config.model(),
@@ -91,7 +91,7 @@ public final class LLM implements AutoCloseable {
     /**
      * Continues all prompts, batched, and returns when all have ended; results are in the order of the prompts.
      *
-     * @throws ConfigException if a prompt cannot be served as it is; the others are then aborted
+     * @throws ConfigException if a prompt cannot be served as it is; the other prompts are then aborted
      */
     public List<RequestOutput> generate(List<String> prompts, SamplingParams sampling) {
         return generateTokens(

@@ -41,7 +41,7 @@ final class SequenceOutput implements RequestListener {
     private final List<TokenLogprobs> promptLogprobs = new ArrayList<>();
     private int tokens;
 
-    /** @param ended told first, with the number of tokens generated */
+    /** @param ended called before the last event, with the number of tokens generated */
     SequenceOutput(
             int index,
             SamplingParams sampling,

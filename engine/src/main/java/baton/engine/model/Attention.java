@@ -9,7 +9,7 @@ interface Attention extends AutoCloseable {
     /**
      * Begins a forward pass.
      *
-     * @param tailRows the rows that the last layer's attention is wanted of if they are few, in ascending order
+     * @param tailRows the rows that the last layer's attention is needed for if they are few, in ascending order
      * @param queries of one layer after the other: [rows, heads * D], with a gap between rows perhaps
      * @param attended where results are written to, as wide and with the same gap
      * @param scratch open as long as the forward pass
@@ -24,7 +24,7 @@ interface Attention extends AutoCloseable {
         /** Attends for all rows; the layer's keys and values are in the cache. */
         void attend(int layer);
 
-        /** Attends for the tail's rows at least, and perhaps for others. */
+        /** Attends for the tail's rows at least, and perhaps for other rows. */
         void attendTail(int layer);
     }
 }

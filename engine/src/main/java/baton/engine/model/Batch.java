@@ -15,7 +15,7 @@ import java.util.function.IntUnaryOperator;
  * then the longer slices.
  */
 final class Batch {
-    /** Slots that a group may read for nothing before it is worth another round of operator calls. */
+    /** Unused slots that a group may read before another round of operator calls is cheaper. */
     private static final int FREE_PADDING = 256;
 
     private final List<Group> groups = new ArrayList<>();
@@ -116,7 +116,7 @@ final class Batch {
         return blocks.length;
     }
 
-    /** Rows to compute: the tokens', and some for nothing behind them, since each new number of rows costs kernels of its own. */
+    /** Rows to compute: the tokens' and padding behind them, since each new number of rows costs kernels of its own. */
     int rows() {
         return ids.length;
     }
@@ -157,7 +157,7 @@ final class Batch {
         return given;
     }
 
-    /** The rows whose logits are wanted, in the order of the slices. */
+    /** The rows to compute logits of, in the order of the slices. */
     long[] logitRows() {
         return logitRows;
     }

@@ -17,14 +17,14 @@ import org.bytedeco.pytorch.global.torch.ScalarType;
  * What the ranks of a model, each on a thread of its own, exchange in a forward pass.
  *
  * Memory. Whatever one rank reads of another lies in memory of this class, never in a tensor of a forward pass, so a rank that
- * fails frees nothing that another still reads. Each rank has two buffers for its products and takes them in turn: who writes the
- * first again has waited for all others at the second, so they have read the first. Between two forward passes no rank is in
+ * fails frees nothing that another rank still reads. Each rank has two buffers for its products and takes them in turn: a rank that
+ * writes the first again has waited for all other ranks at the second, so they have read the first. Between two forward passes no rank is in
  * either, which the caller sees to; so each pass begins with the first buffer.
  *
- * Sums. Every rank adds up all ranks' products in fp32 and in the order of the ranks. So the results do not depend on who comes
+ * Sums. Every rank adds up all ranks' products in fp32 and in the order of the ranks. So the results do not depend on which rank comes
  * first, and the ranks of a stage have the same hidden states, bit for bit.
  *
- * Failures. A rank that fails, or waits beyond the deadline, makes all others fail in this pass; the next is a new one.
+ * Failures. A rank that fails, or waits beyond the deadline, makes all other ranks fail in this pass; the next is a new one.
  */
 final class Collective implements AutoCloseable {
     /** The longest that one rank waits for another, what a connector may wait for in a layer included. */
@@ -178,7 +178,7 @@ final class Collective implements AutoCloseable {
             turn = 0;
         }
 
-        /** This rank leaves the forward pass early; the others will too. */
+        /** This rank leaves the forward pass early; the other ranks will too. */
         void fail(Throwable cause) {
             current.fail(cause);
         }

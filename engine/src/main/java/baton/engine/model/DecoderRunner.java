@@ -33,12 +33,6 @@ import org.bytedeco.pytorch.global.torch.ScalarType;
  * The fused projection gives [T, H*D + G*2D]: all queries, then for each key/value head its key and its value side by side. So
  * the right part of a row is the entries of the KV cache, and a token's entry of one head is one run of bytes to copy.
  *
- * Attention never repeats keys for the R queries that share them. A sequence's first chunk attends, if it is long, with batch = G, heads = R
- * and the head stride of the keys being 0. Any other is cut into runs of rows, each with a mask, and the R queries of a row stand as rows of one
- * head: only with many rows does PyTorch's flash kernel for CPUs take large tiles, which are faster. Single tokens are taken together: batch = G,
- * heads = sequences, and the R queries stand where query positions would, so a sequence's keys are read once for all of them.
- * Fewer queries than the matrix unit takes attend in fp32, for which the kernel is much faster than for bf16 without that unit.
- *
  * Native memory. Every tensor made in a forward pass belongs to a PointerScope that ends within it; what lives longer is made at
  * load, listed in `owned`, and freed by close. Nothing waits for the garbage collector.
  */
@@ -263,7 +257,7 @@ final class DecoderRunner implements ModelRunner {
         }
     }
 
-    /** The rows that anything is wanted of behind the last layer, in ascending order, some perhaps repeated. */
+    /** The rows that are used after the last layer, in ascending order, some perhaps repeated. */
     private long[] lastRows(Batch batch, LayerHooks hooks) {
         long[] rows = new long[batch.logitRows().length + hooks.hiddenWanted().size()];
         int count = 0;
@@ -313,10 +307,10 @@ final class DecoderRunner implements ModelRunner {
         final Tensor attended;
         final Attention.Pass attention;
 
-        /** The rows that the last layer goes on for, some repeated, if they are few; an empty tensor if none. */
+        /** The rows that the last layer computes, some repeated, if they are few; an empty tensor if none. */
         final Optional<Tensor> tail;
 
-        /** @param lastRows the rows that anything is wanted of behind the last layer, in ascending order */
+        /** @param lastRows the rows that are used after the last layer, in ascending order */
         Step(Batch batch, long[] lastRows, Arena scratch) {
             this.batch = batch;
             queries = kernels.rows(batch.rows(), queryElements);
@@ -332,7 +326,7 @@ final class DecoderRunner implements ModelRunner {
         }
     }
 
-    /** Adds a layer to {@code x}. Behind the last one only the rows that are wanted are right, the others are of no use to anybody. */
+    /** Adds a layer to {@code x}. After the last layer only the rows of the tail are valid, if there is a tail. */
     private void layer(int layer, Tensor x, Step step, Tensor rotation) {
         LayerWeights layerWeights = weights.layers.get(layer);
         forPieces(x, (first, piece) -> {
@@ -370,7 +364,7 @@ final class DecoderRunner implements ModelRunner {
         }
     }
 
-    /** What is done with a piece. */
+    /** Work on a piece. */
     @FunctionalInterface
     private interface PieceWork {
         void accept(long first, Tensor piece);
@@ -440,7 +434,7 @@ final class DecoderRunner implements ModelRunner {
         return new TorchLogits(rows, config.vocabularySize(), memory, ids);
     }
 
-    /** The hidden states that logits are wanted of, and some for nothing behind them. */
+    /** The hidden states to compute logits of, padded with unused rows. */
     private Tensor wanted(Tensor x, Batch batch, Arena scratch) {
         int rows = batch.logitRows().length;
         if (batch.given().isEmpty()) {

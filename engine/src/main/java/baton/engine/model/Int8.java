@@ -125,7 +125,7 @@ final class Int8 implements Linear {
                 (first, length, product, scale) -> x.narrow(0, first, length).addcmul_(product, scale));
     }
 
-    /** Told that the result's rows from {@code first} on are {@code product} [length, out] times {@code scale} [length, 1]. */
+    /** Called when the result's rows from {@code first} on are {@code product} [length, out] times {@code scale} [length, 1]. */
     private interface Sink {
         void take(long first, long length, Tensor product, Tensor scale);
     }

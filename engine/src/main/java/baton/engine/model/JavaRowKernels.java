@@ -14,7 +14,7 @@ import java.util.stream.Stream;
  * <p>Of loops of a single operation over heap arrays HotSpot makes vector code: it does so neither for conversions between bf16 and
  * fp32 nor for two segments that might overlap. So a pair of neighbours in bf16 is taken as one {@code int}, whose low and high half
  * become fp32 by a shift and by a mask, and even and odd elements are computed apart. That is faster than LibTorch's operators, the
- * more so since code of theirs comes cold from memory after each product with weights.
+ * more so since their code comes cold from memory after each product with weights.
  */
 final class JavaRowKernels {
     /** Rows that a thread takes at once. */
@@ -30,7 +30,7 @@ final class JavaRowKernels {
 
     /**
      * @param dtype bf16 or fp32, the type of all rows
-     * @param team who computes
+     * @param team the threads that compute
      */
     JavaRowKernels(DType dtype, OmpTeam team) {
         this.team = team;
@@ -110,7 +110,7 @@ final class JavaRowKernels {
         });
     }
 
-    /** What is done with a row. */
+    /** Work on a row. */
     @FunctionalInterface
     private interface RowWork {
         void accept(Part part, int row);

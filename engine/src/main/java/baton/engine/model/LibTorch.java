@@ -12,7 +12,7 @@ import org.bytedeco.pytorch.TensorOptions;
 import org.bytedeco.pytorch.global.torch;
 import org.bytedeco.pytorch.global.torch.ScalarType;
 
-/** Loading LibTorch, and tensors over memory of our own. */
+/** Loading LibTorch, and tensors over memory that Java allocated. */
 final class LibTorch {
     private LibTorch() {}
 

@@ -147,7 +147,7 @@ public record MachineLimits(Products bf16, Products fp32, double readBytesPerSec
                 near.forEach(Way::forget);
                 long end = System.nanoTime() + 2 * each.toNanos();
                 do {
-                    // In turns, so that what disturbs one disturbs the others.
+                    // In turns, so that a disturbance affects all of them.
                     near.forEach(Way::run);
                 } while (System.nanoTime() < end);
                 return new MachineLimits(
@@ -159,7 +159,7 @@ public record MachineLimits(Products bf16, Products fp32, double readBytesPerSec
 
         /**
          * Operations a second of the same products one after the other for at least that long, in the way that was the fastest
-         * at the median when it was measured. A machine that others use is never at its best for long: this is the limit of work that takes as long.
+         * at the median when it was measured. A machine that other processes use is never at its best for long: this is the limit of work that takes as long.
          */
         public double sustainedGemmFlops(Duration atLeast) {
             torch.set_num_threads(threads);

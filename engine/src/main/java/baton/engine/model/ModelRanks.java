@@ -7,7 +7,7 @@ import java.util.List;
 /**
  * A model in one process, whole or shared among ranks. Each step is a call of {@link ModelRunner#forward} with the same slices on
  * every rank, each on a thread of its own; the next step begins when all have returned. The first rank of the last stage returns
- * the logits, the others none. A rank that fails makes the others fail in the same step.
+ * the logits, the other ranks none. A rank that fails makes the other ranks fail in the same step.
  *
  * @param runners one for each rank, stage after stage
  * @param tensorParallelSize ranks that share the heads
@@ -42,7 +42,7 @@ public record ModelRanks(List<ModelRunner> runners, int tensorParallelSize, int 
         return (pipelineParallelSize - 1) * tensorParallelSize;
     }
 
-    /** Closes the runners, the first last: it may own what others use. */
+    /** Closes the runners, the first last: it may own what other runners use. */
     @Override
     public void close() {
         runners.reversed().forEach(ModelRunner::close);

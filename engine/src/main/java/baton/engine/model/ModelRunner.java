@@ -22,7 +22,7 @@ public interface ModelRunner extends AutoCloseable {
         return List.of();
     }
 
-    /** How fast this runner's operators were at their best, of those that have had enough to do to tell. */
+    /** The best rates of this runner's operators, of those that have had enough work to be measured. */
     default List<OperatorRate> operatorRates() {
         return List.of();
     }
@@ -85,7 +85,7 @@ public interface ModelRunner extends AutoCloseable {
         }
 
         /**
-         * All layers of all stages are computed; not called where others come later.
+         * All layers of all stages are computed; not called in a rank that later stages follow.
          *
          * @param slice one of {@link #hiddenWanted}
          * @param state of its last token, in memory that is valid during the call

@@ -59,7 +59,7 @@ final class PanelKernels implements ModelKernels {
         return DType.F32;
     }
 
-    /** LibTorch's operators have little to do, and threads of theirs would spin beside those of the kernels. */
+    /** LibTorch's operators have little to do, and their threads would spin beside those of the kernels. */
     @Override
     public int torchThreads() {
         return 1;

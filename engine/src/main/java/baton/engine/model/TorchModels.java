@@ -145,7 +145,7 @@ public final class TorchModels {
                 try {
                     return task.get();
                 } catch (InterruptedException e) {
-                    // It works on memory that the caller would free.
+                    // Waits on, without a deadline: the task works on memory that the caller would free.
                     interrupted = true;
                 } catch (ExecutionException e) {
                     switch (e.getCause()) {

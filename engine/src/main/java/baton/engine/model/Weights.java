@@ -21,7 +21,7 @@ import org.bytedeco.javacpp.PointerScope;
 import org.bytedeco.pytorch.Tensor;
 import org.bytedeco.pytorch.global.torch.ScalarType;
 
-/** A model's weights as the forward pass wants them: in huge pages, in the type of computation, and fused where they meet. */
+/** A model's weights as the forward pass uses them: in huge pages, in the type of computation, and fused where one input goes through several. */
 final class Weights {
     final Tensor embedding;
     final List<LayerWeights> layers;

@@ -1,6 +1,6 @@
 package baton.engine.text;
 
-/** Goes along with the encoding of a text that may be long. What it throws ends the encoding, with nothing left behind. */
+/** Watches the encoding of a text that may be long. An exception that it throws ends the encoding and frees its memory. */
 @FunctionalInterface
 public interface EncodingWatch {
     /** Lets every text be encoded to its end. */

@@ -20,7 +20,7 @@ import tools.jackson.databind.json.JsonMapper;
 
 /**
  * A model's tokenizer, as its {@code tokenizer.json} describes it. Encoding is done by Hugging Face's own library; decoding
- * of byte-level BPE and SentencePiece vocabularies by a table of each token's bytes, of all others by the library.
+ * of byte-level BPE and SentencePiece vocabularies by a table of each token's bytes, of all other vocabularies by the library.
  *
  * <p>All methods may be called from any thread. Decoding does not apply {@code clean_up_tokenization_spaces}, which would
  * change text that was already streamed; vLLM does not either.

@@ -26,7 +26,7 @@ final class Vocabulary {
     enum Form {
         /** A text is its tokens' bytes, one after the other. */
         BYTES,
-        /** Only the library knows. */
+        /** Only the library can decode. */
         OPAQUE
     }
 

@@ -19,7 +19,7 @@ final class WindowDetokenizer implements Detokenizer {
     private final Decoder decoder;
     private final boolean skipSpecialTokens;
     private int[] window;
-    /** Tokens at the head of the window whose text was returned. */
+    /** Tokens at the head of the window, of which the text was returned. */
     private int returned;
 
     WindowDetokenizer(Decoder decoder, int[] promptIds, boolean skipSpecialTokens) {

@@ -60,7 +60,7 @@ class BlockPoolTest {
     }
 
     @Test
-    void releasingABlockThatNobodyHoldsIsAnError() {
+    void releasingAFreeBlockIsAnError() {
         BlockPool pool = new BlockPool(1);
         assertThatThrownBy(() -> pool.release(0)).hasMessageContaining("block=0");
     }

@@ -67,7 +67,7 @@ class ConnectorLifecycleTest {
     }
 
     @Test
-    void theConnectorIsAskedAgainUntilItKnows() {
+    void theConnectorIsAskedAgainAboutAPendingMatch() {
         int[] asked = {0};
         connector.match = (request, computed) -> ++asked[0] < 4 ? new KvMatch.Pending() : new KvMatch.None();
         try (CoreHarness harness = core(LoadFailurePolicy.FAIL)) {
@@ -202,7 +202,7 @@ class ConnectorLifecycleTest {
     }
 
     @Test
-    void aFailedLoadLeavesNothingForOthersToHit() {
+    void aFailedLoadLeavesNothingInThePrefixCache() {
         connector.match =
                 (request, computed) -> request.id().equals("a") ? new KvMatch.Tokens(16, false) : new KvMatch.None();
         connector.fails = (load, index) -> index >= 1;
@@ -249,7 +249,7 @@ class ConnectorLifecycleTest {
     }
 
     @Test
-    void reportsAboutRequestsThatNobodyKnowsAreCountedAndIgnored() {
+    void reportsAboutUnknownRequestsAreCountedAndIgnored() {
         try (CoreHarness harness = core(LoadFailurePolicy.FAIL)) {
             Result result = harness.add("a", prompt(1, 19), 3);
             harness.step();

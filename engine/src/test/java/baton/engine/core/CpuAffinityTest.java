@@ -10,7 +10,7 @@ import org.junit.jupiter.api.Test;
 
 class CpuAffinityTest {
     @Test
-    void whereThreadsCannotBePinnedThatIsSaid() {
+    void bindingCoresWhereThreadsCannotBePinnedIsAnError() {
         assertThatThrownBy(() ->
                         CpuAffinity.pin(Platform.of("Mac OS X", "aarch64"), "cpu_bind", new TreeSet<>(Set.of(0, 1))))
                 .isInstanceOf(ConfigException.class)

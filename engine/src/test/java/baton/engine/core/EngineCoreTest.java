@@ -180,7 +180,7 @@ class EngineCoreTest {
         }
     }
 
-    /** Random arrivals, aborts, block sizes, budgets and pools; whoever ends by itself has said what the oracle says. */
+    /** Random arrivals, aborts, block sizes, budgets and pools; a request that ends by itself has the oracle's output. */
     @Test
     void randomLoadsEndRightAndLeaveNoBlockInUse() {
         long seed = Long.getLong("tests.seed", System.nanoTime());

@@ -34,7 +34,7 @@ class FaultsTest {
     }
 
     @Test
-    void aFailedStepLeavesNothingForOthersToHit() {
+    void aFailedStepLeavesNothingInThePrefixCache() {
         try (CoreHarness harness = new CoreHarness(64, 4, UnaryOperator.identity(), Optional.empty())) {
             int[] good = prompt(1, 13);
             int[] bad = Arrays.copyOf(good, 14);
@@ -102,7 +102,7 @@ class FaultsTest {
         }
     }
 
-    /** The first in the queue holds one block and needs most of the pool, the second holds all the others but one. */
+    /** The first in the queue holds one block and needs most of the pool, the second holds all other blocks but one. */
     @Test
     void requestsThatWereLoadedCannotBlockEachOther() {
         connector.match = (request, computed) -> computed > 0

@@ -68,7 +68,7 @@ class HiddenStateTest {
     }
 
     @Test
-    void theFirstTokenIsSampledTogetherWithWhatOthersComputeInThatStep() {
+    void theFirstTokenIsSampledInTheSameBatchAsOtherRequests() {
         try (CoreHarness harness = loading(config -> config.maxNumSeqs(8).maxNumBatchedTokens(32))) {
             Result before = harness.add("before", prompt(2, 9), 30);
             harness.step();
@@ -93,7 +93,7 @@ class HiddenStateTest {
     }
 
     @Test
-    void whoWaitsForItsTurnIsSampledWhenItComes() {
+    void aLoadedRequestThatWaitsForItsTurnIsSampledFromItsHiddenStateThen() {
         try (CoreHarness harness = loading(config -> config.maxNumSeqs(1))) {
             Result first = harness.add("a", prompt(1, LENGTH), 6);
             Result second = harness.add("b", prompt(2, LENGTH), 2);
@@ -113,7 +113,7 @@ class HiddenStateTest {
     }
 
     @Test
-    void withoutItOrWithoutAllKvTheRestIsComputed() {
+    void withoutAHiddenStateOrWithoutAllKvTheRestIsComputed() {
         connector.fails = (load, index) -> load.request().equals("torn") && index == 3;
         try (CoreHarness harness = loading(config -> config)) {
             Result none = harness.add("none", prompt(1, LENGTH), 2);
@@ -154,7 +154,7 @@ class HiddenStateTest {
     }
 
     @Test
-    void ofARequestThatHasGoneItIsForgotten() {
+    void theHiddenStateOfARequestThatHasEndedIsDropped() {
         try (CoreHarness harness = loading(config -> config)) {
             Result gone = harness.add("a", prompt(1, LENGTH), 2);
             harness.step();
@@ -168,7 +168,7 @@ class HiddenStateTest {
     }
 
     @Test
-    void aRequestThatLosesItsBlocksAfterwardsIsComputedAgain() {
+    void aRequestThatIsPreemptedAfterItsHiddenStateCameIsComputedAgain() {
         // Two that grow beyond the pool together: the later loses its blocks, and the connector has nothing for it any
         // more.
         try (CoreHarness harness = new CoreHarness(
@@ -211,7 +211,7 @@ class HiddenStateTest {
     }
 
     @Test
-    void aConnectorThatWantsThemIsGivenTheLastOneOfEachPrompt() {
+    void aConnectorThatWantsHiddenStatesIsGivenTheLastOneOfEachPrompt() {
         connector.wantsHidden = true;
         try (CoreHarness harness = core(config -> config.maxNumSeqs(8).maxNumBatchedTokens(8))) {
             harness.add("chunks", prompt(1, LENGTH), 3);
@@ -229,7 +229,7 @@ class HiddenStateTest {
     }
 
     @Test
-    void aConnectorThatDoesNotIsNotAsked() {
+    void aConnectorThatDoesNotWantHiddenStatesIsGivenNone() {
         try (CoreHarness harness = core(config -> config)) {
             harness.add("a", prompt(1, LENGTH), 3);
             harness.run();

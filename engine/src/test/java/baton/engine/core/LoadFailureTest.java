@@ -18,7 +18,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** Blocks that fail to load: whose tokens are computed here instead, who fails, and what others may still share. */
+/** Blocks that fail to load: which tokens are computed here instead, which requests fail, and what other requests may still share. */
 class LoadFailureTest {
     private final ScriptedConnector connector = new ScriptedConnector();
 
@@ -39,7 +39,7 @@ class LoadFailureTest {
     }
 
     @Test
-    void ofThreeAsynchronousLoadsOnlyTheOneWithABadBlockIsCutAndAllStayParkedUntilTheirOwnEnd() {
+    void ofThreeAsynchronousLoadsOnlyTheOneWithAnInvalidBlockIsCutAndAllStayParkedUntilTheirOwnEnd() {
         connector.match = (request, computed) -> new KvMatch.Tokens(16, true);
         connector.fails = (load, index) -> load.request().equals("b") && index == 2;
         try (CoreHarness harness = core(LoadFailurePolicy.RECOMPUTE)) {
@@ -64,7 +64,7 @@ class LoadFailureTest {
     }
 
     @Test
-    void ofThreeLoadsWithinAStepOnlyTheOneWithABadBlockGoesOnAndIsNotAskedAboutAgain() {
+    void ofThreeLoadsWithinAStepOnlyTheOneWithAnInvalidBlockGoesOnAndIsNotAskedAboutAgain() {
         connector.match = (request, computed) -> new KvMatch.Tokens(16 - computed, false);
         connector.fails = (load, index) -> load.request().equals("b") && index == 1;
         try (CoreHarness harness = core(LoadFailurePolicy.RECOMPUTE)) {
@@ -101,7 +101,7 @@ class LoadFailureTest {
     }
 
     @Test
-    void failuresThatComeBitByBitCutAtTheFirstBadBlockInWhateverOrderTheyCome() {
+    void failuresThatComeBitByBitCutAtTheFirstInvalidBlockInAnyOrder() {
         connector.match = (request, computed) -> new KvMatch.Tokens(24, true);
         connector.fails = (load, index) -> List.of(2, 3, 5).contains(index);
         try (CoreHarness harness = core(LoadFailurePolicy.RECOMPUTE)) {
@@ -120,7 +120,7 @@ class LoadFailureTest {
     }
 
     @Test
-    void aBadBlockThatTwoShareIsComputedAgainByTheFirstOfThem() {
+    void anInvalidBlockThatTwoRequestsShareIsComputedAgainByTheFirstOfThem() {
         connector.match = (request, computed) ->
                 request.id().equals("a") ? new KvMatch.Tokens(16 - computed, false) : new KvMatch.None();
         try (CoreHarness harness = core(LoadFailurePolicy.RECOMPUTE)) {
@@ -155,7 +155,7 @@ class LoadFailureTest {
 
     @ParameterizedTest
     @ValueSource(booleans = {false, true})
-    void byPolicyOnlyTheRequestWithABadBlockFails(boolean async) {
+    void byPolicyOnlyTheRequestWithAnInvalidBlockFails(boolean async) {
         connector.match = (request, computed) -> new KvMatch.Tokens(16 - computed, async);
         connector.fails = (load, index) -> load.request().equals("b") && index == 3;
         try (CoreHarness harness = core(LoadFailurePolicy.FAIL)) {
@@ -176,7 +176,7 @@ class LoadFailureTest {
 
     @ParameterizedTest
     @ValueSource(booleans = {false, true})
-    void whatFailedToLoadAndWhatFollowedItIsNoHitForTheNextRequest(boolean async) {
+    void blocksThatFailedToLoadAndThoseBehindThemAreNoHitForTheNextRequest(boolean async) {
         connector.match = (request, computed) ->
                 request.id().equals("a") ? new KvMatch.Tokens(16 - computed, async) : new KvMatch.None();
         connector.fails = (load, index) -> index == 2;
@@ -200,7 +200,7 @@ class LoadFailureTest {
     }
 
     @Test
-    void ofAnAsynchronousLoadOnlyTheBlocksBeforeTheBadOneAreCached() {
+    void ofAnAsynchronousLoadOnlyTheBlocksBeforeTheInvalidOneAreCached() {
         connector.match =
                 (request, computed) -> request.id().equals("a") ? new KvMatch.Tokens(16, true) : new KvMatch.None();
         connector.fails = (load, index) -> index == 2;
@@ -219,7 +219,7 @@ class LoadFailureTest {
     }
 
     @Test
-    void aLoadOfWhichNothingCameStartsOverAndIsNotTriedAgain() {
+    void aLoadThatFailedWhollyIsComputedFromTheStartAndNotTriedAgain() {
         connector.match = (request, computed) -> new KvMatch.Tokens(16, true);
         connector.fails = (load, index) -> true;
         try (CoreHarness harness = core(LoadFailurePolicy.RECOMPUTE)) {

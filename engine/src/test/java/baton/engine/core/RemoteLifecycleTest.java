@@ -47,8 +47,6 @@ class RemoteLifecycleTest {
                 : new KvMatch.None();
     }
 
-    // ---- remote prefill
-
     @ParameterizedTest
     @ValueSource(ints = {3, 4, 15, 16, 17})
     void aRemotePrefillComputesTheLastTokenOnly(int length) {
@@ -199,8 +197,6 @@ class RemoteLifecycleTest {
         }
     }
 
-    // ---- remote decode
-
     @ParameterizedTest
     @ValueSource(ints = {3, 16, 19})
     void aRemoteDecodeKeepsItsBlocksUntilTheyAreSent(int length) {
@@ -226,7 +222,7 @@ class RemoteLifecycleTest {
     }
 
     @Test
-    void whatIsKeptForAPeerIsSharedMeanwhileAndStaysCachedAfterwards() {
+    void blocksKeptForAPeerAreSharedMeanwhileAndStayCachedAfterwards() {
         connector.delayed.add("a");
         try (CoreHarness harness = core(64)) {
             harness.add("a", prompt(1, 19), 1);

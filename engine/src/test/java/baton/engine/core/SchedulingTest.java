@@ -25,7 +25,7 @@ import java.util.function.UnaryOperator;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 
-/** Who is served when: policies, preemption, long prompts among short ones, and thousands that wait. */
+/** The order in which requests are served: policies, preemption, long prompts among short ones, and thousands that wait. */
 class SchedulingTest {
     private static CoreHarness core(int blocks, UnaryOperator<EngineConfig.Builder> settings) {
         return new CoreHarness(blocks, 4, settings, Optional.empty());
@@ -60,17 +60,17 @@ class SchedulingTest {
     }
 
     @Test
-    void theSmallestPriorityGoesFirstAndEqualOnesAsTheyCame() {
+    void theSmallestPriorityIsScheduledFirstAndEqualOnesInOrderOfArrival() {
         assertThat(orderOfEnds(SchedulingPolicy.PRIORITY)).containsExactly("r4", "r1", "r3", "r0", "r2");
     }
 
     @Test
-    void firstComeFirstServedHasNoEyesForPriorities() {
+    void firstComeFirstServedIgnoresPriorities() {
         assertThat(orderOfEnds(SchedulingPolicy.FCFS)).containsExactly("r0", "r1", "r2", "r3", "r4");
     }
 
     @Test
-    void whenBlocksRunOutTheLargestPriorityWaitsAgainWhoeverCameFirst() {
+    void whenBlocksRunOutTheRequestOfTheLargestPriorityIsPreempted() {
         try (CoreHarness harness = core(
                 10, config -> config.schedulingPolicy(SchedulingPolicy.PRIORITY).enablePrefixCaching(false))) {
             Result least = harness.add("least", prompt(1, 9), greedy(16), 5);
@@ -90,7 +90,7 @@ class SchedulingTest {
     }
 
     @Test
-    void aLongPromptLeavesTheRestOfTheStepToShortOnes() {
+    void theLongPrefillThresholdLeavesTheRestOfTheStepToShortPrompts() {
         int[] stepsUntilShortIsAnswered = new int[2];
         for (int limited = 0; limited < 2; limited++) {
             int threshold = limited * 8;
@@ -116,7 +116,7 @@ class SchedulingTest {
     }
 
     @Test
-    void thoseThatWaitForOneBlockAreNotLookedAtUntilItIsThere() {
+    void requestsDeferredForABlockAreNotScheduledBeforeItIsPublished() {
         ScriptedConnector connector = new ScriptedConnector();
         try (CoreHarness harness = new CoreHarness(
                 512, 4, config -> config.maxNumSeqs(64).maxNumBatchedTokens(64), Optional.of(connector))) {
@@ -138,7 +138,7 @@ class SchedulingTest {
     }
 
     @Test
-    void whoWaitsForABlockComputesItIfTheOtherOneLeaves() {
+    void aRequestDeferredForABlockComputesItIfTheOtherRequestLeaves() {
         try (CoreHarness harness = core(64, config -> config.maxNumSeqs(4).maxNumBatchedTokens(8))) {
             harness.add("first", prompt(1, 41), 4);
             Result second = harness.add("second", prompt(1, 41), 4);
@@ -153,7 +153,7 @@ class SchedulingTest {
     }
 
     @Test
-    void aStepAsksAgainAboutAFewHundredAndTheNextOneGoesOnAfterThem() {
+    void aStepAsksAgainAboutAFewHundredPendingMatchesAndTheNextStepContinuesBehindThem() {
         ScriptedConnector connector = new ScriptedConnector();
         Map<String, Integer> asked = new TreeMap<>();
         boolean[] known = {false};
@@ -214,7 +214,7 @@ class SchedulingTest {
             }
         }
         assertThat(result.tokens).isEqualTo(expected(prompt(1, 5), 4));
-        // One for the first token, one for each step but the last, which nobody asks about any more.
+        // One for the first token, one for each step but the last, which no call follows.
         assertThat(measured.stream().mapToDouble(Measurement::value).sum()).isGreaterThanOrEqualTo(1 + 3);
         assertThat(measured).allMatch(each -> each.name().equals("baton:listener_failures"));
     }

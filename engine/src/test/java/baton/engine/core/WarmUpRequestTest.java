@@ -13,7 +13,7 @@ import java.util.Optional;
 import java.util.Set;
 import org.junit.jupiter.api.Test;
 
-/** A request that warms up is computed like others and leaves nothing. */
+/** A request that warms up is computed like other requests and leaves nothing behind. */
 class WarmUpRequestTest {
     private final ScriptedConnector connector = new ScriptedConnector();
 
@@ -27,7 +27,7 @@ class WarmUpRequestTest {
     }
 
     @Test
-    void theConnectorHearsNothingOfIt() {
+    void theConnectorDoesNotSeeAWarmUpRequest() {
         connector.match = (request, computed) -> new KvMatch.Tokens(16 - computed, false);
         connector.wantsHidden = true;
         connector.delayed = Set.of("warm");
@@ -44,7 +44,7 @@ class WarmUpRequestTest {
     }
 
     @Test
-    void aLaterRequestFindsNothingOfIt() {
+    void aLaterRequestFindsNoCachedBlocksOfAWarmUpRequest() {
         try (CoreHarness harness = core(64)) {
             harness.addWarmUp("warm", prompt(1, 19), 4);
             harness.run();
@@ -58,7 +58,7 @@ class WarmUpRequestTest {
     }
 
     @Test
-    void thoseWithTheSamePromptDoNotWaitForWhatIsNeverShared() {
+    void warmUpRequestsWithTheSamePromptDoNotWaitForBlocksThatAreNeverShared() {
         try (CoreHarness harness = core(64)) {
             Result first = harness.addWarmUp("first", prompt(1, 19), 4);
             Result second = harness.addWarmUp("second", prompt(1, 19), 4);
@@ -70,7 +70,7 @@ class WarmUpRequestTest {
     }
 
     @Test
-    void onesThatLoseTheirBlocksAreNothingToTheConnectorEither() {
+    void theConnectorDoesNotSeeAPreemptedWarmUpRequestEither() {
         try (CoreHarness harness = core(12)) {
             Result first = harness.addWarmUp("first", prompt(1, 20), 26);
             Result second = harness.addWarmUp("second", prompt(2, 20), 26);

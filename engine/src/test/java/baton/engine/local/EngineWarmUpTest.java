@@ -66,7 +66,7 @@ class EngineWarmUpTest {
     }
 
     @Test
-    void nothingOfThemIsSeenLater() throws Exception {
+    void warmUpRequestsLeaveNoTraceInTheEngine() throws Exception {
         int[] prompt = LLMTest.prompt(1, 100);
         int[] alone;
         try (LocalEngine engine = start(EngineListener.NONE)) {
@@ -91,7 +91,7 @@ class EngineWarmUpTest {
     }
 
     @Test
-    void thoseThatAreLeftEndWithIt() throws Exception {
+    void warmUpRequestsThatStillRunEndWithTheWarmUp() throws Exception {
         Told told = new Told();
         try (LocalEngine engine = start(told)) {
             GenerationRequest endless = new GenerationRequest(

@@ -75,7 +75,7 @@ class OfflineHandOverTest {
 
     @ParameterizedTest
     @ValueSource(ints = {16, 32})
-    void theConsumerSaysWhatOneEngineAloneWouldSay(int blockSize) throws Exception {
+    void theConsumersOutputEqualsThatOfOneEngineAlone(int blockSize) throws Exception {
         List<int[]> prompts = IntStream.of(
                         1, blockSize - 1, blockSize, blockSize + 1, 2 * blockSize, 2 * blockSize + 1, 1000, 2040)
                 .mapToObj(length -> LLMTest.prompt(length, length))
@@ -281,7 +281,8 @@ class OfflineHandOverTest {
 
     /** What waits may be tried with another instance, which then wants what the request refers to. */
     @Test
-    void aConnectorHearsOfRefusedRequestsButNotOfThoseThatMayGoElsewhere(@TempDir Path directory) throws IOException {
+    void theConnectorIsToldOfRejectedRequestsButNotOfThoseThatMayBeRetriedElsewhere(@TempDir Path directory)
+            throws IOException {
         Path refusals = Files.createFile(directory.resolve("refusals"));
         EngineConfig config = LLMTest.config()
                 .maxNumSeqs(1)

@@ -127,7 +127,7 @@ class DecoderRunnerTest {
         }
     }
 
-    /** @param most of how many tokens at the end of each slice at most; empty for the others */
+    /** @param most of how many tokens at the end of each slice at most; empty for the other tokens */
     private static List<float[]> logits(Checkpoint checkpoint, DType dtype, int[] tokens, int[] lengths, int most)
             throws IOException {
         int blocks = Math.ceilDiv(tokens.length, 4);

@@ -57,7 +57,7 @@ class OmpTeamTest {
         }
     }
 
-    /** Each waits for all others, which only threads of their own can end. */
+    /** Each piece waits for all other pieces, which only works if each has a thread of its own. */
     @ParameterizedTest
     @EnumSource
     void allMembersWorkAtTheSameTime(Kind kind) {
@@ -99,7 +99,7 @@ class OmpTeamTest {
 
     @ParameterizedTest
     @EnumSource
-    void whatOthersHaveBegunIsWaitedFor(Kind kind) {
+    void piecesThatOtherThreadsHaveBegunAreAwaited(Kind kind) {
         try (Arena arena = Arena.ofShared()) {
             OmpTeam team = kind.team(4, arena);
             Thread caller = Thread.currentThread();

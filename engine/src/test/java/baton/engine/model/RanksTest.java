@@ -143,7 +143,7 @@ class RanksTest {
     }
 
     @Test
-    void sumsDoNotDependOnWhoComesFirst() throws IOException {
+    void sumsDoNotDependOnWhichRankComesFirst() throws IOException {
         try (RanksTogether ranks = load(DType.BF16, 16, BLOCKS, 4, 1)) {
             float[] first = row(ranks.forward(List.of(slice(5, 700)), LayerHooks.NONE));
             for (int i = 0; i < 5; i++) {
@@ -155,7 +155,7 @@ class RanksTest {
 
     @ParameterizedTest(name = "{0} tensor ranks, {1} stages, rank {2} fails")
     @CsvSource({"2, 1, 1", "2, 2, 0", "2, 2, 3", "1, 3, 1"})
-    void aRankThatFailsMakesTheOthersFailAndTheNextStepIsWell(int tensorSize, int pipelineSize, int failing)
+    void aRankThatFailsMakesTheOtherRanksFailAndTheNextStepSucceeds(int tensorSize, int pipelineSize, int failing)
             throws IOException {
         try (RanksTogether ranks = load(DType.F32, 16, BLOCKS, tensorSize, pipelineSize)) {
             List<SequenceSlice> slices = List.of(slice(1, 50));

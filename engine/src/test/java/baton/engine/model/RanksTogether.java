@@ -65,7 +65,7 @@ final class RanksTogether implements ModelRunner {
         return ranks.first().takes(state);
     }
 
-    /** The first rank's: as all have as many blocks, who deals blocks out may ask it. */
+    /** The first rank's: all ranks have as many blocks. */
     @Override
     public KvCache cache() {
         return ranks.first().cache();

@@ -135,7 +135,7 @@ class SequenceSamplerTest {
                 .map(step -> alone.next(FakeLogits.of(step), 0))
                 .toList();
 
-        // The same among others, which are in other rows and come and go.
+        // The same sequence in a batch with other sequences, which are in other rows and come and go.
         Sampler sampler = new Sampler(size, Set.of(1, 2));
         SequenceSampler sequence = sampler.sequence(params, NO_PROMPT, seed);
         SequenceSampler other = sampler.sequence(params().temperature(2).build(), NO_PROMPT, seed + 1);

@@ -198,7 +198,7 @@ class TokenizerTest {
     }
 
     @Test
-    void aTokenizerOfWhichNothingIsKnownTakesATextWhole() throws IOException {
+    void anUnknownTokenizerEncodesATextInOnePiece() throws IOException {
         String text = "word after word. ".repeat(4000);
         for (Consumer<ObjectNode> change : List.<Consumer<ObjectNode>>of(
                 root -> ((ObjectNode) root.at("/pre_tokenizer/pretokenizers/0/pattern")).put("Regex", "[\\s\\S]{7}"),

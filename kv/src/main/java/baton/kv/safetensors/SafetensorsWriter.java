@@ -37,7 +37,7 @@ public final class SafetensorsWriter {
     }
 
     /**
-     * Writes a new file or replaces an existing one. The file is not there whole before this returns; who needs it atomic
+     * Writes a new file or replaces an existing one. The file is not there whole before this returns; a caller that needs it atomic
      * writes under another name and moves it.
      *
      * @param metadata the file's {@code __metadata__}, left out if empty
