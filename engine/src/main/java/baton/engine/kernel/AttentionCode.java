@@ -23,10 +23,10 @@ import java.util.List;
 /**
  * The parts of attention that are not products. Each query has a lane of a panel, as in A. Dao's FlashAttention (arXiv 2205.14135): a tile of
  * scores is {@code [position][lane]}, the sums of values {@code [element of a head][lane]}, so that maxima and sums over
- * positions are plain operations on vectors.
+ * positions are plain vector operations.
  */
 final class AttentionCode {
-    /** Of each lane, vectors of a panel's width one after the other: the maximum of its scores, the sum of their exponentials. */
+    /** The state: vectors of a panel's width, each lane's maximum score, then its sum of exponentials. */
     static final int STATE_VECTORS = 2 * ProductCode.VECTORS;
 
     private static final Reg CONSTANTS = RAX;
@@ -35,8 +35,8 @@ final class AttentionCode {
     private AttentionCode() {}
 
     /**
-     * {@code (scores, positions, state, limits, sums, head dim)}: takes a tile of scores into account. Scores become the weights of the
-     * values; what has been summed up before is made smaller if there is a new maximum. With a mask {@code limits} has, in vectors of
+     * {@code (scores, positions, state, limits, sums, head dim)}: adds a tile of scores. Scores are replaced by the weights of the
+     * values; earlier sums are scaled down if there is a new maximum. With a mask {@code limits} has, in vectors of
      * the panel's width: each lane's last position and its first, counted from the tile's first, which is 0.
      */
     static byte[] softmax(Width width, boolean masked) {
@@ -86,7 +86,7 @@ final class AttentionCode {
         code.subtract(R11, 1);
         code.jump(Condition.NOT_EQUAL, scores);
 
-        // Factors of what is there, which are kept where the maxima were, whose place is the sums'.
+        // Factors that scale the earlier sums to the new maxima.
         int sum = 2;
         for (int i = 0; i < ProductCode.VECTORS; i++) {
             code.load(score, at(RDX, i * vector));

@@ -13,11 +13,11 @@ import java.lang.foreign.ValueLayout;
 import java.lang.invoke.MethodHandle;
 
 /**
- * How many products of bf16 (VDPBF16PS) a processor does in the time of one of fp32 (VFMADD). That it has the instruction says little: some
- * execute it as often as the other, and so multiply twice as many numbers; some half as often or less, and gain nothing.
+ * How many bf16 product instructions (VDPBF16PS) a processor executes in the time of one of fp32 (VFMADD). Having the instruction says
+ * little: some processors execute it at the same rate and so multiply twice as many numbers; some at half the rate or less, and gain nothing.
  */
 public final class Bf16Rate {
-    /** Sums that do not wait for each other: more than a multiplication's latency times those that begin at once. */
+    /** Independent sums: more than a multiplication's latency times the multiplications that begin in a cycle. */
     private static final int SUMS = 20;
 
     private static final int LOOPS = 4_000;
@@ -30,7 +30,7 @@ public final class Bf16Rate {
     }
 
     /**
-     * That of this processor, which has AVX-512 and AVX512_BF16; measured once, in less than a millisecond.
+     * The rate of this processor, which has AVX-512 and AVX512_BF16; measured once, in less than a millisecond.
      *
      * @throws IllegalStateException if the system gives no executable memory
      */

@@ -4,7 +4,7 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
-/** Numbers that kernels take from memory, each as a whole vector. */
+/** Constants that kernels load from memory, each as a whole vector. */
 final class Constants {
     private static final int VECTOR = 64;
 
@@ -40,7 +40,7 @@ final class Constants {
         return MEMORY.address() + (long) constant * VECTOR;
     }
 
-    /** How far one constant is from another. */
+    /** Bytes from one constant to the next. */
     static int distance(int from, int to) {
         return (to - from) * VECTOR;
     }

@@ -10,9 +10,9 @@ import java.lang.foreign.ValueLayout;
 import java.util.Arrays;
 
 /**
- * Attention of one row's queries that share a key/value head: what decode does. There are too few of them to fill the lanes of a panel, so
- * positions have the lanes for the scores, and the elements of a value for what is attended: queries are the products' rows, keys,
- * turned on their way to fp32, and values their panels.
+ * Attention of one row's queries that share a key/value head, as in decode. They are too few to fill the lanes of a panel. So the lanes of
+ * the scores are positions, and those of the result are elements of a value: queries are the rows of the products; the panels are the keys,
+ * transposed when they are converted to fp32, and the values.
  *
  * <p>Each sum's terms come in the same order as in {@link PagedAttention}'s panels of queries, so the results are the same bits.
  */
@@ -41,7 +41,7 @@ final class DecodeAttention {
     private final MemorySegment sums;
     private final MemorySegment factors;
 
-    /** What a thread works with. */
+    /** Working memory of one thread. */
     DecodeAttention(Kernels kernels, KvCache cache, int queries, Arena arena) {
         this.kernels = kernels;
         this.cache = cache;
@@ -75,7 +75,7 @@ final class DecodeAttention {
         return floats;
     }
 
-    /** Whether it can be used, and pays: vectors of keys lie in one block, and a panel's lanes would be half empty. */
+    /** Whether it can be used and is faster: vectors of keys lie in one block, and a panel's lanes would be half empty. */
     static boolean suits(Kernels kernels, KvLayout layout, int queries) {
         return 2 * queries <= kernels.panelWidth()
                 && layout.blockSize() % kernels.width().lanes() == 0
@@ -85,11 +85,11 @@ final class DecodeAttention {
 
     /**
      * @param head of keys and values
-     * @param from address of the first query, which the others follow
+     * @param from address of the first query, which the other queries follow
      * @param to address of what the first attends to
      * @param first position of the first run
      * @param visible first position that is attended to
-     * @param end behind the last
+     * @param end behind the last position
      */
     void attend(int layer, int[] blockTable, int head, long from, long to, int first, int visible, int end) {
         long bytes = rows.byteSize();
@@ -158,7 +158,7 @@ final class DecodeAttention {
         }
     }
 
-    /** Takes a run into account; {@code hidden} of its positions come before the first that is attended to. */
+    /** Adds a run to the sums; {@code hidden} of its positions come before the first that is attended to. */
     private void take(int positions, int hidden) {
         long runBytes = (long) PagedAttention.RUN * Float.BYTES;
         int tiles = Math.ceilDiv(positions, width);

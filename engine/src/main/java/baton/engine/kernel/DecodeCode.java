@@ -21,7 +21,7 @@ import baton.memory.Assembler.Width;
 
 /** The parts of {@link DecodeAttention} that are not products. Strides are in bytes. */
 final class DecodeCode {
-    /** Bytes that a query's number has in a state, a vector of any width. */
+    /** Bytes of a query's number in a state: a vector of the greatest width. */
     static final int STATE = 64;
 
     /** Queries that are summed up side by side. */
@@ -145,7 +145,7 @@ final class DecodeCode {
     }
 
     /**
-     * {@code (scores, tile stride, tiles, weights, weight stride, queries, state, factors)}: takes scores into account, tiles of
+     * {@code (scores, tile stride, tiles, weights, weight stride, queries, state, factors)}: adds scores, tiles of
      * {@code [query][position]}, of whole panels. Their exponentials become the weights, {@code [query][position]} of all tiles; the state,
      * each query's largest score, grows; each query's factor is what its sums are to be multiplied by.
      */

@@ -15,8 +15,8 @@ import java.util.Map;
 import java.util.Objects;
 
 /**
- * The kernels for vectors of one width, as functions of addresses. They touch nothing but what they are given; arguments are as their
- * generators say. May be used by several threads.
+ * The kernels for vectors of one width, as functions of addresses. They access only the memory that they are given; the arguments are
+ * described at the classes that generate them. Thread-safe.
  */
 public final class Kernels {
     private final Width width;

@@ -13,10 +13,10 @@ import java.util.Optional;
 
 /*
  * Shapes. G key/value heads, R query heads that share one, D head dim. A row's R queries of a key/value head, and those of neighbouring
- * rows, have a lane each of a panel. Scores are the product of keys, as rows, with the panel of queries; what is attended is the product
- * of values, whose elements are the rows, with the panel of the scores' exponentials. So keys and values are used as they lie in the
- * cache: nothing but queries and results is transposed, and only conversion to fp32 copies them. The queries of a single row
- * would leave most lanes empty: they are DecodeAttention's.
+ * rows, have a lane each of a panel. Scores are the product of the keys (as rows) with the panel of queries. The result is the product of
+ * the transposed values (an element of the head is a row) with the panel of the scores' exponentials. So keys and values are used as they
+ * lie in the cache: only queries and results are transposed, and only conversion to fp32 copies keys and values. The queries of a single
+ * row would leave most lanes empty: DecodeAttention computes these.
  *
  * Sequences with few rows convert keys and values while they use them, run by run in a buffer of the thread's that stays in its caches. Longer
  * chunks have many panels that use the same keys and values, which are converted once, as many heads at a time as a buffer has room for.
@@ -54,7 +54,7 @@ public final class PagedAttention {
     private final List<Scratch> scratches = new ArrayList<>();
     private final MemorySegment factor;
 
-    /** Queries of a key/value head are taken in as many parts, if they are more than a panel has lanes. */
+    /** Number of parts that the queries of a key/value head are cut into: more than one if they are more than a panel has lanes. */
     private final int parts;
 
     private final int partHeads;
@@ -66,9 +66,9 @@ public final class PagedAttention {
     /**
      * Neighbouring tokens of a sequence whose queries attend.
      *
-     * @param row the first one's among the rows of queries
-     * @param count how many
-     * @param position of the first; all keys and values up to each row's own are in the cache
+     * @param row index of the first token among the rows of queries
+     * @param count number of tokens
+     * @param position of the first token; all keys and values up to each row's own are in the cache
      * @param blockTable of the sequence
      */
     public record Span(int row, int count, int position, int[] blockTable) {
@@ -85,7 +85,7 @@ public final class PagedAttention {
      */
     private record Call(int layer, int window, MemorySegment queries, MemorySegment attended, long stride) {}
 
-    /** What a thread works with. */
+    /** Working memory of one thread. */
     private final class Scratch {
         final MemorySegment queries;
         final MemorySegment scores;
@@ -94,7 +94,7 @@ public final class PagedAttention {
         final MemorySegment limits;
         final MemorySegment from;
         final MemorySegment to;
-        /** Where lanes are stored that stand for no query. */
+        /** Target of the lanes that have no query. */
         final MemorySegment unused;
 
         final MemorySegment entries;
@@ -151,7 +151,7 @@ public final class PagedAttention {
         }
     }
 
-    /** Frees what grew with the longest context. */
+    /** Frees the memory that grew with the longest context. */
     public void close() {
         sharedArena.close();
     }
@@ -247,7 +247,7 @@ public final class PagedAttention {
         return shared;
     }
 
-    /** Makes fp32 of a head's entries in a block, from slot {@code first} on. */
+    /** Converts a head's entries in a block to fp32, from slot {@code first} on. */
     private void convert(int layer, int block, int head, int first, int count, long to) {
         long from = cache.layerStart(block, layer) + head * layout.headBytes() + first * layout.entryBytes();
         if (layout.dtype() == DType.BF16) {
@@ -358,7 +358,7 @@ public final class PagedAttention {
             }
         }
 
-        /** Takes a run of positions from {@code at} on into account. */
+        /** Adds a run of positions from {@code at} on to the sums. */
         private void take(long entries, int at, int positions) {
             int firstRow = span.position + row;
             int lastRow = firstRow + count - 1;

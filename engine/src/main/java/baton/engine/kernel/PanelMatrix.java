@@ -25,22 +25,22 @@ import java.util.List;
  * outputs]. Used by one thread at a time, which divides the work among the team's threads.
  */
 public final class PanelMatrix {
-    /** Rows of a block, in groups that are multiplied together. */
+    /** Row groups of a block; the rows of a group are multiplied together. */
     private static final int BLOCK_GROUPS = 18;
 
-    /** Panels that use the same rows one after the other. */
+    /** Number of panels that use the same rows one after the other, while these are in the cache. */
     private static final int TOGETHER = 8;
 
-    /** Inputs that many rows take at a time; their weights are fp32 meanwhile. */
+    /** Inputs that are multiplied at a time if there are many rows; their weights are expanded to fp32 for that time. */
     private static final int EXPANDED_INPUTS = 256;
 
-    /** Bytes between the rows that are made bf16: not a multiple of 4 KiB, which would all go into the same few places of a cache. */
+    /** Bytes between the rows converted to bf16: not a multiple of 4 KiB, since such rows compete for the same few cache lines. */
     private static final long NARROWED_STRIDE = EXPANDED_INPUTS * (long) Short.BYTES + 64;
 
-    /** Inputs are made bf16 in vectors of as many. */
+    /** Inputs that are converted to bf16 at once. */
     private static final int NARROWED_TOGETHER = 8;
 
-    /** Few rows, in groups that are multiplied together. */
+    /** Row groups up to which the weights are used as they are, without expansion. */
     private static final int DIRECT_GROUPS = 2;
 
     private static final int PIECES_PER_THREAD = 8;
@@ -56,7 +56,7 @@ public final class PanelMatrix {
     private final int panelCount;
     private final long panelBytes;
 
-    /** What each thread works with. Of one size for all matrices, whose products come one after the other. */
+    /** Working memory of each thread, shared by all matrices, of which the products are computed one after the other. */
     public static final class Scratch {
         private final List<MemorySegment> tiles = new ArrayList<>();
         private final List<MemorySegment> expanded = new ArrayList<>();
@@ -77,7 +77,7 @@ public final class PanelMatrix {
             fewRows = DIRECT_GROUPS * kernels.productRows();
         }
 
-        /** Makes room for few rows of a matrix in bf16, which all threads read. */
+        /** Reserves memory for few rows in bf16, which all threads read. */
         private void reserve(int inputs) {
             long bytes = fewRows * narrowedStride(inputs);
             if (few.byteSize() < bytes) {

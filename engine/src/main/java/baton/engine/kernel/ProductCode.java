@@ -39,7 +39,7 @@ final class ProductCode {
     /** Vectors of a panel's width. */
     static final int VECTORS = 2;
 
-    /** Rows whose addresses are one pointer's: an index can be scaled by 1 and by 2. */
+    /** Rows that are addressed by one pointer: an index can be scaled by 1 and by 2. */
     private static final int ROWS_OF_POINTER = 3;
 
     private static final int BF16_BITS = 16;
@@ -59,7 +59,7 @@ final class ProductCode {
     /** Values of k that are taken in a row. */
     private static final int UNROLLED = 4;
 
-    /** Bytes that weights are fetched ahead, as the processor by itself does not fetch far enough. */
+    /** Prefetch distance of weights in bytes; the processor's own prefetching does not reach far enough. */
     private static final int AHEAD = 4096;
 
     private final Assembler code;
@@ -84,7 +84,7 @@ final class ProductCode {
 
     /** Rows that are multiplied together. */
     static int mostRows(Width width) {
-        // The others are two vectors of weights, an element of a row in each lane, and a mask.
+        // The other registers have two vectors of weights, an element of a row in each lane, and a mask.
         return (width.registers() - VECTORS - 2) / VECTORS;
     }
 
@@ -169,7 +169,7 @@ final class ProductCode {
         }
     }
 
-    /** As many k of all rows. */
+    /** Emits the products of that many k for all rows. */
     private void steps(int rows, int pointers, int count) {
         int rowBytes = VECTORS * code.width().lanes() * laneBytes();
         for (int k = 0; k < count; k++) {

@@ -20,7 +20,7 @@ import baton.memory.Assembler.Reg;
 import baton.memory.Assembler.Unary;
 import baton.memory.Assembler.Width;
 
-/** Norms, rotations, conversions and what is done with a product's tile. Counts are of elements, strides in bytes. */
+/** Norms, rotations, conversions, and the stores of a product's tile. Counts are of elements, strides in bytes. */
 final class RowCode {
     private static final int BF16_BITS = 16;
 

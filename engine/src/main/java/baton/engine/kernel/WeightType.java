@@ -1,6 +1,6 @@
 package baton.engine.kernel;
 
-/** How a matrix of weights is kept. Whatever it is, products are summed up in fp32. */
+/** The element type of a matrix of weights. Products are summed up in fp32 for all types. */
 public enum WeightType {
     FP32(Float.BYTES),
     BF16(Short.BYTES),

@@ -53,7 +53,7 @@ final class HugePages {
     /** Smaller allocations are reused. Matrices of large models are not, and return to the kernel at once. */
     private static final int REUSED = 32 << 20;
 
-    /** As many bytes of freed memory stay before any are returned: more than the layers of a forward pass free. */
+    /** Bytes of freed memory that the C library keeps before it returns any: more than the layers of a forward pass free. */
     private static final int KEPT = 1 << 30;
 
     private static final Optional<MethodHandle> MALLOPT =
@@ -74,7 +74,7 @@ final class HugePages {
     /**
      * Maps {@code bytes} of zeros, aligned to a huge page if they fill one; they are unmapped when the arena closes.
      *
-     * @param purpose what they are for, for the error
+     * @param purpose of the memory, for the error
      * @throws IllegalStateException if the system refuses
      */
     static MemorySegment allocate(Arena arena, long bytes, String purpose) {

@@ -7,8 +7,8 @@ import java.util.function.Consumer;
 import org.bytedeco.pytorch.Tensor;
 
 /**
- * What a rank of a model is computed with. {@link KernelChoice} says which are taken; what they make is used together. Used by one
- * thread, which calls others.
+ * The kernels that a rank of a model is computed with; {@link KernelChoice} chooses them. Objects that they make belong together. Used by
+ * one thread, which divides the work among threads of the kernels.
  */
 sealed interface ModelKernels extends AutoCloseable permits TorchKernels, PanelKernels {
     /** Type of activations: of hidden states, queries and so on. */
@@ -17,7 +17,7 @@ sealed interface ModelKernels extends AutoCloseable permits TorchKernels, PanelK
     /** Threads that LibTorch's operators take. */
     int torchThreads();
 
-    /** A number of rows to compute rounded up, if each new number of rows costs something. */
+    /** A number of rows to compute, rounded up if each new number of rows costs time. */
     int padded(int rows);
 
     /** Memory for activations, with a gap between rows if that is faster. */
@@ -26,7 +26,7 @@ sealed interface ModelKernels extends AutoCloseable permits TorchKernels, PanelK
     /** Packs a matrix of weights [rows, columns], which {@code filler} fills. */
     Linear linear(Consumer<Tensor> filler, long rows, long columns);
 
-    /** The same of a matrix that is kept anyway. */
+    /** Packs a matrix that stays in memory anyway. */
     Linear shared(Tensor matrix);
 
     /** @param weights as many as a head or a hidden state has elements */
@@ -51,7 +51,7 @@ sealed interface ModelKernels extends AutoCloseable permits TorchKernels, PanelK
     /** @param reach by layer, how many positions a token attends to */
     Attention attention(ModelConfig config, KvCache cache, int[] reach);
 
-    /** Ends threads of its own. What it has made is freed with the arena and the objects that it was given. */
+    /** Ends the kernels' threads. Memory is freed with the arena and the objects that the kernels were given. */
     @Override
     void close();
 

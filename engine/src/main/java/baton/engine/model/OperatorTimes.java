@@ -16,7 +16,7 @@ import org.bytedeco.pytorch.Tensor;
 final class OperatorTimes {
     private static final int MANY_ROWS = 16;
 
-    /** Work of a thread in a call that is worth timing: what is shorter measures how threads are woken. */
+    /** Least work of a thread in a call that is timed: shorter calls measure how threads are woken. */
     private static final double LEAST_FLOPS = 4e6;
 
     private static final double LEAST_BYTES = 1e6;
@@ -28,7 +28,7 @@ final class OperatorTimes {
         this.threads = threads;
     }
 
-    /** The best rates so far, of those operators that have had enough to do. */
+    /** The best rates so far, of the operators that have had enough work. */
     List<OperatorRate> rates() {
         return operators.stream()
                 .flatMap(operator -> operator.best.entrySet().stream()

@@ -98,7 +98,7 @@ final class SdpaAttention implements Attention {
     @Override
     public void close() {}
 
-    /** What the attention of all layers of one forward pass shares. */
+    /** One forward pass: buffers and masks that all its layers share. */
     private final class Step implements Pass {
         private final Batch batch;
         private final Tensor queries;
@@ -261,7 +261,7 @@ final class SdpaAttention implements Attention {
                 TensorOptional mask) {
             long shared = config.heads() / config.kvHeads();
             Tensor own = LibTorch.empty(type, config.kvHeads(), shared, height, config.headDim());
-            // What stands behind the rows is computed too, and must not be slow to compute with.
+            // The padding behind the rows is computed too: denormal numbers there would be slow.
             own.narrow(2, rows, own.size(2) - rows).zero_();
             return new Run(first, rows, from, padded(positions), stacked, mask, own);
         }

@@ -132,7 +132,7 @@ public final class TorchModels {
     /**
      * Computes on a thread that ends with it, and returns the result. OpenMP's threads belong to the thread that computes and end
      * with it, and while there are more of them than processors, those that wait go to sleep at once; waking them for each
-     * operator takes longer than small operators do. So nothing that only prepares a model may leave any behind.
+     * operator takes longer than small operators do. So work that only prepares a model must not leave such threads behind.
      *
      * @throws IOException what {@code work} throws
      */
@@ -183,7 +183,7 @@ public final class TorchModels {
     }
 
     /**
-     * Sees to it that models can be computed there.
+     * Checks that models can be computed on a device.
      *
      * @throws ConfigException with the reason if they cannot
      */
