@@ -7,7 +7,7 @@ import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * An error as OpenAI's API and vLLM shape it: {@code {"error":{"message","type","param","code"}}}.
+ * An error in the form of OpenAI's API and vLLM: {@code {"error":{"message","type","param","code"}}}.
  *
  * @param status HTTP status, and the field {@code code}
  * @param param the request field at fault
@@ -23,7 +23,7 @@ record ApiError(int status, String type, Optional<String> param, String message)
         return new ApiError(status, type, Optional.empty(), message);
     }
 
-    /** An instance's fault. */
+    /** An error of an instance. */
     static ApiError upstream(int status, String message) {
         return of(status, status == 503 ? "ServiceUnavailableError" : "BadGatewayError", message);
     }

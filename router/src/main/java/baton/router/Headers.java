@@ -9,23 +9,23 @@ import java.util.Set;
 import java.util.UUID;
 import java.util.regex.Pattern;
 
-/** Which headers pass the router. */
+/** Which headers pass the router, and the router's own. */
 final class Headers {
     static final String REQUEST_ID = "X-Request-Id";
     static final String PREFILL = "X-Baton-Prefill";
     static final String DECODE = "X-Baton-Decode";
-    /** The {@code X-Request-Id} of the legs where it is not the client's. */
+    /** The {@code X-Request-Id} of the legs if it is not the client's. */
     static final String HANDOFF_ID = "X-Baton-Handoff-Id";
     /** How many routers a request has passed. */
     static final String HOPS = "X-Baton-Hops";
 
-    /** More routers, one behind the other, are a cycle: each multiplies a request's legs. */
+    /** A request that has passed more routers is in a routing loop, in which each router multiplies its legs. */
     static final int MOST_HOPS = 3;
 
     /** Why the decode instance computed the prompt itself. */
     static final String LOCAL_PREFILL = "X-Baton-Local-Prefill";
 
-    /** RFC 9110, 7.6.1, and what other proxies have learnt to drop. */
+    /** RFC 9110, 7.6.1, and further headers that proxies drop by convention. */
     private static final Set<String> HOP_BY_HOP = Set.of(
             "connection",
             "proxy-connection",
@@ -38,16 +38,16 @@ final class Headers {
             "upgrade",
             "http2-settings");
 
-    /** Belong to the client's connection or body; compression would hide the answer from the router. */
+    /** Headers of the client's connection or body; with compression the router could not read the answer. */
     private static final Set<String> OF_THE_REQUEST =
             Set.of("host", "content-length", "expect", "accept-encoding", "x-request-id");
 
-    /** Nothing that Baton's server would refuse; brackets are there for the IPv6 addresses that some connectors' ids carry. */
+    /** Accepted by Baton's server too; brackets are for the IPv6 addresses in the ids of some connectors. */
     private static final Pattern SANE_ID = Pattern.compile("[A-Za-z0-9._:\\[\\]@+=~-]{1,256}");
 
     private Headers() {}
 
-    /** A client's headers as an instance gets them; an API key of the router's stands in for an absent {@code Authorization}. */
+    /** A client's headers as an instance gets them; the router's API key replaces an absent {@code Authorization}. */
     static MultiMap toInstance(MultiMap client, Optional<String> apiKey) {
         MultiMap headers = MultiMap.caseInsensitiveMultiMap();
         Set<String> named = namedByConnection(client);
@@ -64,7 +64,7 @@ final class Headers {
         return headers;
     }
 
-    /** How many routers the request has passed before this one; what is no number was not written by a router. */
+    /** How many routers the request has passed before this one; a malformed number was not written by a router and counts as zero. */
     static int hops(MultiMap client) {
         int most = 0;
         for (String value : client.getAll(HOPS)) {
@@ -75,7 +75,7 @@ final class Headers {
         return most;
     }
 
-    /** An instance's headers as the client gets them. */
+    /** Adds an instance's headers to those that the client gets. */
     static void toClient(MultiMap instance, MultiMap client) {
         Set<String> named = namedByConnection(instance);
         instance.forEach((name, value) -> {
@@ -86,7 +86,7 @@ final class Headers {
         });
     }
 
-    /** The client's request id, or a new one where it gave none that is safe in headers, logs and file names. */
+    /** The client's request id, or a new one if it is absent or unsafe in headers, logs and file names. */
     static String requestId(MultiMap client) {
         String given = client.get(REQUEST_ID);
         return given != null && SANE_ID.matcher(given).matches()

@@ -25,7 +25,7 @@ import java.util.Set;
  * @param apiKey sent as {@code Authorization: Bearer} to the instances when the client sends no such header of its own,
  *     and with connector address queries to prefill instances; registered instances get it too
  * @param limits deadlines and sizes
- * @param registry where instances register themselves, if they may
+ * @param registry where instances register themselves; empty if registration is off
  * @param localPrefill which prompts a decode instance computes itself
  * @param trustClientKvParams whether a client's own {@code kv_transfer_params} go to the instances: with them a client makes instances
  *     connect to hosts of its choice, and may replace the prompt
@@ -160,7 +160,7 @@ public record RouterConfig(
     }
 
     /**
-     * When the decode instance alone serves a completion, and so computes the prompt itself.
+     * When a decode instance alone serves a completion, and so computes the prompt itself.
      *
      * @param asFallback when no prefill instance is healthy or the prefill leg has failed for good, instead of an error
      * @param belowBytes when the field {@code prompt} or {@code messages} has fewer bytes of JSON

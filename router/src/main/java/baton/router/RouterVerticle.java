@@ -77,7 +77,7 @@ final class RouterVerticle extends VerticleBase {
                 .setMaxHeaderSize(64 << 10);
         UpstreamClient upstream =
                 new UpstreamClient(vertx, vertx.createHttpClient(clientOptions, pool), routerContext.ticker());
-        // All verticles share one port, also when it is a free one.
+        // All verticles share one port, chosen or free.
         SocketAddress address = config.port() == 0
                 ? SocketAddress.sharedRandomPort(1, config.host())
                 : SocketAddress.inetSocketAddress(config.port(), config.host());

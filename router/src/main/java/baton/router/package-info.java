@@ -1,4 +1,4 @@
-/** The router in front of prefill and decode instances: each request's prompt goes to one, its answer comes from another. */
+/** The router in front of prefill and decode instances: a prefill instance computes each request's prompt, a decode instance its answer. */
 @NullMarked
 package baton.router;
 

@@ -14,7 +14,7 @@ import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** Clients lead no instance to hosts of their choice, nor give it another prompt than the one that was looked at. */
+/** A client's kv_transfer_params neither make an instance connect to hosts of the client's choice nor replace the prompt. */
 @Timeout(60)
 class ClientParamsTest {
     private static final String PARAMS = "{\"do_remote_prefill\":true,\"remote_host\":\"evil.example\","
@@ -48,10 +48,10 @@ class ClientParamsTest {
                 trust));
     }
 
-    /** However it spells the field. */
+    /** However the field's name is escaped. */
     @ParameterizedTest
     @ValueSource(strings = {ContentKeyedFlow.NAME, KvTransferParamsFlow.NAME, PushFlow.NAME})
-    void aClientsParamsAreDroppedInEveryFlow(String flow) throws Exception {
+    void clientKvTransferParamsAreDroppedInEveryFlow(String flow) throws Exception {
         prefill.behaviour = FakeInstance.json(200, "{\"id\":\"p\"}");
         Router router = router(flow, RouterConfig.LocalPrefill.NEVER, false);
         for (String name : List.of("kv_transfer_params", "kv\\u005ftransfer_params")) {
@@ -68,23 +68,23 @@ class ClientParamsTest {
     }
 
     @Test
-    void alsoWhereTheDecodeInstanceComputesThePrompt() throws Exception {
+    void clientKvTransferParamsAreDroppedForALocalPrefill() throws Exception {
         Router router = router(KvTransferParamsFlow.NAME, new RouterConfig.LocalPrefill(false, 1000), false);
         fixture.post(router, "{\"kv_transfer_params\":" + PARAMS + "," + PLAIN.substring(1));
         assertThat(decode.only().body()).isEqualTo(PLAIN);
     }
 
     @Test
-    void withTheFlagTheyAreTrusted() throws Exception {
+    void clientKvTransferParamsPassWithTheTrustFlag() throws Exception {
         String body = "{\"kv_transfer_params\":" + PARAMS + "," + PLAIN.substring(1);
         Router router = router(ContentKeyedFlow.NAME, RouterConfig.LocalPrefill.NEVER, true);
         fixture.post(router, body);
         assertThat(decode.only().body()).isEqualTo(body);
     }
 
-    /** The body that goes on is shorter than the one that was counted. */
+    /** The body sent to instances is shorter than the one counted. */
     @Test
-    void whatIsDroppedIsGivenBackToo() throws Exception {
+    void bodyMemoryIsReleasedAfterKvTransferParamsAreDropped() throws Exception {
         RouterConfig.Limits limits = new RouterConfig.Limits(
                 RouterFixture.LIMITS.connect(),
                 RouterFixture.LIMITS.prefill(),

@@ -18,10 +18,10 @@ import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.BiConsumer;
 
-/** An instance made for a test: an HTTP server that answers as it is told and remembers what it was asked. */
+/** An instance for tests: an HTTP server that answers as configured and records its requests. */
 final class FakeInstance implements AutoCloseable {
 
-    /** A request as it arrived; those of the router's own, {@code /health} and {@link ConnectorAddressQuery#PATH}, aside. */
+    /** A request as received, except for {@code /health} and {@link ConnectorAddressQuery#PATH}. */
     record Received(String method, String uri, MultiMap headers, String body, long nanos) {}
 
     private final Vertx vertx;
@@ -35,13 +35,13 @@ final class FakeInstance implements AutoCloseable {
 
     final AtomicInteger connections = new AtomicInteger();
 
-    /** Questions to {@link ConnectorAddressQuery#PATH}. */
+    /** Requests to {@link ConnectorAddressQuery#PATH}. */
     final List<Received> asked = new CopyOnWriteArrayList<>();
 
     final AtomicInteger probes = new AtomicInteger();
 
     volatile int health = 200;
-    /** What {@link ConnectorAddressQuery#PATH} answers; as a server without it unless told otherwise. */
+    /** The answer of {@link ConnectorAddressQuery#PATH}; by default that of a server without this path. */
     volatile BiConsumer<Received, HttpServerResponse> ahead = json(404, "{\"detail\":\"Not Found\"}");
 
     volatile BiConsumer<Received, HttpServerResponse> behaviour;

@@ -46,7 +46,7 @@ class LocalPrefillTest {
 
     @ParameterizedTest
     @ValueSource(strings = {ContentKeyedFlow.NAME, KvTransferParamsFlow.NAME, PushFlow.NAME})
-    void aPrefillLegThatFailsTwiceIsGivenUp(String flow) throws Exception {
+    void localPrefillFollowsTwoFailedPrefillLegs(String flow) throws Exception {
         FakeInstance other = fixture.instance();
         FakeInstance third = fixture.instance();
         for (FakeInstance failing : List.of(prefill, other, third)) {
@@ -65,7 +65,7 @@ class LocalPrefillTest {
     }
 
     @Test
-    void withoutAPrefillInstanceDecodeDoesIt() throws Exception {
+    void localPrefillIsUsedWithoutAPrefillInstance() throws Exception {
         prefill.health = 503;
         Router router = router(KvTransferParamsFlow.NAME, List.of(prefill), new RouterConfig.LocalPrefill(true, 0));
         assertLocal(router, fixture.post(router, BODY), "unavailable");
@@ -78,7 +78,7 @@ class LocalPrefillTest {
     }
 
     @Test
-    void whatPrefillRefusesIsNotTriedElsewhere() throws Exception {
+    void localPrefillDoesNotFollowA4xxOfPrefill() throws Exception {
         prefill.behaviour = FakeInstance.json(400, "{\"error\":{\"message\":\"too long\"}}");
         Router router = router(ContentKeyedFlow.NAME, List.of(prefill), new RouterConfig.LocalPrefill(true, 0));
         assertThat(fixture.post(router, BODY).statusCode()).isEqualTo(400);
@@ -86,7 +86,7 @@ class LocalPrefillTest {
     }
 
     @Test
-    void shortPromptsAreNotHandedOver() throws Exception {
+    void localPrefillIsUsedForShortPrompts() throws Exception {
         prefill.behaviour = FakeInstance.json(200, "{\"id\":\"p\"}");
         // "hello" has seven bytes with its quotes.
         Router router = router(ContentKeyedFlow.NAME, List.of(prefill), new RouterConfig.LocalPrefill(false, 8));
@@ -102,7 +102,7 @@ class LocalPrefillTest {
     }
 
     @Test
-    void aDecodeInstanceThatIsGoneIsReplacedAsElsewhere() throws Exception {
+    void localPrefillIsRetriedOnAnotherDecodeInstance() throws Exception {
         FakeInstance other = fixture.instance();
         Router router = fixture.router(
                 ContentKeyedFlow.NAME,

@@ -55,7 +55,7 @@ class PushFlowTest {
         return fixture.router(PushFlow.NAME, prefills, decodes, Optional.empty(), RouterConfig.LocalPrefill.NEVER);
     }
 
-    /** Makes an instance keep its answers until the test gives them. */
+    /** Makes an instance hold its answers until the test releases them. */
     private static BlockingQueue<HttpServerResponse> hold(FakeInstance instance) {
         BlockingQueue<HttpServerResponse> held = new LinkedBlockingQueue<>();
         instance.behaviour = (request, response) -> held.add(response);
@@ -72,13 +72,13 @@ class PushFlowTest {
         return instance.received.get(request).headers().get("X-Request-Id");
     }
 
-    /** What a decode leg is told where no blocks are known: vLLM's needs the request's id too, which is that of both legs. */
+    /** A decode leg's kv_transfer_params without block names: vLLM's decode instance needs the request's id too, which is that of both legs. */
     private String told(int request) {
         return TARGET + ",\"remote_request_id\":\"" + id(decode, request) + "\"}";
     }
 
     @Test
-    void bothLegsAreSentAtOnceWhereThePrefillInstanceIsKnown() throws Exception {
+    void bothLegsAreSentAtOnceIfTheConnectorAddressIsKnown() throws Exception {
         Router router = router(List.of(prefill), List.of(decode));
         HttpResponse<String> first = fixture.post(router, BODY, "X-Request-Id", "mine");
         assertThat(first.statusCode()).isEqualTo(200);
@@ -87,7 +87,7 @@ class PushFlowTest {
         assertThat(prefill.only().nanos()).isLessThan(decode.only().nanos());
         assertThat(prefill.only().body())
                 .contains("\"max_tokens\":1", "\"kv_transfer_params\":{\"do_remote_decode\":true,");
-        // The answer that was waited for names the blocks.
+        // The legs ran one after the other, so prefill's answer names the blocks.
         assertThat(decode.only().body())
                 .isEqualTo("{\"prompt\":\"hello\",\"max_tokens\":9," + PREFILLED.substring("{\"id\":\"p\",".length()));
         assertThat(id(prefill, 0)).isEqualTo(id(decode, 0)).matches("mine\\.[0-9a-f]{16}");
@@ -116,7 +116,7 @@ class PushFlowTest {
         return fixture.metric(router, "baton:router_asked_ahead_total{result=\"" + result + "\"}");
     }
 
-    /** What the decode leg of the next request is sent while the prefill leg has no answer yet; the request is then answered. */
+    /** The body of the decode leg of a request whose prefill leg has no answer yet; the request is then answered. */
     private String sentAtOnce(Router router) throws Exception {
         BlockingQueue<HttpServerResponse> prefillHeld = hold(prefill);
         BlockingQueue<HttpServerResponse> decodeHeld = hold(decode);
@@ -132,7 +132,7 @@ class PushFlowTest {
     }
 
     @Test
-    void theFirstRequestIsSentAtOnceToAnInstanceThatTells() throws Exception {
+    void bothLegsOfTheFirstRequestAreSentAtOnceAfterAConnectorAddressQuery() throws Exception {
         prefill.ahead = tells("engine-7");
         decode.ahead = tells("engine-9");
         Router router = router(List.of(prefill), List.of(decode));
@@ -142,7 +142,7 @@ class PushFlowTest {
     }
 
     @Test
-    void whoComesBackAsAnotherEngineIsSentToAtOnceAgain() throws Exception {
+    void connectorAddressOfARestartedEngineIsQueriedAgain() throws Exception {
         prefill.ahead = tells("engine-1");
         Router router = router(List.of(prefill), List.of(decode));
         prefill.stop();
@@ -158,19 +158,19 @@ class PushFlowTest {
     }
 
     @Test
-    void anotherEngineIsKnownAlsoIfNobodySawItStart() throws Exception {
+    void connectorAddressOfAReplacedEngineIsQueriedWithoutADownProbe() throws Exception {
         prefill.ahead = tells("engine-1");
         Router router = router(List.of(prefill), List.of(decode));
         assertThat(sentAtOnce(router)).contains("engine-1");
         prefill.ahead = tells("engine-2");
         double before = asked(router, "told");
-        // The next answer may have been on its way.
+        // One more query may have been in flight.
         Await.until("it has told", RouterFixture.SOON, () -> asked(router, "told") > before + 1);
         assertThat(sentAtOnce(router)).contains("engine-2");
     }
 
     @Test
-    void anAnswerToARequestIsBelievedTooWhereItTellsOfAnotherEngine() throws Exception {
+    void connectorAddressInAnAnswerReplacesTheKnownOne() throws Exception {
         BlockingQueue<HttpServerResponse> silent = new LinkedBlockingQueue<>();
         prefill.ahead = tells("engine-0");
         Router router = router(List.of(prefill), List.of(decode));
@@ -181,7 +181,7 @@ class PushFlowTest {
     }
 
     @Test
-    void theQuestionBringsTheRoutersKey() throws Exception {
+    void connectorAddressQueryCarriesTheRoutersApiKey() throws Exception {
         prefill.ahead = (request, response) -> {
             boolean known = "Bearer s3cret".equals(request.headers().get("Authorization"));
             (known ? tells("engine-1") : FakeInstance.json(401, "{}")).accept(request, response);
@@ -201,9 +201,9 @@ class PushFlowTest {
         }
     }
 
-    /** With the question as with a request whose client has none. */
+    /** As with a request of a client without a key. */
     @Test
-    void whoRegistersGetsTheRoutersKey() throws Exception {
+    void connectorAddressQueryToARegisteredInstanceCarriesTheRoutersApiKey() throws Exception {
         prefill.ahead = tells("engine-1");
         try (Router router = Router.start(new RouterConfig(
                         "127.0.0.1",
@@ -236,7 +236,7 @@ class PushFlowTest {
     }
 
     @Test
-    void otherFlowsDoNotAsk() throws Exception {
+    void otherFlowsSendNoConnectorAddressQuery() throws Exception {
         Router router = fixture.router(
                 KvTransferParamsFlow.NAME,
                 List.of(prefill),
@@ -247,11 +247,11 @@ class PushFlowTest {
         assertThat(prefill.asked).isEmpty();
     }
 
-    /** As other servers: they are asked once, and learnt from their first answer. */
+    /** As of servers without the path: queried once, their address is learnt from their first answer to a request. */
     @ParameterizedTest
     @ValueSource(
             strings = {"404 {\"detail\":\"Not Found\"}", "405 ", "501 ", "200 {\"kv_transfer_params\":null}", "200 {}"})
-    void whoHasNothingToTellIsAskedOnceAndLearntFromItsFirstAnswer(String answer) throws Exception {
+    void connectorAddressQueryIsSentOnceToAnInstanceWithoutOne(String answer) throws Exception {
         prefill.ahead = FakeInstance.json(Integer.parseInt(answer.substring(0, 3)), answer.substring(4));
         Router router = router(List.of(prefill), List.of(decode));
         int probes = prefill.probes.get();
@@ -264,10 +264,10 @@ class PushFlowTest {
         assertThat(prefill.asked).hasSize(1);
     }
 
-    /** Its decode legs must not go to the engine that was there before. */
+    /** Decode legs must not name the connector of the earlier engine. */
     @ParameterizedTest
     @ValueSource(strings = {"404 {}", "200 {\"kv_transfer_params\":null}"})
-    void whatWasToldIsForgottenWhereItsPlaceIsTakenByAServerThatHasNothingToTell(String answer) throws Exception {
+    void connectorAddressIsForgottenWhenTheNewServerHasNone(String answer) throws Exception {
         prefill.ahead = tells("engine-9");
         Router router = router(List.of(prefill), List.of(decode));
         assertThat(asked(router, "told")).isPositive();
@@ -278,7 +278,7 @@ class PushFlowTest {
 
     @ParameterizedTest
     @ValueSource(strings = {"500 {}", "200 <html>"})
-    void whoAnsweredBadlyIsAskedAgain(String answer) throws Exception {
+    void connectorAddressQueryIsRepeatedAfterABadAnswer(String answer) throws Exception {
         prefill.ahead = FakeInstance.json(Integer.parseInt(answer.substring(0, 3)), answer.substring(4));
         Router router = router(List.of(prefill), List.of(decode));
         assertThat(asked(router, "failed")).isPositive();
@@ -301,7 +301,7 @@ class PushFlowTest {
                 "200 {\"kv_transfer_params\":{\"remote_engine_id\":\"e\",\"remote_host\":\"h\",\"remote_port\":70000}}",
                 "200 {\"kv_transfer_params\":{\"remote_engine_id\":\"e\",\"remote_host\":\"h\",\"remote_port\":1,\"tp_size\":\"x\"}}"
             })
-    void aBadAnswerIsNoneAndTheFirstRequestTells(String answer) throws Exception {
+    void connectorAddressIsLearntFromTheFirstRequestAfterABadAnswer(String answer) throws Exception {
         prefill.ahead = FakeInstance.json(Integer.parseInt(answer.substring(0, 3)), answer.substring(4));
         Router router = router(List.of(prefill), List.of(decode));
         assertThat(asked(router, "failed")).isPositive();
@@ -309,7 +309,7 @@ class PushFlowTest {
     }
 
     @Test
-    void anEndlessAnswerIsCutOff() throws Exception {
+    void connectorAddressAnswerOverTheSizeLimitIsCutOff() throws Exception {
         CompletableFuture<Void> cutOff = new CompletableFuture<>();
         prefill.ahead = (request, response) -> {
             response.setChunked(true).closeHandler(closed -> cutOff.complete(null));
@@ -325,9 +325,9 @@ class PushFlowTest {
         response.write(" ".repeat(4096)).onSuccess(written -> writeOn(response));
     }
 
-    /** Also while the question is open. */
+    /** While the query has no answer yet. */
     @Test
-    void requestsDoNotWaitForAnAnswer() throws Exception {
+    void requestsDoNotWaitForTheConnectorAddressQuery() throws Exception {
         prefill.health = 503;
         Router router = router(List.of(prefill), List.of(decode));
         BlockingQueue<HttpServerResponse> silent = new LinkedBlockingQueue<>();
@@ -337,13 +337,13 @@ class PushFlowTest {
         assertLearntFromTheFirstAnswer(router);
         Await.until("the question is given up", RouterFixture.SOON, () -> asked(router, "failed") > 0);
         Await.until("its connection is closed", RouterFixture.SOON, open::closed);
-        // What the request taught does not keep it from being asked again.
+        // An address learnt from a request does not stop the queries.
         prefill.ahead = tells("engine-2");
         Await.until("it has told", RouterFixture.SOON, () -> asked(router, "told") > 0);
         assertThat(sentAtOnce(router)).contains("engine-2");
     }
 
-    /** The first request has one leg after the other, the second has both at once. */
+    /** The legs of the first request run one after the other, those of the second at once. */
     private void assertLearntFromTheFirstAnswer(Router router) throws Exception {
         assertThat(fixture.post(router, BODY).statusCode()).isEqualTo(200);
         assertThat(decode.only().body())
@@ -354,7 +354,7 @@ class PushFlowTest {
 
     /** An answer names the blocks of the first prompt. */
     @Test
-    void blocksOfSeveralPromptsAreNotNamed() throws Exception {
+    void blockNamesAreNotPassedOnForSeveralPrompts() throws Exception {
         Router router = router(List.of(prefill), List.of(decode));
         assertThat(fixture.post(router, "{\"prompt\":[\"a\",\"b\"]}").statusCode())
                 .isEqualTo(200);
@@ -362,7 +362,7 @@ class PushFlowTest {
     }
 
     @Test
-    void anEngineThatWasAwayIsLearntAnew() throws Exception {
+    void connectorAddressIsForgottenWhenTheInstanceGoesDown() throws Exception {
         Router router = router(List.of(prefill), List.of(decode));
         fixture.post(router, BODY);
         prefill.stop();
@@ -381,7 +381,7 @@ class PushFlowTest {
     }
 
     @Test
-    void aPrefillThatFailsTakesItsDecodeLegAlong() throws Exception {
+    void aFailedPrefillLegEndsItsDecodeLeg() throws Exception {
         FakeInstance other = fixture.instance();
         other.behaviour = FakeInstance.json(200, PREFILLED.replace("engine-1", "engine-2"));
         Router router = router(List.of(prefill, other), List.of(decode));
@@ -393,7 +393,7 @@ class PushFlowTest {
         other.behaviour = prefill.behaviour;
         BlockingQueue<HttpServerResponse> goodHeld = hold(other);
         CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, BODY);
-        // The legs of the pair that fails, then those of the other one.
+        // The legs of the failed pair, then those of the next pair.
         take(decodeHeld);
         HttpServerResponse good = take(goodHeld);
         HttpServerResponse decoding = take(decodeHeld);
@@ -415,7 +415,7 @@ class PushFlowTest {
     }
 
     @Test
-    void anotherDecodeInstanceIsANewHandOff() throws Exception {
+    void aDecodeRetryIsANewHandOff() throws Exception {
         FakeInstance other = fixture.instance();
         Router router = router(List.of(prefill), List.of(decode, other));
         fixture.post(router, BODY);
@@ -433,7 +433,7 @@ class PushFlowTest {
     }
 
     @Test
-    void aClientThatLeavesEndsBothLegs() throws Exception {
+    void aClientDisconnectEndsBothLegs() throws Exception {
         Router router = router(List.of(prefill), List.of(decode));
         fixture.post(router, BODY);
         BlockingQueue<HttpServerResponse> prefillHeld = hold(prefill);
@@ -449,7 +449,7 @@ class PushFlowTest {
     }
 
     @Test
-    void aPrefillThatNamesNothingIsFollowedByAPlainDecode() throws Exception {
+    void decodeGetsThePlainBodyIfPrefillNamesNoBlocks() throws Exception {
         prefill.behaviour = FakeInstance.json(200, "{\"id\":\"p\"}");
         Router router = router(List.of(prefill), List.of(decode));
         assertThat(fixture.post(router, BODY).statusCode()).isEqualTo(200);
@@ -468,7 +468,7 @@ class PushFlowTest {
                 "{\"remote_engine_id\":\"e\",\"remote_host\":\"h\",\"remote_port\":99999999999}",
                 "{\"remote_engine_id\":\"e\",\"remote_host\":\"h\",\"remote_port\":1,\"tp_size\":0}"
             })
-    void whatDoesNotLeadToAnInstanceIsNotPassedOn(String params) {
+    void malformedConnectorAddressesAreNotUsed(String params) {
         assertThat(ConnectorAddress.parse(params.getBytes(StandardCharsets.UTF_8)))
                 .isEmpty();
     }

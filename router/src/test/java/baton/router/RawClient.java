@@ -9,7 +9,7 @@ import java.net.InetSocketAddress;
 import java.net.Socket;
 import java.nio.charset.StandardCharsets;
 
-/** A client that is nothing but a socket, to leave, stall or break the protocol when a test wants it. */
+/** A client on a plain socket, which can disconnect, stall or break the protocol at any point. */
 final class RawClient implements AutoCloseable {
     private final Socket socket = new Socket();
     private final InputStream in;
@@ -33,7 +33,7 @@ final class RawClient implements AutoCloseable {
         return this;
     }
 
-    /** Reads up to and with {@code text}; what was read if the connection ends first. */
+    /** Reads up to and including {@code text}, or to the end of the connection. */
     String readUntil(String text) throws IOException {
         ByteArrayOutputStream read = new ByteArrayOutputStream();
         byte[] wanted = text.getBytes(StandardCharsets.UTF_8);
@@ -49,7 +49,7 @@ final class RawClient implements AutoCloseable {
         return read.toString(StandardCharsets.UTF_8);
     }
 
-    /** Reads {@code length} bytes, or fewer if the connection ends first; how many it were. */
+    /** Reads {@code length} bytes, or fewer if the connection ends first; returns how many. */
     long readUpTo(long length) throws IOException {
         byte[] buffer = new byte[1 << 16];
         long read = 0;

@@ -45,14 +45,14 @@ import org.msgpack.core.MessagePack;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
 
-/** Instances that register as vLLM's do, and the flow that lives on what they say. */
+/** Registration as by vLLM's instances, and the flow that uses the registered addresses. */
 @Timeout(60)
 class RegistrationTest {
     private static final String BODY = "{\"prompt\":\"hello\",\"max_tokens\":9}";
     private static final String PREFILLED = "{\"id\":\"p\"}";
     private static final String JOINED = "baton:router_registrations_total{result=\"joined\"}";
 
-    /** Long enough that a busy machine drops nobody by accident, where a test does not want that. */
+    /** A time to live that does not expire by accident on a busy machine. */
     private static final Duration LONG = Duration.ofSeconds(60);
 
     private static final Duration SHORT = Duration.ofMillis(2500);
@@ -95,7 +95,7 @@ class RegistrationTest {
         return router(LONG, 100);
     }
 
-    /** As vLLM's P2pNcclEngine.ping: a DEALER named after its control address says again and again who it is. */
+    /** As vLLM's P2pNcclEngine.ping: a DEALER with its control address as identity sends its registration again and again. */
     private final class Peer {
         private final PeerChannel.Call call;
         private final ScheduledExecutorService timer = Executors.newSingleThreadScheduledExecutor();
@@ -181,10 +181,8 @@ class RegistrationTest {
                 .id();
     }
 
-    // ---- the flow
-
     @Test
-    void registeredInstancesServeAndLearnOfEachOtherByTheRequestId() throws Exception {
+    void registeredInstancesServeAndGetEachOthersAddressesInTheRequestId() throws Exception {
         Router router = router();
         HttpResponse<String> early = fixture.post(router, BODY);
         assertThat(early.statusCode()).isEqualTo(503);
@@ -201,7 +199,7 @@ class RegistrationTest {
         assertThat(answer.statusCode()).isEqualTo(200);
         assertThat(answer.body()).isEqualTo(RouterFixture.ANSWER);
         String id = decode.only().headers().get("X-Request-Id");
-        // What vLLM's producer and consumer look for.
+        // The form in which vLLM's producer and consumer read it.
         assertThat(id)
                 .matches("___prefill_addr_127\\.0\\.0\\.1:21001___decode_addr_127\\.0\\.0\\.1:22001_[0-9a-f]{32}");
         assertThat(prefill.only().headers().get("X-Request-Id")).isEqualTo(id);
@@ -215,7 +213,7 @@ class RegistrationTest {
     }
 
     @Test
-    void everyPairMeetsAndEachRetryIsAnIdOfItsOwn() throws Exception {
+    void registeredInstancesArePairedAndEachRetryHasItsOwnRequestId() throws Exception {
         Router router = router();
         List<FakeInstance> prefills = List.of(prefill(), prefill());
         List<FakeInstance> decodes = List.of(fixture.instance(), fixture.instance(), fixture.instance());
@@ -238,7 +236,7 @@ class RegistrationTest {
                     .containsExactlyInAnyOrder(21000, 21001);
         }
 
-        // The prompt goes to the one decode instance that takes it, so it has to be computed anew for that one.
+        // The KV cache goes to the decode instance of the request id, so another one needs a prefill of its own.
         int before = prefills.stream().mapToInt(each -> each.received.size()).sum();
         decodes.get(0).behaviour = FakeInstance.json(503, "{}");
         decodes.get(1).behaviour = FakeInstance.json(503, "{}");
@@ -253,7 +251,7 @@ class RegistrationTest {
                         .map(received -> received.headers().get("X-Request-Id")))
                 .doesNotHaveDuplicates();
 
-        // And a prefill instance that fails is replaced in the id too.
+        // A retry of prefill has the address of the other prefill instance in its id.
         prefills.get(0).behaviour = FakeInstance.json(500, "{}");
         for (int i = 0; i < 2; i++) {
             decodes.get(2).received.clear();
@@ -263,7 +261,7 @@ class RegistrationTest {
     }
 
     @Test
-    void aClientCannotNameAddresses() throws Exception {
+    void aClientsRequestIdCannotNameRegistrationAddresses() throws Exception {
         FakeInstance decode = fixture.instance();
         Router router = fixture.router(
                 P2pFlow.NAME,
@@ -282,7 +280,7 @@ class RegistrationTest {
 
     /** The bytes that pyzmq's DEALER and msgpack write for vLLM's two messages. */
     @Test
-    void whatVllmsInstancesSayIsUnderstood() throws Exception {
+    void registrationMessagesOfVllmAreUnderstood() throws Exception {
         Router router = router();
         String control = "31302e302e312e323a3231303031";
         String greeting = "ff00000000000000107f" + "03014e554c4c" + "00".repeat(48);
@@ -304,10 +302,8 @@ class RegistrationTest {
         assertThat(down.propertyNames()).containsExactlyInAnyOrder("http://10.0.1.2:20001", "http://10.0.1.3:20002");
     }
 
-    // ---- coming and going
-
     @Test
-    void whoFallsSilentIsDroppedAndMayComeBack() throws Exception {
+    void aRegistrationExpiresAndMayBeRenewedLater() throws Exception {
         Router router = router(SHORT, 100);
         FakeInstance prefill = prefill();
         FakeInstance staying = fixture.instance();
@@ -334,7 +330,7 @@ class RegistrationTest {
     }
 
     @Test
-    void aConnectorThatMovedIsFoundAtItsNewAddress() throws Exception {
+    void aRegistrationWithANewConnectorAddressReplacesTheOldOne() throws Exception {
         Router router = router();
         FakeInstance prefill = prefill();
         FakeInstance decode = fixture.instance();
@@ -352,7 +348,7 @@ class RegistrationTest {
     }
 
     @Test
-    void aConfiguredInstanceServesWhileItIsRegisteredAndStaysKnown() throws Exception {
+    void aConfiguredInstanceStaysAfterItsRegistrationExpires() throws Exception {
         FakeInstance prefill = prefill();
         FakeInstance decode = fixture.instance();
         Router router = router(List.of(prefill), List.of(decode), SHORT, 100, List.of());
@@ -380,7 +376,7 @@ class RegistrationTest {
     }
 
     @Test
-    void registeredInstancesServeInOtherFlowsBesideConfiguredOnes() throws Exception {
+    void registrationWorksInOtherFlowsBesideConfiguredInstances() throws Exception {
         FakeInstance configured = fixture.instance();
         FakeInstance prefill = prefill();
         Router router = fixture.router(
@@ -403,7 +399,7 @@ class RegistrationTest {
     }
 
     @Test
-    void anInstanceWithoutHealthGetsNothing() throws Exception {
+    void aRegisteredInstanceThatIsNotHealthyGetsNoRequests() throws Exception {
         Router router = router();
         FakeInstance prefill = prefill();
         FakeInstance decode = fixture.instance();
@@ -419,7 +415,7 @@ class RegistrationTest {
     }
 
     @Test
-    void manyComeAndGoWhileRequestsRun() throws Exception {
+    void registrationsComeAndExpireWhileRequestsRun() throws Exception {
         Router router = router(SHORT, 100);
         FakeInstance prefill = prefill();
         FakeInstance decode = fixture.instance();
@@ -454,8 +450,6 @@ class RegistrationTest {
         asking.join(Duration.ofSeconds(10));
         assertThat(failures).isEmpty();
     }
-
-    // ---- who is not welcome
 
     @ParameterizedTest
     @ValueSource(
@@ -495,7 +489,7 @@ class RegistrationTest {
                 "[fe80::1]:80|127.0.0.1:2",
                 "2130706433:80|127.0.0.1:2"
             })
-    void addressesOutsideTheAllowedNetworksAreRefusedAndCounted(String addresses) throws Exception {
+    void registrationsOfAddressesOutsideTheAllowedNetworksAreRefusedAndCounted(String addresses) throws Exception {
         Router router = router();
         String[] both = addresses.split("\\|");
         new Peer(router, "x").say(registration("P", both[0], both[1]));
@@ -504,10 +498,10 @@ class RegistrationTest {
                 .isZero();
     }
 
-    /** Its own messages would come back to it, and be sent on again. */
+    /** Requests to such an instance would return to the router and be sent on again. */
     @ParameterizedTest
     @ValueSource(strings = {"127.0.0.1", "localhost", "127.0.0.7", "0.0.0.0", "[::1]", "[::]", "this host"})
-    void theRouterItselfIsNoInstance(String host) throws Exception {
+    void aRegistrationOfTheRoutersOwnAddressIsRefused(String host) throws Exception {
         Router router = everywhere("0.0.0.0");
         String own = host.equals("this host") ? ownAddress() : host;
         new Peer(router, "x").say(registration("D", own + ":" + router.port(), "127.0.0.1:2"));
@@ -517,7 +511,7 @@ class RegistrationTest {
     }
 
     @Test
-    void anotherAddressOfItsMachineIsNotTheRouter() throws Exception {
+    void aRegistrationOfAnotherAddressOfTheSameMachineIsAccepted() throws Exception {
         Router router = everywhere("127.0.0.1");
         new Peer(router, "x").say(registration("D", "127.0.0.7:" + router.port(), "127.0.0.1:2"));
         awaitMetric(router, "baton:router_instances{role=\"decode\"}", 1);
@@ -525,7 +519,7 @@ class RegistrationTest {
         awaitMetric(router, "baton:router_registrations_total{result=\"own_address\"}", 1);
     }
 
-    /** Takes registrations of all addresses. */
+    /** A router that accepts registrations of all addresses. */
     private Router everywhere(String host) {
         return fixture.start(new RouterConfig(
                 host,
@@ -539,7 +533,7 @@ class RegistrationTest {
                 RouterConfig.LocalPrefill.NEVER));
     }
 
-    /** Of an interface, where there is one besides loopback. */
+    /** The address of an interface other than loopback, if there is one. */
     private static String ownAddress() throws SocketException {
         return NetworkInterface.networkInterfaces()
                 .flatMap(NetworkInterface::inetAddresses)
@@ -550,7 +544,7 @@ class RegistrationTest {
     }
 
     @Test
-    void callersOutsideTheAllowedNetworksAreRefused() throws Exception {
+    void registrationsFromOutsideTheAllowedNetworksAreRefused() throws Exception {
         Router router = router(LONG, 10, "10.0.0.0/8", "fd00::/8");
         new Peer(router, "x").say(registration("P", "10.0.0.1:1", "10.0.0.1:2"));
         awaitMetric(router, "baton:router_registrations_total{result=\"not_allowed\"}", 1);
@@ -559,7 +553,7 @@ class RegistrationTest {
     }
 
     @Test
-    void noMoreInstancesRegisterThanMay() throws Exception {
+    void registrationsAreLimitedInNumber() throws Exception {
         Router router = router(LONG, 3);
         Peer peer = new Peer(router, "x");
         for (int i = 1; i <= 3; i++) {
@@ -570,13 +564,13 @@ class RegistrationTest {
         awaitMetric(router, "baton:router_registrations_total{result=\"full\"}", 1);
         assertThat(fixture.metric(router, "baton:router_instances{role=\"decode\"}"))
                 .isEqualTo(3);
-        // Who is in stays in.
+        // Registered instances may renew their registration.
         new Peer(router, "y").say(registration("D", "127.0.0.1:1", "127.0.0.1:9"));
         awaitMetric(router, "baton:router_registrations_total{result=\"renewed\"}", 1);
     }
 
     @Test
-    void oneSenderDoesNotTakeAllPlaces() throws Exception {
+    void registrationsOfOneSenderAreLimitedInNumber() throws Exception {
         Router router = router(LONG, 64);
         String refused = "baton:router_registrations_total{result=\"sender_full\"}";
         Peer greedy = new Peer(router, "x");
@@ -584,12 +578,12 @@ class RegistrationTest {
             greedy.say(registration("D", "127.0.0.1:" + i, "127.0.0.1:9"));
         }
         awaitMetric(router, JOINED, Registrations.MAX_PER_CONNECTION);
-        // One of them may have moved.
+        // A registered instance may change its connector's address.
         greedy.say(registration("D", "127.0.0.1:1", "127.0.0.1:10"));
         awaitMetric(router, JOINED, Registrations.MAX_PER_CONNECTION + 1);
         greedy.say(registration("D", "127.0.0.1:99", "127.0.0.1:9"));
         awaitMetric(router, refused, 1);
-        // A quarter of all from one address, over any number of connections.
+        // A quarter of all instances from one address, over any number of connections.
         for (int i = 20; i < 40; i++) {
             new Peer(router, "x" + i).say(registration("D", "127.0.0.1:" + i, "127.0.0.1:9"));
         }
@@ -599,7 +593,7 @@ class RegistrationTest {
     }
 
     @Test
-    void nonsenseDoesNoHarm() throws Exception {
+    void randomBytesOnTheRegistrationPortAreHarmless() throws Exception {
         Router router = router();
         Random random = new Random(Long.getLong("tests.seed", 5));
         byte[] good = registration("P", "127.0.0.1:1", "127.0.0.1:2");
@@ -610,7 +604,7 @@ class RegistrationTest {
                 random.nextBytes(bytes);
             } else {
                 bytes = good.clone();
-                // The map announces more fields than there are.
+                // The map declares more fields than it has.
                 bytes[0] = (byte) (0x84 + random.nextInt(8));
             }
             try (Socket socket = new Socket(
@@ -666,7 +660,7 @@ class RegistrationTest {
     }
 
     @Test
-    void aPortInUseIsAClearError() {
+    void aRegistrationPortInUseIsAClearError() {
         Router router = router();
         int taken = router.registerPort().orElseThrow();
         assertThatThrownBy(() -> fixture.router(

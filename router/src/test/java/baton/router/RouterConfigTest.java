@@ -56,7 +56,7 @@ class RouterConfigTest {
                 "http:///x",
                 "http://a:0"
             })
-    void addressesThatCannotBeUsedAreNamed(String address) {
+    void invalidInstanceAddressesAreNamed(String address) {
         assertThatThrownBy(() -> config("h", 1, uris(address), "content-keyed", "k"))
                 .isInstanceOf(ConfigException.class)
                 .hasMessage("prefill: unsupported value '" + address + "'; allowed: http://host:port");
@@ -74,15 +74,14 @@ class RouterConfigTest {
                 "h|1|http://a:1|x|k|flow: unsupported value 'x'",
                 "h|1|http://a:1|content-keyed|' '|api key: must be printable"
             })
-    void settingsThatCannotBeUsedAreNamed(
-            String host, int port, String prefill, String flow, String apiKey, String message) {
+    void invalidSettingsAreNamed(String host, int port, String prefill, String flow, String apiKey, String message) {
         assertThatThrownBy(() -> config(host, port, uris(prefill), flow, apiKey))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageStartingWith(message);
     }
 
     @Test
-    void limitsThatCannotBeUsedAreNamed() {
+    void invalidLimitsAreNamed() {
         Duration second = Duration.ofSeconds(1);
         assertThatThrownBy(() -> new RouterConfig.Limits(second, Duration.ZERO, second, second, second, 1, 1))
                 .isInstanceOf(ConfigException.class)
@@ -110,7 +109,7 @@ class RouterConfigTest {
     }
 
     @Test
-    void whereInstancesRegisterNoneNeedsToBeConfigured() {
+    void withRegistrationNoInstanceNeedsToBeConfigured() {
         Duration second = Duration.ofSeconds(1);
         assertThat(registering("p2p_nccl", Optional.of(registry("h", 0, second, 1, "10.0.0.0/8")))
                         .prefill())
@@ -124,7 +123,7 @@ class RouterConfigTest {
     }
 
     @Test
-    void registriesThatCannotWorkAreNamed() {
+    void invalidRegistrationSettingsAreNamed() {
         Duration second = Duration.ofSeconds(1);
         assertThatThrownBy(() -> registry(" ", 0, second, 1)).hasMessageStartingWith("register host: ");
         assertThatThrownBy(() -> registry("h", 65536, second, 1)).hasMessageStartingWith("register port: ");

@@ -47,7 +47,7 @@ class RouterTest {
     private static final String BODY = "{\"prompt\":\"hello\",\"max_tokens\":9}";
     private static final Duration SOON = Duration.ofSeconds(5);
 
-    /** What "at once" means for a client that left: well below any deadline of the router's. */
+    /** The longest time of "at once" after a disconnect: far below every deadline of the router. */
     private static final Duration AT_ONCE = Duration.ofMillis(500);
 
     private static final RouterConfig.Limits LIMITS = new RouterConfig.Limits(
@@ -112,7 +112,7 @@ class RouterTest {
                 LIMITS.connect(), prefillDeadline, idle, probe, LIMITS.drain(), LIMITS.maxBodyBytes(), inFlight);
     }
 
-    /** Probes so rarely that only what requests meet counts. */
+    /** Probes so rarely that health changes by failed requests only. */
     private static final RouterConfig.Limits NO_PROBES =
             limits(Duration.ofSeconds(10), Duration.ofSeconds(10), Duration.ofHours(1), 1000);
 
@@ -156,8 +156,6 @@ class RouterTest {
             return URI.create("http://127.0.0.1:" + socket.getLocalPort());
         }
     }
-
-    // ---- the two legs
 
     @Test
     void prefillComesFirstAndDecodeGetsTheClientsBytes() throws Exception {
@@ -226,7 +224,7 @@ class RouterTest {
 
     @ParameterizedTest
     @ValueSource(strings = {"", "bad id", "a;b", "x/../y"})
-    void aRequestIdThatIsNotSaneIsReplacedByTheSameOnBothLegs(String id) throws Exception {
+    void anUnsafeRequestIdIsReplacedByTheSameOneOnBothLegs(String id) throws Exception {
         Router router = router();
         HttpRequest.Builder request = request(router, "/v1/chat/completions");
         if (!id.isEmpty()) {
@@ -284,7 +282,7 @@ class RouterTest {
     }
 
     @Test
-    void decodesStatusAndHeadersReachTheClient() throws Exception {
+    void statusAndHeadersOfDecodeReachTheClient() throws Exception {
         decode.behaviour = (request, response) -> response.setStatusCode(429)
                 .putHeader("Content-Type", "application/problem+json")
                 .putHeader("Retry-After", "3")
@@ -299,10 +297,8 @@ class RouterTest {
         assertThat(response.body()).isEqualTo("{}");
     }
 
-    // ---- kv_transfer_params
-
     @Test
-    void kvTransferParamsGoFromPrefillToDecodeAsTheyAre() throws Exception {
+    void kvTransferParamsGoFromPrefillToDecodeUnchanged() throws Exception {
         String params = "{\"remote_block_ids\" : [[ 1,2 ]],\"remote_engine_id\":\"e\\u00e9\","
                 + "\"big\":98765432109876543210987654321,\"x\":1.50,\"new\":{\"deep\":[null]}}";
         prefill.behaviour = FakeInstance.json(200, "{\"id\":1, \"kv_transfer_params\" : " + params + " , \"z\":0}");
@@ -323,7 +319,7 @@ class RouterTest {
     }
 
     @Test
-    void aPrefillAnswerWithoutParamsIsCounted() throws Exception {
+    void aPrefillAnswerWithoutKvTransferParamsIsCounted() throws Exception {
         Router router = router(config(LIMITS, List.of(prefill.uri()), List.of(decode.uri()), "kv_transfer_params"));
         prefill.behaviour = FakeInstance.json(200, "{\"kv_transfer_params\":null}");
         assertThat(post(router, COMPLETIONS, BODY).statusCode()).isEqualTo(200);
@@ -347,16 +343,14 @@ class RouterTest {
     }
 
     @Test
-    void contentKeyedFlowPassesOnWhatPrefillNames() throws Exception {
+    void contentKeyedFlowPassesOnKvTransferParamsOfPrefill() throws Exception {
         prefill.behaviour = FakeInstance.json(200, "{\"kv_transfer_params\":{\"a\":1}}");
         post(router(), COMPLETIONS, "{\"prompt\":[[1,2]],\"kv_transfer_params\":{\"old\":0},\"x\":2}");
         assertThat(decode.only().body()).isEqualTo("{\"prompt\":[[1,2]],\"x\":2,\"kv_transfer_params\":{\"a\":1}}");
     }
 
-    // ---- streaming
-
     @Test
-    void eventsReachTheClientOneByOne() throws Exception {
+    void sseEventsReachTheClientOneByOne() throws Exception {
         CompletableFuture<HttpServerResponse> open = new CompletableFuture<>();
         decode.behaviour = (request, response) -> open.complete(FakeInstance.events(response, "data: {\"i\":0}\n\n"));
         try (RawClient client = new RawClient(router().port())) {
@@ -376,9 +370,9 @@ class RouterTest {
         }
     }
 
-    /** One chunk of the instance's becomes one for each event. */
+    /** One chunk of the instance becomes one chunk for each event. */
     @Test
-    void eventsThatComeTogetherReachTheClientOneByOne() throws Exception {
+    void sseEventsThatArriveTogetherReachTheClientOneByOne() throws Exception {
         decode.behaviour = (request, response) ->
                 FakeInstance.events(response, "data: 1\n\ndata: 2\n\ndata: 3").end("\n\ndata: [DONE]\n\n");
         try (RawClient client = new RawClient(router().port())) {
@@ -389,7 +383,7 @@ class RouterTest {
     }
 
     @Test
-    void fiveHundredStreamsAtOnceAllComplete() throws Exception {
+    void fiveHundredSseStreamsAtOnceAllComplete() throws Exception {
         int streams = 500;
         int events = 20;
         CountDownLatch allOpen = new CountDownLatch(streams);
@@ -437,7 +431,7 @@ class RouterTest {
     }
 
     @Test
-    void aSlowClientStopsTheInstanceInsteadOfFillingTheRouter() throws Exception {
+    void backPressureOfASlowClientReachesTheInstance() throws Exception {
         long total = 256L << 20;
         Buffer chunk = Buffer.buffer(new byte[64 << 10]);
         AtomicLong written = new AtomicLong();
@@ -483,7 +477,7 @@ class RouterTest {
     }
 
     @Test
-    void aClientThatNeverReadsIsDropped() throws Exception {
+    void aClientThatNeverReadsIsDisconnectedAtTheDeadline() throws Exception {
         Buffer chunk = Buffer.buffer(new byte[64 << 10]);
         AtomicLong written = new AtomicLong();
         decode.behaviour = (request, response) -> {
@@ -501,10 +495,8 @@ class RouterTest {
         }
     }
 
-    // ---- clients that leave
-
     @Test
-    void aClientThatLeavesDuringPrefillClosesThatLegAtOnce() throws Exception {
+    void aClientDisconnectDuringPrefillClosesTheLegAtOnce() throws Exception {
         prefill.behaviour = (request, response) -> {};
         Router router = router();
         RawClient client = new RawClient(router.port()).post(COMPLETIONS, BODY);
@@ -517,7 +509,7 @@ class RouterTest {
     }
 
     @Test
-    void aClientThatLeavesBeforeTheFirstByteOrInTheStreamClosesDecodeAtOnce() throws Exception {
+    void aClientDisconnectDuringDecodeClosesTheLegAtOnce() throws Exception {
         CompletableFuture<HttpServerResponse> silent = new CompletableFuture<>();
         decode.behaviour = (request, response) -> silent.complete(response);
         Router router = router();
@@ -536,7 +528,7 @@ class RouterTest {
     }
 
     @Test
-    void aClientThatLeavesInItsBodyCostsNothing() throws Exception {
+    void aClientDisconnectInsideItsBodyReleasesTheRequest() throws Exception {
         Router router = router();
         try (RawClient client = new RawClient(router.port())) {
             client.send("POST /v1/completions HTTP/1.1\r\nHost: r\r\nContent-Type: application/json\r\n"
@@ -555,10 +547,8 @@ class RouterTest {
         }
     }
 
-    // ---- prefill fails
-
     @Test
-    void aRefusedPrefillGoesToAnotherInstance() throws Exception {
+    void aRefusedPrefillLegIsRetriedOnAnotherInstance() throws Exception {
         FakeInstance gone = instance();
         Router router = router(NO_PROBES, List.of(gone.uri(), prefill.uri()), List.of(decode.uri()));
         gone.stop();
@@ -570,7 +560,7 @@ class RouterTest {
                 .isEqualTo("1.0");
         assertThat(metric(router, "baton:router_instances_up{role=\"prefill\"}"))
                 .isEqualTo("1.0");
-        // Marked down, it is not tried again.
+        // The instance is marked down and not tried again.
         post(router, COMPLETIONS, BODY);
         post(router, COMPLETIONS, BODY);
         assertThat(metric(router, "baton:router_retries_total{role=\"prefill\"}"))
@@ -579,7 +569,7 @@ class RouterTest {
     }
 
     @Test
-    void aRefusedPrefillWithoutAnotherIsAClearError() throws Exception {
+    void aRefusedPrefillLegWithoutAnInstanceForARetryIsAClearError() throws Exception {
         Router router = router(NO_PROBES, List.of(prefill.uri()), List.of(decode.uri()));
         prefill.stop();
         HttpResponse<String> response = post(router, COMPLETIONS, BODY);
@@ -595,7 +585,7 @@ class RouterTest {
     }
 
     @Test
-    void aPrefillThatAnswers500IsTriedOnceElsewhere() throws Exception {
+    void aPrefillLegThatAnswers500IsRetriedOnce() throws Exception {
         FakeInstance second = instance();
         FakeInstance third = instance();
         for (FakeInstance instance : List.of(prefill, second, third)) {
@@ -612,7 +602,7 @@ class RouterTest {
     }
 
     @Test
-    void aPrefillThatDropsTheConnectionOrAnswersNonsenseIsAClearError() throws Exception {
+    void aPrefillLegThatDropsTheConnectionOrAnswersMalformedJsonIsAClearError() throws Exception {
         Router router = router();
         prefill.behaviour = (request, response) -> response.reset();
         assertThat(error(post(router, COMPLETIONS, BODY)).path("message").asString())
@@ -626,7 +616,7 @@ class RouterTest {
     }
 
     @Test
-    void aPrefillThatTakesTooLongIsClosed() throws Exception {
+    void aPrefillLegIsClosedAtItsDeadline() throws Exception {
         prefill.behaviour = (request, response) -> {};
         Router router = router(
                 limits(Duration.ofMillis(200), Duration.ofSeconds(10), Duration.ofMillis(50), 100),
@@ -640,7 +630,7 @@ class RouterTest {
     }
 
     @Test
-    void whatPrefillRefusesIsTheClientsAnswer() throws Exception {
+    void a4xxOfPrefillIsTheClientsAnswer() throws Exception {
         FakeInstance second = instance();
         String refusal = "{\"error\":{\"message\":\"prompt too long\"}}";
         prefill.behaviour = FakeInstance.json(400, refusal);
@@ -654,10 +644,8 @@ class RouterTest {
         assertThat(decode.received).isEmpty();
     }
 
-    // ---- decode fails
-
     @Test
-    void aRefusedDecodeGoesToAnotherWithoutASecondPrefill() throws Exception {
+    void aDecodeRetryAfterARefusedConnectionNeedsNoSecondPrefill() throws Exception {
         FakeInstance gone = instance();
         Router router = router(NO_PROBES, List.of(prefill.uri()), List.of(gone.uri(), decode.uri()));
         gone.stop();
@@ -672,7 +660,7 @@ class RouterTest {
     }
 
     @Test
-    void aDecodeThatIsStoppingIsReplaced() throws Exception {
+    void aDecodeLegThatAnswers503IsRetriedOnAnotherInstance() throws Exception {
         FakeInstance stopping = instance();
         stopping.behaviour = FakeInstance.json(503, "{\"error\":{\"message\":\"the server is stopping\"}}");
         Router router = router(NO_PROBES, List.of(prefill.uri()), List.of(stopping.uri(), decode.uri()));
@@ -683,7 +671,7 @@ class RouterTest {
         assertThat(stopping.received).hasSize(1);
         assertThat(prefill.received).hasSize(1);
 
-        // With no other to go to its words are the client's answer.
+        // Without another instance the 503 is the client's answer.
         decode.behaviour = stopping.behaviour;
         response = post(router, COMPLETIONS, BODY);
         assertThat(response.statusCode()).isEqualTo(503);
@@ -691,9 +679,9 @@ class RouterTest {
     }
 
     @Test
-    void aDecodeThatDiesBeforeItsFirstEventIsReplaced() throws Exception {
+    void aDecodeLegThatBreaksBeforeItsFirstSseEventIsRetried() throws Exception {
         FakeInstance dying = instance();
-        // Head and half an event: nothing that a client has seen.
+        // Head and half an event: the client has received nothing.
         dying.behaviour = (request, response) ->
                 FakeInstance.events(response, "data: {\"half").write("\":").onComplete(done -> response.reset());
         decode.behaviour = (request, response) ->
@@ -706,7 +694,7 @@ class RouterTest {
     }
 
     @Test
-    void aStreamThatBreaksEndsInAnErrorEvent() throws Exception {
+    void anSseStreamThatBreaksEndsWithAnErrorEvent() throws Exception {
         FakeInstance other = instance();
         for (FakeInstance instance : List.of(decode, other)) {
             instance.behaviour = (request, response) -> FakeInstance.events(response, "data: 1\n\n")
@@ -729,7 +717,7 @@ class RouterTest {
     }
 
     @Test
-    void aJsonAnswerThatBreaksBreaksTheConnection() throws Exception {
+    void aJsonAnswerThatBreaksEndsTheClientsConnection() throws Exception {
         decode.behaviour = (request, response) -> response.putHeader("Content-Type", "application/json")
                 .putHeader("Content-Length", "1000")
                 .write("{\"id\":")
@@ -740,7 +728,7 @@ class RouterTest {
     }
 
     @Test
-    void aDecodeThatFallsSilentIsClosed() throws Exception {
+    void aSilentDecodeLegIsClosedAtTheIdleDeadline() throws Exception {
         Router router = router(
                 limits(Duration.ofSeconds(10), Duration.ofMillis(200), Duration.ofMillis(50), 100),
                 List.of(prefill.uri()),
@@ -756,10 +744,8 @@ class RouterTest {
         Await.until("decode legs closed", SOON, () -> decode.aborted.get() == 2);
     }
 
-    // ---- health
-
     @Test
-    void instancesGoDownAndComeUp() throws Exception {
+    void healthProbesMarkInstancesDownAndUp() throws Exception {
         Router router = router();
         assertThat(get(router, "/health").statusCode()).isEqualTo(200);
         decode.health = 503;
@@ -801,10 +787,8 @@ class RouterTest {
                 .isEqualTo("{\"status\":\"ok\",\"prefill_instances\":1,\"decode_instances\":1}");
     }
 
-    // ---- other requests
-
     @Test
-    void otherRequestsGoToDecode() throws Exception {
+    void requestsWithoutAPromptGoToADecodeInstance() throws Exception {
         Router router = router();
         decode.behaviour = FakeInstance.json(200, "{\"object\":\"list\"}");
         HttpResponse<String> models = get(router, "/v1/models?a=b");
@@ -823,7 +807,7 @@ class RouterTest {
     }
 
     @Test
-    void metricsTellOfLegsAndOutcomes() throws Exception {
+    void metricsCountLegsAndOutcomes() throws Exception {
         Router router = router();
         post(router, COMPLETIONS, BODY);
         post(router, COMPLETIONS, "{");
@@ -888,7 +872,7 @@ class RouterTest {
     }
 
     @Test
-    void whatIsNotHttpDoesNotHarmTheRouter() throws Exception {
+    void malformedHttpIsHarmless() throws Exception {
         Router router = router();
         try (RawClient client = new RawClient(router.port())) {
             assertThat(client.send("\u0001\u0002 nonsense\r\n\r\n").readUntil("\r\n"))
@@ -898,7 +882,7 @@ class RouterTest {
     }
 
     @Test
-    void bodiesWhoseEndIsNotKnownAreRefusedAndTheConnectionCloses() throws Exception {
+    void anUnknownTransferEncodingIsRefusedAndTheConnectionCloses() throws Exception {
         Router router = router();
         String head = "POST " + COMPLETIONS
                 + " HTTP/1.1\r\nHost: router\r\nContent-Type: application/json\r\nTransfer-Encoding: ";
@@ -921,7 +905,7 @@ class RouterTest {
     }
 
     @Test
-    void bodiesTogetherTakeNoMoreThanTheyMay() throws Exception {
+    void memoryOfAllBodiesIsLimited() throws Exception {
         Router router = router();
         String head = "POST " + COMPLETIONS
                 + " HTTP/1.1\r\nHost: router\r\nContent-Type: application/json\r\nContent-Length: "
@@ -943,7 +927,7 @@ class RouterTest {
                         },
                         Thread::startVirtualThread));
             }
-            // What comes last finds no room; the others wait for the rest of their bodies.
+            // The last body finds no room; the connections before wait for the rest of their bodies.
             Object first = CompletableFuture.anyOf(answers.toArray(CompletableFuture<?>[]::new))
                     .get(10, TimeUnit.SECONDS);
             assertThat(first.toString())
@@ -960,7 +944,7 @@ class RouterTest {
     }
 
     @Test
-    void tooManyRequestsAreRefusedAtOnce() throws Exception {
+    void requestsOverTheInFlightLimitAreRefusedAtOnce() throws Exception {
         CompletableFuture<HttpServerResponse> open = new CompletableFuture<>();
         decode.behaviour = (request, response) -> open.complete(response);
         Router router = router(
@@ -981,8 +965,6 @@ class RouterTest {
         decode.behaviour = FakeInstance.json(200, ANSWER);
         assertThat(post(router, COMPLETIONS, BODY).statusCode()).isEqualTo(200);
     }
-
-    // ---- start and stop
 
     @Test
     void closeLetsRunningRequestsFinishAndTakesNoMore() throws Exception {
@@ -1048,7 +1030,7 @@ class RouterTest {
     }
 
     @Test
-    void connectionsToInstancesAreKept() throws Exception {
+    void connectionsToInstancesAreReused() throws Exception {
         Router router = router(NO_PROBES, List.of(prefill.uri()), List.of(decode.uri()));
         int afterProbe = prefill.connections.get();
         try (RawClient client = new RawClient(router.port())) {

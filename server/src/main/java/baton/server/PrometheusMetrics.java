@@ -76,8 +76,9 @@ public final class PrometheusMetrics implements EngineListener {
     private final PrometheusRegistry registry = new PrometheusRegistry();
 
     /** Without {@code _created} samples, which vLLM does not have either. */
-    private final PrometheusTextFormatWriter writer =
-            PrometheusTextFormatWriter.builder().setIncludeCreatedTimestamps(false).build();
+    private final PrometheusTextFormatWriter writer = PrometheusTextFormatWriter.builder()
+            .setIncludeCreatedTimestamps(false)
+            .build();
 
     private final String[] labels;
 

@@ -22,7 +22,7 @@ class AccessLogTest {
     }
 
     @Test
-    void aRequestHasOneLineWithAllThatMatters() throws Exception {
+    void aRequestHasOneAccessLogLine() throws Exception {
         fixture.engine.answers("Hello", " world");
         for (String stream : new String[] {"false", "true"}) {
             fixture.post("/v1/completions", "{\"prompt\":[5,6,7,8],\"request_id\":\"r-1\",\"stream\":" + stream + "}");
@@ -36,7 +36,7 @@ class AccessLogTest {
     }
 
     @Test
-    void refusalsAndErrorsSayWhy() throws Exception {
+    void accessLogLinesOfRefusalsAndErrorsHaveTheReason() throws Exception {
         fixture.post("/v1/completions", "{\"prompt\":\"a\",\"n\":0}");
         assertThat(line())
                 .contains("\"POST /v1/completions\" 400 - total=")
@@ -50,13 +50,13 @@ class AccessLogTest {
     }
 
     @Test
-    void whatTheClientSendsCannotForgeALine() throws Exception {
+    void controlCharactersOfAClientCannotForgeAnAccessLogLine() throws Exception {
         fixture.post("/v1/completions", "{\"prompt\":\"a\",\"model\":\"x\\nforged\\u0007\"}");
         assertThat(line()).contains(" 404 ", "x?forged?").doesNotContain("\n");
     }
 
     @Test
-    void aClientThatLeavesIsSeen() throws Exception {
+    void aClientDisconnectIsInTheAccessLog() throws Exception {
         fixture.engine.script(session -> session.output(0, "Hello"));
         try (RawClient client = fixture.raw()) {
             client.post("/v1/completions", "{\"prompt\":[5,6],\"stream\":true,\"request_id\":\"r\"}");
@@ -78,7 +78,7 @@ class AccessLogTest {
     }
 
     @Test
-    void abortedRequestsSaySo() throws Exception {
+    void anAbortIsInTheAccessLog() throws Exception {
         fixture.engine.script(session -> {
             session.output(0, "Hello");
             session.finish(0, FinishReason.ABORT);
@@ -88,7 +88,7 @@ class AccessLogTest {
     }
 
     @Test
-    void pollsAreOnlyLoggedWhenTheyFail() throws Exception {
+    void healthAndMetricsRequestsAreLoggedOnlyWhenTheyFail() throws Exception {
         for (String path : new String[] {"/health", "/ping", "/metrics", "/load", "/kv_transfer_params"}) {
             assertThat(fixture.get(path).statusCode()).isEqualTo(200);
         }

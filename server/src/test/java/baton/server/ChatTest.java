@@ -133,7 +133,7 @@ class ChatTest {
     }
 
     @Test
-    void limitsOfTheOutput() throws Exception {
+    void maxTokensAndMaxCompletionTokensLimitTheOutput() throws Exception {
         fixture.engine.answers("x");
         fixture.post("/v1/chat/completions", "{" + HELLO + ",\"max_tokens\":5}");
         assertThat(fixture.engine.nextSubmitted().request.sampling().maxTokens())
@@ -144,7 +144,7 @@ class ChatTest {
     }
 
     @Test
-    void logprobsInTheNewForm() throws Exception {
+    void logprobsHaveTheChatForm() throws Exception {
         int[] ids = fixture.engine.tokenizer().encode("ab", false);
         fixture.engine.script(session -> {
             session.output(
@@ -172,7 +172,7 @@ class ChatTest {
     }
 
     @Test
-    void aStreamBeginsWithTheRole() throws Exception {
+    void anSseStreamBeginsWithTheRole() throws Exception {
         fixture.engine.script(session -> {
             for (int index = 0; index < 2; index++) {
                 session.output(index, "a" + index);

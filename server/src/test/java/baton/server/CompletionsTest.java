@@ -96,7 +96,7 @@ class CompletionsTest {
     }
 
     @Test
-    void defaultsAreSixteenTokensAndTheModelsOwn() throws Exception {
+    void samplingDefaultsAreSixteenTokensAndTheModelsOwn() throws Exception {
         try (ServerFixture tuned = new ServerFixture(config -> config.samplingDefaults(
                 sampling -> sampling.temperature(0.6).topK(40).maxTokens(99)))) {
             tuned.engine.answers("x");
@@ -111,7 +111,7 @@ class CompletionsTest {
     }
 
     @Test
-    void promptsAreStringsOrIdsOneOrMany() throws Exception {
+    void promptsAreStringsOrTokenIdsOneOrMany() throws Exception {
         fixture.engine.answers("x");
         int[] encoded = fixture.engine.tokenizer().encode("Item 7", true);
         assertThat(promptsOf("\"Item 7\"", 1)).containsExactly(ints(encoded));
@@ -152,7 +152,7 @@ class CompletionsTest {
     }
 
     @Test
-    void logprobsInTheOldForm() throws Exception {
+    void logprobsHaveTheCompletionForm() throws Exception {
         int a = id("a");
         int b = id("b");
         fixture.engine.script(session -> {
@@ -208,7 +208,7 @@ class CompletionsTest {
     }
 
     @Test
-    void aNullFieldIsAnAbsentOne() throws Exception {
+    void aNullFieldCountsAsAbsent() throws Exception {
         fixture.engine.answers("x");
         StringBuilder body = new StringBuilder("{\"prompt\":\"a\"");
         for (String name : List.of(
@@ -260,7 +260,7 @@ class CompletionsTest {
     }
 
     @Test
-    void bestOfShowsTheMostProbablePerToken() throws Exception {
+    void bestOfReturnsTheSequencesWithTheHighestMeanLogprob() throws Exception {
         float[] means = {-3f, -0.5f, -9f, -1f};
         fixture.engine.script(session -> {
             assertThat(session.request.sampling().n()).isEqualTo(4);
@@ -339,7 +339,7 @@ class CompletionsTest {
     }
 
     @Test
-    void aLongPromptLosesItsBeginningIfAsked() throws Exception {
+    void truncatePromptTokensDropsTheBeginningOfAPrompt() throws Exception {
         fixture.engine.answers("x");
         assertThat(promptsOf("[1,2,3,4,5],\"truncate_prompt_tokens\":2", 1)).containsExactly(List.of(4, 5));
         assertThat(promptsOf("[1,2],\"truncate_prompt_tokens\":3", 1)).containsExactly(List.of(1, 2));
@@ -354,7 +354,7 @@ class CompletionsTest {
     }
 
     @Test
-    void promptLogprobsInVllmsForm() throws Exception {
+    void promptLogprobsHaveVllmsForm() throws Exception {
         int a = id("a");
         int b = id("b");
         fixture.engine.script(session -> {
@@ -370,7 +370,7 @@ class CompletionsTest {
     }
 
     @Test
-    void kvTransferParamsComeBack() throws Exception {
+    void kvTransferParamsOfTheEngineAreInTheAnswer() throws Exception {
         fixture.engine.script(session -> {
             session.handsOver(JsonFields.parse("kv_transfer_params", "{\"remote_block_ids\":[[1,2]]}"));
             session.output(0, "x");

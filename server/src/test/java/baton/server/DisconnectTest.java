@@ -26,7 +26,7 @@ class DisconnectTest {
     }
 
     @Test
-    void leavingWhileTheRequestWaitsAbortsIt() throws Exception {
+    void aDisconnectAbortsAWaitingRequest() throws Exception {
         for (boolean stream : new boolean[] {false, true}) {
             try (RawClient client = fixture.raw()) {
                 client.post("/v1/completions", "{\"prompt\":\"a\",\"stream\":" + stream + "}");
@@ -38,7 +38,7 @@ class DisconnectTest {
     }
 
     @Test
-    void leavingInTheMiddleOfAStreamAbortsIt() throws Exception {
+    void aDisconnectAbortsAStream() throws Exception {
         try (RawClient client = fixture.raw()) {
             client.post("/v1/completions", "{\"prompt\":\"a\",\"stream\":true}");
             Session session = fixture.engine.nextSubmitted();
@@ -51,7 +51,7 @@ class DisconnectTest {
     }
 
     @Test
-    void leavingByResetAbortsToo() throws Exception {
+    void aDisconnectByResetAbortsTheRequest() throws Exception {
         try (RawClient client = fixture.raw()) {
             client.post("/v1/completions", "{\"prompt\":\"a\"}");
             Session session = fixture.engine.nextSubmitted();
@@ -62,7 +62,7 @@ class DisconnectTest {
     }
 
     @Test
-    void everyPromptOfTheRequestIsAborted() throws Exception {
+    void aDisconnectAbortsEveryPromptOfARequest() throws Exception {
         try (RawClient client = fixture.raw()) {
             client.post("/v1/completions", "{\"prompt\":[[5],[6]]}");
             List<String> submitted = List.of(
@@ -76,7 +76,7 @@ class DisconnectTest {
     }
 
     @Test
-    void aClientThatDoesNotReadIsAbortedBeforeItsOutputPilesUp() throws Exception {
+    void aRequestIsAbortedIfItsClientDoesNotRead() throws Exception {
         try (RawClient client = fixture.raw()) {
             client.post("/v1/completions", "{\"prompt\":\"a\",\"stream\":true}");
             Session session = fixture.engine.nextSubmitted();
@@ -110,7 +110,7 @@ class DisconnectTest {
     }
 
     @Test
-    void aConnectionServesOneRequestAfterTheOther() throws Exception {
+    void aConnectionServesSeveralRequests() throws Exception {
         fixture.engine.answers("x");
         try (RawClient client = fixture.raw()) {
             for (String id : List.of("first", "second", "third")) {
@@ -126,7 +126,7 @@ class DisconnectTest {
     }
 
     @Test
-    void aClientMayAskBeforeItSendsItsBody() throws Exception {
+    void expect100ContinueIsAnswered() throws Exception {
         fixture.engine.answers("x");
         try (RawClient client = fixture.raw()) {
             client.send(String.join(
@@ -144,7 +144,7 @@ class DisconnectTest {
     }
 
     @Test
-    void closingLetsRunningRequestsFinishAndRefusesNewOnes() throws Exception {
+    void drainLetsRunningRequestsFinishAndRefusesNewOnes() throws Exception {
         CompletableFuture<HttpResponse<String>> answer = ask("{\"prompt\":\"a\"}");
         Session session = fixture.engine.nextSubmitted();
         CompletableFuture<Void> closed = CompletableFuture.runAsync(() -> fixture.server.close(Duration.ofSeconds(5)));
@@ -159,7 +159,7 @@ class DisconnectTest {
     }
 
     @Test
-    void closingAbortsWhatDoesNotFinishInTime() throws Exception {
+    void drainAbortsRequestsAtItsDeadline() throws Exception {
         CompletableFuture<HttpResponse<String>> answer = ask("{\"prompt\":\"a\",\"stream\":true}");
         Session session = fixture.engine.nextSubmitted();
         session.output(0, "so far");

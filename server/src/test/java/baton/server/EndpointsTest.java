@@ -57,7 +57,7 @@ class EndpointsTest {
     }
 
     @Test
-    void whatLeadsToTheConnector() throws Exception {
+    void kvTransferParamsEndpointNamesTheConnector() throws Exception {
         assertThat(fixture.get("/kv_transfer_params").body()).isEqualTo("{\"kv_transfer_params\":null}");
         fixture.engine.tellsAhead(JsonFields.parse("kv_transfer_params", "{\"remote_port\":5600,\"tp_size\":2}"));
         HttpResponse<String> told = fixture.get("/kv_transfer_params");
@@ -67,7 +67,7 @@ class EndpointsTest {
     }
 
     @Test
-    void tokenizeAndBack() throws Exception {
+    void tokenizeAndDetokenizeAreInverse() throws Exception {
         int[] ids = fixture.engine.tokenizer().encode("Item 7: é", true);
         JsonNode json =
                 ServerFixture.json(fixture.post("/tokenize", "{\"prompt\":\"Item 7: é\",\"return_token_strs\":true}"));
@@ -90,14 +90,14 @@ class EndpointsTest {
     }
 
     @Test
-    void resetOfThePrefixCache() throws Exception {
+    void prefixCacheIsReset() throws Exception {
         assertThat(fixture.post("/reset_prefix_cache", "").statusCode()).isEqualTo(200);
         fixture.engine.resets(false);
         assertThat(fixture.post("/reset_prefix_cache", "").statusCode()).isEqualTo(409);
     }
 
     @Test
-    void metricsHaveTheGaugesOfNow() throws Exception {
+    void metricsHaveCurrentGauges() throws Exception {
         HttpResponse<String> response = fixture.get("/metrics");
         assertThat(response.headers().firstValue("Content-Type")).contains("text/plain; version=0.0.4; charset=utf-8");
         assertThat(response.body())
@@ -106,7 +106,7 @@ class EndpointsTest {
     }
 
     @Test
-    void aTakenPortIsNamed() {
+    void aPortInUseIsAClearError() {
         ServerConfig config = ServerConfig.of("m")
                 .host("127.0.0.1")
                 .port(fixture.server.port())
@@ -117,7 +117,7 @@ class EndpointsTest {
     }
 
     @Test
-    void loadCountsWhatIsBeingAnswered() throws Exception {
+    void loadCountsRunningRequests() throws Exception {
         assertThat(fixture.get("/load").body()).isEqualTo("{\"server_load\":0}");
         var answer = fixture.client.sendAsync(
                 HttpRequest.newBuilder(fixture.uri("/v1/completions"))

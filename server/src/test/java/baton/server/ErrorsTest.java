@@ -91,7 +91,7 @@ class ErrorsTest {
     }
 
     @Test
-    void malformedJsonIsPlaced() throws Exception {
+    void malformedJsonIsReportedWithItsPosition() throws Exception {
         assertThat(message(400, fixture.post("/v1/completions", "{\"prompt\":\n  oops}")))
                 .startsWith("request body is not valid JSON at line 2, column ");
         assertThat(message(400, fixture.post("/v1/completions", "{\"prompt\":\"a\"")))
@@ -104,13 +104,13 @@ class ErrorsTest {
     }
 
     @Test
-    void deepNestingIsRefused() throws Exception {
+    void deeplyNestedJsonIsRefused() throws Exception {
         assertThat(message(400, fixture.post("/v1/completions", "{\"prompt\":" + "[".repeat(40_000))))
                 .contains("nesting depth (129) exceeds the maximum allowed (128");
     }
 
     @Test
-    void aPromptOverTheLimitSaysBothNumbers() throws Exception {
+    void aPromptOverTheLengthLimitIsReportedWithBothNumbers() throws Exception {
         String tokens = "5,".repeat(2047) + "5";
         assertThat(message(400, fixture.post("/v1/completions", "{\"prompt\":[" + tokens + "]}")))
                 .isEqualTo(
@@ -138,7 +138,7 @@ class ErrorsTest {
     }
 
     @Test
-    void anotherContentTypeIsRefused() throws Exception {
+    void aContentTypeOtherThanJsonIsRefused() throws Exception {
         HttpResponse<String> response = fixture.send(HttpRequest.newBuilder(fixture.uri("/v1/completions"))
                 .header("Content-Type", "application/x-www-form-urlencoded")
                 .POST(HttpRequest.BodyPublishers.ofString("{\"prompt\":\"a\"}")));
@@ -146,7 +146,7 @@ class ErrorsTest {
     }
 
     @Test
-    void aBodyOverTheLimitIsRefusedAnnouncedOrNot() throws Exception {
+    void aBodyOverTheSizeLimitIsRefusedWithAndWithoutContentLength() throws Exception {
         String large = "{\"prompt\":\"" + "a".repeat(200_000) + "\"}";
         assertThat(message(413, fixture.post("/v1/completions", large)))
                 .startsWith("a request body may have 100000 bytes, this one has 2000");
@@ -162,7 +162,7 @@ class ErrorsTest {
     }
 
     @Test
-    void aBodyThatDoesNotComeEndsInTime() throws Exception {
+    void anIncompleteBodyEndsAtItsDeadline() throws Exception {
         try (ServerFixture impatient = new ServerFixture(config -> config.bodyTimeout(Duration.ofMillis(100)));
                 RawClient client = impatient.raw()) {
             client.send("POST /v1/completions HTTP/1.1\r\nHost: test\r\nContent-Length: 50\r\n\r\n{\"pro");
@@ -179,7 +179,7 @@ class ErrorsTest {
                 "5;x\r\n{\"proOOPS\r\n",
                 "fffffffffffffffff\r\n",
             })
-    void chunksThatAreNoneAreRefusedAndTheConnectionCloses(String body) throws Exception {
+    void malformedChunksAreRefusedAndTheConnectionCloses(String body) throws Exception {
         for (String sent : List.of("", "9\r\n{\"prompt\"\r\n")) {
             try (RawClient client = fixture.raw()) {
                 client.send("POST /v1/completions HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n" + sent
@@ -219,7 +219,7 @@ class ErrorsTest {
     }
 
     @Test
-    void aRequestIdThatIsNotOneIsRefused() throws Exception {
+    void aMalformedRequestIdIsRefused() throws Exception {
         for (String id : new String[] {"a b", "x".repeat(257), "é"}) {
             try (RawClient client = fixture.raw()) {
                 client.send("GET /health HTTP/1.1\r\nHost: test\r\nX-Request-Id: " + id + "\r\n\r\n");
@@ -229,7 +229,7 @@ class ErrorsTest {
     }
 
     @Test
-    void anApiKeyIsWantedForAllThatCosts() throws Exception {
+    void apiKeyIsRequiredForEndpointsThatCompute() throws Exception {
         try (ServerFixture locked = new ServerFixture(config -> config.apiKey("s3cret"))) {
             locked.engine.answers("x");
             assertThat(message(401, locked.get("/v1/models"))).startsWith("no API key");
@@ -254,7 +254,7 @@ class ErrorsTest {
     }
 
     @Test
-    void anEngineThatIsFullSaysWhenToComeBack() throws Exception {
+    void aFullEngineIsA503WithRetryAfter() throws Exception {
         fixture.engine.refuses(new EngineUnavailableException("4096 requests wait already"));
         HttpResponse<String> response = fixture.post("/v1/completions", "{\"prompt\":\"a\",\"stream\":true}");
         assertThat(message(503, response)).isEqualTo("4096 requests wait already");
@@ -262,7 +262,7 @@ class ErrorsTest {
     }
 
     @Test
-    void aBugInTheEngineIsA500AndTheServerLivesOn() throws Exception {
+    void anExceptionInTheEngineIsA500AndTheServerGoesOn() throws Exception {
         fixture.engine.refuses(new IllegalStateException("surprise"));
         assertThat(message(500, fixture.post("/v1/completions", "{\"prompt\":\"a\"}")))
                 .contains("surprise");
@@ -270,7 +270,7 @@ class ErrorsTest {
     }
 
     @Test
-    void anEventThatMakesNoSenseEndsItsRequest() throws Exception {
+    void anInvalidEngineEventEndsItsRequest() throws Exception {
         fixture.engine.script(session -> session.output(5, "x"));
         assertThat(message(500, fixture.post("/v1/completions", "{\"prompt\":\"a\"}")))
                 .startsWith("internal error: ");
@@ -284,7 +284,7 @@ class ErrorsTest {
     }
 
     @Test
-    void aRefusedPromptTakesTheOthersOfItsRequestWithIt() throws Exception {
+    void aRefusedPromptAbortsTheOtherPromptsOfItsRequest() throws Exception {
         fixture.engine.refusesAfter(1, new EngineUnavailableException("full"));
         assertThat(message(503, fixture.post("/v1/completions", "{\"prompt\":[[5],[6],[7]]}")))
                 .isEqualTo("full");
@@ -293,7 +293,7 @@ class ErrorsTest {
     }
 
     @Test
-    void anUnpairedSurrogateDoesNoHarm() throws Exception {
+    void anUnpairedSurrogateIsHarmless() throws Exception {
         fixture.engine.answers("x");
         assertThat(fixture.post("/v1/completions", "{\"prompt\":\"a\\ud800b\"}").statusCode())
                 .isEqualTo(200);

@@ -19,7 +19,7 @@ class IdleConnectionTest {
     }
 
     @Test
-    void aConnectionThatSaysNothingIsClosed() throws Exception {
+    void anIdleConnectionIsClosed() throws Exception {
         try (RawClient silent = fixture.raw();
                 RawClient unfinished = fixture.raw()) {
             unfinished.send("GET /version HTTP/1.1\r\nHost: te");
@@ -29,7 +29,7 @@ class IdleConnectionTest {
     }
 
     @Test
-    void aConnectionIsUsedAgainAndThenClosed() throws Exception {
+    void aConnectionThatIsIdleAgainIsClosed() throws Exception {
         try (RawClient client = fixture.raw()) {
             for (int i = 0; i < 3; i++) {
                 client.send(GET);
@@ -41,7 +41,7 @@ class IdleConnectionTest {
     }
 
     @Test
-    void aRequestMayTakeLongerThanAConnectionMayBeIdle() throws Exception {
+    void aRunningRequestIsLongerThanTheIdleDeadline() throws Exception {
         try (RawClient client = fixture.raw();
                 RawClient idle = fixture.raw()) {
             client.post("/v1/completions", "{\"prompt\":\"a\",\"stream\":true}");

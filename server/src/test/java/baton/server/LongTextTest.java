@@ -44,7 +44,7 @@ class LongTextTest {
             /v1/completions      | {"prompt":["a","
             /v1/chat/completions | {"messages":[{"role":"user","content":"
             """)
-    void aTextIsRefusedByItsLength(String path, String start) throws Exception {
+    void aTextIsRefusedByItsLengthBeforeItIsEncoded(String path, String start) throws Exception {
         String text = SENTENCE.repeat(100_000);
         String end = start.contains("messages") ? "\"}]}" : start.contains("[") ? "\"]}" : "\"}";
         String message = message(400, fixture.post(path, start + text + end));
@@ -58,7 +58,7 @@ class LongTextTest {
     }
 
     @Test
-    void aTextThatIsCutIsEncodedFromWhereItIsKept() throws Exception {
+    void aTruncatedTextIsEncodedOnlyWhereItIsKept() throws Exception {
         fixture.engine.answers("x");
         String text = SENTENCE.repeat(200_000);
         assertThat(fixture.post("/v1/completions", "{\"truncate_prompt_tokens\":7,\"prompt\":\"" + text + "\"}")
@@ -70,7 +70,7 @@ class LongTextTest {
     }
 
     @Test
-    void aListOfTokensEndsSomewhere() throws Exception {
+    void tokenListsAreLimitedInLength() throws Exception {
         assertThat(message(400, fixture.post("/tokenize", "{\"prompt\":\"" + SENTENCE.repeat(600_000) + "\"}")))
                 .startsWith("prompt: has at least 2169231 tokens, must have at most 1048576 here");
         // Short enough by its length, and not by its tokens; those of the rest are not made.
@@ -82,7 +82,7 @@ class LongTextTest {
     }
 
     @Test
-    void meanwhileTheServerAnswers() throws Exception {
+    void otherRequestsAreAnsweredWhileLongTextsAreEncoded() throws Exception {
         String body = "{\"prompt\":\"" + SENTENCE.repeat(200_000) + "\"}";
         List<CompletableFuture<HttpResponse<String>>> large = new ArrayList<>();
         for (int i = 0; i < 4; i++) {
@@ -101,7 +101,7 @@ class LongTextTest {
     private static final String LISTED = "{\"prompt\":\"a b c d e f g h\",\"return_token_strs\":true}";
 
     @Test
-    void whatTakesTooLongIsEnded() throws Exception {
+    void preparationEndsAtItsDeadline() throws Exception {
         AtomicInteger taken = new AtomicInteger();
         CountDownLatch answered = new CountDownLatch(1);
         try (ServerFixture impatient =
@@ -129,7 +129,7 @@ class LongTextTest {
     }
 
     @Test
-    void whatNobodyWaitsForIsEnded() throws Exception {
+    void preparationEndsAfterAClientDisconnect() throws Exception {
         AtomicInteger taken = new AtomicInteger();
         CountDownLatch gone = new CountDownLatch(1);
         fixture.engine.whenTokenizerIsTaken(() -> {
@@ -150,7 +150,7 @@ class LongTextTest {
     }
 
     @Test
-    void whatEndsInAnErrorOfTheMachineIsGivenBack() throws Exception {
+    void preparationMemoryIsReleasedAfterAnOutOfMemoryError() throws Exception {
         fixture.engine.whenTokenizerIsTaken(() -> {
             throw new OutOfMemoryError("a test's");
         });
@@ -161,7 +161,7 @@ class LongTextTest {
     }
 
     @Test
-    void aListIsHeldUntilItsClientHasIt() throws Exception {
+    void memoryOfATokenListIsHeldUntilItIsSent() throws Exception {
         String body = "{\"return_token_strs\":true,\"prompt\":\"" + SENTENCE.repeat(40_000) + "\"}";
         try (ServerFixture impatient =
                         new ServerFixture(config -> config.accessLog(line -> {}).bodyTimeout(Duration.ofSeconds(1)));
@@ -186,7 +186,7 @@ class LongTextTest {
     }
 
     @Test
-    void aSmallHeapAllowsLess() {
+    void preparationMemoryDependsOnTheHeap() {
         assertThat(ServerConfig.preparingBytes(1L << 30)).isEqualTo(256 << 20);
         assertThat(ServerConfig.preparingBytes(1L << 40)).isEqualTo(512 << 20);
         assertThat(ServerConfig.of("a").build().maxPreparingBytes())
@@ -194,7 +194,7 @@ class LongTextTest {
     }
 
     @Test
-    void bodiesTogetherTakeNoMoreThanTheyMay() throws Exception {
+    void memoryOfAllBodiesIsLimited() throws Exception {
         int limit = 16 << 20;
         String part = "x".repeat(2_500_000);
         try (ServerFixture small =
@@ -226,7 +226,7 @@ class LongTextTest {
     }
 
     @Test
-    void aTextThatCannotBeCutNeedsMemoryForAllOfIt() throws Exception {
+    void aTextWithoutCutsNeedsMemoryForItsWholeLength() throws Exception {
         try (ServerFixture small =
                 new ServerFixture(config -> config.accessLog(line -> {}).maxPreparingBytes(64 << 20))) {
             assertThat(message(400, small.post("/tokenize", "{\"prompt\":\"" + "x".repeat(1_000_000) + "\"}")))
@@ -244,7 +244,7 @@ class LongTextTest {
     }
 
     @Test
-    void aChatTemplateIsShortAndEnds() throws Exception {
+    void chatTemplatesAreLimitedInSizeAndTime() throws Exception {
         String chat = "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"chat_template\":\"";
         assertThat(message(400, fixture.post("/v1/chat/completions", chat + "{{1}}".repeat(1_000_000) + "\"}")))
                 .isEqualTo("chat_template: has 5000000 characters, must have at most 262144");
@@ -267,7 +267,7 @@ class LongTextTest {
             {"prompt":"a","cache_salt":"$"}                       | cache_salt      | cache_salt: has 40000 characters, must have at most 4096
             {"prompt":[#],"prompt_logprobs":20}                   | prompt_logprobs | prompt_logprobs: is 20 for prompts of 500000 tokens together, a request may have 8388608 log probabilities
             """)
-    void whatTheEngineWouldHaveToCarryIsBounded(String pattern, String param, String message) throws Exception {
+    void stringsAndSequencesForTheEngineAreLimited(String pattern, String param, String message) throws Exception {
         String body = pattern.replace("\"@\"*2000", "\"a\",".repeat(1999) + "\"a\"")
                 .replace("\"@\"*1000", "\"a\",".repeat(999) + "\"a\"")
                 .replace("$", "x".repeat(40_000))
@@ -278,7 +278,7 @@ class LongTextTest {
     }
 
     @Test
-    void anErrorDoesNotRepeatAllThatWasSent() throws Exception {
+    void errorMessagesAreLimitedInLength() throws Exception {
         String long_ = "x".repeat(1_000_000);
         HttpResponse<String> response =
                 fixture.post("/v1/completions", "{\"prompt\":\"a\",\"response_format\":{\"type\":\"" + long_ + "\"}}");

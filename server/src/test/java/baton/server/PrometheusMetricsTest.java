@@ -28,7 +28,7 @@ class PrometheusMetricsTest {
     private final PrometheusMetrics metrics = new PrometheusMetrics("m");
 
     @Test
-    void everySeriesHasVllmsName() {
+    void metricsHaveVllmsNames() {
         metrics.onStep(new StepStats(40, 3, 1, 100, 64, 36, 32, 0.01, STATUS));
         metrics.onStart(CONFIG, 64, DType.BF16, 200);
         metrics.onFirstToken(0.004, new PromptTokens(4, 64, 32));
@@ -94,20 +94,20 @@ class PrometheusMetricsTest {
     }
 
     @Test
-    void bucketsOfTokensEndAtTheModelsLength() {
+    void histogramBucketsOfTokensEndAtTheModelsLength() {
         assertThat(PrometheusMetrics.oneTwoFive(100)).containsExactly(1, 2, 5, 10, 20, 50, 100);
         assertThat(PrometheusMetrics.oneTwoFive(99)).containsExactly(1, 2, 5, 10, 20, 50);
         assertThat(PrometheusMetrics.oneTwoFive(131_072)).hasSize(16).endsWith(50_000, 100_000);
     }
 
     @Test
-    void aStepWithoutTokensIsNoIteration() {
+    void aStepWithoutTokensIsNotCountedInIterationTokens() {
         metrics.onStep(new StepStats(0, 0, 0, 0, 0, 0, 0, 0.01, STATUS));
         assertThat(lines()).contains("vllm:iteration_tokens_total_count{" + LABELS + "} 0");
     }
 
     @Test
-    void measurementsOfConnectorsAppearWhenTheyCome() {
+    void connectorMeasurementsAppearWithTheirFirstValue() {
         assertThat(lines()).noneMatch(line -> line.startsWith("baton:kv_load"));
         metrics.onMeasurements(List.of(
                 Measurement.count("baton:kv_load_bytes", 1024, "connector", "ExampleConnector"),
@@ -128,7 +128,7 @@ class PrometheusMetricsTest {
     }
 
     @Test
-    void aMeasurementThatCannotBeShownHarmsNothing() {
+    void anInvalidConnectorMeasurementIsSkipped() {
         metrics.onMeasurements(List.of(
                 new Measurement("", Kind.COUNTER, 1, Map.of()),
                 Measurement.count("baton:x", 1),

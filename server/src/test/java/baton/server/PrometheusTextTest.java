@@ -25,7 +25,7 @@ class PrometheusTextTest {
     private static final EngineStatus STATUS = new EngineStatus(3, 5, 2, 0, 200, 50, Optional.empty());
 
     @Test
-    void metricsTextIsWhatScrapersHaveAlwaysSeen() throws Exception {
+    void metricsTextIsUnchanged() throws Exception {
         PrometheusMetrics metrics = new PrometheusMetrics("qu\"oted\\model");
         metrics.onStep(new StepStats(40, 3, 1, 100, 64, 36, 32, 0.01, STATUS));
         metrics.onStart(

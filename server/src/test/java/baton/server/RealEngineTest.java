@@ -93,7 +93,7 @@ class RealEngineTest {
     }
 
     @Test
-    void promptsOfThirtyMegabytesDoNotKeepOthersWaiting() throws Exception {
+    void promptsOfThirtyMegabytesDoNotDelayOtherRequests() throws Exception {
         byte[] large =
                 ("{\"prompt\":\"" + PROMPT.replace("\n", " ").repeat(290_000) + "\"}").getBytes(StandardCharsets.UTF_8);
         List<CompletableFuture<HttpResponse<String>>> answers = new ArrayList<>();
@@ -114,7 +114,7 @@ class RealEngineTest {
     }
 
     @Test
-    void wordsAndTokensCanBeRuledOut() throws Exception {
+    void badWordsAndLogitBiasExcludeTokens() throws Exception {
         String usual = text(greedy(6));
         assertThat(usual).contains("Harrow");
         ObjectNode forbidden = greedy(6);
@@ -131,7 +131,7 @@ class RealEngineTest {
     }
 
     @Test
-    void stopStringsEndTheTextWhereverTheTokensDo() throws Exception {
+    void stopStringsEndTheTextInsideATokenToo() throws Exception {
         String usual = text(greedy(16).put("ignore_eos", true));
         int from = usual.indexOf("arr");
         assertThat(from).as(usual).isPositive();
@@ -161,7 +161,7 @@ class RealEngineTest {
     }
 
     @Test
-    void aFullQueueSaysWhenToComeBackAndThenTakesMore() throws Exception {
+    void aFullQueueIsA503WithRetryAfterUntilThereIsRoom() throws Exception {
         ObjectNode endless = greedy(1900).put("ignore_eos", true).put("stream", true);
         List<CompletableFuture<HttpResponse<Void>>> clients = new ArrayList<>();
         for (int i = 0; i < 6; i++) {
@@ -188,7 +188,7 @@ class RealEngineTest {
     }
 
     @Test
-    void everyMetricOfVllmThatAppliesIsThere() throws Exception {
+    void everyApplicableMetricOfVllmIsPresent() throws Exception {
         post(greedy(4).put("ignore_eos", true).put("n", 2).put("temperature", 1));
         String metrics = CLIENT.send(
                         HttpRequest.newBuilder(uri("/metrics"))

@@ -63,7 +63,7 @@ class RequestFuzzTest {
     }
 
     @Test
-    void everyBodyIsAnsweredAndNoneDoesHarm() throws Exception {
+    void everyRandomBodyIsAnsweredAndTheServerGoesOn() throws Exception {
         fixture.engine.answers("Hello", " world");
         int accepted = 0;
         for (int i = 0; i < REQUESTS; i++) {

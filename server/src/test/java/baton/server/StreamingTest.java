@@ -27,7 +27,7 @@ class StreamingTest {
 
     /** Each event is read before the next one is made, so none can wait for another. */
     @Test
-    void eventsAreExactAndLeaveAtOnce() throws Exception {
+    void sseEventsAreExactAndSentAtOnce() throws Exception {
         try (RawClient client = fixture.raw()) {
             client.post(
                     "/v1/completions",
@@ -62,7 +62,7 @@ class StreamingTest {
     }
 
     @Test
-    void withoutUsageTheLastChunkHasTheTransferParams() throws Exception {
+    void theLastSseChunkHasTheKvTransferParams() throws Exception {
         fixture.engine.script(session -> {
             session.handsOver(JsonFields.parse("kv_transfer_params", "{\"a\":1}"));
             session.output(0, "x");
@@ -78,7 +78,7 @@ class StreamingTest {
     }
 
     @Test
-    void continuousUsageCountsUp() throws Exception {
+    void continuousUsageGrowsWithEachSseChunk() throws Exception {
         fixture.engine.answers("a", "b");
         List<String> events = events(
                 fixture.post(
@@ -95,7 +95,7 @@ class StreamingTest {
     }
 
     @Test
-    void tokenIdsComeWithEachChunk() throws Exception {
+    void eachSseChunkHasTokenIds() throws Exception {
         fixture.engine.answers("a", "b");
         List<String> events =
                 events(fixture.post("/v1/completions", "{\"prompt\":[5,6],\"stream\":true,\"return_token_ids\":true}"));
@@ -104,7 +104,7 @@ class StreamingTest {
     }
 
     @Test
-    void anErrorBeforeTheFirstEventHasAStatus() throws Exception {
+    void anErrorBeforeTheFirstSseEventHasAStatus() throws Exception {
         fixture.engine.script(session ->
                 session.finish(0, FinishReason.ERROR, Optional.empty(), Optional.of("KV blocks could not be loaded")));
         HttpResponse<String> response = fixture.post("/v1/completions", "{\"prompt\":\"a\",\"stream\":true}");
@@ -115,7 +115,7 @@ class StreamingTest {
     }
 
     @Test
-    void anErrorInAStreamEndsItWithoutDone() throws Exception {
+    void anErrorInsideAnSseStreamEndsItWithoutDone() throws Exception {
         fixture.engine.script(session -> {
             session.output(0, "x");
             session.finish(0, FinishReason.ERROR, Optional.empty(), Optional.of("torn block"));
@@ -141,7 +141,7 @@ class StreamingTest {
     }
 
     @Test
-    void twoHundredStreamsAtOnce() throws Exception {
+    void twoHundredSseStreamsAtOnce() throws Exception {
         int streams = 200;
         int tokens = 50;
         fixture.engine.script(session -> {});

@@ -45,7 +45,7 @@ class WarmUpRealEngineTest {
     }
 
     @Test
-    void nothingIsCountedOrKept() throws Exception {
+    void warmUpLeavesNoMetricsAndNoCachedBlocks() throws Exception {
         List<String> accessLog = new CopyOnWriteArrayList<>();
         PrometheusMetrics metrics = new PrometheusMetrics(ServerFixture.MODEL);
         try (LocalEngine engine = LocalEngine.start(config().build(), metrics);
@@ -61,7 +61,7 @@ class WarmUpRealEngineTest {
 
     @ParameterizedTest
     @EnumSource
-    void anInstanceThatCanDoLittleIsReadyAllTheSame(Narrow narrow) throws Exception {
+    void warmUpWorksWithNarrowLimits(Narrow narrow) throws Exception {
         PrometheusMetrics metrics = new PrometheusMetrics(ServerFixture.MODEL);
         try (LocalEngine engine = LocalEngine.start(narrow.apply(config()).build(), metrics);
                 ApiServer server = start(engine, metrics, new CopyOnWriteArrayList<>())) {
@@ -73,7 +73,7 @@ class WarmUpRealEngineTest {
     }
 
     @Test
-    void withNoTimeAtAllItIsReadyToo() throws Exception {
+    void warmUpWithoutTimeEndsInReadiness() throws Exception {
         PrometheusMetrics metrics = new PrometheusMetrics(ServerFixture.MODEL);
         try (LocalEngine engine = LocalEngine.start(config().build(), metrics);
                 ApiServer server = ApiServer.start(

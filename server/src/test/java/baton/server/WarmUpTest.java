@@ -31,7 +31,7 @@ class WarmUpTest {
     }
 
     @Test
-    void itIsNotReadyBeforeTheWarmUpHasEnded() throws Exception {
+    void theServerIsNotReadyBeforeTheWarmUpHasEnded() throws Exception {
         CountDownLatch mayAnswer = new CountDownLatch(1);
         fixture.engine.script(session -> {
             try {
@@ -67,7 +67,7 @@ class WarmUpTest {
     }
 
     @Test
-    void promptsGetLonger() throws Exception {
+    void warmUpPromptsGetLonger() throws Exception {
         fixture.engine.answers("word");
         fixture.server.warmUp();
         List<Integer> lengths = new CopyOnWriteArrayList<>();
@@ -79,7 +79,7 @@ class WarmUpTest {
     }
 
     @Test
-    void whatGoesWrongDoesNotKeepItFromBeingReady() throws Exception {
+    void aFailedWarmUpEndsInReadiness() throws Exception {
         fixture.engine.answers("word");
         fixture.engine.refusesAfter(2, new ConfigException("prompt", "is too long"));
         fixture.server.warmUp();
@@ -87,7 +87,7 @@ class WarmUpTest {
     }
 
     @Test
-    void anInstanceThatCanComputeNothingIsNotReady() throws Exception {
+    void warmUpOfAnEngineThatCannotComputeFails() throws Exception {
         fixture.engine.script(
                 session -> session.finish(0, FinishReason.ERROR, Optional.empty(), Optional.of("no kernel")));
         assertThatThrownBy(fixture.server::warmUp)
@@ -97,7 +97,7 @@ class WarmUpTest {
     }
 
     @Test
-    void anEngineThatFailsMeanwhileIsNotReady() throws Exception {
+    void warmUpFailsIfTheEngineFails() throws Exception {
         fixture.engine.script(session -> {
             fixture.engine.fails("out of memory");
             session.finish(0, FinishReason.ERROR, Optional.empty(), Optional.of("out of memory"));

@@ -30,7 +30,7 @@ public final class RouterMetrics implements AutoCloseable {
         DECODE_FAILED,
         /** The answer broke off after its first byte. */
         DECODE_BROKEN,
-        /** The client left, or stopped reading. */
+        /** The client disconnected or stopped reading. */
         CLIENT_DISCONNECTED
     }
 
@@ -84,7 +84,7 @@ public final class RouterMetrics implements AutoCloseable {
         TOLD,
         /** The instance has no connector address, or does not know the query. */
         UNTOLD,
-        /** No answer, or a bad one. */
+        /** No answer, or a malformed one. */
         FAILED;
 
         private final String label = name().toLowerCase(Locale.ROOT);

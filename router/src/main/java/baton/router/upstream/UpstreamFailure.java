@@ -3,7 +3,7 @@ package baton.router.upstream;
 /** Why a leg failed. It has no stack trace, as the cause is the instance and not this code. */
 public final class UpstreamFailure extends Exception {
 
-    /** What went wrong. */
+    /** Kinds of failures. */
     public enum Kind {
         /** No connection. */
         CONNECT,

@@ -50,7 +50,7 @@ class JsonObjectTextTest {
     }
 
     @Test
-    void editsTouchNothingElse() {
+    void editsLeaveOtherFieldsUnchanged() {
         JsonObjectText object = parse("{ \"a\": 1e400, \"b\" : 2 ,\"c\":98765432109876543210, \"b\":3 }");
         assertThat(value(object, "b")).isEqualTo("3");
         assertThat(object.edit()
@@ -64,7 +64,7 @@ class JsonObjectTextTest {
     }
 
     @Test
-    void nullCountsAsAbsentButPresent() {
+    void aNullFieldHasNoValueButIsPresent() {
         JsonObjectText object = parse("{\"n\":null}");
         assertThat(object.value("n")).isEmpty();
         assertThat(object.edit().setIfPresent("n", "1").build().toString()).isEqualTo("{\"n\":1}");
@@ -84,28 +84,28 @@ class JsonObjectTextTest {
                 "{\"a\":1}x|body: not valid JSON",
                 "{\"a\":1}{}|body: has text after the JSON object"
             })
-    void whatIsNoObjectIsRefused(String text, String message) {
+    void textThatIsNotAJsonObjectIsRefused(String text, String message) {
         assertThatThrownBy(() -> parse(text.replace("''", "")))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageStartingWith(message);
     }
 
     @Test
-    void otherEncodingsAreRefused() {
+    void encodingsOtherThanUtf8AreRefused() {
         assertThatThrownBy(() -> JsonObjectText.parse("body", "{\"a\":1}".getBytes(StandardCharsets.UTF_16LE)))
                 .isInstanceOf(ConfigException.class)
                 .hasMessage("body: must be UTF-8");
     }
 
     @Test
-    void depthIsLimited() {
+    void nestingDepthIsLimited() {
         assertThatThrownBy(() -> parse("{\"a\":" + "[".repeat(100_000) + "]".repeat(100_000) + "}"))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageContaining("nesting depth");
     }
 
     @Test
-    void damagedTextIsRefusedOrRead() {
+    void randomlyDamagedTextIsRefusedOrRead() {
         String text = "{\"prompt\":\"日本\\n\",\"n\":[1,2.5,{\"a\":null}],\"t\":true , \"s\" : \"\"}";
         byte[] whole = text.getBytes(StandardCharsets.UTF_8);
         for (int seed = 0; seed < 5_000; seed++) {

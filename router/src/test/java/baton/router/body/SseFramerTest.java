@@ -16,7 +16,7 @@ class SseFramerTest {
     }
 
     @Test
-    void eventsThatComeTogetherAreTakenApart() {
+    void sseEventsThatArriveTogetherAreSeparated() {
         SseFramer framer = new SseFramer();
         assertThat(accept(framer, "data: 1\n\ndata: 2\r\n\r\n: 3\n\n"))
                 .containsExactly("data: 1\n\n", "data: 2\r\n\r\n", ": 3\n\n");
@@ -24,7 +24,7 @@ class SseFramerTest {
     }
 
     @Test
-    void aPieceIsHeldUntilItsEventIsWhole() {
+    void aPartOfAnSseEventIsHeldUntilItIsComplete() {
         SseFramer framer = new SseFramer();
         assertThat(accept(framer, "data: 1\n\ndata:")).containsExactly("data: 1\n\n");
         assertThat(accept(framer, " 2\n")).isEmpty();
@@ -35,7 +35,7 @@ class SseFramerTest {
     }
 
     @Test
-    void aVeryLongEventPassesInPieces() {
+    void aVeryLongSseEventPassesInPieces() {
         SseFramer framer = new SseFramer();
         String piece = "x".repeat(100_000);
         assertThat(accept(framer, piece)).isEmpty();
@@ -47,7 +47,7 @@ class SseFramerTest {
     }
 
     @Test
-    void anySplitGivesTheSameText() {
+    void anySplitOfAnSseStreamGivesTheSameText() {
         String text = "data: {\"a\":1}\n\n: comment\n\ndata: two\r\ndata: lines\r\n\r\ndata: [DONE]\n\n";
         for (int seed = 0; seed < 500; seed++) {
             Random random = new Random(seed);

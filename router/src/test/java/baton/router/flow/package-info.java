@@ -1,4 +1,4 @@
-/** Tests of what flows tell the legs. */
+/** Tests of the legs' bodies and ids. */
 @NullMarked
 package baton.router.flow;
 

@@ -26,9 +26,9 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** Routers that lead back to themselves, and how much one instance is sent. */
+/** Routers whose requests return to them, and the limit of requests per instance. */
 @Timeout(60)
-class CircleTest {
+class RoutingLoopTest {
     private static final String BODY = "{\"prompt\":\"hello\",\"max_tokens\":9}";
     private static final String PREFILLED = "{\"id\":\"p\",\"kv_transfer_params\":{\"remote_engine_id\":\"e\","
             + "\"remote_host\":\"10.0.0.7\",\"remote_port\":5600}}";
@@ -43,10 +43,10 @@ class CircleTest {
         fixture.close();
     }
 
-    /** As if the router were registered with itself by an address that it does not know as its own. */
+    /** The instance sends each request back to the router: a loop through an address that the router does not know as its own. */
     @ParameterizedTest
     @ValueSource(strings = {ContentKeyedFlow.NAME, KvTransferParamsFlow.NAME, PushFlow.NAME})
-    void aCircleEndsAfterAFewExchanges(String flow) throws Exception {
+    void aRoutingLoopEndsAfterTheAllowedHops(String flow) throws Exception {
         if (flow.equals(PushFlow.NAME)) {
             instance.ahead = FakeInstance.json(200, PREFILLED);
         }
@@ -60,7 +60,7 @@ class CircleTest {
                 "all have ended",
                 RouterFixture.SOON,
                 () -> fixture.metric(router, "baton:router_requests_running") == 0);
-        // Two legs at most for each of those before.
+        // At most two legs for each request of the hop before.
         assertThat(instance.received.size()).isBetween(3, 2 + 4 + 8);
         assertThat(instance.received.getFirst().headers().get("X-Baton-Hops")).isEqualTo("1");
     }
@@ -79,7 +79,7 @@ class CircleTest {
 
     @ParameterizedTest
     @ValueSource(strings = {"none", "-1", "1e9", "99999999999999999999", ""})
-    void whatIsNoNumberOfHopsCountsAsNone(String hops) throws Exception {
+    void aMalformedHopCountIsTreatedAsZero(String hops) throws Exception {
         Router router = router(RouterFixture.LIMITS);
         assertThat(fixture.post(router, BODY, "X-Baton-Hops", hops).statusCode())
                 .isEqualTo(200);
@@ -87,7 +87,7 @@ class CircleTest {
     }
 
     @Test
-    void threeRoutersMayStandOneBehindTheOther() throws Exception {
+    void aChainOfThreeRoutersIsAllowed() throws Exception {
         Router router = router(RouterFixture.LIMITS);
         assertThat(fixture.post(router, BODY, "X-Baton-Hops", "2").statusCode()).isEqualTo(200);
         assertThat(fixture.post(router, BODY, "X-Baton-Hops", "3").statusCode()).isEqualTo(508);
@@ -101,7 +101,7 @@ class CircleTest {
         "0.0.0.0, 127.0.0.7",
         "0.0.0.0, [::1]"
     })
-    void theRoutersOwnAddressIsNoInstance(String listening, String host) throws Exception {
+    void theRoutersOwnAddressIsRefusedAsAnInstance(String listening, String host) throws Exception {
         int port = FreePorts.inARow(1);
         URI own = URI.create("http://" + host + ":" + port);
         for (boolean prefill : new boolean[] {true, false}) {
@@ -120,7 +120,7 @@ class CircleTest {
     }
 
     @Test
-    void anotherAddressOfItsMachineIsNotTheRoutersOwn() throws Exception {
+    void anotherAddressOfTheSameMachineIsAcceptedAsAnInstance() throws Exception {
         int port = FreePorts.inARow(1);
         fixture.start(new RouterConfig(
                 "127.0.0.1",
@@ -144,7 +144,7 @@ class CircleTest {
     }
 
     @Test
-    void anInstanceThatHasAsManyRequestsAsItMayGetsNoMore() throws Exception {
+    void anInstanceAtItsRequestLimitGetsNoMoreRequests() throws Exception {
         Router router = router(RouterFixture.LIMITS.withMaxPerInstance(2));
         BlockingQueue<HttpServerResponse> held = new LinkedBlockingQueue<>();
         instance.behaviour = (request, response) -> held.add(response);
@@ -163,7 +163,7 @@ class CircleTest {
         other.putHeader("Content-Type", "application/json").end(RouterFixture.ANSWER);
         assertThat(first.get(10, TimeUnit.SECONDS).statusCode()).isEqualTo(200);
         assertThat(second.get(10, TimeUnit.SECONDS).statusCode()).isEqualTo(200);
-        // Whatever became of a request, it does not count for ever.
+        // A request stops counting as running however it ended.
         for (int i = 0; i < 5; i++) {
             instance.behaviour = FakeInstance.json(i % 2 == 0 ? 500 : 200, RouterFixture.ANSWER);
             assertThat(fixture.post(router, BODY).statusCode()).isEqualTo(i % 2 == 0 ? 502 : 200);

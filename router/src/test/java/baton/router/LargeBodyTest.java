@@ -1,0 +1,161 @@
+package baton.router;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.router.flow.ContentKeyedFlow;
+import baton.router.flow.KvTransferParamsFlow;
+import baton.router.flow.PushFlow;
+import io.vertx.core.Context;
+import io.vertx.core.Promise;
+import io.vertx.core.Vertx;
+import java.net.http.HttpResponse;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+
+/** Bodies that are too large to be read on an event loop. */
+class LargeBodyTest {
+    private static final int BODIES = 3;
+    private static final int BODY_BYTES = 8 << 20;
+    private static final RouterConfig.Limits LIMITS = new RouterConfig.Limits(
+            Duration.ofSeconds(5),
+            Duration.ofSeconds(60),
+            Duration.ofSeconds(60),
+            Duration.ofSeconds(1),
+            Duration.ofSeconds(5),
+            16 << 20,
+            100);
+
+    private final RouterFixture fixture = new RouterFixture();
+
+    @AfterEach
+    void close() throws Exception {
+        fixture.close();
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {ContentKeyedFlow.NAME, KvTransferParamsFlow.NAME, PushFlow.NAME})
+    void healthIsAnsweredWhileLargeBodiesAreHandedOff(String flow) throws Exception {
+        FakeInstance prefill = fixture.instance();
+        FakeInstance decode = fixture.instance();
+        Router router = fixture.start(new RouterConfig(
+                "127.0.0.1",
+                0,
+                List.of(prefill.uri()),
+                List.of(decode.uri()),
+                flow,
+                Optional.empty(),
+                LIMITS,
+                Optional.empty(),
+                RouterConfig.LocalPrefill.NEVER));
+        List<CompletableFuture<HttpResponse<String>>> answers = new ArrayList<>();
+        List<String> bodies = new ArrayList<>();
+        for (int i = 0; i < BODIES; i++) {
+            String body = body(i);
+            bodies.add(body);
+            answers.add(fixture.postAndGoOn(router, body));
+        }
+        CompletableFuture<Void> all = CompletableFuture.allOf(answers.toArray(CompletableFuture[]::new));
+        int asked = 0;
+        while (!all.isDone() || asked == 0) {
+            assertThat(fixture.get(router, "/health").statusCode()).isEqualTo(200);
+            asked++;
+        }
+        for (CompletableFuture<HttpResponse<String>> answer : answers) {
+            HttpResponse<String> response = answer.get(60, TimeUnit.SECONDS);
+            assertThat(response.statusCode()).as(response.body()).isEqualTo(200);
+            assertThat(response.body()).isEqualTo(RouterFixture.ANSWER);
+        }
+        // Compared by hash: a failure message with whole bodies would not fit into memory.
+        assertThat(hashes(decode.received.stream().map(FakeInstance.Received::body)))
+                .isEqualTo(hashes(bodies.stream()));
+        assertThat(hashes(prefill.received.stream().map(received -> withoutHandoff(received.body()))))
+                .isEqualTo(hashes(bodies.stream().map(body -> body.replace("}", ",\"max_tokens\":1}"))));
+    }
+
+    private static String withoutHandoff(String body) {
+        int added = body.indexOf(",\"kv_transfer_params\"");
+        return added < 0 ? body : body.substring(0, added) + "}";
+    }
+
+    private static List<Integer> hashes(Stream<String> bodies) {
+        return bodies.map(String::hashCode).sorted().toList();
+    }
+
+    @Test
+    void aLargeBodyThatIsNotJsonIsRejected() throws Exception {
+        FakeInstance instance = fixture.instance();
+        Router router = fixture.start(new RouterConfig(
+                "127.0.0.1",
+                0,
+                List.of(instance.uri()),
+                List.of(instance.uri()),
+                ContentKeyedFlow.NAME,
+                Optional.empty(),
+                LIMITS));
+        HttpResponse<String> answer = fixture.post(router, body(0).replace("\"n\":1}", "\"n\":1"));
+        assertThat(answer.statusCode()).isEqualTo(400);
+        assertThat(answer.body()).contains("not valid JSON");
+        assertThat(instance.received).isEmpty();
+        assertThat(fixture.metric(router, "baton:router_requests_running")).isZero();
+    }
+
+    @Test
+    void workOnALargeBodyDoesNotHoldTheEventLoop() throws Exception {
+        Vertx vertx = Vertx.vertx();
+        try {
+            Context loop = vertx.getOrCreateContext();
+            CountDownLatch loopWasFree = new CountDownLatch(1);
+            Promise<Boolean> result = Promise.promise();
+            loop.runOnContext(start -> {
+                // Ends only after the event loop has run another task.
+                new BodyWorker(vertx)
+                        .run(BodyWorker.LARGE + 1, () -> loopWasFree.await(30, TimeUnit.SECONDS))
+                        .map(waited -> waited && Context.isOnEventLoopThread())
+                        .onComplete(result);
+                loop.runOnContext(next -> loopWasFree.countDown());
+            });
+            assertThat(result.future().toCompletionStage().toCompletableFuture().get(60, TimeUnit.SECONDS))
+                    .isTrue();
+        } finally {
+            Router.await(vertx.close(), Duration.ofSeconds(10));
+        }
+    }
+
+    @Test
+    void workOnASmallBodyIsDoneAtOnce() {
+        Thread caller = Thread.currentThread();
+        Vertx vertx = Vertx.vertx();
+        try {
+            assertThat(new BodyWorker(vertx).run(BodyWorker.LARGE, Thread::currentThread))
+                    .satisfies(done -> assertThat(done.result()).isEqualTo(caller));
+            assertThat(new BodyWorker(vertx)
+                            .run(1, () -> {
+                                throw new IllegalStateException("failed");
+                            })
+                            .cause())
+                    .hasMessage("failed");
+        } finally {
+            assertThat(vertx.close().toCompletionStage().toCompletableFuture()).succeedsWithin(Duration.ofSeconds(10));
+        }
+    }
+
+    /** Many values, so that reading takes time. */
+    private static String body(int number) {
+        StringBuilder body =
+                new StringBuilder(BODY_BYTES + 100).append("{\"prompt\":[").append(number);
+        while (body.length() < BODY_BYTES) {
+            body.append(",123456");
+        }
+        return body.append("],\"stream\":false,\"n\":1}").toString();
+    }
+}
