@@ -9,13 +9,13 @@ import java.util.OptionalDouble;
  *
  * @param client address and port
  * @param request method and path
- * @param status HTTP status, or 499 if the client left before its answer was complete
- * @param id of the response, or of the request if it came to none; {@code -} if it has none
- * @param tokens of a request that got as far as the engine
+ * @param status HTTP status, or 499 if the client disconnected before its answer was complete
+ * @param id of the response, else of the request, else {@code -}
+ * @param tokens of a request that the engine had
  * @param ttftMillis from the request's arrival to its first token
  * @param totalMillis from the request's arrival to the end of its answer
- * @param finish finish reasons of what was generated, or how it ended otherwise: {@code refused}, {@code error}, ...
- * @param error what the client was told went wrong
+ * @param finish finish reasons of the sequences, or another end: {@code refused}, {@code error}, ...
+ * @param error the error's message
  */
 record AccessLine(
         String client,
@@ -29,10 +29,10 @@ record AccessLine(
         Optional<String> error) {
 
     /**
-     * Tokens of all of a request's prompts and choices.
+     * Tokens of all prompts and choices of a request.
      *
-     * @param cached those of the prompts that were not computed for this request
-     * @param transferred those of the cached that came from elsewhere
+     * @param cached prompt tokens that were not computed for this request
+     * @param transferred cached tokens from another instance or a store
      */
     record Tokens(int prompt, int cached, int transferred, int output) {}
 
@@ -50,7 +50,7 @@ record AccessLine(
         ttftMillis.ifPresent(ttft -> line.append(String.format(Locale.ROOT, " ttft=%.1fms", ttft)));
         line.append(String.format(Locale.ROOT, " total=%.1fms finish=%s", totalMillis, finish));
         error.ifPresent(message -> line.append(" error=\"").append(message).append('"'));
-        // What a client sends must not look like another line.
+        // A client's input must not look like another line.
         return line.toString().replaceAll("\\p{Cntrl}", "?");
     }
 }

@@ -6,7 +6,7 @@ import baton.kv.ConfigException;
 import java.util.Optional;
 import java.util.OptionalInt;
 
-/** An answer other than success, in OpenAI's error shape with vLLM's type names. */
+/** An error answer, in OpenAI's form with vLLM's type names. */
 final class ApiException extends RuntimeException {
     private static final int MAX_MESSAGE = 1000;
 
@@ -17,7 +17,7 @@ final class ApiException extends RuntimeException {
 
     private ApiException(
             int status, String type, String message, Optional<String> param, OptionalInt retryAfterSeconds) {
-        // Some quote what the client sent, of any length.
+        // Some messages quote input of any length.
         super(
                 message.length() <= MAX_MESSAGE ? message : message.substring(0, MAX_MESSAGE) + "...",
                 null,
@@ -82,7 +82,7 @@ final class ApiException extends RuntimeException {
         return new ApiException(503, "ServiceUnavailableError", message, Optional.empty(), OptionalInt.of(1));
     }
 
-    /** How a failure looks to a client; what is not its fault and not foreseen becomes a 500. */
+    /** The error answer for a failure; an unexpected one becomes a 500. */
     static ApiException of(Throwable failure) {
         return switch (failure) {
             case ApiException api -> api;

@@ -7,22 +7,22 @@ import java.util.Optional;
 import java.util.OptionalInt;
 
 /**
- * A checked request to generate: what the engine is asked, and how the answer is to look. Its choices are numbered prompt by
- * prompt: sequence {@code s} of prompt {@code p} is choice {@code p * n + s}. If the engine makes more sequences than are shown
- * ({@code best_of}), those with the greatest log probability per token are.
+ * A validated request to generate: the engine's input and the form of the answer. Choices are numbered prompt by
+ * prompt: sequence {@code s} of prompt {@code p} is choice {@code p * n + s}. If the engine makes more sequences than
+ * requested ({@code best_of}), those with the greatest mean log probability are shown.
  *
  * @param api whose response shapes apply
- * @param model the model's name as the client wrote it
+ * @param model the model's name in the request
  * @param prompts one or more, for chat exactly one
  * @param sampling for each prompt; its {@code n} is the number of sequences the engine makes
  * @param n choices shown for each prompt
  * @param logprobs how many alternatives of each output token are shown; empty means no log probabilities at all
- * @param stream whether output is sent as it comes
+ * @param stream whether output is sent token by token
  * @param includeUsage whether a stream ends with a chunk of usage
  * @param continuousUsage whether each chunk of a stream has usage
  * @param echo whether the prompt's text comes before the output
- * @param generates false if only the echo is wanted, not the one token that the engine makes
- * @param showPromptLogprobs whether the log probabilities of the prompt are shown by themselves, not as part of an echo
+ * @param generates false if the answer is the echo alone, without the token that the engine makes
+ * @param showPromptLogprobs whether {@code prompt_logprobs} are in the answer, apart from those of an echo
  * @param returnTokenIds whether ids are shown besides text
  * @param tokensAsIds whether log probabilities show tokens as {@code token_id:7} and not as text
  * @param role of a chat message

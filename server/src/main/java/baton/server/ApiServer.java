@@ -52,16 +52,16 @@ import tools.jackson.databind.node.ObjectNode;
  *
  * <h2>Threads</h2>
  *
- * One event loop owns all connections and the state of all requests; nothing there waits. Bodies are parsed, templates
- * rendered and prompts tokenised by a small pool. The engine reports from its own thread; its events are queued to the event
- * loop. Whoever starts the server closes it, and closes the engine afterwards.
+ * One event loop owns all connections and the state of all requests and never blocks. A small pool parses bodies, renders
+ * templates and tokenizes prompts. The engine's events come from its own thread and are queued to the event loop. The owner closes
+ * the server first, then the engine.
  *
  * <h2>Request ids</h2>
  *
  * {@code X-Request-Id}, else the body's {@code request_id}, else a random one, is the base of the ids that responses show
  * ({@code cmpl-<id>}, {@code chatcmpl-<id>}), and is echoed in {@code X-Request-Id}. An id that is longer than 256
- * characters or has others than {@code A-Z a-z 0-9 . _ : - / [ ] @ + = ~} is refused: it would end in logs and, with some
- * connectors, carries addresses, so a silent replacement would lose something. The engine's ids are the responses' with the
+ * characters or has others than {@code A-Z a-z 0-9 . _ : - / [ ] @ + = ~} is refused: ids appear in logs and, with some
+ * connectors, carry addresses, so they are not replaced silently. The engine's ids are the responses' with the
  * prompt's number (completions) and eight random hexadecimal digits added, as vLLM's are.
  */
 public final class ApiServer implements AutoCloseable {
@@ -69,26 +69,27 @@ public final class ApiServer implements AutoCloseable {
     private static final Pattern REQUEST_ID = Pattern.compile("[A-Za-z0-9._:/\\[\\]@+=~-]{1,256}");
     private static final String MODELS = "/v1/models";
 
-    /** Besides {@code /v1/}: what costs something, or leads to where KV caches are. Health, metrics and version are for probes that have no key. */
+    /** Paths besides {@code /v1/} that need the API key: they compute, or name the address of KV caches. Probes of health, metrics and version have no key. */
     private static final Set<String> NEED_KEY =
             Set.of("/tokenize", "/detokenize", "/reset_prefix_cache", "/kv_transfer_params");
 
-    /** Of memory, for each token of a list of ids, and of a list with their texts too. */
+    /** Memory for each token of a list of ids. */
     private static final int BYTES_PER_LISTED = 32;
 
+    /** Memory for each token of a list of ids and texts. */
     private static final int BYTES_PER_LISTED_TEXT = 128;
 
     private static final Duration START_DEADLINE = Duration.ofSeconds(30);
     private static final Duration CLOSE_DEADLINE = Duration.ofSeconds(10);
 
-    /** How long aborted requests may take to say so. */
+    /** How long aborted requests may take to end. */
     private static final Duration ABORT_GRACE = Duration.ofSeconds(1);
 
     private static final Duration DRAIN_POLL = Duration.ofMillis(20);
 
     private static final int MAX_PREPARING = 4096;
 
-    /** Of threads that prepare; each may take memory of its own for a piece of a text. */
+    /** Threads that prepare requests; each may need memory for a piece of a text. */
     private static final int MOST_PREPARERS = 8;
 
     private final ServerConfig config;
@@ -103,7 +104,7 @@ public final class ApiServer implements AutoCloseable {
     private final HttpServer http;
     private final long created = System.currentTimeMillis() / 1000;
     private final Set<ResponseStream> live = new HashSet<>();
-    /** Of connections without a request in progress. */
+    /** Timers of connections without a request in progress. */
     private final Map<HttpConnection, Long> idleTimers = new HashMap<>();
 
     private final Map<String, Map<HttpMethod, Consumer<HttpExchange>>> routes = Map.ofEntries(
@@ -126,10 +127,10 @@ public final class ApiServer implements AutoCloseable {
             Map.entry("/detokenize", Map.of(HttpMethod.POST, this::detokenize)),
             Map.entry("/reset_prefix_cache", Map.of(HttpMethod.POST, this::resetPrefixCache)));
     private volatile boolean stopping;
-    /** While it is there only its own requests are served. */
+    /** While present, only the warm-up's requests are served. */
     private volatile Optional<WarmUp> warmUp;
 
-    /** Makes a call of a request's fields. */
+    /** Reads the fields of a body. */
     private interface Reading {
         ApiRequest read(RequestReader reader, JsonFields fields, Preparation preparation);
     }
@@ -167,7 +168,7 @@ public final class ApiServer implements AutoCloseable {
     }
 
     /**
-     * Listens, and serves until closed. Where the configuration has it warm up, requests and {@code /health} are answered with 503
+     * Listens, and serves until closed. If a warm-up is configured, requests and {@code /health} are answered with 503
      * until {@link #warmUp} is done.
      *
      * @throws ConfigException if the address cannot be listened on
@@ -187,16 +188,16 @@ public final class ApiServer implements AutoCloseable {
     }
 
     /**
-     * Computes a few prompts, if the configuration says so, and is ready then. What goes wrong is logged.
+     * Computes a few prompts, if configured, and is ready then. Errors are logged.
      *
-     * @throws EngineUnavailableException if the engine turns out to be unable to compute anything
+     * @throws EngineUnavailableException if the engine cannot compute anything
      */
     public void warmUp() {
         warmUp.ifPresent(requests -> requests.run(port(), this::settle));
         warmUp = Optional.empty();
     }
 
-    /** Returns when the event loop has done what it had begun. */
+    /** Returns when the event loop has run the tasks queued so far. */
     private void settle() {
         Promise<Void> done = Promise.promise();
         context.runOnContext(_ -> done.complete());
@@ -213,8 +214,8 @@ public final class ApiServer implements AutoCloseable {
     }
 
     /**
-     * Takes no more requests: they are answered with 503 and {@code Retry-After}, and so is {@code /health}. Waits until those that
-     * run have ended and no peer needs an ended one's blocks any more; nothing is aborted. {@link #close} is to follow.
+     * Refuses new requests with 503 and {@code Retry-After}, and so {@code /health}. Waits until running requests have ended and no
+     * peer needs blocks of an ended request any more; nothing is aborted. To be followed by {@link #close}.
      *
      * @return false if that took longer than {@code deadline}
      */
@@ -256,8 +257,8 @@ public final class ApiServer implements AutoCloseable {
     }
 
     /**
-     * Stops accepting; running requests may finish. Those that have not after {@code deadline} are aborted: their answers end
-     * with what there is and the finish reason {@code abort}.
+     * Stops accepting; running requests may finish. Those still running after {@code deadline} are aborted: their answers end
+     * with the output so far and the finish reason {@code abort}.
      */
     public void close(Duration deadline) {
         stopping = true;
@@ -301,7 +302,7 @@ public final class ApiServer implements AutoCloseable {
     private void handle(HttpServerRequest request) {
         Optional<WarmUp> own = warmUp;
         boolean warmsUp = own.filter(requests -> requests.isOwn(request)).isPresent();
-        // Probes that come before it is ready are not worth a line either.
+        // Probes before the server is ready have no line either.
         boolean logged = !warmsUp && (own.isEmpty() || !config.unloggedPaths().contains(request.path()));
         HttpExchange exchange = new HttpExchange(request, context, writer, config, warmsUp, logged);
         busy(request.connection(), exchange.response());
@@ -310,12 +311,12 @@ public final class ApiServer implements AutoCloseable {
             requestIdHeader(request).ifPresent(exchange::identify);
             route(exchange);
         } catch (Exception | LinkageError e) {
-            // Whatever went wrong, the client gets an answer.
+            // The client gets an answer after any error.
             exchange.fail(e);
         }
     }
 
-    /** A connection without a request in progress is given some time for the next one. */
+    /** A connection without a request in progress is closed after the idle timeout. */
     private void connected(HttpConnection connection) {
         idleTimers.put(connection, startIdleTimer(connection));
         connection.closeHandler(
@@ -366,7 +367,7 @@ public final class ApiServer implements AutoCloseable {
         String scheme = "Bearer ";
         String given =
                 header.regionMatches(true, 0, scheme, 0, scheme.length()) ? header.substring(scheme.length()) : "";
-        // Takes the same time however much of the key is right.
+        // In constant time, however much of the key matches.
         if (!MessageDigest.isEqual(
                 given.strip().getBytes(StandardCharsets.UTF_8),
                 config.apiKey().get().getBytes(StandardCharsets.UTF_8))) {
@@ -410,19 +411,19 @@ public final class ApiServer implements AutoCloseable {
                         identified -> start(exchange, identified.getKey(), identified.getValue())));
     }
 
-    private void start(HttpExchange exchange, String requestId, ApiRequest call) {
+    private void start(HttpExchange exchange, String requestId, ApiRequest request) {
         refuseUnlessReady(exchange);
         exchange.identify(requestId);
-        ResponseStream generation = new ResponseStream(
-                new ReplyWriter.Head(call, call.api().idPrefix() + requestId, System.currentTimeMillis() / 1000),
+        ResponseStream stream = new ResponseStream(
+                new ReplyWriter.Head(request, request.api().idPrefix() + requestId, System.currentTimeMillis() / 1000),
                 randomSuffix(),
                 exchange,
                 engine,
                 writer,
                 config.maxPendingBytes(),
                 live::remove);
-        live.add(generation);
-        generation.start();
+        live.add(stream);
+        stream.start();
     }
 
     private static String randomSuffix() {
@@ -468,7 +469,7 @@ public final class ApiServer implements AutoCloseable {
         String encoded = exchange.request().path().substring(MODELS.length() + 1);
         String name;
         try {
-            // The decoder is one for forms, where a plus is a space.
+            // The decoder is for forms, in which a plus is a space.
             name = URLDecoder.decode(encoded.replace("+", "%2B"), StandardCharsets.UTF_8);
         } catch (IllegalArgumentException _) {
             throw ApiException.badRequest("model name is not well encoded: " + Json.shortened(encoded));
@@ -501,7 +502,7 @@ public final class ApiServer implements AutoCloseable {
         exchange.reply(200, "text/plain", Buffer.buffer());
     }
 
-    /** Requests that are being answered. */
+    /** The number of running requests. */
     private void load(HttpExchange exchange) {
         exchange.json(200, writer.json().document(out -> {
             out.writeStartObject();
@@ -514,7 +515,7 @@ public final class ApiServer implements AutoCloseable {
         exchange.reply(200, PrometheusMetrics.CONTENT_TYPE, Buffer.buffer(metrics.scrape(engine.status())));
     }
 
-    /** For whoever sends prefill and decode requests at once; named and formed as the field of an answer. */
+    /** The connector's address for routers that send prefill and decode requests at once; in the form of an answer's field. */
     private void kvTransferParams(HttpExchange exchange) {
         exchange.json(200, writer.json().document(out -> {
             out.writeStartObject();
@@ -550,7 +551,7 @@ public final class ApiServer implements AutoCloseable {
                         answer -> send(exchange, preparation, answer)));
     }
 
-    /** A long list; so it is not written on the event loop. */
+    /** To be called beside the event loop, as the list may be long. */
     private Buffer tokenized(int[] ids, boolean strings) {
         return new Json().document(out -> {
             out.writeStartObject();
@@ -588,7 +589,7 @@ public final class ApiServer implements AutoCloseable {
                         answer -> send(exchange, preparation, answer)));
     }
 
-    /** Sends an answer that may be long; it is held until the client has taken it, which may take no longer than a body. */
+    /** Sends an answer that may be long; its memory is held until the client has read it, at most for the body timeout. */
     private void send(HttpExchange exchange, Preparation preparation, Buffer answer) {
         long timer = vertx.setTimer(config.bodyTimeout().toMillis(), _ -> exchange.reset());
         exchange.json(200, answer).onComplete(_ -> {
@@ -615,12 +616,12 @@ public final class ApiServer implements AutoCloseable {
         return new Preparation(preparingMemory, exchange, config.prepareTimeout());
     }
 
-    /** Bytes that requests hold that the engine does not have yet. */
+    /** Bytes held by requests that the engine does not have yet. */
     long preparingBytes() {
         return preparingMemory.used();
     }
 
-    /** Does {@code task} beside the event loop, in time or not at all, and goes on with {@code next} on it. */
+    /** Runs {@code task} beside the event loop, within the prepare timeout, then {@code next} on the event loop. */
     private <T> void prepare(HttpExchange exchange, Preparation preparation, Callable<T> task, Consumer<T> next) {
         long timer = vertx.setTimer(config.prepareTimeout().toMillis(), _ -> {
             preparation.abandon();
@@ -634,7 +635,7 @@ public final class ApiServer implements AutoCloseable {
                     T result = task.call();
                     continuation = () -> next.accept(result);
                 } catch (Throwable e) {
-                    // Out of memory too: what is held is given back whatever happens.
+                    // After any error, out of memory included, the memory held is released.
                     continuation = () -> exchange.fail(e);
                 }
                 onEventLoop(exchange, preparation, timer, continuation);

@@ -11,7 +11,7 @@ import java.util.regex.Pattern;
 final class BodyReader {
     private static final Pattern JSON_TYPE = Pattern.compile("application/([a-z0-9.-]+\\+)?json *(;.*)?");
 
-    /** A buffer that grows has room for twice its content. */
+    /** A growing buffer has room for up to twice its content. */
     private static final int BYTES_PER_BYTE = 2;
 
     private final HttpExchange exchange;
@@ -28,7 +28,7 @@ final class BodyReader {
     /**
      * Calls {@code next} with the body when it is complete; the preparation then holds what the body takes. Answers with an error otherwise.
      *
-     * @throws ApiException if the body is said to be something else than JSON
+     * @throws ApiException if the declared content type is not JSON
      */
     static void read(
             HttpExchange exchange, Preparation preparation, ServerConfig config, Vertx vertx, Consumer<Buffer> next) {
@@ -43,7 +43,7 @@ final class BodyReader {
         if (length != null && isMoreThan(length, config.maxBodyBytes())) {
             exchange.fail(reader.tooLarge("has " + Json.shortened(length) + " bytes"));
         }
-        // Also ends the reading of a body that was refused.
+        // Also ends the reading of a refused body.
         long timer = vertx.setTimer(config.bodyTimeout().toMillis(), _ -> {
             reader.refuse(ApiException.timeout("the body did not arrive within " + config.bodyTimeout()));
             exchange.reset();
@@ -55,7 +55,7 @@ final class BodyReader {
         request.handler(reader::take);
         request.endHandler(_ -> {
             vertx.cancelTimer(timer);
-            // From here on the preparing thread gives back what is held.
+            // From here on the preparing thread releases the memory held.
             exchange.whenClientLeaves(() -> {});
             if (exchange.response().ended()) {
                 return;

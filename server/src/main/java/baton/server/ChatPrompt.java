@@ -17,23 +17,23 @@ import tools.jackson.databind.node.JsonNodeFactory;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * The messages of a chat request as the model's template writes them.
+ * The messages of a chat request, rendered by the model's template.
  *
  * @param responseRole role of the message that the model writes
- * @param continued text of the last message, if it is of that role
+ * @param continued text of the last message, if it has that role
  */
 record ChatPrompt(String text, String responseRole, String continued) {
     private static final Set<String> TEXT_PARTS = Set.of("text", "input_text", "output_text");
 
-    /** Fields that templates know as variables. */
+    /** Fields that are variables of templates. */
     private static final List<String> VARIABLES = List.of("documents", "reasoning_effort");
 
     /**
      * Reads {@code messages}, {@code tools}, {@code documents}, {@code reasoning_effort}, {@code chat_template_kwargs}, {@code
      * add_generation_prompt} and {@code continue_final_message}.
      *
-     * @param watch run now and then while the template is rendered; what it throws ends that
-     * @throws ConfigException naming the field that is not as it should be
+     * @param watch run repeatedly while the template is rendered; may throw to end the rendering
+     * @throws ConfigException naming the malformed field
      */
     static ChatPrompt read(JsonFields fields, Optional<ChatTemplate> template, String assistant, Runnable watch) {
         ChatTemplate chat = template.filter(ChatTemplate::isPresent)
@@ -88,7 +88,7 @@ record ChatPrompt(String text, String responseRole, String continued) {
                 : content.asString("");
     }
 
-    /** A message whose content, if any, is a string or an array of text parts; which of them it reads is the template's. */
+    /** A message whose content, if any, is a string or an array of text parts; the template chooses which it reads. */
     private static ObjectNode message(JsonFields fields) {
         if (fields.string("role").filter(role -> !role.isBlank()).isEmpty()) {
             throw ApiException.badField(fields.field("role"), "is missing, must be a string such as user");
@@ -105,7 +105,7 @@ record ChatPrompt(String text, String responseRole, String continued) {
         return message;
     }
 
-    /** A string as it is; of an array, each part as a text part. */
+    /** A string unchanged; an array with each element as a text part. */
     private static JsonNode textContent(JsonFields message, JsonNode content) {
         if (content.isString()) {
             return content;

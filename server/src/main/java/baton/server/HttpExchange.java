@@ -16,13 +16,13 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * One HTTP request and its answer. Confined to its event loop, save for {@link #clientLeft()}. Answers once: what comes
- * after an answer or after the client has left is dropped.
+ * One HTTP request and its answer. Confined to its event loop, except {@link #clientLeft()}. Answers once: later answers, and
+ * answers after a disconnect, are dropped.
  */
 final class HttpExchange {
     private static final Logger LOG = LoggerFactory.getLogger(ApiServer.class);
 
-    /** What the access log says when a client leaves before its answer is complete; nginx's convention. */
+    /** The access log's status of a request whose client disconnected before its answer was complete; nginx's convention. */
     static final int CLIENT_LEFT = 499;
 
     private final HttpServerRequest request;
@@ -33,14 +33,14 @@ final class HttpExchange {
     private final boolean warmsUp;
     private final long startNanos = System.nanoTime();
     private volatile boolean clientLeft;
-    /** It has its line, or is to have none. */
+    /** Whether the request has its line in the access log, or must have none. */
     private boolean logged;
 
     private String id = "-";
     private Optional<Runnable> whenClientLeaves = Optional.empty();
 
     /**
-     * @param warmsUp the request is the server's own
+     * @param warmsUp whether the request is one of the warm-up
      * @param logged whether it may have a line in the access log
      */
     HttpExchange(
@@ -58,7 +58,7 @@ final class HttpExchange {
         this.warmsUp = warmsUp;
         this.logged = !logged;
         response.closeHandler(_ -> left());
-        // Both sides report a broken connection; it is the close handler that acts.
+        // A broken connection is reported to these handlers too; the close handler handles it.
         response.exceptionHandler(
                 failure -> LOG.debug("{}: connection failed: {}", request.path(), failure.toString()));
         request.exceptionHandler(failure -> {
@@ -72,21 +72,21 @@ final class HttpExchange {
     }
 
     /**
-     * Where a body ends that is encoded in an unknown way is not known, so nothing more can be read from its connection.
+     * The end of a body with an unknown encoding is unknown, so nothing more can be read from its connection.
      *
      * @throws ApiException if the body is encoded in another way than in chunks
      */
     void requireKnownEncoding() {
         List<String> encodings = request.headers().getAll("Transfer-Encoding");
         if (!encodings.isEmpty() && !String.join(",", encodings).strip().equalsIgnoreCase("chunked")) {
-            // Closes it after the answer, and reads nothing until then.
+            // Closes the connection after the answer, and reads nothing until then.
             Future<Void> _ = request.connection().shutdown(1, TimeUnit.SECONDS);
             throw ApiException.notImplemented("Transfer-Encoding is '" + Json.shortened(String.join(", ", encodings))
                     + "', must be chunked or absent");
         }
     }
 
-    /** What the log calls the request, and what its client finds in {@code X-Request-Id}. */
+    /** Sets the request's id in the log and in {@code X-Request-Id}. */
     void identify(String requestId) {
         id = requestId;
         response.putHeader("X-Request-Id", requestId);
@@ -100,7 +100,7 @@ final class HttpExchange {
         return response;
     }
 
-    /** True of those requests that the server sends itself. */
+    /** Whether the request is one of the warm-up. */
     boolean warmsUp() {
         return warmsUp;
     }
@@ -109,12 +109,12 @@ final class HttpExchange {
         return context;
     }
 
-    /** True once the client's connection is gone; from any thread. */
+    /** Whether the client's connection is closed; any thread. */
     boolean clientLeft() {
         return clientLeft;
     }
 
-    /** Runs {@code action} when the client goes before its answer is complete, or breaks its body. */
+    /** Runs {@code action} when the client disconnects before its answer is complete, or sends a malformed body. */
     void whenClientLeaves(Runnable action) {
         whenClientLeaves = Optional.of(action);
     }
@@ -123,7 +123,7 @@ final class HttpExchange {
         return (System.nanoTime() - startNanos) / 1e6;
     }
 
-    /** Completes when the client has all of it, or never will. */
+    /** Answers; completes when the answer is written or cannot be. */
     Future<Void> reply(int status, String contentType, Buffer body) {
         if (clientLeft || response.ended()) {
             return Future.succeededFuture();
@@ -134,16 +134,16 @@ final class HttpExchange {
         return written;
     }
 
-    /** As {@link #reply}. */
+    /** Answers with JSON, as {@link #reply}. */
     Future<Void> json(int status, Buffer body) {
         return reply(status, "application/json", body);
     }
 
-    /** Answers with an error; one that is nobody's fault is logged with its origin. */
+    /** Answers with an error; an internal error is logged with its stack trace. */
     void fail(Throwable failure) {
         ApiException error = ApiException.of(failure);
         if (clientLeft || response.headWritten()) {
-            LOG.debug("{} {}: nobody to tell: {}", request.method(), request.path(), error.message());
+            LOG.debug("{} {}: no client to answer: {}", request.method(), request.path(), error.message());
             return;
         }
         if (!(failure instanceof ApiException) && error.status() >= 500 && error.status() != 503) {
@@ -160,15 +160,15 @@ final class HttpExchange {
         json(error.status(), writer.error(error));
     }
 
-    /** Breaks the connection off, whatever is still to be written. */
+    /** Closes the connection without writing pending bytes. */
     void reset() {
         reset(request.connection());
     }
 
-    /** Breaks a connection off. */
+    /** Closes a connection without writing pending bytes. */
     static void reset(HttpConnection connection) {
         if (connection instanceof HttpServerConnection server) {
-            // Vert.x's own close waits until all is written, which a client that does not read can put off for ever.
+            // Vert.x's close waits until all is written, which never happens if the client does not read.
             Object _ = server.channelHandlerContext().close();
         } else {
             connection.close();

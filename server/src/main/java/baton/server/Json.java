@@ -8,7 +8,7 @@ import tools.jackson.core.JsonGenerator;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
 
-/** Writes JSON, and SSE events of JSON, into one buffer that is used again and again. For one thread. */
+/** Writes JSON, and SSE events of JSON, through one reused buffer. For one thread. */
 final class Json {
     static final Buffer DONE = Buffer.buffer("data: [DONE]\n\n");
 
@@ -48,7 +48,7 @@ final class Json {
         return result;
     }
 
-    /** A value as error messages show it. */
+    /** A value in error messages. */
     static String shown(JsonNode value) {
         return shortened(value.toString());
     }
@@ -57,7 +57,7 @@ final class Json {
         return text.length() <= MAX_SHOWN ? text : text.substring(0, MAX_SHOWN - 3) + "...";
     }
 
-    /** Gives its content away with one copy. */
+    /** Copies its content once. */
     private static final class Bytes extends ByteArrayOutputStream {
         Bytes() {
             super(4096);

@@ -7,7 +7,8 @@ import java.time.Duration;
 import java.util.function.IntFunction;
 
 /**
- * One request from the first byte of its body until the engine has it, or a client its list of tokens: what it holds of {@link PreparingMemory}, and when its time is up.
+ * One request from the first byte of its body until the engine has it, or until a client has its list of tokens: the memory it
+ * holds of {@link PreparingMemory}, and its deadline.
  *
  * <p>Used by one thread after the other, first the event loop, then a preparing thread; {@link #abandon} may come from the event loop at any
  * time.
@@ -40,26 +41,26 @@ final class Preparation {
         held += bytes;
     }
 
-    /** Keeps what the answer takes, of what is held, until {@link #release}. */
+    /** Keeps the answer's part of the memory held until {@link #release}. */
     Buffer keep(Buffer answer) {
         heldForAnswer = Math.min(held, answer.length());
         return answer;
     }
 
-    /** Gives everything back but what is kept for the answer. */
+    /** Releases all memory except the part kept for the answer. */
     void releaseRequest() {
         memory.release(held - heldForAnswer);
         held = heldForAnswer;
         heldForPiece = 0;
     }
 
-    /** Gives everything back. */
+    /** Releases all memory. */
     void release() {
         heldForAnswer = 0;
         releaseRequest();
     }
 
-    /** Nobody waits for the outcome any more. */
+    /** The result is not needed any more. */
     void abandon() {
         abandoned = true;
     }
@@ -68,13 +69,13 @@ final class Preparation {
         return abandoned || exchange.clientLeft();
     }
 
-    /** What the client of a request that takes too long is told. */
+    /** The error of a request that misses the deadline. */
     ApiException late() {
         return ApiException.unavailable(
                 "the request was not read and encoded within " + timeout.toSeconds() + " s; try again later");
     }
 
-    /** @throws ApiException if nobody waits for the outcome */
+    /** @throws ApiException if the result is not needed any more */
     void check() {
         if (abandoned()) {
             throw late();
@@ -82,11 +83,11 @@ final class Preparation {
     }
 
     /**
-     * For encoding a text. Checks before each piece, and reserves what a large one takes.
+     * For encoding a text. Checks before each piece, and reserves the memory of a large piece.
      *
      * @param field the text, for errors
-     * @param most tokens that it may have
-     * @param tooLong what is thrown if it has more, made from a number that it has at least
+     * @param most tokens that the text may have
+     * @param tooLong makes the exception for a text with more, from a lower bound of its tokens
      */
     EncodingWatch encoding(String field, int most, IntFunction<ApiException> tooLong) {
         return (characters, tokens) -> {

@@ -3,12 +3,12 @@ package baton.server;
 import java.util.concurrent.atomic.AtomicLong;
 
 /**
- * The memory that all requests may take together before the engine has them: bodies, their JSON, rendered and encoded prompts. It is
- * counted by estimates that are too high rather than too low. Large requests leave a quarter to small ones, so that a few
- * of them do not keep everybody out. For any threads.
+ * The memory of all requests before the engine has them: bodies, their JSON, rendered and encoded prompts. It is counted by
+ * estimates that are rather too high. A quarter is reserved for small requests, so that a few large ones do not block them. Any
+ * thread.
  */
 final class PreparingMemory {
-    /** A request that holds no more than so many bytes is small. */
+    /** Most bytes of a small request. */
     private static final long SMALL = 1 << 20;
 
     private final long limit;
@@ -30,7 +30,7 @@ final class PreparingMemory {
     /**
      * Counts {@code bytes} as used if there is room.
      *
-     * @param held by the same request until now
+     * @param held bytes held by the same request until now
      */
     boolean reserve(long bytes, long held) {
         long allowed = held + bytes <= SMALL ? limit : most();

@@ -30,10 +30,10 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * What an engine does, in Prometheus' text format under vLLM's names (vllm/v1/metrics/loggers.py), each series labelled
- * {@code model_name} and {@code engine="0"}. Connectors' measurements appear under their own names once there are any.
+ * An engine's metrics in Prometheus' text format under vLLM's names (vllm/v1/metrics/loggers.py), each series labelled
+ * {@code model_name} and {@code engine="0"}. Connectors' measurements appear under their own names from their first value on.
  *
- * <p>The engine's thread writes, any thread may read.
+ * <p>Written by the engine's thread, read by any thread.
  */
 public final class PrometheusMetrics implements EngineListener {
     static final String CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8";
@@ -53,12 +53,12 @@ public final class PrometheusMetrics implements EngineListener {
     private static final double[] STEP_TOKENS = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
 
     private static final double[] SEQUENCES = {1, 2, 5, 10, 20};
-    /** For connectors; finer than vLLM's, which begin at 5 ms. */
+    /** For connectors' durations; finer than vLLM's buckets, which begin at 5 ms. */
     private static final double[] TRANSFER_SECONDS = {
         0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10
     };
 
-    /** vLLM's, for connectors. */
+    /** For connectors' bytes; vLLM's buckets. */
     private static final double[] TRANSFER_BYTES = IntStream.rangeClosed(11, 33)
             .mapToDouble(exponent -> Math.pow(2, exponent))
             .toArray();
@@ -72,10 +72,10 @@ public final class PrometheusMetrics implements EngineListener {
     /** First size of a scrape's text, in bytes. */
     private static final int INITIAL_TEXT = 64 << 10;
 
-    /** Its series have no exemplars: these would need a tracing library. */
+    /** All series are without exemplars, which would need a tracing library. */
     private final PrometheusRegistry registry = new PrometheusRegistry();
 
-    /** Without {@code _created} samples, which vLLM does not have either. */
+    /** Without {@code _created} samples, which vLLM does not have. */
     private final PrometheusTextFormatWriter writer = PrometheusTextFormatWriter.builder()
             .setIncludeCreatedTimestamps(false)
             .build();
@@ -112,7 +112,7 @@ public final class PrometheusMetrics implements EngineListener {
     private final DistributionDataPoint stepTokens;
     private final DistributionDataPoint sequences;
 
-    /** There once the engine's limits are known. */
+    /** Present once the engine's limits are known. */
     private volatile Optional<Lengths> lengths = Optional.empty();
 
     /** Histograms whose buckets end at {@code max_model_len}. */
@@ -123,7 +123,7 @@ public final class PrometheusMetrics implements EngineListener {
             DistributionDataPoint longestOutput,
             DistributionDataPoint maxTokens) {}
 
-    /** Connectors' metrics by name; only the engine's thread touches it. Empty: refused once, and said so. */
+    /** Connectors' metrics by name; for the engine's thread only. Empty: refused, and logged once. */
     private final Map<String, Optional<BiConsumer<List<String>, Measurement>>> measured = new HashMap<>();
 
     public PrometheusMetrics(String modelName) {
@@ -234,7 +234,7 @@ public final class PrometheusMetrics implements EngineListener {
                 .set(1);
     }
 
-    /** All series in Prometheus' text format, UTF-8; the gauges say {@code now}. */
+    /** All series in Prometheus' text format, UTF-8; gauges have the values of {@code now}. */
     public byte[] scrape(EngineStatus now) {
         running.set(now.running());
         waiting.set(now.waiting());
@@ -315,7 +315,7 @@ public final class PrometheusMetrics implements EngineListener {
         }
     }
 
-    /** Empty if Prometheus refuses it, as it does when one name comes with two kinds or with a letter it does not allow. */
+    /** Empty if the registry refuses the metric: one name with two kinds, or with a character that is not allowed. */
     private Optional<BiConsumer<List<String>, Measurement>> register(Measurement first, List<String> ownLabels) {
         String[] names = with(ownLabels.toArray(String[]::new));
         try {

@@ -6,7 +6,7 @@ import java.util.Arrays;
 import java.util.Optional;
 import java.util.OptionalInt;
 
-/** Token ids of texts, within limits that are known before a text is encoded or while it is. */
+/** Token ids of texts. Limits are checked before and while a text is encoded. */
 final class Prompts {
     /** Most tokens of a {@code /tokenize} answer, unless the model takes more. */
     private static final int MAX_LISTED = 1 << 20;
@@ -18,10 +18,10 @@ final class Prompts {
     }
 
     /**
-     * How many tokens of the end of a prompt the request wants kept; empty for all.
+     * How many tokens of the end of a prompt are kept; empty for all.
      *
-     * @param asked its {@code truncate_prompt_tokens}
-     * @param maxTokens of its output
+     * @param asked the request's {@code truncate_prompt_tokens}
+     * @param maxTokens of the output
      */
     OptionalInt kept(Optional<Integer> asked, int maxTokens) {
         if (asked.isEmpty()) {
@@ -38,14 +38,14 @@ final class Prompts {
                 asked.get() == -1 ? Math.clamp(engine.maxModelLen() - (long) maxTokens, 1, most) : asked.get());
     }
 
-    /** The end of the prompt, if the request wants it cut. */
+    /** The end of the prompt if it is to be truncated, else the prompt. */
     static int[] truncated(int[] ids, OptionalInt kept) {
         return kept.isEmpty() || ids.length <= kept.getAsInt()
                 ? ids
                 : Arrays.copyOfRange(ids, ids.length - kept.getAsInt(), ids.length);
     }
 
-    /** The ids of a prompt; of one that is to be cut, at least those that are kept. */
+    /** The ids of a prompt; of one to be truncated, at least those that are kept. */
     int[] encode(String field, String text, boolean addSpecialTokens, OptionalInt kept, Preparation preparation) {
         Tokenizer tokenizer = engine.tokenizer();
         int most = kept.isPresent() ? Integer.MAX_VALUE : engine.maxModelLen() - 1;
@@ -66,7 +66,7 @@ final class Prompts {
                         preparation.encoding(field, most, tokens -> tooLong("at least " + tokens))));
     }
 
-    /** The ids of a text that need not fit the model, to be listed. */
+    /** The ids of a text for {@code /tokenize}; they need not fit the model. */
     int[] list(String field, String text, boolean addSpecialTokens, Preparation preparation) {
         int most = mostListed();
         long least = engine.tokenizer().leastTokens(text);

@@ -13,11 +13,11 @@ import java.util.Optional;
 import tools.jackson.core.JsonGenerator;
 
 /**
- * The shapes of answers: OpenAI's objects with vLLM's additional fields. Fields that OpenAI calls nullable are written as
- * {@code null}; vLLM's own are left out unless they were asked for. For one thread.
+ * Writes answers: OpenAI's objects with vLLM's additional fields. OpenAI's nullable fields are written as {@code null}; vLLM's
+ * fields are left out unless requested. For one thread.
  */
 final class ReplyWriter {
-    /** What JSON, which has no infinity, says of a token that cannot be chosen; as vLLM does. */
+    /** Stands for minus infinity, which JSON does not have; as in vLLM. */
     private static final float LEAST_LOGPROB = -9999f;
 
     private final Json json = new Json();
@@ -28,20 +28,20 @@ final class ReplyWriter {
     }
 
     /**
-     * What all answers to one request begin with.
+     * The common fields of all answers to one request.
      *
      * @param created seconds since 1970
      */
-    record Head(ApiRequest call, String id, long created) {}
+    record Head(ApiRequest request, String id, long created) {}
 
     /**
-     * Output of one choice: all of it, or what a chunk adds.
+     * Output of one choice: all of it, or the part in a chunk.
      *
      * @param index the choice
      * @param firstInStream whether nothing of this choice was sent before
      * @param textOffset where {@code text} begins in the choice's whole text, in characters
      * @param promptLogprobs of the choice's prompt; empty unless they are part of this output
-     * @param finished the end, if it has come
+     * @param finished the end, if reached
      */
     record Output(
             int index,
@@ -67,25 +67,25 @@ final class ReplyWriter {
 
     /** The whole answer of a request that is not streamed. */
     Buffer reply(Head head, List<Output> outputs, Usage usage, Optional<JsonFields> kvTransferParams) {
-        ApiRequest call = head.call();
+        ApiRequest request = head.request();
         return json.document(out -> {
-            begin(out, head, call.api().object());
+            begin(out, head, request.api().object());
             out.writeArrayPropertyStart("choices");
             for (Output output : outputs) {
-                switch (call.api()) {
-                    case COMPLETION -> completionChoice(out, call, output);
-                    case CHAT -> chatChoice(out, call, output);
+                switch (request.api()) {
+                    case COMPLETION -> completionChoice(out, request, output);
+                    case CHAT -> chatChoice(out, request, output);
                 }
             }
             out.writeEndArray();
             out.writeNullProperty("service_tier");
             out.writeNullProperty("system_fingerprint");
             usage(out, usage);
-            if (call.api() == ApiRequest.Api.CHAT) {
+            if (request.api() == ApiRequest.Api.CHAT) {
                 Output first = outputs.getFirst();
                 first.promptLogprobs().ifPresent(logprobs -> promptLogprobs(out, logprobs));
-                if (call.returnTokenIds()) {
-                    ids(out, "prompt_token_ids", call.prompts().getFirst().ids());
+                if (request.returnTokenIds()) {
+                    ids(out, "prompt_token_ids", request.prompts().getFirst().ids());
                 }
             }
             out.writeName("kv_transfer_params");
@@ -95,20 +95,20 @@ final class ReplyWriter {
     }
 
     /**
-     * One event of a stream: what was added to one choice, or, without output, what ends the stream.
+     * One event of a stream: output of one choice, or, without output, the end of the stream.
      *
      * @param usage if the event has it
-     * @param kvTransferParams in the stream's last event, where there are any
+     * @param kvTransferParams in the stream's last event, if any
      */
     Buffer chunk(Head head, Optional<Output> output, Optional<Usage> usage, Optional<JsonFields> kvTransferParams) {
-        ApiRequest call = head.call();
+        ApiRequest request = head.request();
         return json.event(out -> {
-            begin(out, head, call.api().chunkObject());
+            begin(out, head, request.api().chunkObject());
             out.writeArrayPropertyStart("choices");
             output.ifPresent(added -> {
-                switch (call.api()) {
-                    case COMPLETION -> completionChoice(out, call, added);
-                    case CHAT -> chatDelta(out, call, added);
+                switch (request.api()) {
+                    case COMPLETION -> completionChoice(out, request, added);
+                    case CHAT -> chatDelta(out, request, added);
                 }
             });
             out.writeEndArray();
@@ -126,66 +126,67 @@ final class ReplyWriter {
         out.writeStringProperty("id", head.id());
         out.writeStringProperty("object", object);
         out.writeNumberProperty("created", head.created());
-        out.writeStringProperty("model", head.call().model());
+        out.writeStringProperty("model", head.request().model());
     }
 
     /** Whole choices and parts of a stream look the same. */
-    private void completionChoice(JsonGenerator out, ApiRequest call, Output output) {
-        ApiRequest.Prompt prompt = call.prompts().get(output.index() / call.n());
-        boolean echoed = call.echo() && output.firstInStream();
+    private void completionChoice(JsonGenerator out, ApiRequest request, Output output) {
+        ApiRequest.Prompt prompt = request.prompts().get(output.index() / request.n());
+        boolean echoed = request.echo() && output.firstInStream();
         out.writeStartObject();
         out.writeNumberProperty("index", output.index());
         out.writeStringProperty("text", echoed ? prompt.text() + output.text() : output.text());
-        if (call.logprobs().isEmpty() || (output.logprobs().isEmpty() && !echoed)) {
+        if (request.logprobs().isEmpty() || (output.logprobs().isEmpty() && !echoed)) {
             out.writeNullProperty("logprobs");
         } else {
-            completionLogprobs(out, call, output, prompt, echoed);
+            completionLogprobs(out, request, output, prompt, echoed);
         }
         finish(out, output);
-        if (call.returnTokenIds()) {
+        if (request.returnTokenIds()) {
             if (output.firstInStream()) {
                 ids(out, "prompt_token_ids", prompt.ids());
             }
             ids(out, "token_ids", output.ids());
         }
-        if (!call.echo()) {
+        if (!request.echo()) {
             output.promptLogprobs().ifPresent(logprobs -> promptLogprobs(out, logprobs));
         }
         out.writeEndObject();
     }
 
-    private void chatChoice(JsonGenerator out, ApiRequest call, Output output) {
+    private void chatChoice(JsonGenerator out, ApiRequest request, Output output) {
         out.writeStartObject();
         out.writeNumberProperty("index", output.index());
         out.writeObjectPropertyStart("message");
-        out.writeStringProperty("role", call.role());
-        out.writeStringProperty("content", call.prompts().getFirst().text() + output.text());
+        out.writeStringProperty("role", request.role());
+        out.writeStringProperty("content", request.prompts().getFirst().text() + output.text());
         out.writeNullProperty("refusal");
         out.writeEndObject();
-        chatLogprobs(out, call, output);
+        chatLogprobs(out, request, output);
         finish(out, output);
-        if (call.returnTokenIds()) {
+        if (request.returnTokenIds()) {
             ids(out, "token_ids", output.ids());
         }
         out.writeEndObject();
     }
 
     /** The role comes with the first delta of a choice, before its content. */
-    private void chatDelta(JsonGenerator out, ApiRequest call, Output output) {
+    private void chatDelta(JsonGenerator out, ApiRequest request, Output output) {
         out.writeStartObject();
         out.writeNumberProperty("index", output.index());
         out.writeObjectPropertyStart("delta");
         if (output.firstInStream()) {
-            out.writeStringProperty("role", call.role());
+            out.writeStringProperty("role", request.role());
         }
         out.writeStringProperty(
-                "content", output.firstInStream() ? call.prompts().getFirst().text() + output.text() : output.text());
+                "content",
+                output.firstInStream() ? request.prompts().getFirst().text() + output.text() : output.text());
         out.writeEndObject();
-        chatLogprobs(out, call, output);
+        chatLogprobs(out, request, output);
         finish(out, output);
-        if (call.returnTokenIds()) {
+        if (request.returnTokenIds()) {
             if (output.firstInStream()) {
-                ids(out, "prompt_token_ids", call.prompts().getFirst().ids());
+                ids(out, "prompt_token_ids", request.prompts().getFirst().ids());
             }
             ids(out, "token_ids", output.ids());
         }
@@ -205,17 +206,17 @@ final class ReplyWriter {
 
     /** OpenAI's old form: parallel arrays. Of equal texts among a token's alternatives the most probable is shown. */
     private void completionLogprobs(
-            JsonGenerator out, ApiRequest call, Output output, ApiRequest.Prompt prompt, boolean echoed) {
+            JsonGenerator out, ApiRequest request, Output output, ApiRequest.Prompt prompt, boolean echoed) {
         List<TokenLogprobs> ofPrompt = echoed ? output.promptLogprobs().orElse(List.of()) : List.of();
         out.writeObjectPropertyStart("logprobs");
         out.writeArrayPropertyStart("text_offset");
         int offset = output.textOffset();
         if (echoed) {
             out.writeNumber(offset);
-            offset += characters(token(call, prompt.ids()[0]));
-            offset = offsets(out, call, offset, ofPrompt);
+            offset += characters(token(request, prompt.ids()[0]));
+            offset = offsets(out, request, offset, ofPrompt);
         }
-        offsets(out, call, offset, output.logprobs());
+        offsets(out, request, offset, output.logprobs());
         out.writeEndArray();
         out.writeArrayPropertyStart("token_logprobs");
         if (echoed) {
@@ -226,49 +227,49 @@ final class ReplyWriter {
         out.writeEndArray();
         out.writeArrayPropertyStart("tokens");
         if (echoed) {
-            out.writeString(token(call, prompt.ids()[0]));
+            out.writeString(token(request, prompt.ids()[0]));
         }
-        ofPrompt.forEach(token -> out.writeString(token(call, token.id())));
-        output.logprobs().forEach(token -> out.writeString(token(call, token.id())));
+        ofPrompt.forEach(token -> out.writeString(token(request, token.id())));
+        output.logprobs().forEach(token -> out.writeString(token(request, token.id())));
         out.writeEndArray();
         out.writeArrayPropertyStart("top_logprobs");
         if (echoed) {
             out.writeNull();
         }
-        ofPrompt.forEach(token -> alternatives(out, call, token));
-        output.logprobs().forEach(token -> alternatives(out, call, token));
+        ofPrompt.forEach(token -> alternatives(out, request, token));
+        output.logprobs().forEach(token -> alternatives(out, request, token));
         out.writeEndArray();
         out.writeEndObject();
     }
 
-    private int offsets(JsonGenerator out, ApiRequest call, int start, List<TokenLogprobs> tokens) {
+    private int offsets(JsonGenerator out, ApiRequest request, int start, List<TokenLogprobs> tokens) {
         int offset = start;
         for (TokenLogprobs token : tokens) {
             out.writeNumber(offset);
-            offset += characters(token(call, token.id()));
+            offset += characters(token(request, token.id()));
         }
         return offset;
     }
 
     /** A token as log probabilities show it. */
-    private String token(ApiRequest call, int id) {
-        return call.tokensAsIds() ? "token_id:" + id : tokenizer.token(id);
+    private String token(ApiRequest request, int id) {
+        return request.tokensAsIds() ? "token_id:" + id : tokenizer.token(id);
     }
 
     /** The most probable tokens and, if it is not among them, the chosen one. */
-    private void alternatives(JsonGenerator out, ApiRequest call, TokenLogprobs token) {
+    private void alternatives(JsonGenerator out, ApiRequest request, TokenLogprobs token) {
         Map<String, Float> byText = new LinkedHashMap<>();
         token.top().stream()
-                .limit(call.logprobs().orElse(0))
-                .forEach(candidate -> byText.putIfAbsent(token(call, candidate.id()), candidate.logprob()));
-        byText.putIfAbsent(token(call, token.id()), token.logprob());
+                .limit(request.logprobs().orElse(0))
+                .forEach(candidate -> byText.putIfAbsent(token(request, candidate.id()), candidate.logprob()));
+        byText.putIfAbsent(token(request, token.id()), token.logprob());
         out.writeStartObject();
         byText.forEach((text, logprob) -> out.writeNumberProperty(text, finite(logprob)));
         out.writeEndObject();
     }
 
-    private void chatLogprobs(JsonGenerator out, ApiRequest call, Output output) {
-        if (call.logprobs().isEmpty() || output.logprobs().isEmpty()) {
+    private void chatLogprobs(JsonGenerator out, ApiRequest request, Output output) {
+        if (request.logprobs().isEmpty() || output.logprobs().isEmpty()) {
             out.writeNullProperty("logprobs");
             return;
         }
@@ -276,11 +277,11 @@ final class ReplyWriter {
         out.writeArrayPropertyStart("content");
         for (TokenLogprobs token : output.logprobs()) {
             out.writeStartObject();
-            chatToken(out, call, token.id(), token.logprob());
+            chatToken(out, request, token.id(), token.logprob());
             out.writeArrayPropertyStart("top_logprobs");
-            token.top().stream().limit(call.logprobs().getAsInt()).forEach(candidate -> {
+            token.top().stream().limit(request.logprobs().getAsInt()).forEach(candidate -> {
                 out.writeStartObject();
-                chatToken(out, call, candidate.id(), candidate.logprob());
+                chatToken(out, request, candidate.id(), candidate.logprob());
                 out.writeEndObject();
             });
             out.writeEndArray();
@@ -290,8 +291,8 @@ final class ReplyWriter {
         out.writeEndObject();
     }
 
-    private void chatToken(JsonGenerator out, ApiRequest call, int id, float logprob) {
-        out.writeStringProperty("token", token(call, id));
+    private void chatToken(JsonGenerator out, ApiRequest request, int id, float logprob) {
+        out.writeStringProperty("token", token(request, id));
         out.writeNumberProperty("logprob", finite(logprob));
         out.writeArrayPropertyStart("bytes");
         for (byte value : tokenizer.tokenBytes(id)) {
@@ -355,7 +356,7 @@ final class ReplyWriter {
         out.writeArray(ids, 0, ids.length);
     }
 
-    /** As Python counts them. */
+    /** Code points, as Python counts characters. */
     static int characters(String text) {
         return text.codePointCount(0, text.length());
     }

@@ -30,17 +30,17 @@ import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * Turns request bodies into {@link ApiRequest}s: JSON, checks, chat template, tokenizer. Long prompts take a while, so this runs
- * beside the event loop. Instances have no state and may be used by several threads.
+ * Turns request bodies into {@link ApiRequest}s: JSON, validation, chat template, tokenizer. Long prompts take time, so this runs
+ * beside the event loop. Stateless; any thread.
  *
- * <p>Fields that nobody knows are ignored. Fields that vLLM knows and this server does not are refused, since leaving them out
- * would answer another question than the one asked.
+ * <p>Unknown fields are ignored. Fields that vLLM supports and this server does not are refused, since the answer without them would
+ * not be the one requested.
  */
 final class RequestReader {
     private static final int MAX_JSON_DEPTH = 128;
     private static final int COMPLETION_MAX_TOKENS = 16;
 
-    /** What one small body can make the server set up is bounded. */
+    /** Sequences of one request: a small body could ask for any number. */
     private static final int MAX_SEQUENCES = 16_384;
 
     private static final int MAX_STRINGS = 1024;
@@ -49,10 +49,10 @@ final class RequestReader {
     private static final int MAX_PROMPT_LOGPROBS = 8 << 20;
     private static final int MAX_SALT_CHARACTERS = 4096;
 
-    /** Of memory, for each token of a text that is written out. */
+    /** Memory for each token of a detokenized text. */
     private static final int BYTES_PER_DECODED = 64;
 
-    /** Fields whose presence, other than {@code null}, {@code false} or empty, means something that is not done here. */
+    /** Fields for unsupported features; {@code null}, {@code false} and empty values are accepted. */
     private static final List<String> UNSUPPORTED = List.of(
             "suffix",
             "use_beam_search",
@@ -87,8 +87,9 @@ final class RequestReader {
     }
 
     /**
-     * @throws ApiException if the body is not a JSON object, in which case the message says where it goes wrong, or if there is no memory
-     *     for what it makes
+     * Parses a body.
+     *
+     * @throws ApiException if the body is not a JSON object, with the position of the error, or if there is no memory for its tree
      */
     JsonFields parse(byte[] body, Preparation preparation) {
         requireUtf8(body);
@@ -109,7 +110,7 @@ final class RequestReader {
                 "request body must be a JSON object, is " + (body.length == 0 ? "empty" : Json.shown(parsed)));
     }
 
-    /** Jackson would take UTF-16 and UTF-32 too, which {@link #treeBytes} cannot read. */
+    /** Jackson would also accept UTF-16 and UTF-32, which {@link #treeBytes} cannot read. */
     private static void requireUtf8(byte[] body) {
         ByteBuffer in = ByteBuffer.wrap(body);
         CharBuffer out = CharBuffer.allocate(4096);
@@ -130,7 +131,7 @@ final class RequestReader {
         }
     }
 
-    /** What a JSON text and the copies of its tree take at most, whatever it is. */
+    /** An upper bound of the memory of a JSON text and the copies of its tree. */
     private static long treeBytes(byte[] json) {
         long bytes = 5L * json.length;
         boolean inString = false;
@@ -147,7 +148,7 @@ final class RequestReader {
         return bytes;
     }
 
-    /** The body's own {@code request_id}. */
+    /** The body's {@code request_id}. */
     Optional<String> requestId(JsonFields fields) {
         return fields.string("request_id");
     }
@@ -159,7 +160,7 @@ final class RequestReader {
         SamplingParams.Builder builder = sampling(fields);
         boolean echo = fields.bool("echo").orElse(false);
         Optional<Integer> maxTokens = integer(fields, "max_tokens");
-        // With an echo, no tokens at all are a way to ask for the prompt's log probabilities.
+        // With an echo, zero tokens ask for the prompt's log probabilities.
         boolean generates = !(echo && maxTokens.equals(Optional.of(0)));
         maxTokens = generates ? maxTokens : Optional.of(1);
         builder.maxTokens(maxTokens.orElse(COMPLETION_MAX_TOKENS));
@@ -198,7 +199,7 @@ final class RequestReader {
             read.add(new ApiRequest.Prompt(ids, echo ? engine.tokenizer().decode(ids, true) : ""));
         }
         requireFewPromptLogprobs(sampling, read);
-        return call(
+        return request(
                 fields,
                 ApiRequest.Api.COMPLETION,
                 model,
@@ -240,7 +241,7 @@ final class RequestReader {
         int[] ids = Prompts.truncated(whole, kept);
         prompts.requireFits(ids, maxTokens, maxTokensField);
         boolean echo = fields.bool("echo").orElse(false);
-        return call(
+        return request(
                 fields,
                 ApiRequest.Api.CHAT,
                 model,
@@ -296,7 +297,7 @@ final class RequestReader {
         return engine.tokenizer().decode(tokenIds("tokens", tokens), false);
     }
 
-    private ApiRequest call(
+    private ApiRequest request(
             JsonFields fields,
             ApiRequest.Api api,
             String model,
@@ -363,7 +364,7 @@ final class RequestReader {
                 Optional.of("model"));
     }
 
-    /** Fields without an effect here still have a type. */
+    /** Fields without effect are still checked for their type. */
     private static void checkIgnored(JsonFields fields) {
         fields.string("user");
         fields.bool("spaces_between_special_tokens");
@@ -374,13 +375,13 @@ final class RequestReader {
 
     private static void refuseUnsupported(JsonFields fields) {
         for (String name : UNSUPPORTED) {
-            fields.value(name).filter(RequestReader::saysSomething).ifPresent(value -> {
+            fields.value(name).filter(RequestReader::isSet).ifPresent(value -> {
                 throw ApiException.badField(name, "is not supported by this server, is " + Json.shown(value));
             });
         }
     }
 
-    private static boolean saysSomething(JsonNode value) {
+    private static boolean isSet(JsonNode value) {
         return switch (value.getNodeType()) {
             case BOOLEAN -> value.asBoolean();
             case STRING -> !value.asString().isEmpty();
@@ -421,7 +422,7 @@ final class RequestReader {
         integer(fields, "top_k").ifPresent(builder::topK);
         fields.number("min_p").ifPresent(builder::minP);
         fields.value("seed").ifPresent(value -> {
-            // Longer than what a double holds exactly.
+            // A seed may need more bits than a double holds exactly.
             if (value.isIntegralNumber()) {
                 if (!value.canConvertToLong()) {
                     throw ApiException.badField("seed", "must be a whole number of 64 bits, is " + Json.shown(value));
@@ -540,7 +541,7 @@ final class RequestReader {
         return prompts;
     }
 
-    /** Before anything is made for each of them; also of what the engine could never hold at once. */
+    /** Checked before memory is allocated per sequence; also limits sequences to those that the engine can hold at once. */
     private int requireFewSequences(JsonFields fields, int n) {
         long most = Math.min(
                 MAX_SEQUENCES,
@@ -561,7 +562,7 @@ final class RequestReader {
         return prompts * n;
     }
 
-    /** A prefill instance that was asked for its prompt's ids lets the decode instance do without tokenising. */
+    /** The prompt's token ids from a prefill instance, so that the decode instance need not tokenize. */
     private Optional<int[]> handedOverPrompt(Optional<JsonFields> kvTransferParams) {
         if (!config.kvPromptTokenIds()) {
             return Optional.empty();
@@ -595,7 +596,7 @@ final class RequestReader {
         }
     }
 
-    /** Each token of each sequence is compared with them. */
+    /** Limits strings with which each token of each sequence is compared. */
     private static List<String> fewStrings(String field, List<String> strings) {
         long characters = strings.stream().mapToLong(String::length).sum();
         if (strings.size() > MAX_STRINGS || characters > MAX_STRING_CHARACTERS) {
@@ -607,7 +608,7 @@ final class RequestReader {
         return strings;
     }
 
-    /** Each sequence has a table of each stop string. */
+    /** Limits stop strings: each sequence has a table for each. */
     private static void requireFewStops(SamplingParams sampling, int sequences) {
         long characters =
                 sampling.stop().stream().mapToLong(stop -> stop.length() + 16).sum();
@@ -619,7 +620,7 @@ final class RequestReader {
         }
     }
 
-    /** What is reported of the prompts is kept until the answer is complete. */
+    /** Limits prompt log probabilities, which are held until the answer is complete. */
     private static void requireFewPromptLogprobs(SamplingParams sampling, List<ApiRequest.Prompt> prompts) {
         long tokens = prompts.stream().mapToLong(prompt -> prompt.ids().length).sum();
         if (sampling.promptLogprobs().isPresent()

@@ -26,11 +26,11 @@ import org.slf4j.LoggerFactory;
  * The answer to one {@link ApiRequest} while the engine works on it.
  *
  * <p>Confined to the exchange's event loop. The engine calls its sinks on a thread of its own; each event is handed to the
- * event loop and the engine goes on. A call becomes one engine request for each prompt. It ends in one of four ways: all
- * sequences finished; one failed, which ends the others too; the client left; the client reads so slowly that output piles
- * up. The last three abort what is left in the engine at once.
+ * event loop and the engine's thread continues. A request becomes one engine request for each prompt. It ends in one of four ways: all
+ * sequences finished; one sequence failed, which ends all; the client disconnected; or the client reads so slowly that too much
+ * output is pending. The last three abort the rest in the engine at once.
  *
- * <p>A stream's status line is sent with its first event, so that a request that fails before it has output gets a proper status.
+ * <p>A stream's status line is sent with its first event, so that a request that fails before that gets an error status.
  */
 final class ResponseStream {
     private static final Logger LOG = LoggerFactory.getLogger(ResponseStream.class);
@@ -50,8 +50,8 @@ final class ResponseStream {
     private boolean ended;
 
     /**
-     * @param idSuffix makes the engine's ids unique whatever the client's are
-     * @param whenEnded told once, on the event loop
+     * @param idSuffix makes the engine's ids unique
+     * @param whenEnded called once, on the event loop
      */
     ResponseStream(
             ReplyWriter.Head head,
@@ -67,12 +67,12 @@ final class ResponseStream {
         this.writer = writer;
         this.maxPendingBytes = maxPendingBytes;
         this.whenEnded = whenEnded;
-        ApiRequest call = head.call();
-        for (int prompt = 0; prompt < call.prompts().size(); prompt++) {
-            engineIds.add(engineId(call.api(), head.id(), prompt, idSuffix));
+        ApiRequest request = head.request();
+        for (int prompt = 0; prompt < request.prompts().size(); prompt++) {
+            engineIds.add(engineId(request.api(), head.id(), prompt, idSuffix));
             promptLogprobs.add(Optional.empty());
         }
-        for (int index = 0; index < call.sequences(); index++) {
+        for (int index = 0; index < request.sequences(); index++) {
             choices.add(new Choice(index));
         }
         unfinished = choices.size();
@@ -83,11 +83,11 @@ final class ResponseStream {
         return (api == ApiRequest.Api.COMPLETION ? id + "-" + prompt : id) + "-" + suffix;
     }
 
-    /** Hands the call to the engine. */
+    /** Hands the request to the engine. */
     void start() {
         exchange.whenClientLeaves(this::clientLeft);
-        ApiRequest call = head.call();
-        if (call.kvTransferParams().isPresent()
+        ApiRequest request = head.request();
+        if (request.kvTransferParams().isPresent()
                 && engine.config().kvTransfer().connector().isEmpty()) {
             LOG.warn(
                     "{}: has kv_transfer_params, but this instance has no kv_connector: its KV is neither taken over nor kept",
@@ -95,19 +95,19 @@ final class ResponseStream {
         }
         for (int i = 0; i < engineIds.size(); i++) {
             int prompt = i;
-            GenerationRequest request = new GenerationRequest(
+            GenerationRequest engineRequest = new GenerationRequest(
                     engineIds.get(prompt),
-                    call.prompts().get(prompt).ids(),
-                    call.sampling(),
-                    call.kvTransferParams(),
-                    call.cacheSalt(),
-                    call.priority());
+                    request.prompts().get(prompt).ids(),
+                    request.sampling(),
+                    request.kvTransferParams(),
+                    request.cacheSalt(),
+                    request.priority());
             try {
-                engine.submit(request, event -> hop(prompt, event));
+                engine.submit(engineRequest, event -> hop(prompt, event));
             } catch (RuntimeException e) {
                 fail(e, engineIds.subList(0, prompt));
-                // What they refer to is not wanted any more either, unless another instance may still be tried.
-                call.kvTransferParams()
+                // The peers' blocks of the other prompts are not needed either, unless the client may retry elsewhere.
+                request.kvTransferParams()
                         .filter(_ -> !(e instanceof EngineUnavailableException))
                         .ifPresent(params -> engineIds
                                 .subList(prompt + 1, engineIds.size())
@@ -117,7 +117,7 @@ final class ResponseStream {
         }
     }
 
-    /** Ends in the engine what still runs; what it then reports is the answer. */
+    /** Aborts running sequences in the engine; the output so far becomes the answer. */
     void abort() {
         engineIds.forEach(engine::abort);
     }
@@ -131,7 +131,7 @@ final class ResponseStream {
                 try {
                     onEvent(prompt, event);
                 } catch (RuntimeException e) {
-                    // Without this the client would wait for ever.
+                    // The client must get an end of the answer.
                     LOG.error("{}: cannot handle {}", head.id(), event, e);
                     fail(e, engineIds);
                 }
@@ -151,7 +151,7 @@ final class ResponseStream {
     }
 
     private Choice choice(int prompt, GenerationEvent event) {
-        return choices.get(prompt * head.call().sampling().n() + event.index());
+        return choices.get(prompt * head.request().sampling().n() + event.index());
     }
 
     private void onOutput(Choice choice, GenerationEvent.Output output) {
@@ -159,8 +159,8 @@ final class ResponseStream {
             ttftMillis = OptionalDouble.of(exchange.millis());
         }
         choice.add(output);
-        if (head.call().stream()) {
-            Optional<Usage> usage = head.call().continuousUsage()
+        if (head.request().stream()) {
+            Optional<Usage> usage = head.request().continuousUsage()
                     ? Optional.of(new Usage(promptTokens(choice), 0, 0, choice.tokens))
                     : Optional.empty();
             send(writer.chunk(head, Optional.of(choice.take(choice.index)), usage, Optional.empty()));
@@ -177,7 +177,7 @@ final class ResponseStream {
         choice.finished = Optional.of(finished);
         unfinished--;
         boolean last = unfinished == 0;
-        if (!head.call().stream()) {
+        if (!head.request().stream()) {
             if (last) {
                 List<ReplyWriter.Output> outputs = shown();
                 Buffer reply = writer.reply(head, outputs, usage(), kvTransferParams());
@@ -186,12 +186,12 @@ final class ResponseStream {
             }
             return;
         }
-        boolean usageFollows = head.call().includeUsage();
+        boolean usageFollows = head.request().includeUsage();
         Optional<JsonFields> params = last ? kvTransferParams() : Optional.empty();
         send(writer.chunk(
                 head,
                 Optional.of(choice.take(choice.index)),
-                head.call().continuousUsage() ? Optional.of(usage(choice, finished)) : Optional.empty(),
+                head.request().continuousUsage() ? Optional.of(usage(choice, finished)) : Optional.empty(),
                 usageFollows ? Optional.empty() : params));
         if (last && !ended) {
             if (usageFollows) {
@@ -212,10 +212,10 @@ final class ResponseStream {
                 choice.tokens);
     }
 
-    /** All choices; of each prompt with more sequences than are to be shown, the best, the best of all first. */
+    /** All choices; of prompts with more sequences than requested, those with the highest mean log probability, in that order. */
     private List<ReplyWriter.Output> shown() {
-        int made = head.call().sampling().n();
-        int shown = head.call().n();
+        int made = head.request().sampling().n();
+        int shown = head.request().n();
         if (made == shown) {
             return choices.stream().map(choice -> choice.take(choice.index)).toList();
         }
@@ -230,14 +230,14 @@ final class ResponseStream {
     }
 
     private int promptTokens(Choice choice) {
-        return head.call()
+        return head.request()
                 .prompts()
-                .get(choice.index / head.call().sampling().n())
+                .get(choice.index / head.request().sampling().n())
                 .ids()
                 .length;
     }
 
-    /** Of all choices; a prompt counts once, however many sequences continue it, and so do its cached tokens. */
+    /** Usage of all choices; a prompt and its cached tokens count once, however many sequences continue it. */
     private Usage usage() {
         int prompt = 0;
         int cached = 0;
@@ -245,7 +245,7 @@ final class ResponseStream {
         int output = 0;
         for (Choice choice : choices) {
             output += choice.tokens;
-            if (choice.index % head.call().sampling().n() == 0) {
+            if (choice.index % head.request().sampling().n() == 0) {
                 prompt += promptTokens(choice);
                 cached += choice.finished.map(end -> end.usage().cachedTokens()).orElse(0);
                 transferred += choice.finished
@@ -262,7 +262,7 @@ final class ResponseStream {
                 .findFirst();
     }
 
-    /** Writes an event at once; what the client has not taken is counted, and too much of it ends the request. */
+    /** Writes an event at once. Bytes that the client has not read are counted; too many end the request. */
     private void send(Buffer event) {
         if (ended || exchange.clientLeft()) {
             return;
@@ -300,7 +300,7 @@ final class ResponseStream {
         HttpServerResponse response = exchange.response();
         ApiException error = ApiException.of(failure);
         if (response.headWritten()) {
-            // The status is long gone; a stream without [DONE] is the sign of an error.
+            // The status was already sent; clients recognize the error by the missing [DONE].
             response.write(writer.errorEvent(error));
             end("error", 200, Optional.of(error.message()));
             response.end();
@@ -340,7 +340,7 @@ final class ResponseStream {
         whenEnded.accept(this);
     }
 
-    /** One sequence, and its output that was not yet sent. */
+    /** One sequence and its output that is not sent yet. */
     private final class Choice {
         final int index;
         Optional<Finished> finished = Optional.empty();
@@ -359,7 +359,7 @@ final class ResponseStream {
         }
 
         void add(GenerationEvent.Output output) {
-            if (!head.call().generates()) {
+            if (!head.request().generates()) {
                 return;
             }
             text.append(output.text());
@@ -373,10 +373,10 @@ final class ResponseStream {
             return tokens == 0 ? Double.NEGATIVE_INFINITY : logprobSum / tokens;
         }
 
-        /** What came since the last time, as part of the choice of that number. */
+        /** The output since the last call, as part of the choice {@code shownIndex}. */
         ReplyWriter.Output take(int shownIndex) {
-            ApiRequest call = head.call();
-            int prompt = index / call.sampling().n();
+            ApiRequest request = head.request();
+            int prompt = index / request.sampling().n();
             boolean first = !taken;
             String newText = text.toString();
             ReplyWriter.Output output = new ReplyWriter.Output(
@@ -386,11 +386,14 @@ final class ResponseStream {
                     newText,
                     ids.stream().flatMapToInt(Arrays::stream).toArray(),
                     List.copyOf(logprobs),
-                    first && (call.echo() || call.showPromptLogprobs()) ? promptLogprobs.get(prompt) : Optional.empty(),
+                    first && (request.echo() || request.showPromptLogprobs())
+                            ? promptLogprobs.get(prompt)
+                            : Optional.empty(),
                     finished);
             textOffset += ReplyWriter.characters(newText)
-                    + (first && call.echo()
-                            ? ReplyWriter.characters(call.prompts().get(prompt).text())
+                    + (first && request.echo()
+                            ? ReplyWriter.characters(
+                                    request.prompts().get(prompt).text())
                             : 0);
             text.setLength(0);
             ids.clear();

@@ -11,29 +11,29 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * How an {@link ApiServer} answers.
+ * Settings of an {@link ApiServer}.
  *
  * @param host address to listen on
  * @param port port to listen on; 0 takes a free one
- * @param servedModelNames names that requests may use for the model; the first is the one it calls itself
- * @param apiKey if present, everything but health, metrics and version wants it as a bearer token
+ * @param servedModelNames names of the model in requests; the first is used in answers
+ * @param apiKey bearer token for every path except health, metrics and version; empty for none
  * @param maxBodyBytes largest request body
- * @param maxPendingBytes output that may wait for a client that reads slowly; beyond it the request is aborted
- * @param bodyTimeout how long a client may take to send a body, and to take a list of tokens
- * @param maxPreparingBytes memory that all requests may take together until the engine has them: bodies, their JSON, prompts; and
- *     lists of tokens until they are sent
- * @param prepareTimeout how long a complete body may take to become tokens, waiting for others included
+ * @param maxPendingBytes output that a client has not read yet; a request with more is aborted
+ * @param bodyTimeout how long a client may take to send a body, and to read a list of tokens
+ * @param maxPreparingBytes memory of all requests until the engine has them: bodies, their JSON, prompts; and of lists of tokens
+ *     until they are sent
+ * @param prepareTimeout how long a complete body may take to become tokens, time in the queue included
  * @param idleTimeout how long a connection may have no request, or an incomplete request line or header
  * @param responseRole role of chat answers
- * @param version what {@code /version} says
- * @param trustRequestChatTemplate whether requests may bring a {@code chat_template} of their own
- * @param kvPromptTokenIds whether {@code kv_transfer_params.prompt_token_ids} takes the prompt's place
- * @param accessLog takes a line for each request when it has ended, on the event loop
- * @param unloggedPaths paths whose successful requests have no line, such as those that are polled
+ * @param version the answer of {@code /version}
+ * @param trustRequestChatTemplate whether requests may have a {@code chat_template}
+ * @param kvPromptTokenIds whether {@code kv_transfer_params.prompt_token_ids} replaces the prompt
+ * @param accessLog takes a line for each ended request, on the event loop
+ * @param unloggedPaths paths whose successful requests have no line, such as polled ones
  * @param samplingDefaults applied to a request's parameters before its own fields are, e.g. to put the model's
  *     generation_config.json in force; a {@code maxTokens} set here counts for chat only
- * @param warmUp how long the server may compute prompts of its own before it is ready, see {@link ApiServer#warmUp}; empty: it is ready
- *     at once
+ * @param warmUp how long the server may compute prompts of its own before it is ready, see {@link ApiServer#warmUp}; empty for no
+ *     warm-up
  */
 public record ServerConfig(
         String host,
@@ -55,10 +55,10 @@ public record ServerConfig(
         Consumer<SamplingParams.Builder> samplingDefaults,
         Optional<Duration> warmUp) {
 
-    /** Where access lines go unless told otherwise. */
+    /** The default access log. */
     private static final Logger ACCESS_LOG = LoggerFactory.getLogger("access");
 
-    /** What load balancers and Prometheus ask for all the time. */
+    /** Paths polled by load balancers and Prometheus. */
     public static final Set<String> POLLED = Set.of("/health", "/ping", "/metrics", "/load", "/kv_transfer_params");
 
     public ServerConfig {
@@ -93,7 +93,7 @@ public record ServerConfig(
         unloggedPaths = Set.copyOf(unloggedPaths);
     }
 
-    /** The default for a heap of so many bytes: the rest is for what the estimates leave out, and for the engine. */
+    /** The default for a heap of so many bytes: the rest is for the engine and for memory that is not estimated. */
     static long preparingBytes(long heap) {
         return Math.min(512 << 20, heap / 4);
     }

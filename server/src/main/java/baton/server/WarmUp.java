@@ -31,11 +31,11 @@ import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * Has an instance answer requests of its own over its own port before it says that it is ready. What comes with first use is done
- * then: classes are loaded, machine code is compiled, kernels are chosen, memory is touched.
+ * Sends requests to an instance over its own port before it reports ready, so that the costs of first use are paid before: classes
+ * are loaded, code is compiled, kernels are chosen, memory is touched.
  *
- * <p>Short prompts come first. Then comes the longest that, by the time that those before it took, ends within the budget, again and
- * again until that makes it no faster. A step that has begun is not broken off, so the end may be later by one step.
+ * <p>Short prompts come first. Then the longest prompt that is expected to end within the budget is repeated until it gets no faster.
+ * A running step is not aborted, so the warm-up may end one step late.
  *
  * <p>A header with a random value marks the requests. They are not in the access log, and the engine treats them as
  * {@link Engine#warmUp} says.
@@ -47,7 +47,7 @@ final class WarmUp {
     private static final String HEADER = "X-Baton-Warm-Up";
     private static final Duration CONNECT = Duration.ofSeconds(1);
 
-    /** Hand-overs may take one part of so many of the time. */
+    /** Hand-overs may take this fraction of the budget: one part of so many. */
     private static final int HANDOVERS_SHARE = 3;
 
     /** Tokens of prompts. */
@@ -59,15 +59,16 @@ final class WarmUp {
     private static final int OUTPUT = 3;
     private static final int SEQUENCES = 4;
 
-    /** What a step with one token costs, in tokens of a prompt. */
+    /** Cost of a step with one token, in prompt tokens. */
     private static final int STEP_COST = 16;
 
-    /** Of the time that is left, what a prompt may take by what those before it took: it mostly takes less, as they were the first. */
+    /** Share of the remaining time that a prompt may be expected to take; it usually takes less than expected, as earlier ones were the first. */
     private static final double SHARE = 1.2;
 
-    /** A repetition that takes more than this share of the fastest so far is no faster; after so many of these there is no point in more. */
+    /** A repetition counts as no faster if it takes more than this share of the fastest time so far. */
     private static final double FASTER = 0.9;
 
+    /** Repetitions that are no faster, after which the warm-up ends. */
     private static final int ENOUGH = 5;
 
     private static final String[] WORDS = {
@@ -83,41 +84,41 @@ final class WarmUp {
     private final int longest;
     private final String secret = UUID.randomUUID().toString();
     private final Random random = new Random(1);
-    /** How many prompts of which length. */
+    /** Number of prompts computed, by length. */
     private final Map<Integer, Integer> computed = new TreeMap<>();
 
     private long leastNanos = Long.MAX_VALUE;
-    /** The least that the model took for one of {@link #cost}; of the engine's thread. */
+    /** The model's least time per unit of {@link #cost}; written by the engine's thread. */
     private volatile double modelNanos = Double.POSITIVE_INFINITY;
 
     private volatile boolean over;
 
-    /** @param budget what it may take, in all */
+    /** @param budget for the whole warm-up */
     WarmUp(ServerConfig config, Engine engine, Duration budget) {
         this.config = config;
         this.engine = engine;
         this.budget = budget;
         KvTransferConfig transfer = engine.config().kvTransfer();
-        // Prefill instances are asked for one token, and what decode instances compute themselves is short.
+        // Prefill instances make one token per request, and the prompts that decode instances compute are short.
         output = transfer.isProducer() && !transfer.isConsumer() ? 1 : OUTPUT;
         longest = transfer.isConsumer() && !transfer.isProducer() ? SHORT : Integer.MAX_VALUE;
     }
 
-    /** True if the request is one of those that warm up. */
+    /** Whether the request is one of the warm-up. */
     boolean isOwn(HttpServerRequest request) {
         return secret.equals(request.getHeader(HEADER));
     }
 
-    /** True once its requests are not to be served any more. */
+    /** Whether the warm-up's requests are no longer served. */
     boolean isOver() {
         return over;
     }
 
     /**
-     * Warms up; returns when the engine is at rest again. What goes wrong is logged, and the instance can do without.
+     * Warms up; returns when the engine is at rest again. Errors are logged; the instance works without a warm-up.
      *
-     * @param port that the server listens on
-     * @param settle returns when the server knows that this is over
+     * @param port the server's
+     * @param settle returns when the server has handled the end of the warm-up
      * @throws EngineUnavailableException if the engine has failed, or cannot compute a prompt of one token
      */
     void run(int port, Runnable settle) {
@@ -173,7 +174,7 @@ final class WarmUp {
     private void computeAll(int port, long end) throws IOException {
         Answer smallest = ask(port, "/v1/completions", completion(1, 1), end);
         if (smallest.status() == 500) {
-            // Nothing can be computed then.
+            // The engine cannot compute anything.
             throw new EngineUnavailableException("A prompt of one token cannot be computed: " + smallest.body());
         }
         took(1, smallest);
@@ -204,22 +205,22 @@ final class WarmUp {
         }
     }
 
-    /** The longest that can be computed in time, not shorter than {@code least}. */
+    /** The longest length that can be computed in time, not shorter than {@code least}. */
     private Optional<Integer> longest(List<Integer> lengths, int least, long end) {
         double left = SHARE * (end - System.nanoTime()) - leastNanos;
-        // The engine's thread may not have told yet.
+        // The engine's thread may not have reported a step yet.
         double each = Double.isInfinite(modelNanos) ? leastNanos : modelNanos;
         return lengths.reversed().stream()
                 .filter(length -> length >= least && each * cost(length) <= left)
                 .findFirst();
     }
 
-    /** What a prompt costs, in tokens of one: each token of output is a step of its own. */
+    /** Cost of a prompt in prompt tokens: each token of output is a step of its own. */
     private int cost(int tokens) {
         return tokens - 1 + output * STEP_COST;
     }
 
-    /** Computes a prompt of so many tokens, as clients mostly ask for it. How long that took, in nanoseconds. */
+    /** Computes a prompt with the fields of a usual request; returns its time in nanoseconds. */
     private long compute(int port, int tokens, long end) throws IOException {
         ObjectNode body = completion(tokens, output);
         if (computed.getOrDefault(tokens, 0) % 2 == 0) {
@@ -236,7 +237,7 @@ final class WarmUp {
         return took(tokens, ask(port, "/v1/chat/completions", body, end));
     }
 
-    /** Computes several sequences at once, with more to say of each. */
+    /** Computes several sequences at once, with log probabilities and stop strings. */
     private void batch(int port, int tokens, long end) throws IOException {
         ObjectNode body = completion(tokens, output)
                 .put("n", Math.min(SEQUENCES, engine.config().maxNumSeqs()))
@@ -273,7 +274,7 @@ final class WarmUp {
 
     private record Answer(int status, String body, long nanos) {}
 
-    /** Sends a request and reads all of its answer, in the way that needs least beside the server. */
+    /** Sends a request and reads its whole answer, with as little code outside the server as possible. */
     private Answer ask(int port, String path, ObjectNode json, long end) throws IOException {
         byte[] body = MAPPER.writeValueAsBytes(json);
         StringBuilder head = new StringBuilder("POST " + path + " HTTP/1.1\r\nHost: localhost\r\n")
@@ -309,7 +310,7 @@ final class WarmUp {
         return answer.toString(StandardCharsets.UTF_8);
     }
 
-    /** Where the server listens, as one of this host gets there. */
+    /** The server's address for a client on this host. */
     private InetAddress reachable() throws IOException {
         InetAddress address = InetAddress.getByName(config.host());
         return address.isAnyLocalAddress() ? InetAddress.getLoopbackAddress() : address;

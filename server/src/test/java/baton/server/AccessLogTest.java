@@ -69,7 +69,7 @@ class AccessLogTest {
                 .endsWith("finish=client_left");
         try (RawClient client = fixture.raw()) {
             client.send("POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 9\r\n\r\n{");
-            // The server has seen the request once it has answered one that came after it.
+            // The server has received the request once it has answered a later one.
             fixture.get("/v1/models");
             assertThat(line()).contains("/v1/models");
             client.leave();

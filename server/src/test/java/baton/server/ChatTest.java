@@ -102,7 +102,7 @@ class ChatTest {
                 .element(0)
                 .asString()
                 .contains("\"content\":\"It is seven\"");
-        // Nothing is repeated if the model begins a message of its own.
+        // There is no echo if the model begins a new message.
         assertThat(ServerFixture.json(fixture.post("/v1/chat/completions", "{" + HELLO + ",\"echo\":true}"))
                         .at("/choices/0/message/content")
                         .asString())

@@ -266,7 +266,7 @@ class CompletionsTest {
             assertThat(session.request.sampling().n()).isEqualTo(4);
             for (int index = 0; index < 4; index++) {
                 int prompt = session.request.prompt()[0];
-                // The longer the less probable as a whole; per token it is the mean that counts.
+                // Longer sequences are less probable as a whole; the mean per token counts.
                 for (int token = 0; token < 4 - index; token++) {
                     session.output(
                             index,
@@ -285,7 +285,7 @@ class CompletionsTest {
                         choice.get("index").asInt() + "=" + choice.get("text").asString()));
         assertThat(texts).containsExactly("0=20:1", "1=20:3", "2=30:1", "3=30:3");
         assertThat(json.at("/choices/0/logprobs").isNull()).isTrue();
-        // All that was generated is paid for.
+        // Usage counts all sequences, also those not returned.
         assertThat(json.at("/usage/completion_tokens").asInt()).isEqualTo(2 * (4 + 3 + 2 + 1));
     }
 
@@ -307,7 +307,7 @@ class CompletionsTest {
         List<String> events = StreamingTest.events(fixture.post("/v1/completions", body + ",\"stream\":true}"));
         assertThat(events.getFirst()).contains("\"text\":\"ab\"");
         assertThat(String.join("", events)).doesNotContain("z");
-        // Without an echo there must be something to answer.
+        // Without an echo, max_tokens must not be zero.
         assertThat(fixture.post("/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":0}")
                         .statusCode())
                 .isEqualTo(400);

@@ -16,7 +16,7 @@ import java.util.concurrent.locks.LockSupport;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
-/** Clients that leave, clients that do not read, and a server that leaves. */
+/** Clients that disconnect or do not read, and a server that drains and closes. */
 class DisconnectTest {
     private final ServerFixture fixture = new ServerFixture(config -> config.maxPendingBytes(200_000));
 
@@ -88,12 +88,12 @@ class DisconnectTest {
                     throw new IllegalStateException(e);
                 }
             });
-            // Socket buffers take some megabytes; the server must not take the rest.
+            // Socket buffers hold some megabytes; the server must not hold the rest.
             for (int i = 0; i < 2000 && !aborted.isDone(); i++) {
                 session.output(0, text);
             }
             assertThat(aborted.get(6, TimeUnit.SECONDS)).isEqualTo(session.request.id());
-            // Without a byte of it read, the server lets go of the connection: what is sent to it is answered by a
+            // The server closes the connection although the client has read nothing: further bytes are answered by a
             // reset.
             long deadline = System.nanoTime() + Duration.ofSeconds(5).toNanos();
             boolean open = true;

@@ -155,7 +155,7 @@ class ErrorsTest {
                 .POST(HttpRequest.BodyPublishers.ofInputStream(
                         () -> new ByteArrayInputStream(large.getBytes(java.nio.charset.StandardCharsets.UTF_8)))));
         assertThat(message(413, chunked)).isEqualTo("a request body may have 100000 bytes, this one has more");
-        // The connection and the server live on.
+        // The connection and the server can still be used.
         fixture.engine.answers("x");
         assertThat(fixture.post("/v1/completions", "{\"prompt\":\"a\"}").statusCode())
                 .isEqualTo(200);
@@ -213,7 +213,7 @@ class ErrorsTest {
             String head = client.head();
             assertThat(head).startsWith("HTTP/1.1 501 ");
             client.skip(Integer.parseInt(head.replaceAll("(?is).*content-length: (\\d+).*", "$1")));
-            // What may be the body is not taken for a request.
+            // Bytes that may belong to the body are not read as a request.
             assertThat(client.closed()).isTrue();
         }
     }

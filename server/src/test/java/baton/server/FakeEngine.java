@@ -32,7 +32,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Consumer;
 
-/** Has tiny-ledger's real tokenizer and chat template, and one thread on which a test's script speaks for the model. */
+/** An engine with tiny-ledger's tokenizer and chat template, and one thread on which a test's script makes the events of the model. */
 final class FakeEngine implements Engine {
     static final int MAX_MODEL_LEN = 2048;
     static final int CACHED_TOKENS = 3;
@@ -55,12 +55,12 @@ final class FakeEngine implements Engine {
     private volatile Optional<JsonFields> ahead = Optional.empty();
     private final AtomicInteger accepted = new AtomicInteger();
 
-    /** What is played, on the engine's thread, for each request from now on. */
+    /** The script of each further request, run on the engine's thread. */
     void script(Consumer<Session> value) {
         script = value;
     }
 
-    /** Plays the given pieces of text, each as one token, for every sequence. */
+    /** A script of the given pieces of text, each as one token, for every sequence. */
     void answers(String... pieces) {
         script(session -> {
             for (int index = 0; index < session.request.sampling().n(); index++) {
@@ -76,7 +76,7 @@ final class FakeEngine implements Engine {
         refusesAfter(0, value);
     }
 
-    /** Takes so many requests more and refuses the rest. */
+    /** Accepts so many more requests and refuses the rest. */
     void refusesAfter(int requests, RuntimeException value) {
         accepted.set(requests);
         refusal = Optional.of(value);
@@ -86,7 +86,7 @@ final class FakeEngine implements Engine {
         failure = Optional.of(why);
     }
 
-    /** Runs each time, on the thread that wants it. */
+    /** Runs at each request of the tokenizer, on the requesting thread. */
     void whenTokenizerIsTaken(Runnable value) {
         whenTokenizerIsTaken = value;
     }
@@ -203,7 +203,7 @@ final class FakeEngine implements Engine {
         tokenizer.close();
     }
 
-    /** One request. Its methods may be called from any thread; events go out from the engine's. */
+    /** One request. Its methods may be called from any thread; events are sent from the engine's thread. */
     final class Session {
         final GenerationRequest request;
         private final Consumer<GenerationEvent> sink;

@@ -46,7 +46,7 @@ class IdleConnectionTest {
                 RawClient idle = fixture.raw()) {
             client.post("/v1/completions", "{\"prompt\":\"a\",\"stream\":true}");
             FakeEngine.Session session = fixture.engine.nextSubmitted();
-            // A connection that was opened later has had its time.
+            // A connection that was opened later has reached its idle deadline.
             assertThat(idle.closed()).isTrue();
             session.output(0, "late");
             session.finish(0, FinishReason.STOP);

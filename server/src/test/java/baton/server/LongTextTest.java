@@ -24,7 +24,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 import tools.jackson.databind.JsonNode;
 
-/** What makes a request large costs its client an error and nobody else anything. */
+/** A request that is too large gets an error and does not affect other requests. */
 class LongTextTest {
     private static final int LONGEST_TOKEN = "<|assistant|>".length();
     private static final String SENTENCE = "Cora keeps the gold coin inside the green box. ";
@@ -51,7 +51,7 @@ class LongTextTest {
         assertThat(message)
                 .startsWith(
                         "This model's maximum context length is 2048 tokens, output included, but the prompt has at least ");
-        // A number that only the length gives: encoding would have found more.
+        // This number is derived from the length alone: encoding would find more tokens.
         int least = Integer.parseInt(message.replaceAll("(?s).*at least (\\d+).*", "$1"));
         assertThat(least).isBetween(text.length() / LONGEST_TOKEN, text.length() / LONGEST_TOKEN + 20);
         assertThat(fixture.engine.submittedCount()).isZero();
@@ -73,7 +73,7 @@ class LongTextTest {
     void tokenListsAreLimitedInLength() throws Exception {
         assertThat(message(400, fixture.post("/tokenize", "{\"prompt\":\"" + SENTENCE.repeat(600_000) + "\"}")))
                 .startsWith("prompt: has at least 2169231 tokens, must have at most 1048576 here");
-        // Short enough by its length, and not by its tokens; those of the rest are not made.
+        // Allowed by its length but not by its tokens; encoding stops at the limit.
         String message = message(400, fixture.post("/tokenize", "{\"prompt\":\"" + SENTENCE.repeat(250_000) + "\"}"));
         int found = Integer.parseInt(message.replaceAll("(?s).*at least (\\d+).*", "$1"));
         assertThat(found).isBetween(1 << 20, (1 << 20) + 40_000);
@@ -97,7 +97,7 @@ class LongTextTest {
         until("all is given back", () -> fixture.server.preparingBytes() == 0);
     }
 
-    /** The tokenizer is taken twice before a text is encoded, and again for each token of it. */
+    /** The tokenizer is requested twice before the text is encoded, then once for each token. */
     private static final String LISTED = "{\"prompt\":\"a b c d e f g h\",\"return_token_strs\":true}";
 
     @Test
@@ -210,14 +210,14 @@ class LongTextTest {
             String refused = third.head();
             assertThat(refused).startsWith("HTTP/1.1 503 ").containsIgnoringCase("retry-after: 1");
             assertThat(small.server.preparingBytes()).isLessThanOrEqualTo(limit);
-            // What is small finds room all the same.
+            // A small request finds room nevertheless.
             small.engine.answers("x");
             assertThat(small.post("/v1/completions", "{\"prompt\":\"a\"}").statusCode())
                     .isEqualTo(200);
             first.leave();
             second.leave();
             until("all is given back", () -> small.server.preparingBytes() == 0);
-            // Little text, but much that it makes.
+            // A short text that needs much memory.
             assertThat(message(413, small.post("/v1/completions", "{\"prompt\":[" + "[],".repeat(50_000) + "[]]}")))
                     .startsWith("the request would take ");
             assertThat(small.post("/v1/completions", "{\"prompt\":\"a\"}").statusCode())
@@ -232,7 +232,7 @@ class LongTextTest {
             assertThat(message(400, small.post("/tokenize", "{\"prompt\":\"" + "x".repeat(1_000_000) + "\"}")))
                     .startsWith("prompt: has 1000000 characters without a place to cut them, must have at most 1");
             assertThat(small.server.preparingBytes()).isZero();
-            // Of a prompt that is to be cut, only the end is encoded.
+            // Only the end of a prompt to be truncated is encoded.
             small.engine.answers("x");
             assertThat(small.post(
                                     "/v1/completions",

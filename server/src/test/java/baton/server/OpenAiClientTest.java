@@ -27,7 +27,7 @@ import java.util.Optional;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
-/** OpenAI's own client, which validates what it is sent. */
+/** OpenAI's own client, which validates answers. */
 class OpenAiClientTest {
     private final ServerFixture fixture = new ServerFixture(config -> config.apiKey("s3cret"));
     private final OpenAIClient client = client("s3cret");

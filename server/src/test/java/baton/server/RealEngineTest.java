@@ -24,7 +24,7 @@ import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
-/** What requests ask for reaches the model's choices: the real tiny model behind the real server. */
+/** Fields of requests have their effect in the model: the real tiny model behind the real server. */
 class RealEngineTest {
     private static final String PROMPT = "Cora keeps the gold coin inside the green box.\nTomas lives in Harrow.\n\n"
             + "In which town does Tomas live?";
@@ -176,7 +176,7 @@ class RealEngineTest {
         assertThat(refused.statusCode()).isEqualTo(503);
         assertThat(refused.headers().firstValue("Retry-After")).contains("1");
         assertThat(ServerFixture.json(refused).at("/error/message").asString()).contains("max_waiting=2");
-        // More than there could ever be room for is not worth another try.
+        // A request that can never fit is refused for good.
         HttpResponse<String> never = CLIENT.send(request(greedy(1).put("n", 7)), HttpResponse.BodyHandlers.ofString());
         assertThat(never.statusCode()).isEqualTo(400);
         clients.forEach(client -> client.cancel(true));
@@ -240,7 +240,7 @@ class RealEngineTest {
         assertThat(metrics).contains("le=\"2000.0\"}").contains("num_gpu_blocks=\"256\"");
     }
 
-    /** Of the first series of that name. */
+    /** The value of the first series of that name. */
     private static double value(String metrics, String name) {
         return metrics.lines()
                 .filter(line -> line.startsWith(name + "{"))

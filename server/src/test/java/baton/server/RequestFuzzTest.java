@@ -16,7 +16,7 @@ import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.JsonNodeFactory;
 import tools.jackson.databind.node.ObjectNode;
 
-/** Whatever a client sends, it is answered with a success or told what it did wrong, and the server lives on. */
+/** Random bodies are answered with success or a 4xx, and the server goes on. */
 class RequestFuzzTest {
     private static final int REQUESTS = 600;
     private static final JsonNodeFactory JSON = JsonNodeFactory.instance;

@@ -16,7 +16,7 @@ import java.util.function.UnaryOperator;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
 
-/** A server on a free port of 127.0.0.1 with a {@link FakeEngine} behind it, and clients to ask it. */
+/** A server on a free port of 127.0.0.1 with a {@link FakeEngine}, and clients. */
 final class ServerFixture implements AutoCloseable {
     static final JsonMapper MAPPER = JsonMapper.builder().build();
     static final String MODEL = "tiny-ledger";
@@ -70,7 +70,7 @@ final class ServerFixture implements AutoCloseable {
         engine.close();
     }
 
-    /** HTTP by hand, to see exactly what is sent and when, and to leave rudely. */
+    /** HTTP on a plain socket, to control each byte and the end of the connection. */
     static final class RawClient implements AutoCloseable {
         private final Socket socket;
         private final InputStream in;

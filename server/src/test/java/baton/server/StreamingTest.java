@@ -25,7 +25,7 @@ class StreamingTest {
         fixture.close();
     }
 
-    /** Each event is read before the next one is made, so none can wait for another. */
+    /** Each event is read before the next one is made, so no event is delayed until the next. */
     @Test
     void sseEventsAreExactAndSentAtOnce() throws Exception {
         try (RawClient client = fixture.raw()) {

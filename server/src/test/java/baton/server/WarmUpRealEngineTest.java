@@ -14,9 +14,9 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 
-/** What a warm-up leaves behind: nothing. The real tiny model behind the real server. */
+/** A warm-up of the real tiny model behind the real server leaves no trace. */
 class WarmUpRealEngineTest {
-    /** Instances that can do little. */
+    /** Instances with narrow limits. */
     enum Narrow implements UnaryOperator<EngineConfig.Builder> {
         ONE_SEQUENCE {
             @Override
@@ -104,7 +104,7 @@ class WarmUpRealEngineTest {
                 metrics);
     }
 
-    /** Series other than of what is so by configuration, that are not zero. */
+    /** Series that are not zero, except those of the configuration. */
     private static List<String> counted(String metrics) {
         return metrics.lines()
                 .filter(line -> !line.startsWith("#")

@@ -17,7 +17,7 @@ import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
-/** When a server that warms up is ready, and what it says until then. */
+/** When a server with a warm-up is ready, and its answers until then. */
 class WarmUpTest {
     private static final String COMPLETION = "{\"prompt\":\"Once\",\"max_tokens\":1}";
 

@@ -1,4 +1,4 @@
-/** The API over real sockets, in front of an engine that says what a test tells it to. */
+/** The API over real sockets, in front of an engine scripted by the test. */
 @NullMarked
 package baton.server;
 
