@@ -64,13 +64,14 @@ public final class Router implements AutoCloseable {
      */
     public static void warmUp(String flow, Duration atMost) {
         HandoffFlow handoffs = HandoffFlow.named(flow);
-        long start = System.nanoTime();
+        Ticker ticker = Ticker.system();
+        long start = ticker.nanos();
         Vertx vertx = vertx(Runtime.getRuntime().availableProcessors());
         try {
-            int answered = new WarmUp(vertx, handoffs, Ticker.system()).run(atMost);
+            int answered = new WarmUp(vertx, handoffs, ticker).run(atMost);
             log.info(
                     "warmed up in {} ms: {} requests to stand-ins for instances",
-                    (System.nanoTime() - start) / 1_000_000,
+                    TimeUnit.NANOSECONDS.toMillis(ticker.nanos() - start),
                     answered);
         } catch (IOException | ExecutionException | TimeoutException e) {
             log.warn("not warmed up: {}", e.toString());

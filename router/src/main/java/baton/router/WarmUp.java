@@ -34,10 +34,12 @@ import java.util.concurrent.TimeoutException;
 final class WarmUp {
     private static final Duration EACH = Duration.ofSeconds(5);
     static final int REQUESTS = 24;
-    /** Words of a request. */
+    /** Words of a small request. */
     private static final int SHORT = 20;
 
-    private static final int LONG = 2000;
+    /** Words of a request with more bytes than {@link BodyWorker#LARGE}. */
+    private static final int LONG = 14_000;
+
     private static final InetAddress LOOPBACK = InetAddress.getLoopbackAddress();
 
     /** Part of the body of a prefill leg only. */
