@@ -86,6 +86,6 @@ public final class SystemRuntime implements ConnectorRuntime {
 
     @Override
     public WireTransport wires(String field, String name, Optional<PeerAccess> access) {
-        return WireTransports.named(field, name, access);
+        return WireTransports.named(field, name, access.orElseGet(PeerAccess::everyone), ticker());
     }
 }

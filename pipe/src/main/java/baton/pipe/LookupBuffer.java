@@ -5,18 +5,18 @@ import java.time.Duration;
 import java.util.Optional;
 
 /**
- * Turns order into lookup: a producer inserts what belongs to a prompt, a consumer takes it by the prompt, in whatever order
- * (vLLM's {@code KVLookupBufferBase}). Services that look up by key themselves implement this without pipes.
+ * Entries by prompt: a producer inserts a prompt's keys, values and hidden states, a consumer takes them out by the prompt, in any order
+ * (vLLM's {@code KVLookupBufferBase}). Services with lookups by key can implement this without pipes.
  */
 public interface LookupBuffer extends AutoCloseable {
     /**
-     * What a prompt's computation leaves.
+     * The results of a prompt's computation.
      *
      * @param tokens the prompt
-     * @param roi "region of interest": which of the tokens keys and values are there for; as many elements as tokens
-     * @param key as the two sides agree, e.g. {@code [layers, tokens, kv heads, head dim]}
+     * @param roi "region of interest": the tokens that have keys and values; as many elements as tokens
+     * @param key in a shape that both sides agree on, e.g. {@code [layers, tokens, kv heads, head dim]}
      * @param value like {@code key}
-     * @param hidden hidden states, as the two sides agree
+     * @param hidden hidden states, in a shape that both sides agree on
      */
     record Entry(int[] tokens, boolean[] roi, Tensor key, Tensor value, Tensor hidden) {
         /** @throws IllegalArgumentException if there are not as many elements of {@code roi} as tokens */
@@ -38,48 +38,48 @@ public interface LookupBuffer extends AutoCloseable {
     }
 
     /**
-     * Puts an entry in. Returns as soon as there is room; the entry's memory may be changed after that.
+     * Inserts an entry. Returns as soon as there is room and the entry is copied.
      *
-     * @throws PipeException if there was no room in time, or nobody can take it any more
+     * @throws PipeException if there was no room in time, or the buffer has ended
      */
     void insert(Entry entry, Duration timeout) throws PipeException;
 
     /**
-     * Says that what belongs to a prompt will never come. Like an entry it is for one who looks it up, now or later, who is told.
+     * Tells that a prompt's entry will never be inserted. Like an entry it is taken by one lookup, now or later.
      *
-     * @throws PipeException if there was no room in time, or nobody can be told any more
+     * @throws PipeException if there was no room in time, or the buffer has ended
      */
     void insertNever(int[] tokens, boolean[] roi, Duration timeout) throws PipeException;
 
     /**
-     * Takes the oldest entry that matches: its tokens and the asked ones, and likewise the regions of interest, are equal as far as
-     * the shorter of the two goes; without tokens any entry matches. Waits for one that does. Any number of threads may wait.
+     * Takes the oldest entry that matches: its tokens and the given ones, and likewise the regions of interest, are equal up to the length of
+     * the shorter one; without tokens any entry matches. Waits for such an entry. Any number of threads may wait.
      *
-     * @param tokens what to look for; empty for any entry
+     * @param tokens to look for; empty for any entry
      * @param roi of {@code tokens}
-     * @return empty if the producer says that it will never come
-     * @throws PipeException if none came in time, or the producer has gone
+     * @return empty if the producer tells that it will never be inserted
+     * @throws PipeException if there was none in time, or the buffer has ended
      */
     Optional<Taken> dropSelect(int[] tokens, boolean[] roi, Duration timeout) throws PipeException;
 
-    /** An entry that was taken out, with its memory. */
+    /** An entry that was taken out, with the arena of its tensors. */
     record Taken(Entry entry, Arena arena) implements AutoCloseable {
-        /** Gives its memory back. */
+        /** Frees its memory. */
         @Override
         public void close() {
             arena.close();
         }
     }
 
-    /** Ends it: entries that nobody took are lost, who waits fails. */
+    /** Ends the buffer: entries in it are lost, waiting calls fail. */
     @Override
     void close();
 
     /**
-     * What a buffer holds.
+     * Bounds.
      *
      * @param bytes of entries at most, {@code kv_buffer_size}
-     * @param keep how long an entry that nobody takes stays when its room is needed for others
+     * @param keep after this time an entry that was not taken may be dropped to make room for another one
      */
     record Settings(long bytes, Duration keep) {
         public static final Settings DEFAULT = new Settings(1_000_000_000, Duration.ofMinutes(10));

@@ -7,24 +7,23 @@ import java.util.List;
 import java.util.Optional;
 
 /**
- * What a lookup buffer's ends tell each other: one tensor of int64 each, {@code [what, number, tokens..., roi...]}. Requests go one
- * way, each with a number that is larger than those before; answers the other way, in any order. After an answer that something is
- * {@link What#FOUND} come its key, value and hidden states.
+ * A message between the ends of a lookup buffer: a tensor of int64, {@code [what, number, tokens..., roi...]}. Requests have ascending
+ * numbers; answers may be in any order. After a {@link What#FOUND} follow the entry's key, value and hidden states.
  *
  * @param number of the request
- * @param tokens what is asked for, or what was found; empty where it means nothing
+ * @param tokens of the lookup, or of the entry that was found; empty for other messages
  * @param roi of {@code tokens}
  */
 record LookupMessage(What what, long number, int[] tokens, boolean[] roi) {
     enum What {
         /** Asks for an entry. */
         SELECT(1),
-        /** Asks for it no longer. */
+        /** Cancels a request. */
         CANCEL(2),
         FOUND(3),
-        /** Will never come. */
+        /** The entry will never be inserted. */
         NEVER(4),
-        /** Too many wait. */
+        /** Too many requests wait. */
         REFUSED(5);
 
         private final int code;
@@ -50,7 +49,7 @@ record LookupMessage(What what, long number, int[] tokens, boolean[] roi) {
         return new Tensor(Tensor.Type.I64, List.of(count), data);
     }
 
-    /** @throws PipeException if it is none */
+    /** @throws PipeException if the tensor is no such message */
     static LookupMessage decode(Optional<Tensor> received) throws PipeException {
         if (received.isEmpty()) {
             throw new PipeException("a lookup buffer's message is nothing");

@@ -1,5 +1,7 @@
 package baton.pipe;
 
+import baton.kv.Deadline;
+import baton.kv.Ticker;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.time.Duration;
@@ -16,33 +18,34 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Entries and those who wait for one, both in the order in which they came. No entry that is here matches anybody who waits: whoever
- * comes is matched with the others first.
+ * Entries and waiting lookups, both in the order of their arrival. No stored entry matches a waiting lookup: a new one of either kind is
+ * compared with those of the other kind first.
  */
 final class LookupStore {
     private static final Logger LOG = LoggerFactory.getLogger(LookupStore.class);
-    private static final Duration LONGEST = Duration.ofDays(36500);
 
     private final LookupBuffer.Settings settings;
+    private final Ticker ticker;
     private final ReentrantLock lock = new ReentrantLock();
     private final Condition changed = lock.newCondition();
     private final Deque<Kept> kept = new ArrayDeque<>();
     private final Deque<Waiter> waiters = new ArrayDeque<>();
-    /** Of what is kept and what was matched and not yet released. */
+    /** Of stored entries and of those that were matched and not yet released. */
     private long bytes;
 
     private @Nullable String ended;
 
-    LookupStore(LookupBuffer.Settings settings) {
+    LookupStore(LookupBuffer.Settings settings, Ticker ticker) {
         this.settings = settings;
+        this.ticker = ticker;
     }
 
     /**
-     * Something inserted.
+     * An inserted entry.
      *
-     * @param content with the arena of its tensors; empty if it will never come
+     * @param content with the arena of its tensors; empty if the producer says that it will never come
      * @param bytes that it counts for
-     * @param since when it came, in the system's nanoseconds
+     * @param since its insertion on the ticker's clock, in nanoseconds
      */
     record Kept(int[] tokens, boolean[] roi, Optional<LookupBuffer.Taken> content, long bytes, long since) {
         private void free() {
@@ -50,7 +53,7 @@ final class LookupStore {
         }
     }
 
-    /** Who waits for an entry. */
+    /** A lookup that waits for an entry. */
     abstract static class Waiter {
         final int[] tokens;
         final boolean[] roi;
@@ -64,14 +67,14 @@ final class LookupStore {
             this.roi = roi.clone();
         }
 
-        /** Called once, and soon returns. What was matched is the waiter's, and counts until it is {@link #release}d. */
+        /** Called once, with the lock held; must not wait. Takes the entry over, which counts until it is {@link #release}d. */
         abstract void matched(Kept kept);
 
-        /** Called instead when none will be. */
+        /** Called instead of {@link #matched} when the buffer has ended. */
         abstract void ended(String reason);
     }
 
-    /** Whether what is asked for is there: equal as far as the shorter of both goes, anything if nothing is asked for. */
+    /** Whether an entry matches a lookup: the shorter one of both is a prefix of the other; a lookup without tokens matches any entry. */
     static boolean matches(int[] asked, boolean[] askedRoi, int[] tokens, boolean[] roi) {
         if (asked.length == 0) {
             return true;
@@ -100,10 +103,10 @@ final class LookupStore {
     void insertNever(int[] tokens, boolean[] roi, Duration timeout) throws PipeException {
         long cost = 5L * tokens.length;
         reserve(cost, timeout);
-        add(new Kept(tokens.clone(), roi.clone(), Optional.empty(), cost, System.nanoTime()));
+        add(new Kept(tokens.clone(), roi.clone(), Optional.empty(), cost, ticker.nanos()));
     }
 
-    private static Kept copy(LookupBuffer.Entry entry) {
+    private Kept copy(LookupBuffer.Entry entry) {
         Arena arena = Arena.ofShared();
         try {
             LookupBuffer.Entry copy = new LookupBuffer.Entry(
@@ -117,7 +120,7 @@ final class LookupStore {
                     copy.roi(),
                     Optional.of(new LookupBuffer.Taken(copy, arena)),
                     entry.bytes(),
-                    System.nanoTime());
+                    ticker.nanos());
         } catch (RuntimeException | Error e) {
             arena.close();
             throw e;
@@ -134,21 +137,20 @@ final class LookupStore {
         if (cost > settings.bytes()) {
             throw new PipeException("an entry of %d bytes, the buffer holds %d".formatted(cost, settings.bytes()));
         }
-        long deadline = System.nanoTime() + (timeout.compareTo(LONGEST) > 0 ? LONGEST : timeout).toNanos();
+        Deadline deadline = Deadline.after(ticker, timeout);
         lock.lock();
         try {
             while (ended == null && bytes + cost > settings.bytes()) {
-                long oldest = dropOld(cost);
-                long left = deadline - System.nanoTime();
+                Duration untilOldest = dropOld(cost);
                 if (bytes + cost <= settings.bytes()) {
                     break;
                 }
-                if (left <= 0) {
+                if (deadline.isOver()) {
                     throw new PipeException(
                             "nobody took enough of the %d bytes in the buffer within %d ms: no room for %d within %d"
                                     .formatted(bytes, timeout.toMillis(), cost, settings.bytes()));
                 }
-                long _ = changed.awaitNanos(Math.min(left, oldest));
+                boolean _ = deadline.await(changed, untilOldest);
             }
             failIfEnded();
             bytes += cost;
@@ -160,13 +162,17 @@ final class LookupStore {
         }
     }
 
-    /** Makes room at the cost of entries that nobody took in their time; returns when the next one's is up, from now. */
-    private long dropOld(long cost) {
+    /**
+     * Makes room by dropping entries that were not taken in time.
+     *
+     * @return the time until the next one may be dropped
+     */
+    private Duration dropOld(long cost) {
         long keep = settings.keep().toNanos();
         while (!kept.isEmpty() && bytes + cost > settings.bytes()) {
-            long age = System.nanoTime() - kept.getFirst().since();
+            long age = ticker.nanos() - kept.getFirst().since();
             if (age < keep) {
-                return keep - age;
+                return Duration.ofNanos(keep - age);
             }
             Kept old = kept.removeFirst();
             LOG.warn(
@@ -177,7 +183,7 @@ final class LookupStore {
             bytes -= old.bytes();
             old.free();
         }
-        return Long.MAX_VALUE;
+        return Deadline.LONGEST;
     }
 
     private void add(Kept one) throws PipeException {
@@ -201,7 +207,7 @@ final class LookupStore {
         }
     }
 
-    /** Gives it the oldest that matches, now or later. */
+    /** Gives the lookup the oldest entry that matches, now or later. */
     void await(Waiter waiter) {
         lock.lock();
         try {
@@ -223,7 +229,7 @@ final class LookupStore {
         }
     }
 
-    /** @return whether it waited until now: then nothing is called any more */
+    /** @return whether it was still waiting: then none of its methods is called any more */
     boolean cancel(Waiter waiter) {
         lock.lock();
         try {
@@ -233,7 +239,7 @@ final class LookupStore {
         }
     }
 
-    /** What was matched counts no more. */
+    /** A matched entry no longer counts. */
     void release(Kept matched) {
         release(matched.bytes());
     }
@@ -248,7 +254,7 @@ final class LookupStore {
         }
     }
 
-    /** Bytes of what was inserted and not yet taken. */
+    /** Bytes of entries that were inserted and not yet released. */
     long bytes() {
         lock.lock();
         try {

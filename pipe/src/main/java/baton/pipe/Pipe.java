@@ -10,24 +10,23 @@ import java.util.Optional;
  */
 public interface Pipe extends AutoCloseable {
     /**
-     * Takes a tensor to send. Returns when the tensor's memory may be changed again. Waits while the tensors that the receiver has
-     * not taken hold as many bytes as this end buffers; one that is larger than that goes alone.
+     * Queues a copy of a tensor. Waits while there is no room for it: the tensors that the receiver has not taken fill this end's buffer. A
+     * tensor that is larger than the buffer is sent alone.
      *
-     * @throws PipeException if the peer has gone or the pipe is closed, if an earlier tensor could not be sent, or if there was no
-     *     room in time
+     * @throws PipeException if the pipe has ended, if an earlier tensor could not be sent, or if there was no room in time
      */
     void send(Optional<Tensor> tensor, Duration timeout) throws PipeException;
 
     /**
-     * The next tensor, once it is here.
+     * Receives the next tensor; waits for it.
      *
-     * @param arena what the tensor's memory is taken from; only once its size is known to be allowed
-     * @throws PipeException if nothing came in time, which leaves the pipe as it was; or if the peer has gone, the pipe is closed or
-     *     what came is no tensor, which ends it
+     * @param arena of the tensor's memory, which is allocated once its size is known to be allowed
+     * @throws PipeException if there was none in time, after which the pipe can still be used; or if the pipe has ended, or ends because of
+     *     an invalid frame
      */
     Optional<Tensor> receive(Arena arena, Duration timeout) throws PipeException;
 
-    /** Ends the pipe on both sides. What was sent and not received is lost. */
+    /** Ends the pipe on both sides. Tensors that were sent and not received are lost. */
     @Override
     void close();
 }

@@ -7,8 +7,8 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * What goes over a pipe's wire before a tensor's bytes, and back. Big endian and of one size, {@value #BYTES} bytes, because a wire
- * has no ends of messages:
+ * A frame on a pipe's wire: before a tensor's bytes, and back from the receiver. Big endian, of a fixed size of {@value #BYTES} bytes, because
+ * a wire does not delimit messages:
  *
  * <pre>
  *   0  int   magic
@@ -16,12 +16,12 @@ import java.util.List;
  *   5  byte  kind
  *   6  byte  dtype                      (of a tensor, else 0)
  *   7  byte  dimensions                 (of a tensor, else 0)
- *   8  long  number: of what is sent, counted from 0; of what was taken: how many so far
+ *   8  long  number of the tensor, counted from 0; of an acknowledgement: tensors received so far
  *  16  long  bytes that follow          (of a tensor, else 0)
- *  24  long  sizes of eight dimensions  (those that there are, then 0)
+ *  24  long  sizes of eight dimensions  (unused ones 0)
  * </pre>
  *
- * A tensor's bytes follow in pieces of {@value #PIECE}, the last of what is left.
+ * A tensor's bytes follow in pieces of {@value #PIECE}; the last one may be smaller.
  */
 sealed interface PipeFrame {
     int BYTES = 88;
@@ -32,7 +32,7 @@ sealed interface PipeFrame {
     int MAGIC = 0x42544e50;
     int VERSION = 1;
 
-    /** There is nothing to send, and we are here. */
+    /** Nothing to send; shows that this side is alive. */
     record Alive() implements PipeFrame {}
 
     /** A tensor; its bytes follow. */
@@ -42,13 +42,13 @@ sealed interface PipeFrame {
         }
     }
 
-    /** "Nothing", where a tensor could be. */
+    /** Takes a tensor's place: vLLM's {@code None}. */
     record Nothing(long number) implements PipeFrame {}
 
-    /** Back to the sender: so many are with whoever receives. */
+    /** Back to the sender: so many tensors were received. */
     record Taken(long count) implements PipeFrame {}
 
-    /** Writes itself to the segment. */
+    /** Writes the frame to the segment. */
     default void write(MemorySegment to) {
         to.fill((byte) 0);
         to.set(Format.INT, 0, MAGIC);
@@ -77,10 +77,10 @@ sealed interface PipeFrame {
     }
 
     /**
-     * Reads what came; anything may be in it.
+     * Reads a received frame; untrusted.
      *
      * @param most bytes that a tensor may have
-     * @throws PipeException if it is none of these
+     * @throws PipeException if it is invalid
      */
     static PipeFrame read(MemorySegment from, long most) throws PipeException {
         int magic = from.get(Format.INT, 0);
@@ -134,18 +134,18 @@ sealed interface PipeFrame {
         return new Announced(number, type, shape, bytes);
     }
 
-    /** How numbers are written. */
+    /** The encoding of numbers. */
     final class Format {
         static final ValueLayout.OfInt INT = ValueLayout.JAVA_INT_UNALIGNED.withOrder(ByteOrder.BIG_ENDIAN);
         static final ValueLayout.OfLong LONG = ValueLayout.JAVA_LONG_UNALIGNED.withOrder(ByteOrder.BIG_ENDIAN);
-        /** A type's code is its place. */
+        /** A type's code is its index. */
         static final List<Tensor.Type> TYPES = List.of(
                 Tensor.Type.BF16, Tensor.Type.F16, Tensor.Type.F32, Tensor.Type.I64, Tensor.Type.U8, Tensor.Type.BOOL);
 
         private Format() {}
     }
 
-    /** The pieces of a tensor's memory. */
+    /** A tensor's memory in pieces of at most {@link #PIECE} bytes. */
     static List<MemorySegment> pieces(MemorySegment data) {
         List<MemorySegment> pieces = new ArrayList<>();
         for (long at = 0; at < data.byteSize(); at += PIECE) {

@@ -14,7 +14,7 @@ public record Tensor(Type type, List<Long> shape, MemorySegment data) {
     /** Dimensions that a tensor has at most. */
     public static final int MAX_DIMENSIONS = 8;
 
-    /** @throws IllegalArgumentException if the data has another size than type and shape say */
+    /** @throws IllegalArgumentException if the data's size is not that of the type and the shape */
     public Tensor {
         shape = List.copyOf(shape);
         long bytes = bytes(type, shape);
@@ -62,9 +62,9 @@ public record Tensor(Type type, List<Long> shape, MemorySegment data) {
     }
 
     /**
-     * The bytes that such a tensor takes.
+     * The size of such a tensor in bytes.
      *
-     * @throws IllegalArgumentException if the shape is none: too many dimensions, a negative one, or more bytes than a long counts
+     * @throws IllegalArgumentException if the shape is invalid: too many dimensions, a negative one, or a size of more than a long
      */
     public static long bytes(Type type, List<Long> shape) {
         if (shape.size() > MAX_DIMENSIONS) {

@@ -4,30 +4,30 @@ import java.lang.foreign.MemorySegment;
 import java.time.Duration;
 
 /**
- * A connection of two processes that carries bytes both ways; each way is in order and by itself. The receiver knows how many bytes
- * come, as with NCCL's and Gloo's send and receive: what they mean is agreed on elsewhere.
+ * A connection between two processes that carries bytes in both directions, independently and in order. The receiver has to know how many
+ * bytes follow, as with NCCL's and Gloo's send and receive.
  *
- * <p>One thread may send while another receives. After a failure of either the wire is of no use and is to be closed.
+ * <p>One thread may send while another receives. After a failure of either the wire cannot be used any more and has to be closed.
  */
 public interface Wire extends AutoCloseable {
     /**
-     * Returns when the bytes may be changed again. They may still be under way; or it has waited until the peer received them, as
-     * NCCL and Gloo do.
+     * Sends bytes; returns when their memory may be changed again. With TCP they may still be under way then, with NCCL and Gloo the peer has
+     * received them.
      *
      * @param bytes native memory
-     * @throws PipeException if the peer has gone, or has not taken them in time
+     * @throws PipeException if the connection has ended, or the peer has not received them in time
      */
     void send(MemorySegment bytes, Duration timeout) throws PipeException;
 
     /**
-     * Returns when the segment is full. What was sent at once is to be received at once.
+     * Receives bytes; returns when the segment is full. The sizes of sends and receives must be the same.
      *
      * @param into native memory
-     * @throws PipeException if the peer has gone, or has not sent as much in time
+     * @throws PipeException if the connection has ended, or the peer has not sent as much in time
      */
     void receive(MemorySegment into, Duration timeout) throws PipeException;
 
-    /** Ends the wire on both sides: who sends or receives, here or there, fails soon. */
+    /** Ends the connection on both sides: sends and receives fail soon, here and at the peer. */
     @Override
     void close();
 }

@@ -11,12 +11,12 @@ import java.util.List;
 import java.util.Optional;
 
 /**
- * What is in the unique id of an offered wire. Big endian: magic, version, kind, bytes of the address (0, 4 or 16), the address,
- * port, token; {@value #MOST_BYTES} bytes at most. An address is never a name, so that reading an id asks no name service.
+ * The unique id of an offered wire. Big endian: magic, version, kind, bytes of the address (0, 4 or 16), the address, port, token;
+ * {@value #MOST_BYTES} bytes at most. An address is never a name, so that no name of a peer is resolved.
  *
- * @param kind which transport offers
- * @param address where it listens; empty for every address of its machine
- * @param token what who comes has to know
+ * @param kind of the offering transport
+ * @param address of the listener; empty for every address of its machine
+ * @param token that the joining side has to send
  */
 public record WireId(Kind kind, Optional<InetAddress> address, int port, byte[] token) {
     /** Bytes of a token. */
@@ -42,14 +42,14 @@ public record WireId(Kind kind, Optional<InetAddress> address, int port, byte[] 
         }
     }
 
-    /** @throws IllegalArgumentException if port or token are none */
+    /** @throws IllegalArgumentException if port or token are invalid */
     public WireId {
         if (port < 1 || port > 65535 || token.length != TOKEN_BYTES) {
             throw new IllegalArgumentException("port=%d token.length=%d".formatted(port, token.length));
         }
     }
 
-    /** The id of a listener, with a token that nobody can guess. */
+    /** The id of a listener, with a random token. */
     public static WireId fresh(Kind kind, InetSocketAddress listening) {
         byte[] token = new byte[TOKEN_BYTES];
         RANDOM.nextBytes(token);
@@ -57,7 +57,7 @@ public record WireId(Kind kind, Optional<InetAddress> address, int port, byte[] 
         return new WireId(kind, address, listening.getPort(), token);
     }
 
-    /** As others are told it. */
+    /** The bytes that are sent to the peer. */
     public byte[] encode() {
         byte[] place = address.map(InetAddress::getAddress).orElse(new byte[0]);
         return ByteBuffer.allocate(MOST_BYTES - 16 + place.length)
@@ -72,9 +72,9 @@ public record WireId(Kind kind, Optional<InetAddress> address, int port, byte[] 
     }
 
     /**
-     * Reads an id that came from a peer.
+     * Reads an id from a peer; untrusted.
      *
-     * @throws PipeException if it is none of that kind
+     * @throws PipeException if it is no id of that kind
      */
     public static WireId decode(byte[] id, Kind kind) throws PipeException {
         int head = 4 + 1 + 1 + 1;
@@ -113,10 +113,10 @@ public record WireId(Kind kind, Optional<InetAddress> address, int port, byte[] 
     }
 
     /**
-     * Where to connect.
+     * The address to connect to.
      *
-     * @param host where who offers is known to be, a name or an address
-     * @throws PipeException if the id leads to another host, or the host is not known
+     * @param host name or address at which the offering side is known to be
+     * @throws PipeException if the id has another host's address, or the host is not known
      */
     public InetSocketAddress at(String host) throws PipeException {
         List<InetAddress> known = resolve(host);
@@ -128,7 +128,7 @@ public record WireId(Kind kind, Optional<InetAddress> address, int port, byte[] 
         return new InetSocketAddress(at, port);
     }
 
-    /** Whether who comes knows the token; takes as long whatever is wrong. */
+    /** Whether that is the token; compares in constant time. */
     public boolean admits(byte[] shown) {
         return MessageDigest.isEqual(token, shown);
     }
@@ -136,7 +136,7 @@ public record WireId(Kind kind, Optional<InetAddress> address, int port, byte[] 
     /**
      * The addresses of a host to connect to.
      *
-     * @throws PipeException if it has none, or stands for every address of a machine
+     * @throws PipeException if it has none, or is the wildcard address
      */
     public static List<InetAddress> resolve(String host) throws PipeException {
         try {

@@ -1,12 +1,13 @@
 package baton.pipe;
 
+import baton.kv.Deadline;
+import baton.kv.Ticker;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.time.Duration;
 import java.util.ArrayDeque;
 import java.util.Deque;
 import java.util.Optional;
-import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.BooleanSupplier;
@@ -14,54 +15,56 @@ import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 
 /*
- * Threads. Each end has two of its own: one sends frames, the other receives them, in opposite directions. A tensor's bytes are
- * sent by the sending end's thread and received by whoever calls receive(), straight into its arena; meanwhile the receiving
- * thread waits for it and leaves the wire alone.
+ * Threads. Each end has two: one sends frames, the other receives them. A tensor's bytes are sent by the sending end's thread and received
+ * by the thread that calls receive(), straight into its arena; meanwhile the receiving thread waits and does not use the wire.
  *
- * Back-pressure. The sending end counts what it has copied until the other says that it was taken, wherever it is. The receiving
- * end holds nothing: what nobody asks for stays in the wire, and before it.
+ * Back-pressure. The sending end counts the bytes of copied tensors until the receiving end acknowledges them, whether they are queued or on
+ * the wire. The receiving end buffers nothing: tensors that are not received yet stay on the wire, and in the sending end.
  *
- * End. Each side says at least four times within `silence` that it is there. Whoever hears nothing for that long, or whose wire
- * fails, or who is told something that cannot be, ends the pipe: it closes the wire, and everybody who waits or comes later is told
- * why. A slow receiver is not silent, so that the sending end waits for it as long as its callers do.
+ * End. Each side sends a frame at least four times within `silence`. If it receives none for that long, if the wire fails or if a frame is
+ * invalid, it ends the pipe: it closes the wire, and waiting and later callers fail with the reason. A slow receiver still sends frames, so
+ * the sending end waits for it as long as its callers do.
  */
 
-/** A pipe over any wire. The wire belongs to it. */
+/** A pipe over any wire, which it closes. */
 public final class WirePipe implements Pipe {
-    /** Others end such a wait: who hears nothing of the peer, or close. */
-    static final Duration LONGEST = Duration.ofDays(36500);
-
     private final Wire wire;
     private final Settings settings;
+    private final Ticker ticker;
     private final boolean sends;
 
-    /** One at a time calls send or receive. */
+    /** Held during send and receive. */
     private final ReentrantLock turn = new ReentrantLock(true);
 
-    /** Guards what follows. */
+    /** Guards the fields below. */
     private final ReentrantLock lock = new ReentrantLock();
 
     private final Condition changed = lock.newCondition();
     private @Nullable String ended;
 
-    // Of the sending end
+    /** Of the sending end: not yet on the wire. */
     private final Deque<Item> queue = new ArrayDeque<>();
+
+    /** Of the sending end: bytes of each tensor that is not acknowledged. */
     private final Deque<Long> untaken = new ArrayDeque<>();
+
     private long untakenBytes;
 
-    // Of the receiving end
+    /** Of the receiving end: the frame that receive() waits for. */
     private @Nullable PipeFrame next;
+
+    /** Of the receiving end: whether an acknowledgement is due. */
     private boolean acknowledge;
 
-    // Of both: how many were sent, or taken
+    /** Tensors sent so far, or received. */
     private long count;
 
     /**
-     * What a pipe holds and waits for.
+     * Bounds.
      *
      * @param bufferBytes that a sending end buffers at most, {@code kv_buffer_size}
      * @param tensorBytes that a tensor may have at most; neither end allocates more for one
-     * @param silence after which a peer is taken for dead
+     * @param silence time without a frame after which the peer counts as dead
      */
     public record Settings(long bufferBytes, long tensorBytes, Duration silence) {
         public static final Settings DEFAULT = new Settings(1_000_000_000, 4L << 30, Duration.ofSeconds(60));
@@ -87,29 +90,33 @@ public final class WirePipe implements Pipe {
         }
     }
 
-    /** A copy on its way, with its memory; nothing is sent as a frame alone. */
+    /** A frame to be sent, with the copy of its tensor and that copy's arena, if it announces one. */
     private record Item(PipeFrame frame, @Nullable Arena arena, MemorySegment data) {}
 
-    private WirePipe(Wire wire, Settings settings, boolean sends) {
+    private WirePipe(Wire wire, Settings settings, Ticker ticker, boolean sends) {
         this.wire = wire;
         this.settings = settings;
+        this.ticker = ticker;
         this.sends = sends;
     }
 
     /** The end that sends. */
-    public static Pipe sender(Wire wire, Settings settings) {
-        return new WirePipe(wire, settings, true).started();
+    public static Pipe sender(Wire wire, Settings settings, Ticker ticker) {
+        return new WirePipe(wire, settings, ticker, true).started();
     }
 
     /** The end that receives. */
-    public static Pipe receiver(Wire wire, Settings settings) {
-        return new WirePipe(wire, settings, false).started();
+    public static Pipe receiver(Wire wire, Settings settings, Ticker ticker) {
+        return new WirePipe(wire, settings, ticker, false).started();
     }
 
     private WirePipe started() {
         // Platform threads, because a wire may wait in native code.
         Thread.ofPlatform().daemon().name("pipe-out").start(() -> run(sends ? this::sendAll : this::acknowledgeAll));
-        Thread.ofPlatform().daemon().name("pipe-in").start(() -> run(sends ? this::hearAll : this::receiveAll));
+        Thread.ofPlatform()
+                .daemon()
+                .name("pipe-in")
+                .start(() -> run(sends ? this::receiveAcknowledgements : this::receiveAll));
         return this;
     }
 
@@ -127,8 +134,6 @@ public final class WirePipe implements Pipe {
         }
     }
 
-    // The sending end
-
     @Override
     public void send(Optional<Tensor> tensor, Duration timeout) throws PipeException {
         must(sends, "receives");
@@ -138,22 +143,21 @@ public final class WirePipe implements Pipe {
                     "a tensor of %d bytes, at most %d go through the pipe".formatted(bytes, settings.tensorBytes()));
         }
         long cost = bytes + PipeFrame.BYTES;
-        long deadline = deadline(timeout);
-        takeTurn(deadline, timeout, "others are sending");
+        Deadline deadline = Deadline.after(ticker, timeout);
+        takeTurn(deadline, "others are sending");
         try {
             lock.lock();
             try {
                 awaitOrEnd(
                         () -> untakenBytes == 0 || untakenBytes + cost <= settings.bufferBytes(),
                         deadline,
-                        timeout,
                         () -> "the receiver has not taken %d bytes: no room for %d within the %d of the buffer"
                                 .formatted(untakenBytes, cost, settings.bufferBytes()));
                 failIfEnded();
             } finally {
                 lock.unlock();
             }
-            // Only who has the turn makes the buffer fuller.
+            // The room stays: only the thread that holds the turn fills the buffer.
             Item item = tensor.map(this::copy)
                     .orElseGet(() -> new Item(new PipeFrame.Nothing(count), null, MemorySegment.NULL));
             lock.lock();
@@ -189,15 +193,16 @@ public final class WirePipe implements Pipe {
         }
     }
 
+    /** Sends have no deadlines: if the receiver stops, the thread that receives acknowledgements closes the wire. */
     private void sendAll(Arena arena) throws PipeException, InterruptedException {
         MemorySegment header = arena.allocate(PipeFrame.BYTES);
         while (true) {
             Item item = nextToSend();
             try {
                 item.frame().write(header);
-                wire.send(header, LONGEST);
+                wire.send(header, Deadline.LONGEST);
                 for (MemorySegment piece : PipeFrame.pieces(item.data())) {
-                    wire.send(piece, LONGEST);
+                    wire.send(piece, Deadline.LONGEST);
                 }
             } finally {
                 free(item);
@@ -206,11 +211,11 @@ public final class WirePipe implements Pipe {
     }
 
     private Item nextToSend() throws PipeException, InterruptedException {
-        long left = settings.silence().toNanos() / 4;
+        Deadline alive = Deadline.after(ticker, settings.silence().dividedBy(4));
         lock.lock();
         try {
-            while (ended == null && queue.isEmpty() && left > 0) {
-                left = changed.awaitNanos(left);
+            while (ended == null && queue.isEmpty() && !alive.isOver()) {
+                boolean _ = alive.await(changed);
             }
             failIfEnded();
             return queue.isEmpty() ? new Item(new PipeFrame.Alive(), null, MemorySegment.NULL) : queue.remove();
@@ -219,8 +224,7 @@ public final class WirePipe implements Pipe {
         }
     }
 
-    /** Hears what was taken. */
-    private void hearAll(Arena arena) throws PipeException {
+    private void receiveAcknowledgements(Arena arena) throws PipeException {
         MemorySegment header = arena.allocate(PipeFrame.BYTES);
         long taken = 0;
         while (true) {
@@ -254,18 +258,16 @@ public final class WirePipe implements Pipe {
         }
     }
 
-    // The receiving end
-
     @Override
     public Optional<Tensor> receive(Arena arena, Duration timeout) throws PipeException {
         must(!sends, "sends");
-        long deadline = deadline(timeout);
-        takeTurn(deadline, timeout, "others are receiving");
+        Deadline deadline = Deadline.after(ticker, timeout);
+        takeTurn(deadline, "others are receiving");
         try {
             PipeFrame came;
             lock.lock();
             try {
-                awaitOrEnd(() -> next != null, deadline, timeout, () -> "nothing came");
+                awaitOrEnd(() -> next != null, deadline, () -> "nothing came");
                 failIfEnded();
                 came = next;
             } finally {
@@ -291,7 +293,7 @@ public final class WirePipe implements Pipe {
         }
     }
 
-    /** The rest of the wire, a piece within {@code silence} each. */
+    /** Receives the bytes of a tensor, each piece within {@code silence}. */
     private Tensor receive(PipeFrame.Announced announced, Arena arena) throws PipeException {
         MemorySegment data = arena.allocate(Math.max(1, announced.bytes()), 64).asSlice(0, announced.bytes());
         try {
@@ -305,7 +307,7 @@ public final class WirePipe implements Pipe {
                             .formatted(announced.type().torchName(), announced.shape(), e.getMessage()),
                     e);
         } catch (RuntimeException | Error e) {
-            // Nobody knows where in the tensor the wire is.
+            // The position of the wire within the tensor is unknown.
             end(e.toString());
             throw e;
         }
@@ -332,6 +334,8 @@ public final class WirePipe implements Pipe {
                 next = frame;
                 changed.signalAll();
                 while (next != null && ended == null) {
+                    // Without a timeout: until receive() is called and done. If the peer dies the acknowledging thread
+                    // ends the pipe.
                     changed.await();
                 }
                 failIfEnded();
@@ -350,12 +354,12 @@ public final class WirePipe implements Pipe {
     private void acknowledgeAll(Arena arena) throws PipeException, InterruptedException {
         MemorySegment header = arena.allocate(PipeFrame.BYTES);
         while (true) {
-            long left = settings.silence().toNanos() / 4;
+            Deadline alive = Deadline.after(ticker, settings.silence().dividedBy(4));
             PipeFrame frame;
             lock.lock();
             try {
-                while (ended == null && !acknowledge && left > 0) {
-                    left = changed.awaitNanos(left);
+                while (ended == null && !acknowledge && !alive.isOver()) {
+                    boolean _ = alive.await(changed);
                 }
                 failIfEnded();
                 frame = acknowledge ? new PipeFrame.Taken(count) : new PipeFrame.Alive();
@@ -368,22 +372,16 @@ public final class WirePipe implements Pipe {
         }
     }
 
-    // Both ends
-
     private static void must(boolean may, String does) {
         if (!may) {
             throw new UnsupportedOperationException("this end of the pipe only " + does);
         }
     }
 
-    private static long deadline(Duration timeout) {
-        return System.nanoTime() + (timeout.compareTo(LONGEST) > 0 ? LONGEST : timeout).toNanos();
-    }
-
-    private void takeTurn(long deadline, Duration timeout, String others) throws PipeException {
+    private void takeTurn(Deadline deadline, String others) throws PipeException {
         try {
-            if (!turn.tryLock(Math.max(0, deadline - System.nanoTime()), TimeUnit.NANOSECONDS)) {
-                throw new PipeException("%s, not done within %d ms".formatted(others, timeout.toMillis()));
+            if (!deadline.tryLock(turn)) {
+                throw new PipeException("%s, not done within %s".formatted(others, deadline));
             }
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
@@ -391,16 +389,14 @@ public final class WirePipe implements Pipe {
         }
     }
 
-    /** Waits for something, or the end; the lock is held. */
-    private void awaitOrEnd(BooleanSupplier something, long deadline, Duration timeout, Supplier<String> why)
-            throws PipeException {
+    /** Waits for a condition or the pipe's end; the lock is held. */
+    private void awaitOrEnd(BooleanSupplier condition, Deadline deadline, Supplier<String> why) throws PipeException {
         try {
-            while (ended == null && !something.getAsBoolean()) {
-                if (changed.awaitNanos(deadline - System.nanoTime()) <= 0
-                        && !something.getAsBoolean()
-                        && ended == null) {
-                    throw new PipeException("%s, within %d ms".formatted(why.get(), timeout.toMillis()));
+            while (ended == null && !condition.getAsBoolean()) {
+                if (deadline.isOver()) {
+                    throw new PipeException("%s, within %s".formatted(why.get(), deadline));
                 }
+                boolean _ = deadline.await(changed);
             }
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();

@@ -8,42 +8,42 @@ public interface WireTransport extends AutoCloseable {
     String name();
 
     /**
-     * The wire between ranks 0 and 1 that both know an address: rank 0 waits at it for rank 1. Both may come first.
+     * The wire between ranks 0 and 1, at an address that both know: rank 0 listens, rank 1 connects and retries until rank 0 listens.
      *
-     * @throws PipeException if the other has not come in time, or the address cannot be had
+     * @throws PipeException if the peer has not come in time, or the address cannot be bound
      */
     Wire meet(String host, int port, int rank, Duration timeout) throws PipeException;
 
     /**
-     * One end of a wire whose other end is made by who is told {@link Offer#id}.
+     * One end of a wire; the peer makes the other end by {@link Offer#id}.
      *
-     * @param host an address of this machine that the other can reach
-     * @throws PipeException if nothing can be offered there
+     * @param host an address of this machine that the peer can reach
+     * @throws PipeException if it cannot listen there
      */
     Offer offer(String host) throws PipeException;
 
     /**
      * The other end of an offered wire.
      *
-     * @param id as it came from a peer; anything may be in it
-     * @param host where the peer is known to be: an id that leads elsewhere is refused
-     * @throws PipeException if the id is none, leads elsewhere, or nobody waits there
+     * @param id from a peer; untrusted
+     * @param host of the peer: an id with another host's address is refused
+     * @throws PipeException if the id is invalid, has another host's address, or the offer is closed
      */
     Wire join(byte[] id, String host, Duration timeout) throws PipeException;
 
-    /** Ends what was offered and not taken. Wires live on. */
+    /** Closes offers that were not joined. Wires stay open. */
     @Override
     void close();
 
-    /** A wire that waits for its other end. */
+    /** One end of a wire that waits for the peer to make the other end. */
     interface Offer extends AutoCloseable {
-        /** What the other side needs to {@link WireTransport#join}; at most 128 bytes, as NCCL's unique id. */
+        /** The id with which the peer can {@link WireTransport#join}; at most 128 bytes, as NCCL's unique id. */
         byte[] id();
 
-        /** @throws PipeException if nobody has come in time, or this was closed */
+        /** @throws PipeException if the peer has not joined in time, or this was closed */
         Wire accept(Duration timeout) throws PipeException;
 
-        /** Withdraws it; an accepted wire lives on. */
+        /** Withdraws the offer; an accepted wire stays open. */
         @Override
         void close();
     }

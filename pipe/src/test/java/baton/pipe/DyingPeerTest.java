@@ -5,6 +5,7 @@ import static baton.pipe.WireContract.result;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import baton.kv.Ticker;
 import baton.pipe.select.WireTransports;
 import java.io.BufferedReader;
 import java.io.IOException;
@@ -72,7 +73,7 @@ class DyingPeerTest {
     void aPeerDiesWhileAPipeIsIdle(String transport) throws Exception {
         meetOther(transport, "pipe", (wire, other) -> {
             try (Arena arena = Arena.ofShared();
-                    Pipe receiver = WirePipe.receiver(wire, settings(transport))) {
+                    Pipe receiver = WirePipe.receiver(wire, settings(transport), Ticker.system())) {
                 Tensor came = receiver.receive(arena, LONG).orElseThrow();
                 assertThat(came.shape()).isEqualTo(List.of(3L));
                 FutureTask<Optional<Tensor>> receiving = background(() -> receiver.receive(arena, LONG));
@@ -148,7 +149,7 @@ class DyingPeerTest {
                 WireTransport transport = WireTransports.named("transport", args[0]);
                 Wire wire = transport.meet("127.0.0.1", Integer.parseInt(args[1]), 1, LONG)) {
             if (args[2].equals("pipe")) {
-                Pipe sender = WirePipe.sender(wire, settings(args[0]));
+                Pipe sender = WirePipe.sender(wire, settings(args[0]), Ticker.system());
                 sender.send(Optional.of(new Tensor(Tensor.Type.U8, List.of(3L), arena.allocate(3))), LONG);
                 while (System.in.read() >= 0) {
                     // Lives until it is killed.

@@ -3,6 +3,7 @@ package baton.pipe;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import baton.kv.Ticker;
 import baton.pipe.memory.MemoryTransport;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -50,7 +51,7 @@ class HostilePipeTest {
             throws Exception {
         Wire[] wires = TestWires.offered(transport);
         wires[0].send(header, LONG);
-        try (Pipe receiver = WirePipe.receiver(wires[1], SETTINGS)) {
+        try (Pipe receiver = WirePipe.receiver(wires[1], SETTINGS, Ticker.system())) {
             if (read.isPresent() && read.get() instanceof PipeFrame.Announced announced && announced.number() == 0) {
                 assertThat(announced.bytes()).isBetween(0L, MOST);
                 wires[0].close();
@@ -107,7 +108,7 @@ class HostilePipeTest {
                 new PipeFrame.Announced(0, Tensor.Type.U8, shape, shape.getFirst()).write(header);
                 Wire[] wires = TestWires.offered(transport);
                 wires[0].send(header, LONG);
-                try (Pipe receiver = WirePipe.receiver(wires[1], SETTINGS)) {
+                try (Pipe receiver = WirePipe.receiver(wires[1], SETTINGS, Ticker.system())) {
                     assertThatThrownBy(() -> receiver.receive(arena, LONG))
                             .isInstanceOf(PipeException.class)
                             .hasMessageContaining("a tensor");
@@ -123,7 +124,7 @@ class HostilePipeTest {
             try (Arena arena = Arena.ofShared();
                     MemoryTransport transport = new MemoryTransport()) {
                 Wire[] wires = TestWires.offered(transport);
-                try (Pipe sender = WirePipe.sender(wires[0], SETTINGS.withBufferBytes(10))) {
+                try (Pipe sender = WirePipe.sender(wires[0], SETTINGS.withBufferBytes(10), Ticker.system())) {
                     sender.send(Optional.empty(), LONG);
                     MemorySegment header = arena.allocate(PipeFrame.BYTES);
                     lie.write(header);
@@ -147,11 +148,12 @@ class HostilePipeTest {
                 Wire[] requests = TestWires.offered(transport);
                 Wire[] answers = TestWires.offered(transport);
                 LookupBuffer producer = LookupBuffers.producer(
-                        WirePipe.receiver(requests[0], SETTINGS),
-                        WirePipe.sender(answers[0], SETTINGS),
-                        new LookupBuffer.Settings(MOST, LONG));
-                try (Pipe hostile = WirePipe.sender(requests[1], SETTINGS);
-                        Pipe unread = WirePipe.receiver(answers[1], SETTINGS);
+                        WirePipe.receiver(requests[0], SETTINGS, Ticker.system()),
+                        WirePipe.sender(answers[0], SETTINGS, Ticker.system()),
+                        new LookupBuffer.Settings(MOST, LONG),
+                        Ticker.system());
+                try (Pipe hostile = WirePipe.sender(requests[1], SETTINGS, Ticker.system());
+                        Pipe unread = WirePipe.receiver(answers[1], SETTINGS, Ticker.system());
                         producer) {
                     long count = random.nextInt(9);
                     MemorySegment data =

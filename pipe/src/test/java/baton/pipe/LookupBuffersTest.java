@@ -10,7 +10,7 @@ class LookupBuffersTest {
     class InProcess extends LookupBufferContract {
         @Override
         protected Ends ends(LookupBuffer.Settings settings) {
-            LookupBuffer buffer = LookupBuffers.inProcess(settings);
+            LookupBuffer buffer = new InProcessLookupBuffer(settings);
             return new Ends(buffer, buffer);
         }
     }

@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import static org.assertj.core.api.Assumptions.assumeThat;
 
+import baton.kv.Ticker;
 import baton.pipe.memory.MemoryTransport;
 import java.io.IOException;
 import java.lang.foreign.Arena;
@@ -36,10 +37,11 @@ class LookupMemoryTest {
         Wire[] answers = TestWires.offered(transport);
         try (Arena arena = Arena.ofShared();
                 LookupBuffer producer = LookupBuffers.producer(
-                        WirePipe.receiver(requests[0], WirePipe.Settings.DEFAULT),
-                        WirePipe.sender(answers[0], ONE_AT_A_TIME),
-                        LookupBuffer.Settings.DEFAULT);
-                Pipe asking = WirePipe.sender(requests[1], ONE_AT_A_TIME)) {
+                        WirePipe.receiver(requests[0], WirePipe.Settings.DEFAULT, Ticker.system()),
+                        WirePipe.sender(answers[0], ONE_AT_A_TIME, Ticker.system()),
+                        LookupBuffer.Settings.DEFAULT,
+                        Ticker.system());
+                Pipe asking = WirePipe.sender(requests[1], ONE_AT_A_TIME, Ticker.system())) {
             // When the last one is on its way, those before the one before it have been dealt with.
             for (int i = 0; i < 6; i++) {
                 ask(asking, arena, i);
@@ -67,9 +69,10 @@ class LookupMemoryTest {
         Wire[] answers = TestWires.offered(transport);
         try (Arena arena = Arena.ofShared();
                 LookupBuffer consumer = LookupBuffers.consumer(
-                        WirePipe.sender(requests[0], WirePipe.Settings.DEFAULT),
-                        WirePipe.receiver(answers[0], WirePipe.Settings.DEFAULT));
-                Pipe answering = WirePipe.sender(answers[1], WirePipe.Settings.DEFAULT)) {
+                        WirePipe.sender(requests[0], WirePipe.Settings.DEFAULT, Ticker.system()),
+                        WirePipe.receiver(answers[0], WirePipe.Settings.DEFAULT, Ticker.system()),
+                        Ticker.system());
+                Pipe answering = WirePipe.sender(answers[1], WirePipe.Settings.DEFAULT, Ticker.system())) {
             long before = resident();
             try (Arena source = Arena.ofShared()) {
                 Tensor part = part(source);

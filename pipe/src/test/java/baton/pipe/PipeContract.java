@@ -5,6 +5,7 @@ import static baton.pipe.WireContract.result;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import baton.kv.Ticker;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.time.Duration;
@@ -43,9 +44,9 @@ public abstract class PipeContract {
 
     private Ends pipe(WirePipe.Settings settings) throws Exception {
         Wire[] wires = wires();
-        Pipe sender = WirePipe.sender(wires[0], settings);
+        Pipe sender = WirePipe.sender(wires[0], settings, Ticker.system());
         opened.add(sender);
-        Pipe receiver = WirePipe.receiver(wires[1], settings);
+        Pipe receiver = WirePipe.receiver(wires[1], settings, Ticker.system());
         opened.add(receiver);
         return new Ends(sender, receiver);
     }
@@ -158,10 +159,10 @@ public abstract class PipeContract {
     @Test
     void aPeerThatSaysNothingIsTakenForDead() throws Exception {
         WirePipe.Settings impatient = WirePipe.Settings.DEFAULT.withSilence(Duration.ofMillis(500));
-        Pipe receiver = WirePipe.receiver(wires()[0], impatient);
+        Pipe receiver = WirePipe.receiver(wires()[0], impatient, Ticker.system());
         opened.add(receiver);
         assertThatThrownBy(() -> receiver.receive(arena, LONG)).hasMessageContaining("has ended");
-        Pipe sender = WirePipe.sender(wires()[0], impatient.withBufferBytes(10));
+        Pipe sender = WirePipe.sender(wires()[0], impatient.withBufferBytes(10), Ticker.system());
         opened.add(sender);
         sender.send(Optional.empty(), LONG);
         assertThatThrownBy(() -> sender.send(Optional.empty(), LONG)).hasMessageContaining("has ended");
@@ -190,9 +191,9 @@ public abstract class PipeContract {
     @Test
     void aLargerTensorThanAllowedIsNeitherSentNorTaken() throws Exception {
         Wire[] wires = wires();
-        Pipe sender = WirePipe.sender(wires[0], WirePipe.Settings.DEFAULT);
+        Pipe sender = WirePipe.sender(wires[0], WirePipe.Settings.DEFAULT, Ticker.system());
         opened.add(sender);
-        Pipe receiver = WirePipe.receiver(wires[1], WirePipe.Settings.DEFAULT.withTensorBytes(1000));
+        Pipe receiver = WirePipe.receiver(wires[1], WirePipe.Settings.DEFAULT.withTensorBytes(1000), Ticker.system());
         opened.add(receiver);
         sender.send(Optional.of(tensor(new Random(1), Tensor.Type.U8, 1001)), LONG);
         assertThatThrownBy(() -> receiver.receive(arena, LONG)).hasMessageContaining("at most 1000 are taken");

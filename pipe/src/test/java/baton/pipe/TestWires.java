@@ -3,6 +3,7 @@ package baton.pipe;
 import static baton.pipe.WireContract.background;
 import static baton.pipe.WireContract.result;
 
+import baton.kv.Ticker;
 import java.time.Duration;
 import java.util.concurrent.FutureTask;
 
@@ -28,7 +29,13 @@ public final class TestWires {
         WirePipe.Settings pipe = WirePipe.Settings.DEFAULT;
         return new LookupBufferContract.Ends(
                 LookupBuffers.producer(
-                        WirePipe.receiver(requests[0], pipe), WirePipe.sender(answers[0], pipe), settings),
-                LookupBuffers.consumer(WirePipe.sender(requests[1], pipe), WirePipe.receiver(answers[1], pipe)));
+                        WirePipe.receiver(requests[0], pipe, Ticker.system()),
+                        WirePipe.sender(answers[0], pipe, Ticker.system()),
+                        settings,
+                        Ticker.system()),
+                LookupBuffers.consumer(
+                        WirePipe.sender(requests[1], pipe, Ticker.system()),
+                        WirePipe.receiver(answers[1], pipe, Ticker.system()),
+                        Ticker.system()));
     }
 }

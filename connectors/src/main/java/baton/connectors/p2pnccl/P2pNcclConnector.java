@@ -1,5 +1,7 @@
 package baton.connectors.p2pnccl;
 
+import baton.connectors.ConnectorRuntime;
+import baton.connectors.SystemRuntime;
 import baton.kv.ConfigException;
 import baton.kv.FreePorts;
 import baton.kv.KvRole;
@@ -15,82 +17,70 @@ import baton.messages.MessageException;
 import baton.messages.PeerAddress;
 import baton.messages.PeerChannel;
 import baton.messages.p2p.P2pRequestId;
-import baton.messages.zeromq.ZeroMqPeerChannel;
 import baton.pipe.WireTransport;
 import baton.pipe.p2p.P2pEndpoint;
 import baton.pipe.p2p.P2pSettings;
 import baton.pipe.p2p.TensorExchange;
-import baton.pipe.select.WireTransports;
 import java.io.IOException;
 import java.util.Optional;
 import java.util.Set;
-import java.util.concurrent.ThreadFactory;
-import java.util.function.Function;
-import java.util.function.Supplier;
 
 /**
- * The prefill instance sends a prompt's KV to the decode instance, a tensor for each layer; both know of each other by the request's id
- * ({@link baton.messages.p2p.P2pRequestId}): vLLM's {@code P2pNcclConnector}. Any number of either kind, coming and going.
+ * The prefill instance sends a prompt's KV to the decode instance, a tensor for each layer; the request's id
+ * ({@link baton.messages.p2p.P2pRequestId}) contains the addresses of both: vLLM's {@code P2pNcclConnector}. There may be any number of
+ * instances, which may start and end at any time.
  *
  * <p>A layer's tensor is {@code [2, blocks, block size, kv heads, head dim]}: the keys of a prompt's tokens, then the values, in the order
- * of vLLM's FlashAttention blocks when it had this connector; the last block is filled up with zeros. A receiver reads it as
+ * of vLLM's FlashAttention blocks when it had this connector; the last block is padded with zeros. A receiver reads it as
  * {@code [2, tokens, kv heads, head dim]}, so that block sizes may differ.
  */
 public final class P2pNcclConnector implements KvConnector {
     private static final String LOOPBACK = "127.0.0.1";
     private static final long WARM_UP_BYTES = 64L << 20;
 
-    private final Supplier<PeerChannel> channels;
-    private final Opening opening;
-    private final ThreadFactory threads;
+    private final ConnectorRuntime runtime;
+    private final Exchanges exchanges;
 
-    /** Makes a rank's end of the exchange. */
+    /** Opens the exchanges with peers. */
     @FunctionalInterface
-    public interface Opening {
+    public interface Exchanges {
         /**
          * @param transport the setting of that name
-         * @throws MessageException if the address cannot be had
+         * @throws MessageException if the address cannot be bound
          */
         TensorExchange open(P2pSettings settings, String transport) throws MessageException;
     }
 
-    /** Over this machine's network. */
     public P2pNcclConnector() {
-        this(ZeroMqPeerChannel::new, name -> WireTransports.named("kv_connector_extra_config.transport", name));
+        this(new SystemRuntime());
+    }
+
+    public P2pNcclConnector(ConnectorRuntime runtime) {
+        this(runtime, (settings, transport) -> endpoint(runtime, settings, transport));
     }
 
     /**
-     * Over others.
+     * With other exchanges than {@link P2pEndpoint}.
      *
-     * @param transports makes the one that is called so
+     * @param runtime of the threads that load, one for each request, and of the channel to a proxy
      */
-    public P2pNcclConnector(Supplier<PeerChannel> channels, Function<String, WireTransport> transports) {
-        this(
-                channels,
-                (settings, name) -> {
-                    WireTransport transport = transports.apply(name);
-                    PeerChannel channel = channels.get();
-                    try {
-                        return P2pEndpoint.open(settings, channel, transport);
-                    } catch (MessageException e) {
-                        channel.close();
-                        transport.close();
-                        throw e;
-                    }
-                },
-                Thread.ofVirtual().factory());
+    public P2pNcclConnector(ConnectorRuntime runtime, Exchanges exchanges) {
+        this.runtime = runtime;
+        this.exchanges = exchanges;
     }
 
-    /**
-     * Over another exchange.
-     *
-     * @param channels of the registrations with a proxy
-     * @param threads that wait for tensors, one for each request
-     */
-    public P2pNcclConnector(Supplier<PeerChannel> channels, Opening opening, ThreadFactory threads) {
-        this.channels = channels;
-        this.opening = opening;
-        this.threads = threads;
+    private static TensorExchange endpoint(ConnectorRuntime runtime, P2pSettings settings, String transport)
+            throws MessageException {
+        WireTransport wires =
+                runtime.wires("kv_connector_extra_config." + P2pNcclSettings.TRANSPORT, transport, Optional.empty());
+        PeerChannel channel = runtime.peerChannel();
+        try {
+            return P2pEndpoint.open(settings, channel, wires, runtime.ticker());
+        } catch (MessageException e) {
+            channel.close();
+            wires.close();
+            throw e;
+        }
     }
 
     @Override
@@ -105,7 +95,7 @@ public final class P2pNcclConnector implements KvConnector {
 
     @Override
     public void check(KvTransferConfig config, int ranks) {
-        P2pNcclSettings.of(config);
+        P2pNcclSettings.of(config, runtime.ticker());
         for (int rank = 0; rank < ranks && config.port() + rank <= 65_535; rank++) {
             ListenAddress.require("kv_ip", config.ip(), "kv_port", config.port() == 0 ? 0 : config.port() + rank);
         }
@@ -121,8 +111,8 @@ public final class P2pNcclConnector implements KvConnector {
         P2pNcclSettings settings = settings(context);
         try {
             TensorExchange exchange =
-                    opening.open(settings.endpoint(context.config(), rank.tensor()), settings.transport());
-            return new P2pNcclWorker(context, settings, rank, exchange, channels, threads);
+                    exchanges.open(settings.endpoint(context.config(), rank.tensor()), settings.transport());
+            return new P2pNcclWorker(context, settings, rank, exchange, runtime);
         } catch (MessageException e) {
             throw new ConfigException("kv_port", String.valueOf(e.getMessage()), e);
         }
@@ -138,10 +128,10 @@ public final class P2pNcclConnector implements KvConnector {
         if (context.config().port() == 0 && context.tensorParallelSize() > 1) {
             throw new ConfigException("kv_port", "is 0, must be a port: peers find rank i at kv_port + i");
         }
-        return P2pNcclSettings.of(context.config());
+        return P2pNcclSettings.of(context.config(), context.ticker());
     }
 
-    /** Over TCP on the loopback interface. */
+    /** A pair over TCP on the loopback interface. */
     @Override
     public Optional<WarmUpPair> warmUpPair(KvTransferConfig config) throws IOException {
         int port = FreePorts.inARow(2);

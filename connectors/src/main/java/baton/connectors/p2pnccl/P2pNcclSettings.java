@@ -4,6 +4,7 @@ import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.KvTransferConfig;
 import baton.kv.ListenAddress;
+import baton.kv.Ticker;
 import baton.messages.PeerAccess;
 import baton.messages.PeerAddress;
 import baton.pipe.p2p.P2pSettings;
@@ -15,18 +16,18 @@ import java.util.Optional;
 import java.util.Set;
 
 /**
- * The connector's keys of {@code kv_connector_extra_config}: vLLM's, and some of our own.
+ * The connector's keys of {@code kv_connector_extra_config}: vLLM's, and further ones of Baton.
  *
  * @param proxy {@code proxy_ip}:{@code proxy_port}: where to register; empty if either is
- * @param http {@code kv_ip}:{@code http_port}: where the instance takes requests; needed to register
+ * @param http {@code kv_ip}:{@code http_port}: the address of the instance's HTTP API; needed to register
  * @param poolBytes {@code mem_pool_size_gb} (32): host memory for tensors beyond {@code kv_buffer_size}
  * @param sendType {@code send_type} (PUT_ASYNC); the same at both ends
  * @param transport {@code transport} (auto): auto, tcp, gloo or nccl
- * @param access which peers to talk to: {@link PeerAccess}
+ * @param access the peers that may connect and be connected to: {@link PeerAccess}
  * @param exchange {@code exchange_timeout} (5 s): to connect, or for a control message
- * @param transfer {@code transfer_timeout} (10 s): for one tensor, and for room for it
- * @param load {@code load_timeout} (30 s): from the start of a request's load to its end, well or badly
- * @param keep {@code tensor_ttl} (120 s): how long tensors are kept that nobody takes
+ * @param transfer {@code transfer_timeout} (10 s): for one tensor, and for its memory
+ * @param load {@code load_timeout} (30 s): for the whole load of a request
+ * @param keep {@code tensor_ttl} (120 s): how long tensors are kept that are not taken
  */
 record P2pNcclSettings(
         Optional<PeerAddress> proxy,
@@ -54,9 +55,9 @@ record P2pNcclSettings(
             PROXY_IP, PROXY_PORT, HTTP_PORT, POOL, SEND_TYPE, CHANNELS, TRANSPORT, EXCHANGE, TRANSFER, LOAD, TTL);
 
     /** @throws ConfigException if a value cannot be used */
-    static P2pNcclSettings of(KvTransferConfig config) {
+    static P2pNcclSettings of(KvTransferConfig config, Ticker ticker) {
         JsonFields extra = config.extra();
-        // NCCL takes its own default; the setting is one of how much memory that costs.
+        // Checked only: NCCL uses its own default.
         integer(extra, CHANNELS, 1, 1024);
         Optional<String> proxyHost = extra.string(PROXY_IP).filter(host -> !host.isBlank());
         Optional<Integer> proxyPort = integer(extra, PROXY_PORT, 1, 65_535);
@@ -78,14 +79,14 @@ record P2pNcclSettings(
         if (!(poolGb >= 0 && poolGb <= 1 << 20)) {
             throw new ConfigException(extra.field(POOL), "is " + poolGb + ", must be 0 to " + (1 << 20));
         }
-        // The address that peers are told goes through the same form that theirs do.
+        // Peers parse this address, so it has to have their form.
         PeerAddress own =
                 PeerAddress.parse("kv_ip", new PeerAddress(config.ip(), Math.max(1, config.port())).toString());
         ListenAddress.requireOfOneHost("kv_ip", own.host());
-        PeerAccess access = PeerAccess.of(extra, "kv_ip", own.host(), List.of());
+        PeerAccess access = PeerAccess.of(extra, "kv_ip", own.host(), List.of(), ticker);
         String transport = extra.string(TRANSPORT).orElse("auto");
         if (transport.equals("gloo")) {
-            // Its store listens on every address, and lets every host in.
+            // Its store listens on every address, and admits every host.
             access.requireSafeEverywhere(extra.field(TRANSPORT), transport);
         } else {
             access.requireSafe("kv_ip", own.host());
@@ -103,7 +104,7 @@ record P2pNcclSettings(
                 seconds(extra, TTL, 120));
     }
 
-    /** Of the endpoint of one rank. */
+    /** The settings of one rank's endpoint. */
     P2pSettings endpoint(KvTransferConfig config, int rank) {
         if (config.port() != 0 && config.port() + rank > 65_535) {
             throw new ConfigException("kv_port", "is " + config.port() + ", leaves no port for rank " + rank);
@@ -128,7 +129,7 @@ record P2pNcclSettings(
                         ConfigException.unsupported(extra.field(SEND_TYPE), type, Arrays.toString(SendType.values())));
     }
 
-    /** An empty text is as good as nothing, as in vLLM's configurations. */
+    /** An empty text counts as absent, as in vLLM's configurations. */
     private static Optional<Integer> integer(JsonFields extra, String name, int least, int most) {
         if (extra.value(name)
                 .filter(value -> value.isString() && value.asString().isBlank())

@@ -1,7 +1,9 @@
 package baton.connectors.p2pnccl;
 
+import baton.connectors.ConnectorRuntime;
 import baton.connectors.p2pnccl.P2pNcclConnectorMetadata.Load;
 import baton.connectors.p2pnccl.P2pNcclConnectorMetadata.Save;
+import baton.kv.Deadline;
 import baton.kv.KvCache;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
@@ -11,7 +13,6 @@ import baton.kv.connector.Rank;
 import baton.kv.connector.WorkerConnector;
 import baton.kv.connector.WorkerReport;
 import baton.messages.PeerAddress;
-import baton.messages.PeerChannel;
 import baton.messages.p2p.P2pMessage.Origin;
 import baton.messages.p2p.P2pMessage.TensorHead;
 import baton.messages.p2p.Registration;
@@ -30,16 +31,15 @@ import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.ThreadFactory;
-import java.util.function.Supplier;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * One rank's endpoint, and what goes through it. A rank talks to the same rank of another instance, whose port is its rank above the one
- * that the request's id says.
+ * The loads and saves of one rank, and its endpoint. A rank exchanges tensors with the same rank of another instance, whose port is that of the
+ * request's id plus the rank.
  *
- * <p>Each load has a thread that takes layer after layer into the pool and then reports. Until it has, the request's blocks are its
- * own, so it ends before anyone else may write to them; a load that nobody wants any more ends at once, as its tensors are refused.
+ * <p>Each load has a thread that copies layer after layer into the pool and then reports. Until then only this request uses its blocks, so the
+ * load ends before anything else is written to them; a load that is not wanted any more ends at once, because its tensors are refused.
  */
 final class P2pNcclWorker implements WorkerConnector {
     private static final Logger log = LoggerFactory.getLogger(P2pNcclWorker.class);
@@ -57,7 +57,7 @@ final class P2pNcclWorker implements WorkerConnector {
     private Optional<KvCache> cache = Optional.empty();
     private List<Save> saves = List.of();
 
-    /** Requests whose KV, and peers to whom, this step sends no more. */
+    /** Requests of which, and peers to which, this step sends no more tensors. */
     private final Set<Object> givenUp = new HashSet<>();
 
     P2pNcclWorker(
@@ -65,17 +65,16 @@ final class P2pNcclWorker implements WorkerConnector {
             P2pNcclSettings settings,
             Rank rank,
             TensorExchange endpoint,
-            Supplier<PeerChannel> channels,
-            ThreadFactory threads) {
+            ConnectorRuntime runtime) {
         this.context = context;
         this.settings = settings;
         this.rank = rank;
         this.endpoint = endpoint;
-        this.threads = threads;
+        this.threads = runtime.threads();
         this.registration = settings.proxy()
                 .filter(_ -> rank.equals(Rank.FIRST))
                 .map(proxy -> ProxyRegistration.start(
-                        channels.get(),
+                        runtime.peerChannel(),
                         proxy,
                         new Registration(
                                 context.config().isProducer() ? Registration.Kind.PREFILL : Registration.Kind.DECODE,
@@ -104,7 +103,7 @@ final class P2pNcclWorker implements WorkerConnector {
             saves = step.saves();
             step.dropped().forEach(endpoint::dropUnsent);
             step.loads().forEach(this::start);
-            // After that: what is loaded for a request that has ended meanwhile ends too.
+            // Last, so that a load of a request that has ended meanwhile ends too.
             step.unwanted().forEach(endpoint::forget);
         }
     }
@@ -118,7 +117,7 @@ final class P2pNcclWorker implements WorkerConnector {
 
     private void load(Load load) {
         long start = context.ticker().nanos();
-        long deadline = start + settings.load().toNanos();
+        Deadline deadline = Deadline.after(context.ticker(), settings.load());
         Optional<String> cause = Optional.of("internal");
         long bytes = 0;
         try {
@@ -127,14 +126,12 @@ final class P2pNcclWorker implements WorkerConnector {
             Optional<String> problem = Optional.empty();
             for (int layer = 0; layer < pool.layerNames().size() && problem.isEmpty(); layer++) {
                 String tensorId = load.id().tensorId(pool.layerNames().get(layer));
-                Duration left =
-                        Duration.ofNanos(Math.max(0, deadline - context.ticker().nanos()));
-                try (TensorExchange.Received tensor = endpoint.receive(peer, tensorId, left)) {
+                try (TensorExchange.Received tensor = endpoint.receive(peer, tensorId, deadline.remaining())) {
                     problem = take(load, pool, layer, tensor);
                     bytes += tensor.data().byteSize();
                 }
             }
-            // Only who gets here, whatever is thrown, may have everything.
+            // Only here, so that a load counts as failed whatever is thrown.
             cause = problem;
         } catch (P2pException e) {
             cause = Optional.of(e.fault().label());
@@ -144,7 +141,7 @@ final class P2pNcclWorker implements WorkerConnector {
         } catch (RuntimeException | Error e) {
             log.error("request {}: loading its KV failed", load.requestId(), e);
         } finally {
-            // The rest, and what still comes, is of no use.
+            // Other tensors of the request, and later ones, are of no use.
             endpoint.forget(load.id().shared());
             loaded.add(new Loaded(load, cause, (context.ticker().nanos() - start) / 1e9, bytes));
             loading.remove(Thread.currentThread());
@@ -152,7 +149,7 @@ final class P2pNcclWorker implements WorkerConnector {
         }
     }
 
-    /** @return what is wrong with the tensor, if it was not taken */
+    /** @return the problem for which the tensor was refused */
     private Optional<String> take(Load load, KvCache pool, int layer, TensorExchange.Received tensor) {
         Optional<String[]> problem = PromptTensor.problem(
                 tensor.head(),
@@ -195,7 +192,7 @@ final class P2pNcclWorker implements WorkerConnector {
         }
     }
 
-    /** A step waits for one peer once; what was refused without a wait says nothing about the peer. */
+    /** A step waits at most once for a peer. A tensor that was refused without a wait is no reason to give up the peer. */
     private void giveUp(Save save, PeerAddress peer, P2pException e) {
         givenUp.add(save.requestId());
         if (e.fault() != P2pException.Fault.GIVEN_UP) {
@@ -213,7 +210,7 @@ final class P2pNcclWorker implements WorkerConnector {
 
     @Override
     public WorkerReport report(Set<String> finished) {
-        // Before the counters are read: what is sent after that is in the next report.
+        // Before the counters are read: tensors that are sent later are in the next report.
         boolean busy = !loading.isEmpty() || endpoint.isSending();
         Set<String> received = new HashSet<>();
         Set<Integer> invalid = new HashSet<>();
@@ -245,15 +242,15 @@ final class P2pNcclWorker implements WorkerConnector {
         return cache.orElseThrow(() -> new IllegalStateException("register must come first"));
     }
 
-    /** When it returns no thread uses the pool. */
+    /** Returns when no thread uses the pool any more. */
     @Override
     public void close() {
         registration.ifPresent(ProxyRegistration::close);
         endpoint.close();
-        long end = System.nanoTime() + JOIN.toNanos();
+        Deadline deadline = Deadline.after(context.ticker(), JOIN);
         for (Thread thread : loading) {
             try {
-                if (!thread.join(Duration.ofNanos(Math.max(1, end - System.nanoTime())))) {
+                if (!thread.join(deadline.remaining())) {
                     log.warn("{} has not ended in time", thread.getName());
                 }
             } catch (InterruptedException e) {

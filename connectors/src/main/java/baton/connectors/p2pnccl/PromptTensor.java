@@ -1,5 +1,6 @@
 package baton.connectors.p2pnccl;
 
+import baton.kv.BlockCopy;
 import baton.kv.KvCache;
 import baton.kv.KvLayout;
 import baton.messages.p2p.P2pMessage.Origin;
@@ -8,11 +9,11 @@ import java.lang.foreign.MemorySegment;
 import java.util.List;
 import java.util.Optional;
 
-/** A layer of a prompt as one tensor, {@code [2, tokens, kv heads, head dim]}, and in the blocks of a pool. */
+/** Copies a layer of a prompt between a tensor, {@code [2, tokens, kv heads, head dim]}, and the blocks of a pool. */
 final class PromptTensor {
     private PromptTensor() {}
 
-    /** Of a tensor that has whole blocks: {@code [2, blocks, block size, kv heads, head dim]}. */
+    /** The head of a tensor of whole blocks: {@code [2, blocks, block size, kv heads, head dim]}. */
     static TensorHead head(KvLayout layout, int blocks, Origin origin) {
         return new TensorHead(
                 layout.dtype().torchName(),
@@ -21,14 +22,15 @@ final class PromptTensor {
     }
 
     /**
-     * Looks whether a tensor is what a load needs.
+     * Checks whether a tensor fits a load.
      *
-     * @param mustSay whether a tensor that does not say what it was made from is of no use
-     * @return what is wrong: a few words for a metric, and what it is
+     * @param mustHaveOrigin whether a tensor without its origin is refused
+     * @return the problem: a label for a metric, and a description
      */
-    static Optional<String[]> problem(TensorHead head, KvLayout layout, int tokens, Origin wanted, boolean mustSay) {
+    static Optional<String[]> problem(
+            TensorHead head, KvLayout layout, int tokens, Origin wanted, boolean mustHaveOrigin) {
         Optional<Origin> origin = head.origin();
-        if (mustSay && origin.isEmpty()) {
+        if (mustHaveOrigin && origin.isEmpty()) {
             return problem("digest", "it does not say what it was made from; with kv_auth_secret_file it must");
         }
         if (origin.isPresent() && origin.get().tensorParallelSize() != wanted.tensorParallelSize()) {
@@ -70,11 +72,11 @@ final class PromptTensor {
         return shape.size() == 4 ? shape.get(1) : shape.get(1) * shape.get(2);
     }
 
-    /** Fills a tensor from the first {@code tokens} tokens in blocks; what is left of it is zero. */
+    /** Fills a tensor from the first {@code tokens} tokens in blocks, and the rest of it with zeros. */
     static void gather(KvCache cache, int layer, int[] blocks, int tokens, MemorySegment tensor) {
         long token = tokenBytes(cache.layout());
         long half = tensor.byteSize() / 2;
-        copy(cache, layer, blocks, 0, tokens, tensor, half, false);
+        new BlockCopy(cache).gather(layer, blocks, 0, tokens, split(cache, tensor, half), 0);
         tensor.asSlice(tokens * token, half - tokens * token).fill((byte) 0);
         tensor.asSlice(half + tokens * token).fill((byte) 0);
     }
@@ -82,40 +84,14 @@ final class PromptTensor {
     /** Fills blocks, the first of which begins with token {@code first}, with the tensor's tokens {@code [first, end)}. */
     static void scatter(
             TensorHead head, MemorySegment tensor, KvCache cache, int layer, int[] blocks, int first, int end) {
-        copy(cache, layer, blocks, first, end, tensor, tokens(head.shape()) * tokenBytes(cache.layout()), true);
+        long half = tokens(head.shape()) * tokenBytes(cache.layout());
+        new BlockCopy(cache).scatter(layer, blocks, 0, end - first, split(cache, tensor, half), first);
     }
 
-    private static void copy(
-            KvCache cache,
-            int layer,
-            int[] blocks,
-            int first,
-            int end,
-            MemorySegment tensor,
-            long half,
-            boolean toPool) {
-        KvLayout layout = cache.layout();
-        long vector = (long) layout.headDim() * layout.dtype().bytes();
-        MemorySegment pool = cache.memory();
-        for (int from = first; from < end; from += layout.blockSize()) {
-            long start = cache.layerStart(blocks[(from - first) / layout.blockSize()], layer);
-            int slots = Math.min(layout.blockSize(), end - from);
-            for (int head = 0; head < layout.kvHeads(); head++) {
-                long inPool = start + head * layout.headBytes();
-                long inTensor = (from * (long) layout.kvHeads() + head) * vector;
-                for (int slot = 0; slot < slots; slot++) {
-                    if (toPool) {
-                        MemorySegment.copy(tensor, inTensor, pool, inPool, vector);
-                        MemorySegment.copy(tensor, half + inTensor, pool, inPool + vector, vector);
-                    } else {
-                        MemorySegment.copy(pool, inPool, tensor, inTensor, vector);
-                        MemorySegment.copy(pool, inPool + vector, tensor, half + inTensor, vector);
-                    }
-                    inPool += 2 * vector;
-                    inTensor += layout.kvHeads() * vector;
-                }
-            }
-        }
+    /** @param half offset of the values */
+    private static BlockCopy.TokenMajor split(KvCache cache, MemorySegment tensor, long half) {
+        return new BlockCopy.TokenMajor.Split(
+                tensor.asSlice(0, half), tensor.asSlice(half), cache.layout().kvHeads(), 0);
     }
 
     private static long tokenBytes(KvLayout layout) {

@@ -1,5 +1,6 @@
 package baton.connectors.pynccl;
 
+import baton.kv.BlockCopy;
 import baton.kv.DType;
 import baton.kv.KvCache;
 import baton.kv.KvLayout;
@@ -16,15 +17,15 @@ import java.util.List;
 import java.util.Optional;
 
 /**
- * A prompt's keys, values and last hidden state between a rank's pool and a lookup buffer: vLLM's
+ * Copies a prompt's keys, values and last hidden state between a rank's pool and entries of a lookup buffer: vLLM's
  * {@code send_kv_caches_and_hidden_states} and {@code recv_kv_caches_and_hidden_states}. Keys and values are {@code [layers, tokens,
- * kv heads, head dim]} each. vLLM sends all hidden states; the last one, {@code [1, hidden size]}, is all that is needed.
+ * kv heads, head dim]} each. vLLM sends all hidden states; only the last one, {@code [1, hidden size]}, is needed.
  *
  * @param cache the rank's pool
- * @param hasHidden whether the rank has hidden states: it is of the last stage
+ * @param hasHidden whether the rank has hidden states, that is whether its stage is the last
  */
 record KvTensors(KvCache cache, boolean hasHidden) {
-    /** A prompt out of the pool, in memory of its own. */
+    /** A copy of a prompt from the pool, with its arena. */
     record Gathered(LookupBuffer.Entry entry, Arena arena) implements AutoCloseable {
         @Override
         public void close() {
@@ -33,12 +34,12 @@ record KvTensors(KvCache cache, boolean hasHidden) {
     }
 
     /**
-     * What came of a prompt.
+     * The received parts of a prompt.
      *
      * @param tokens how many of its tokens, from the first, now have their keys and values in the pool
      * @param hidden of the prompt's last token
-     * @param missing what did not come, in words; empty if everything did
-     * @param bytes that came
+     * @param missing descriptions of the missing parts; empty if the prompt is complete
+     * @param bytes that were received
      */
     record Received(int tokens, Optional<HiddenState> hidden, List<String> missing, long bytes) {}
 
@@ -52,18 +53,10 @@ record KvTensors(KvCache cache, boolean hasHidden) {
         try {
             MemorySegment keys = arena.allocate(bytes, 64);
             MemorySegment values = arena.allocate(bytes, 64);
-            long half = layout.entryBytes() / 2;
-            long at = 0;
+            BlockCopy copy = new BlockCopy(cache);
+            BlockCopy.TokenMajor to = new BlockCopy.TokenMajor.Split(keys, values, layout.kvHeads(), 0);
             for (int layer = 0; layer < layout.layers(); layer++) {
-                for (int token = 0; token < send.tokens(); token++) {
-                    long entry = entry(send.blocks(), layer, token);
-                    for (int head = 0; head < layout.kvHeads(); head++) {
-                        MemorySegment.copy(cache.memory(), entry, keys, at, half);
-                        MemorySegment.copy(cache.memory(), entry + half, values, at, half);
-                        at += half;
-                        entry += layout.headBytes();
-                    }
-                }
+                copy.gather(layer, send.blocks(), 0, send.tokens(), to, (long) layer * send.tokens());
             }
             boolean[] roi = new boolean[send.key().length];
             Arrays.fill(roi, true);
@@ -80,10 +73,10 @@ record KvTensors(KvCache cache, boolean hasHidden) {
     }
 
     /**
-     * Takes a prompt and copies what is good into the pool.
+     * Takes a prompt's entry and copies its valid parts into the pool.
      *
-     * @return empty if the producer says that it will never come
-     * @throws PipeException if it did not come in time, or the producer has gone
+     * @return empty if the producer tells that the entry will never be inserted
+     * @throws PipeException if there was no entry in time, or the buffer has ended
      */
     Optional<Received> receive(LookupBuffer buffer, PyNcclConnectorMetadata.Load load, Duration timeout)
             throws PipeException {
@@ -98,26 +91,19 @@ record KvTensors(KvCache cache, boolean hasHidden) {
         }
     }
 
-    /** Copies what is good of an entry into the pool. */
+    /** Copies the valid parts of an entry into the pool. */
     Received scatter(LookupBuffer.Entry entry, PyNcclConnectorMetadata.Load load) {
         List<String> missing = new ArrayList<>();
         int tokens = usable(entry, load, missing);
         KvLayout layout = cache.layout();
-        long half = layout.entryBytes() / 2;
         MemorySegment keys = entry.key().data();
         MemorySegment values = entry.value().data();
+        BlockCopy copy = new BlockCopy(cache);
+        BlockCopy.TokenMajor from = new BlockCopy.TokenMajor.Split(keys, values, layout.kvHeads(), 0);
         for (int layer = 0; tokens > load.computed() && layer < layout.layers(); layer++) {
-            // The tensors may hold more tokens than are good.
-            long at = (layer * entry.key().shape().get(1) + load.computed()) * layout.kvHeads() * half;
-            for (int token = load.computed(); token < tokens; token++) {
-                long place = entry(load.blocks(), layer, token);
-                for (int head = 0; head < layout.kvHeads(); head++) {
-                    MemorySegment.copy(keys, at, cache.memory(), place, half);
-                    MemorySegment.copy(values, at, cache.memory(), place + half, half);
-                    at += half;
-                    place += layout.headBytes();
-                }
-            }
+            // The tensors may hold more tokens than are valid.
+            long at = layer * entry.key().shape().get(1) + load.computed();
+            copy.scatter(layer, load.blocks(), load.computed(), tokens, from, at);
         }
         Optional<HiddenState> hidden = hidden(entry.hidden());
         if (hasHidden && hidden.isEmpty()) {
@@ -127,7 +113,7 @@ record KvTensors(KvCache cache, boolean hasHidden) {
         return new Received(tokens, hidden, missing, bytes);
     }
 
-    /** How many of the prompt's tokens have keys and values in the entry, all that fit. */
+    /** How many of the prompt's tokens, from the first, have valid keys and values in the entry. */
     private int usable(LookupBuffer.Entry entry, PyNcclConnectorMetadata.Load load, List<String> missing) {
         if (!Arrays.equals(entry.tokens(), load.key())) {
             missing.add("all, for the entry is another prompt's");
@@ -190,13 +176,6 @@ record KvTensors(KvCache cache, boolean hasHidden) {
     private List<Long> shape(int tokens) {
         KvLayout layout = cache.layout();
         return List.of((long) layout.layers(), (long) tokens, (long) layout.kvHeads(), (long) layout.headDim());
-    }
-
-    /** Where the entry of a token's first head is in the pool. */
-    private long entry(int[] blocks, int layer, int token) {
-        KvLayout layout = cache.layout();
-        return cache.layerStart(blocks[token / layout.blockSize()], layer)
-                + token % layout.blockSize() * layout.entryBytes();
     }
 
     private static Tensor.Type type(DType dtype) {

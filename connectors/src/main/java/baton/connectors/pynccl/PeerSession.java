@@ -1,5 +1,7 @@
 package baton.connectors.pynccl;
 
+import baton.kv.Deadline;
+import baton.kv.Ticker;
 import baton.messages.PeerSecret;
 import baton.pipe.LookupBuffer;
 import baton.pipe.LookupBuffers;
@@ -20,21 +22,21 @@ import org.slf4j.LoggerFactory;
 import org.slf4j.event.Level;
 
 /**
- * A rank's connection with its counterpart: two wires, each told first what this side is, then a pipe each, and the lookup buffer over
- * them. A thread of its own makes it, again and again when it is lost. The counterpart may come first or later, and come back.
+ * A session over two wires: on each both sides authenticate and compare their configurations first, then it carries a pipe, and the pipes carry
+ * the lookup buffer. A thread of its own connects, and connects again when the connection is lost. Either side may start first and restart.
  */
-final class PeerSession implements AutoCloseable {
+final class PeerSession implements LookupSession {
     private static final Logger log = LoggerFactory.getLogger(PeerSession.class);
 
-    /** After which both sides begin anew, so that they are at the same step sooner or later. */
+    /** After this time both sides start again, so that they are at the same step sooner or later. */
     private static final Duration MEETING = Duration.ofSeconds(30);
 
-    /** Who has met on one wire comes to the other at once. */
+    /** A peer that has connected one wire connects the other one at once. */
     private static final Duration SECOND_MEETING = Duration.ofSeconds(5);
 
     private static final Duration BETWEEN_TRIES = Duration.ofMillis(100);
 
-    /** A peer that does not fit may be replaced by one that does. */
+    /** A peer with another configuration may be replaced by one that fits. */
     private static final Duration AFTER_MISFIT = Duration.ofSeconds(2);
 
     private static final Duration CLOSING = Duration.ofSeconds(5);
@@ -43,57 +45,58 @@ final class PeerSession implements AutoCloseable {
 
     private final PyNcclSettings settings;
     private final WireTransport transport;
+    private final Ticker ticker;
     private final int port;
     private final String fit;
     private final Level atMost;
     private final Thread thread;
     private Optional<LookupBuffer> buffer = Optional.empty();
-    /** Until when those who need the peer wait for it, in the system's nanoseconds. */
-    private long waitUntil;
+    /** How long callers wait for a connection after the start, or after the last one was lost. */
+    private Deadline reconnect;
 
-    /** Counts connections: the end of an earlier one's wire, which may come late, is not the end of this one. */
+    /** Counts connections: an earlier one's wire may end late, which is not the end of the current one. */
     private int connection;
 
     private boolean lost;
     private boolean closed;
-    /** Bytes that a prompt may have which comes: more than this side's pool could not be asked for. */
+    /** Bytes of a received tensor at most: this side never looks up more than its pool holds. */
     private long mostBytes;
 
-    // Of the thread
+    /** Of the connecting thread. */
     private String lastFailure = "";
+
+    /** Of the connecting thread: whether the peer's configuration does not fit. */
     private boolean misfit;
 
     /**
-     * @param fit what the counterpart has to be like, as {@code name=value} words
-     * @param atMost level at which comings and goings are logged
+     * @param transport is closed by the session
+     * @param fit the configuration that both sides must have in common, as {@code name=value} words
+     * @param atMost level at which connections and their ends are logged
      */
-    PeerSession(PyNcclSettings settings, WireTransport transport, int port, String fit, Level atMost) {
+    PeerSession(PyNcclSettings settings, WireTransport transport, int port, String fit, Level atMost, Ticker ticker) {
+        this.ticker = ticker;
         this.atMost = atMost;
         this.settings = settings;
         this.transport = transport;
         this.port = port;
         this.fit = fit;
-        this.waitUntil = System.nanoTime() + settings.connectWait().toNanos();
+        this.reconnect = Deadline.after(ticker, settings.connectWait());
         // A platform thread, because a transport may wait in native code.
-        this.thread = Thread.ofPlatform().daemon().name("kv-link-" + port).unstarted(this::run);
+        this.thread = Thread.ofPlatform().daemon().name("kv-session-" + port).unstarted(this::run);
     }
 
-    /** @param poolBytes of the rank's pool */
-    void start(long poolBytes) {
+    @Override
+    public void start(long poolBytes) {
         mostBytes = Math.max(settings.bufferBytes(), poolBytes);
         thread.start();
     }
 
-    /** The lookup buffer, once there is one; empty if there is none in time, or the peer has been away for long. */
-    synchronized Optional<LookupBuffer> await(Duration timeout) {
-        long deadline = System.nanoTime() + timeout.toNanos();
+    @Override
+    public synchronized Optional<LookupBuffer> await(Duration timeout) {
+        Deadline deadline = Deadline.after(ticker, timeout);
         try {
-            while (buffer.isEmpty() && !closed) {
-                long left = Math.min(deadline, waitUntil) - System.nanoTime();
-                if (left <= 0) {
-                    break;
-                }
-                TimeUnit.NANOSECONDS.timedWait(this, Math.max(left, 1_000_000));
+            while (buffer.isEmpty() && !closed && !deadline.isOver() && !reconnect.isOver()) {
+                boolean unusedInTime = deadline.atMost(reconnect.remaining()).awaitNotify(this);
             }
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
@@ -101,8 +104,8 @@ final class PeerSession implements AutoCloseable {
         return buffer;
     }
 
-    /** True if this is still the buffer: what failed on it failed for another reason than the peer's end. */
-    synchronized boolean isUp(LookupBuffer used) {
+    @Override
+    public synchronized boolean isUp(LookupBuffer used) {
         return !lost && buffer.filter(used::equals).isPresent();
     }
 
@@ -114,7 +117,7 @@ final class PeerSession implements AutoCloseable {
                 connect();
                 awaitLoss();
             } catch (PipeException e) {
-                say(e);
+                logFailure(e);
                 pause = misfit ? AFTER_MISFIT : pause;
             } catch (InterruptedException e) {
                 return;
@@ -124,8 +127,8 @@ final class PeerSession implements AutoCloseable {
         }
     }
 
-    /** Once for each cause in a row. */
-    private void say(PipeException e) {
+    /** Logs equal failures in a row once. */
+    private void logFailure(PipeException e) {
         String failure = String.valueOf(e.getMessage());
         if (!failure.equals(lastFailure) && !isClosed()) {
             log.atLevel(atMost)
@@ -158,10 +161,12 @@ final class PeerSession implements AutoCloseable {
                 .withSilence(settings.silence());
         LookupBuffer made = settings.producer()
                 ? LookupBuffers.producer(
-                        WirePipe.receiver(requests, pipes),
-                        WirePipe.sender(answers, pipes),
-                        new LookupBuffer.Settings(settings.bufferBytes(), settings.keep()))
-                : LookupBuffers.consumer(WirePipe.sender(requests, pipes), WirePipe.receiver(answers, pipes));
+                        WirePipe.receiver(requests, pipes, ticker),
+                        WirePipe.sender(answers, pipes, ticker),
+                        new LookupBuffer.Settings(settings.bufferBytes(), settings.keep()),
+                        ticker)
+                : LookupBuffers.consumer(
+                        WirePipe.sender(requests, pipes, ticker), WirePipe.receiver(answers, pipes, ticker), ticker);
         synchronized (this) {
             if (!closed) {
                 buffer = Optional.of(made);
@@ -185,9 +190,9 @@ final class PeerSession implements AutoCloseable {
         try (Arena arena = Arena.ofConfined()) {
             authenticate(wire, arena);
             wire.send(hello(arena), SECOND_MEETING);
-            MemorySegment theirs = arena.allocate(HELLO_BYTES);
-            wire.receive(theirs, SECOND_MEETING);
-            check(theirs);
+            MemorySegment received = arena.allocate(HELLO_BYTES);
+            wire.receive(received, SECOND_MEETING);
+            check(received);
             return new Watched(wire, connection);
         } catch (PipeException | RuntimeException e) {
             wire.close();
@@ -195,7 +200,7 @@ final class PeerSession implements AutoCloseable {
         }
     }
 
-    /** Where there is a secret, both show that they know it before they say anything. */
+    /** With a secret both sides prove that they have it before they send anything else. */
     private void authenticate(Wire wire, Arena arena) throws PipeException {
         Optional<PeerSecret> known = settings.access().secret();
         if (known.isEmpty()) {
@@ -222,9 +227,9 @@ final class PeerSession implements AutoCloseable {
 
     private static byte[] exchange(Wire wire, Arena arena, byte[] own) throws PipeException {
         wire.send(arena.allocate(own.length).copyFrom(MemorySegment.ofArray(own)), SECOND_MEETING);
-        MemorySegment theirs = arena.allocate(own.length);
-        wire.receive(theirs, SECOND_MEETING);
-        return theirs.toArray(ValueLayout.JAVA_BYTE);
+        MemorySegment received = arena.allocate(own.length);
+        wire.receive(received, SECOND_MEETING);
+        return received.toArray(ValueLayout.JAVA_BYTE);
     }
 
     private String greeting(boolean producer) {
@@ -236,8 +241,8 @@ final class PeerSession implements AutoCloseable {
         return arena.allocate(HELLO_BYTES).copyFrom(MemorySegment.ofArray(Arrays.copyOf(text, HELLO_BYTES)));
     }
 
-    private void check(MemorySegment theirs) throws PipeException {
-        byte[] bytes = theirs.toArray(ValueLayout.JAVA_BYTE);
+    private void check(MemorySegment received) throws PipeException {
+        byte[] bytes = received.toArray(ValueLayout.JAVA_BYTE);
         String text = new String(bytes, StandardCharsets.UTF_8).replaceAll("[^ -~]", "");
         String wanted = greeting(!settings.producer());
         misfit = !text.equals(wanted);
@@ -246,7 +251,7 @@ final class PeerSession implements AutoCloseable {
         }
     }
 
-    /** A wire that says when it was closed, here or by its pipe because the peer has gone. */
+    /** A wire that reports when it is closed, by this side or by its pipe because the peer has gone. */
     private final class Watched implements Wire {
         private final Wire wire;
         private final int of;
@@ -280,7 +285,7 @@ final class PeerSession implements AutoCloseable {
 
     private synchronized void awaitLoss() throws InterruptedException {
         while (!lost && !closed) {
-            // Woken by the wires' end, however long that takes.
+            // Woken by the end of a wire; the timeout only bounds the wait.
             TimeUnit.MINUTES.timedWait(this, 1);
         }
         if (!closed) {
@@ -299,17 +304,17 @@ final class PeerSession implements AutoCloseable {
             gone = buffer;
             buffer = Optional.empty();
             if (gone.isPresent()) {
-                waitUntil = System.nanoTime() + settings.connectWait().toNanos();
+                reconnect = Deadline.after(ticker, settings.connectWait());
             }
         }
         gone.ifPresent(LookupBuffer::close);
     }
 
     private synchronized void pause(Duration length) {
-        long end = System.nanoTime() + length.toNanos();
+        Deadline deadline = Deadline.after(ticker, length);
         try {
-            while (!closed && System.nanoTime() < end) {
-                TimeUnit.NANOSECONDS.timedWait(this, Math.max(1_000_000, end - System.nanoTime()));
+            while (!closed && !deadline.isOver()) {
+                boolean unusedInTime = deadline.awaitNotify(this);
             }
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
@@ -320,7 +325,6 @@ final class PeerSession implements AutoCloseable {
         return closed;
     }
 
-    /** Ends the connection; whoever uses it fails. */
     @Override
     public void close() {
         synchronized (this) {

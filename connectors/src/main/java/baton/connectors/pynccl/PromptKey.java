@@ -7,10 +7,9 @@ import java.nio.ByteBuffer;
 import java.nio.IntBuffer;
 
 /**
- * What a prompt is looked up by, in place of its tokens alone: 256 bits of a hash of the model, the LoRA adapter and the
- * {@code cache_salt}, the number of tokens, and the tokens. A lookup buffer compares keys as far as the shorter one goes, so a prompt
- * would take the entry of another that is its beginning; with their numbers in front, only equal prompts match, and only those that
- * may share.
+ * The lookup key of a prompt, instead of its tokens alone: a hash of 256 bits of the model, the LoRA adapter and the {@code cache_salt}, the
+ * number of tokens, and the tokens. A lookup buffer matches keys of which one is a prefix of the other, so with tokens alone a prompt would
+ * take the entry of its own prefix; with hash and length in front, only equal prompts that may share KV match.
  */
 final class PromptKey {
     /** Elements before the tokens. */

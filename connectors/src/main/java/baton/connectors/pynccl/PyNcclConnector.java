@@ -1,5 +1,7 @@
 package baton.connectors.pynccl;
 
+import baton.connectors.ConnectorRuntime;
+import baton.connectors.SystemRuntime;
 import baton.kv.FreePorts;
 import baton.kv.KvLayout;
 import baton.kv.KvRole;
@@ -11,51 +13,51 @@ import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WarmUpPair;
 import baton.kv.connector.WorkerConnector;
-import baton.messages.PeerAccess;
-import baton.pipe.WireTransport;
-import baton.pipe.select.WireTransports;
-import baton.pipe.tcp.TcpTransport;
 import java.io.IOException;
 import java.util.Optional;
 import java.util.Set;
 import org.slf4j.event.Level;
 
 /**
- * One producer and one consumer that meet at {@code kv_ip:kv_port}: {@code PyNcclConnector}, vLLM's first connector. The producer puts
- * the keys, values and last hidden state of each prompt into a lookup buffer of {@code kv_buffer_size} bytes; the consumer takes them by the prompt
- * and, if all came, does not run the model over it at all.
+ * One producer and one consumer that connect at {@code kv_ip:kv_port}: {@code PyNcclConnector}, vLLM's first connector. The producer inserts
+ * the keys, values and last hidden state of each prompt into a lookup buffer of {@code kv_buffer_size} bytes; the consumer takes them out by the
+ * prompt and, if the entry is complete, does not run the model over the prompt at all.
  *
- * <p>Each rank has its counterpart in the rank of the other side with the same place, so both sides need the same parallel sizes.
+ * <p>The counterpart of a rank is the other side's rank of the same stage and number, so both sides need the same parallel sizes.
  */
 public final class PyNcclConnector implements KvConnector {
     private static final long WARM_UP_BYTES = 64L << 20;
 
-    private final Transports transports;
-    private final Level atMost;
+    private final ConnectorRuntime runtime;
+    private final Sessions sessions;
 
-    /** Makes the transport of a name. */
+    /** Opens the sessions with the counterparts. */
     @FunctionalInterface
-    interface Transports {
-        WireTransport open(String name, PeerAccess access);
+    public interface Sessions {
+        LookupSession open(ConnectorContext context, Rank rank);
     }
 
     public PyNcclConnector() {
-        this((name, access) -> WireTransports.named(
-                "kv_connector_extra_config." + PyNcclSettings.TRANSPORT, name, Optional.of(access)));
+        this(new SystemRuntime());
     }
 
-    /** @param transports makes one by the setting's value */
-    PyNcclConnector(Transports transports) {
-        this(transports, Level.WARN);
+    public PyNcclConnector(ConnectorRuntime runtime) {
+        this(runtime, Level.WARN);
+    }
+
+    /** @param atMost level at which connections with the counterpart and their ends are logged */
+    private PyNcclConnector(ConnectorRuntime runtime, Level atMost) {
+        this(runtime, (context, rank) -> overWires(runtime, context, rank, atMost));
     }
 
     /**
-     * @param transports makes one by the setting's value
-     * @param atMost level at which the comings and goings of the counterpart are logged
+     * With other sessions than those over wires.
+     *
+     * @param runtime of the threads
      */
-    private PyNcclConnector(Transports transports, Level atMost) {
-        this.transports = transports;
-        this.atMost = atMost;
+    public PyNcclConnector(ConnectorRuntime runtime, Sessions sessions) {
+        this.runtime = runtime;
+        this.sessions = sessions;
     }
 
     @Override
@@ -70,7 +72,7 @@ public final class PyNcclConnector implements KvConnector {
 
     @Override
     public void check(KvTransferConfig config, int ranks) {
-        PyNcclSettings settings = PyNcclSettings.of(config, ranks);
+        PyNcclSettings settings = PyNcclSettings.of(config, ranks, runtime.ticker());
         for (int port = 0; settings.rank() == 0 && port < 2 * ranks; port++) {
             ListenAddress.require("kv_ip", settings.host(), "kv_port", settings.port() + port);
         }
@@ -84,6 +86,17 @@ public final class PyNcclConnector implements KvConnector {
 
     @Override
     public WorkerConnector worker(ConnectorContext context, Rank rank) {
+        LookupSession session = sessions.open(context, rank);
+        return new PyNcclWorker(
+                context,
+                PyNcclSettings.of(context),
+                session,
+                runtime.threads(),
+                rank.pipeline() == context.pipelineParallelSize() - 1);
+    }
+
+    private static LookupSession overWires(
+            ConnectorRuntime runtime, ConnectorContext context, Rank rank, Level atMost) {
         PyNcclSettings settings = PyNcclSettings.of(context);
         KvLayout layout = context.layout();
         String fit = "rank=%d.%d tensor_parallel_size=%d pipeline_parallel_size=%d kv=%s[%d,tokens,%d,%d] model=%s"
@@ -97,21 +110,24 @@ public final class PyNcclConnector implements KvConnector {
                         layout.kvHeads(),
                         layout.headDim(),
                         context.model().digest());
-        PeerSession link = new PeerSession(
+        return new PeerSession(
                 settings,
-                transports.open(settings.transport(), settings.access()),
+                runtime.wires(
+                        "kv_connector_extra_config." + PyNcclSettings.TRANSPORT,
+                        settings.transport(),
+                        Optional.of(settings.access())),
                 settings.port(context, rank),
                 fit,
-                atMost);
-        return new PyNcclWorker(settings, link, rank.pipeline() == context.pipelineParallelSize() - 1, context.wake());
+                atMost,
+                context.ticker());
     }
 
-    /** Over TCP on the loopback interface. */
+    /** A pair over TCP on the loopback interface. */
     @Override
     public Optional<WarmUpPair> warmUpPair(KvTransferConfig config) throws IOException {
         int port = FreePorts.inARow(2);
         return Optional.of(new WarmUpPair(
-                new PyNcclConnector((_, _) -> new TcpTransport(), Level.DEBUG),
+                new PyNcclConnector(new SystemRuntime(), Level.DEBUG),
                 side(KvRole.PRODUCER, port),
                 side(KvRole.CONSUMER, port),
                 "warm-up-%d"::formatted,
@@ -123,6 +139,7 @@ public final class PyNcclConnector implements KvConnector {
                 .parallelSize(2)
                 .port(port)
                 .bufferSize(WARM_UP_BYTES)
+                .extra(PyNcclSettings.TRANSPORT, "tcp")
                 .build();
     }
 }

@@ -5,20 +5,20 @@ import java.util.List;
 import java.util.Set;
 
 /**
- * What the workers are to do in a step.
+ * The workers' tasks in a step.
  *
  * @param sends prompts whose last token this step computes
  * @param loads prompts to receive
- * @param discards lookup keys of prompts that the producer has for requests that take nothing
- * @param preempted requests whose blocks may be written to from here on
+ * @param discards lookup keys of entries to take out and drop: their requests do not load
+ * @param preempted requests whose blocks other requests may overwrite from this step on
  */
 record PyNcclConnectorMetadata(List<Send> sends, List<Load> loads, List<int[]> discards, Set<String> preempted)
         implements ConnectorMetadata {
     /**
      * A prompt to send.
      *
-     * @param key what it is looked up by, see {@link PromptKey}
-     * @param blocks those that hold it
+     * @param key of the lookup, see {@link PromptKey}
+     * @param blocks of the prompt
      */
     record Send(String requestId, int[] key, int[] blocks, int tokens) {}
 

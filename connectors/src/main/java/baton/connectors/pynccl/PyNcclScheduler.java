@@ -19,9 +19,9 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Decides what to send and what to ask for. A producer sends each prompt once, in the step that computes its last token, and keeps a
- * finished request's blocks until they are read. A consumer asks for each prompt once: an entry can be taken once, and further samples
- * share it through the prefix cache. What is there for a request that takes nothing, it has thrown away.
+ * Decides which prompts to send and to load. A producer sends each prompt once, in the step that computes its last token, and keeps a finished
+ * request's blocks until they are read. A consumer loads each prompt once: an entry can be taken once, and further samples share it through the
+ * prefix cache. The entry of a request that does not load is discarded.
  */
 final class PyNcclScheduler implements SchedulerConnector {
     private static final Logger log = LoggerFactory.getLogger(PyNcclScheduler.class);
@@ -43,13 +43,13 @@ final class PyNcclScheduler implements SchedulerConnector {
         this.keys = new PromptKey(context);
     }
 
-    /** How far a request is. */
+    /** The progress of a request. */
     private static final class State {
-        /** The entry for the prompt was asked for, or thrown away. */
+        /** The prompt's entry was looked up, or discarded. */
         private boolean asked;
         /** The workers know the request as one to send. */
         private boolean sending;
-        /** The prompt's last token was computed, and not lost since. */
+        /** The prompt's last token was computed, and the request not preempted since. */
         private boolean sent;
     }
 

@@ -4,6 +4,7 @@ import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
+import baton.kv.Ticker;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.Rank;
 import baton.messages.PeerAccess;
@@ -12,19 +13,19 @@ import java.util.List;
 import java.util.Set;
 
 /**
- * The configuration as this connector needs it.
+ * The connector's settings.
  *
- * @param producer whether this side gives
+ * @param producer whether this side is the producer
  * @param rank of the two, 0 or 1; 0 listens
  * @param port of the first of the ranks' wires; each rank has two
- * @param bufferBytes {@code kv_buffer_size}: of entries that the consumer has not taken
+ * @param bufferBytes {@code kv_buffer_size}: bytes of entries that the consumer has not taken, at most
  * @param transport {@code auto}, or a {@link baton.pipe.WireTransport#name}
- * @param access which peer may be the other one: {@link PeerAccess}
+ * @param access the peers that may connect: {@link PeerAccess}
  * @param lookupTimeout the longest that a consumer waits for an entry
  * @param insertTimeout the longest that a producer waits for room in the buffer
- * @param keep how long an entry that nobody takes stays when its room is needed
- * @param connectWait how long after the start, or after a peer was lost, requests wait for it
- * @param silence after which a peer is taken for dead
+ * @param keep after this time an entry that was not taken may be dropped to make room
+ * @param connectWait how long after the start, or after the connection was lost, requests wait for a connection
+ * @param silence time without a frame after which the peer counts as dead
  */
 record PyNcclSettings(
         boolean producer,
@@ -50,11 +51,11 @@ record PyNcclSettings(
 
     /** @throws ConfigException if the configuration cannot work */
     static PyNcclSettings of(ConnectorContext context) {
-        return of(context.config(), context.tensorParallelSize() * context.pipelineParallelSize());
+        return of(context.config(), context.tensorParallelSize() * context.pipelineParallelSize(), context.ticker());
     }
 
     /** @throws ConfigException if the configuration cannot work */
-    static PyNcclSettings of(KvTransferConfig config, int ranks) {
+    static PyNcclSettings of(KvTransferConfig config, int ranks, Ticker ticker) {
         KvRole role = config.role().orElseThrow();
         if (role == KvRole.BOTH) {
             throw new ConfigException(
@@ -78,9 +79,9 @@ record PyNcclSettings(
         boolean producer = role == KvRole.PRODUCER;
         int rank = config.rank().orElse(producer ? 0 : 1);
         String transport = extra.string(TRANSPORT).orElse("auto");
-        PeerAccess access = PeerAccess.of(extra, "kv_ip", config.ip(), List.of(config.ip()));
+        PeerAccess access = PeerAccess.of(extra, "kv_ip", config.ip(), List.of(config.ip()), ticker);
         if (transport.equals("gloo")) {
-            // Its store listens on every address, and lets every host in.
+            // Its store listens on every address, and admits every host.
             access.requireSafeEverywhere(extra.field(TRANSPORT), transport);
         } else if (rank == 0) {
             access.requireSafe("kv_ip", config.ip());

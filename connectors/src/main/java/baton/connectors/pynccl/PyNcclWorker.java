@@ -1,6 +1,9 @@
 package baton.connectors.pynccl;
 
+import baton.kv.Deadline;
 import baton.kv.KvCache;
+import baton.kv.Ticker;
+import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
 import baton.kv.connector.HiddenState;
 import baton.kv.connector.Measurement;
@@ -9,8 +12,10 @@ import baton.kv.connector.WorkerReport;
 import baton.pipe.LookupBuffer;
 import baton.pipe.PipeException;
 import java.time.Duration;
+import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Deque;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Iterator;
@@ -19,68 +24,92 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
-import java.util.concurrent.ExecutorService;
-import java.util.concurrent.Executors;
-import java.util.concurrent.Future;
-import java.util.concurrent.TimeUnit;
+import java.util.concurrent.ThreadFactory;
 import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /*
- * Sending. A step's prompts are handed to one thread, which copies one after the other out of the pool and puts it into the lookup buffer. While that
- * is full the thread waits, and the blocks of the prompts behind stay in use: so a slow consumer stops the producer, which takes
- * no more than its pool holds. A prompt that finds no room in time is given up, and the consumer is told, if there is room for that.
+ * Sending. A step's prompts are queued for one thread, which copies one after the other out of the pool and inserts it into the lookup buffer.
+ * While the buffer is full the thread waits, and the blocks of queued prompts stay in use: so a slow consumer stops the producer, which uses no
+ * more memory than its pool. A prompt for which there is no room in time is given up; the consumer is told so if there is room for that.
  *
- * Receiving. Each prompt has a virtual thread that waits for its entry and copies it into the blocks, which are the request's alone until
- * its load is reported.
+ * Receiving. Each prompt has a thread that waits for its entry and copies it into the blocks, which only this request uses until its load is
+ * reported.
  *
- * What both found out goes through `reports` to the rank's thread, which tells the engine.
+ * The rank's thread collects the results of both in report().
  */
 
-/** The side of one rank that moves keys, values and hidden states. */
+/** The worker of one rank: sends and receives keys, values and hidden states. */
 final class PyNcclWorker implements WorkerConnector {
     private static final Logger log = LoggerFactory.getLogger(PyNcclWorker.class);
 
     private static final Duration CLOSING = Duration.ofSeconds(10);
-    /** For the word that an entry will never come. */
+    /** For the message that an entry will never be inserted. */
     private static final Duration NEVER = Duration.ofMillis(100);
 
     private final PyNcclSettings settings;
-    private final PeerSession link;
-    private final boolean hasHidden;
+    private final LookupSession session;
+    private final ThreadFactory threads;
+    private final Ticker ticker;
     private final Runnable wake;
-    private final ExecutorService receivers = Executors.newThreadPerTaskExecutor(
-            Thread.ofVirtual().name("kv-receive-", 0).factory());
-    private final ExecutorService sender = Executors.newSingleThreadExecutor(
-            Thread.ofPlatform().daemon().name("kv-send").factory());
+    private final boolean hasHidden;
+
+    /** Threads that send or receive. */
+    private final Set<Thread> running = ConcurrentHashMap.newKeySet();
+
+    /** Prompts to be sent, in order; guards itself and the two fields below. */
+    private final Deque<Sending> queue = new ArrayDeque<>();
+
+    /** Whether a thread sends the queued prompts. */
+    private boolean sending;
+
+    private boolean closed;
+
     private final ConcurrentLinkedQueue<Loaded> loaded = new ConcurrentLinkedQueue<>();
     private final ConcurrentLinkedQueue<Measurement> measurements = new ConcurrentLinkedQueue<>();
 
-    // Of the rank's thread
+    /** This field and those below are the rank's thread's. */
     private @Nullable KvTensors tensors;
+
     private final Map<String, Sending> sendings = new HashMap<>();
-    /** Those that this step computes the last token of. */
+
+    /** Prompts whose last token this step computes. */
     private final List<Sending> ofStep = new ArrayList<>();
 
     private final Set<String> ended = new HashSet<>();
 
-    /** @param invalid blocks that did not get what they should */
+    /**
+     * The result of a load.
+     *
+     * @param invalid blocks without valid content
+     */
     private record Loaded(String requestId, Set<Integer> invalid, Optional<HiddenState> hidden) {}
 
-    /** @param wake has the engine look at what there is to report */
-    PyNcclWorker(PyNcclSettings settings, PeerSession link, boolean hasHidden, Runnable wake) {
+    /**
+     * @param threads of sending and receiving
+     * @param hasHidden whether the rank has hidden states, that is whether its stage is the last
+     */
+    PyNcclWorker(
+            ConnectorContext context,
+            PyNcclSettings settings,
+            LookupSession session,
+            ThreadFactory threads,
+            boolean hasHidden) {
         this.settings = settings;
-        this.link = link;
+        this.session = session;
+        this.threads = threads;
+        this.ticker = context.ticker();
+        this.wake = context.wake();
         this.hasHidden = hasHidden;
-        this.wake = wake;
     }
 
     @Override
     public void register(KvCache cache) {
         tensors = new KvTensors(cache, hasHidden);
-        link.start(cache.memory().byteSize());
+        session.start(cache.memory().byteSize());
     }
 
     private KvTensors tensors() {
@@ -103,11 +132,24 @@ final class PyNcclWorker implements WorkerConnector {
             }
         }
         for (PyNcclConnectorMetadata.Load load : step.loads()) {
-            receivers.execute(() -> receive(load));
+            run("kv-receive", () -> receive(load));
         }
         for (int[] key : step.discards()) {
-            receivers.execute(() -> discard(key));
+            run("kv-discard", () -> discard(key));
         }
+    }
+
+    private void run(String name, Runnable action) {
+        Thread thread = threads.newThread(() -> {
+            try {
+                action.run();
+            } finally {
+                running.remove(Thread.currentThread());
+            }
+        });
+        thread.setName(name);
+        running.add(thread);
+        thread.start();
     }
 
     @Override
@@ -126,8 +168,33 @@ final class PyNcclWorker implements WorkerConnector {
 
     @Override
     public void waitForSave() {
-        ofStep.forEach(sending -> sending.done = sender.submit(sending));
+        ofStep.forEach(this::enqueue);
         ofStep.clear();
+    }
+
+    private void enqueue(Sending prompt) {
+        prompt.submit();
+        synchronized (queue) {
+            queue.add(prompt);
+            if (!sending && !closed) {
+                sending = true;
+                run("kv-send", this::sendQueued);
+            }
+        }
+    }
+
+    private void sendQueued() {
+        for (Optional<Sending> next = next(); next.isPresent(); next = next()) {
+            next.get().run();
+        }
+    }
+
+    private Optional<Sending> next() {
+        synchronized (queue) {
+            Optional<Sending> next = closed ? Optional.empty() : Optional.ofNullable(queue.poll());
+            sending = next.isPresent();
+            return next;
+        }
     }
 
     @Override
@@ -162,14 +229,12 @@ final class PyNcclWorker implements WorkerConnector {
         return new WorkerReport(sent, received, invalid, hidden, measured, false);
     }
 
-    // ---- the producer
-
-    /** A prompt on its way out of the pool and into the lookup buffer. */
-    private final class Sending implements Runnable {
+    /** A prompt to be copied out of the pool and inserted into the lookup buffer. */
+    private final class Sending {
         private final PyNcclConnectorMetadata.Send send;
         private Optional<HiddenState> hidden = Optional.empty();
-        /** Present once the step that completes the prompt was computed. */
-        private @Nullable Future<?> done;
+        /** Whether the step that completes the prompt was computed. */
+        private boolean submitted;
 
         private boolean reading;
         private boolean read;
@@ -179,22 +244,26 @@ final class PyNcclWorker implements WorkerConnector {
             this.send = send;
         }
 
-        /** True if its blocks are no longer needed: they are read, or never will be. */
+        private synchronized void submit() {
+            submitted = true;
+        }
+
+        /** Whether its blocks are no longer needed: they are read, or never will be. */
         private synchronized boolean isRead() {
-            return read || withdrawn || done == null;
+            return read || withdrawn || !submitted;
         }
 
         private synchronized boolean isWithdrawn() {
             return withdrawn;
         }
 
-        /** The blocks are about to be overwritten. Returns when nobody reads them. */
+        /** The blocks are about to be overwritten. Returns when no thread reads them. */
         private synchronized void withdraw() {
             withdrawn = !read && !reading;
             boolean interrupted = false;
             while (reading && !read) {
                 try {
-                    // The reader copies memory and waits for nothing.
+                    // Without a timeout: the sending thread copies memory and does not wait meanwhile.
                     wait();
                 } catch (InterruptedException e) {
                     interrupted = true;
@@ -218,8 +287,7 @@ final class PyNcclWorker implements WorkerConnector {
             wake.run();
         }
 
-        @Override
-        public void run() {
+        private void run() {
             if (!beginReading()) {
                 return;
             }
@@ -242,19 +310,19 @@ final class PyNcclWorker implements WorkerConnector {
         }
 
         private void insert(LookupBuffer.Entry entry) {
-            Optional<LookupBuffer> buffer = link.await(settings.insertTimeout());
+            Optional<LookupBuffer> buffer = session.await(settings.insertTimeout());
             if (buffer.isEmpty()) {
                 failed("disconnected", "no consumer is connected");
                 return;
             }
-            long start = System.nanoTime();
+            long start = ticker.nanos();
             try {
                 buffer.get().insert(entry, settings.insertTimeout());
                 measurements.add(Measurement.count("baton:kv_lookup_inserts", 1));
                 measurements.add(Measurement.count("baton:kv_lookup_insert_bytes", bytes(entry)));
-                measurements.add(Measurement.seconds("baton:kv_lookup_insert", (System.nanoTime() - start) / 1e9));
+                measurements.add(Measurement.seconds("baton:kv_lookup_insert", (ticker.nanos() - start) / 1e9));
             } catch (PipeException e) {
-                if (link.isUp(buffer.get())) {
+                if (session.isUp(buffer.get())) {
                     failed("full", String.valueOf(e.getMessage()));
                     never(buffer.get(), entry);
                 } else {
@@ -263,7 +331,7 @@ final class PyNcclWorker implements WorkerConnector {
             }
         }
 
-        /** So that the consumer need not wait for it. */
+        /** Tells the consumer, so that it does not wait for the entry. */
         private void never(LookupBuffer buffer, LookupBuffer.Entry entry) {
             try {
                 buffer.insertNever(entry.tokens(), entry.roi(), NEVER);
@@ -288,8 +356,6 @@ final class PyNcclWorker implements WorkerConnector {
                 + entry.hidden().data().byteSize();
     }
 
-    // ---- the consumer
-
     private void receive(PyNcclConnectorMetadata.Load load) {
         KvTensors.Received nothing = new KvTensors.Received(0, Optional.empty(), List.of(), 0);
         KvTensors.Received received = nothing;
@@ -313,15 +379,15 @@ final class PyNcclWorker implements WorkerConnector {
     }
 
     private Optional<KvTensors.Received> take(PyNcclConnectorMetadata.Load load) {
-        long start = System.nanoTime();
-        Optional<LookupBuffer> buffer = link.await(settings.lookupTimeout());
+        long start = ticker.nanos();
+        Deadline deadline = Deadline.after(ticker, settings.lookupTimeout());
+        Optional<LookupBuffer> buffer = session.await(settings.lookupTimeout());
         if (buffer.isEmpty()) {
             missed(load.requestId(), "disconnected", "all of it, for no producer is connected");
             return Optional.empty();
         }
-        Duration left = settings.lookupTimeout().minusNanos(System.nanoTime() - start);
         try {
-            Optional<KvTensors.Received> received = tensors().receive(buffer.get(), load, left);
+            Optional<KvTensors.Received> received = tensors().receive(buffer.get(), load, deadline.remaining());
             if (received.isEmpty()) {
                 missed(load.requestId(), "never", "all of it, for the producer says that it will not come");
                 return Optional.empty();
@@ -331,7 +397,7 @@ final class PyNcclWorker implements WorkerConnector {
             List<String> missing = received.get().missing();
             if (missing.isEmpty()) {
                 measurements.add(Measurement.count("baton:kv_lookups", 1));
-                measurements.add(Measurement.seconds("baton:kv_lookup", (System.nanoTime() - start) / 1e9));
+                measurements.add(Measurement.seconds("baton:kv_lookup", (ticker.nanos() - start) / 1e9));
             } else {
                 missed(load.requestId(), "incomplete", String.join("; ", missing));
             }
@@ -339,7 +405,7 @@ final class PyNcclWorker implements WorkerConnector {
         } catch (PipeException e) {
             missed(
                     load.requestId(),
-                    link.isUp(buffer.get()) ? "timeout" : "disconnected",
+                    session.isUp(buffer.get()) ? "timeout" : "disconnected",
                     "all of it: " + e.getMessage());
             return Optional.empty();
         }
@@ -353,9 +419,9 @@ final class PyNcclWorker implements WorkerConnector {
         measurements.add(Measurement.count("baton:kv_lookup_failures", 1, "cause", cause));
     }
 
-    /** Makes room at the producer. */
+    /** Takes an entry that is not needed, to make room at the producer. */
     private void discard(int[] key) {
-        Optional<LookupBuffer> buffer = link.await(Duration.ZERO);
+        Optional<LookupBuffer> buffer = session.await(Duration.ZERO);
         if (buffer.isPresent()) {
             boolean[] roi = new boolean[key.length];
             Arrays.fill(roi, true);
@@ -367,16 +433,20 @@ final class PyNcclWorker implements WorkerConnector {
         }
     }
 
-    /** Returns when nobody uses the pool any more. */
+    /** Returns when no thread uses the pool any more. */
     @Override
     public void close() {
-        link.close();
-        sender.shutdownNow();
-        receivers.shutdownNow();
+        synchronized (queue) {
+            closed = true;
+        }
+        session.close();
+        Deadline deadline = Deadline.after(ticker, CLOSING);
         try {
-            if (!sender.awaitTermination(CLOSING.toSeconds(), TimeUnit.SECONDS)
-                    || !receivers.awaitTermination(CLOSING.toSeconds(), TimeUnit.SECONDS)) {
-                log.error("Threads that move keys and values have not ended within {}", CLOSING);
+            for (Thread thread : running) {
+                thread.interrupt();
+                if (!thread.join(deadline.remaining())) {
+                    log.error("{}, which copies keys and values, has not ended within {}", thread.getName(), CLOSING);
+                }
             }
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();

@@ -3,6 +3,9 @@ package baton.connectors.p2pnccl;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import baton.connectors.ConnectorRuntime;
+import baton.connectors.DelegatingRuntime;
+import baton.connectors.SystemRuntime;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.KvLayout;
@@ -17,6 +20,7 @@ import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
 import baton.kv.connector.WorkerReport;
 import baton.messages.MessageException;
+import baton.messages.PeerAccess;
 import baton.messages.PeerAddress;
 import baton.messages.PeerChannel;
 import baton.messages.SideChannel;
@@ -47,6 +51,7 @@ import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Supplier;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
@@ -93,7 +98,21 @@ class P2pNcclConnectorTest {
     }
 
     private P2pNcclConnector connector() {
-        return new P2pNcclConnector(ZeroMqPeerChannel::new, name -> wires);
+        return new P2pNcclConnector(runtime(ZeroMqPeerChannel::new));
+    }
+
+    private ConnectorRuntime runtime(Supplier<PeerChannel> channels) {
+        return new DelegatingRuntime() {
+            @Override
+            public WireTransport wires(String field, String name, Optional<PeerAccess> access) {
+                return wires;
+            }
+
+            @Override
+            public PeerChannel peerChannel() {
+                return channels.get();
+            }
+        };
     }
 
     private static KvTransferConfig.Builder config(KvRole role) throws IOException {
@@ -261,9 +280,10 @@ class P2pNcclConnectorTest {
                 .extra("kv_auth_secret_file", file)
                 .bufferSize(1 << 20)
                 .build();
-        P2pNcclSettings settings = P2pNcclSettings.of(config);
+        P2pNcclSettings settings = P2pNcclSettings.of(config, Ticker.system());
         TensorHead head = new TensorHead("float32", List.of(2L, 10L, 2L, 4L), Optional.empty());
-        try (P2pEndpoint sender = P2pEndpoint.open(settings.endpoint(config, 0), new ZeroMqPeerChannel(), wires)) {
+        try (P2pEndpoint sender =
+                P2pEndpoint.open(settings.endpoint(config, 0), new ZeroMqPeerChannel(), wires, Ticker.system())) {
             P2pRequestId id = new P2pRequestId(sender.address(), decode.address, "%032x".formatted(78));
             KvRequest request = request("chatcmpl-" + id.format() + "-12345678", 7, 10);
             for (String layer : decode.engine.cache().layerNames()) {
@@ -288,7 +308,7 @@ class P2pNcclConnectorTest {
     @Test
     void aLoadThatBreaksWithinFails() throws Exception {
         Side decode = new Side(
-                new P2pNcclConnector(() -> new NoCalls(new ZeroMqPeerChannel()), name -> wires),
+                new P2pNcclConnector(runtime(() -> new NoCalls(new ZeroMqPeerChannel()))),
                 context(config(KvRole.CONSUMER).build(), 1, 4));
         Side prefill = new Side(KvRole.PRODUCER);
         Running here = decode.engine.admit(request(shared(prefill, decode), 7, 14), 0);
@@ -385,14 +405,11 @@ class P2pNcclConnectorTest {
     @Test
     void whatOneRequestsPeerRefusesIsNotTheOthersOfTheSameStep() throws Exception {
         List<P2pEndpoint> senders = new ArrayList<>();
-        P2pNcclConnector watched = new P2pNcclConnector(
-                ZeroMqPeerChannel::new,
-                (settings, _) -> {
-                    P2pEndpoint sender = P2pEndpoint.open(settings, new ZeroMqPeerChannel(), wires);
-                    senders.add(sender);
-                    return sender;
-                },
-                Thread.ofVirtual().factory());
+        P2pNcclConnector watched = new P2pNcclConnector(new SystemRuntime(), (settings, _) -> {
+            P2pEndpoint sender = P2pEndpoint.open(settings, new ZeroMqPeerChannel(), wires, Ticker.system());
+            senders.add(sender);
+            return sender;
+        });
         Side prefill = new Side(watched, context(config(KvRole.PRODUCER).build(), 1, 4));
         Side decode = new Side(1, 4, config(KvRole.CONSUMER).extra("load_timeout", 10));
         String unwanted = shared(prefill, decode);
@@ -440,7 +457,7 @@ class P2pNcclConnectorTest {
     @Test
     void idsOfStrangersAreRefusedPeers() throws Exception {
         ConnectorContext context = context(config(KvRole.CONSUMER).build(), 1, 4);
-        P2pNcclSettings settings = P2pNcclSettings.of(context.config());
+        P2pNcclSettings settings = P2pNcclSettings.of(context.config(), context.ticker());
         P2pNcclScheduler scheduler = new P2pNcclScheduler(context, settings);
         PeerAddress stranger = new PeerAddress("evil.example", 1);
         for (int i = 0; i < 20; i++) {

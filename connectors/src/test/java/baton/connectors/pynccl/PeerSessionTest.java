@@ -3,6 +3,7 @@ package baton.connectors.pynccl;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.kv.JsonFields;
+import baton.kv.Ticker;
 import baton.messages.PeerAccess;
 import baton.pipe.LookupBuffer;
 import baton.pipe.PipeException;
@@ -39,33 +40,37 @@ class PeerSessionTest {
                 producer, producer ? 0 : 1, "host", 7, 1 << 20, "memory", access, SOON, SOON, SOON, SOON, SOON);
     }
 
-    private PeerSession link(boolean producer, WireTransport transport) {
-        PeerSession link = new PeerSession(settings(producer), transport, 7, "kv=test", Level.WARN);
-        link.start(1 << 20);
-        return link;
+    private static PeerSession session(PyNcclSettings settings, WireTransport transport) {
+        return new PeerSession(settings, transport, 7, "kv=test", Level.WARN, Ticker.system());
+    }
+
+    private static PeerSession started(boolean producer, WireTransport transport) {
+        PeerSession session = session(settings(producer), transport);
+        session.start(1 << 20);
+        return session;
     }
 
     @Test
-    void onlyThoseThatKnowTheSecretMeet(@TempDir Path directory) throws Exception {
+    void peersWithDifferentSecretsDoNotConnect(@TempDir Path directory) throws Exception {
         PeerAccess one = secret(directory, "one");
         PeerAccess two = secret(directory, "two");
-        try (PeerSession producer = link(true, one);
-                PeerSession stranger = link(false, two)) {
+        try (PeerSession producer = started(true, one);
+                PeerSession stranger = started(false, two)) {
             assertThat(stranger.await(Duration.ofSeconds(1))).isEmpty();
             assertThat(producer.await(Duration.ofMillis(1))).isEmpty();
         }
         assertThat(one.takeRefused()).isPositive();
-        try (PeerSession producer = link(true, one);
-                PeerSession consumer = link(false, one)) {
+        try (PeerSession producer = started(true, one);
+                PeerSession consumer = started(false, one)) {
             assertThat(consumer.await(SOON)).isPresent();
             assertThat(producer.await(SOON)).isPresent();
         }
     }
 
-    private PeerSession link(boolean producer, PeerAccess access) {
-        PeerSession link = new PeerSession(settings(producer, access), new Borrowed(wires), 7, "kv=test", Level.WARN);
-        link.start(1 << 20);
-        return link;
+    private PeerSession started(boolean producer, PeerAccess access) {
+        PeerSession session = session(settings(producer, access), new Borrowed(wires));
+        session.start(1 << 20);
+        return session;
     }
 
     private static PeerAccess secret(Path directory, String name) throws IOException {
@@ -79,15 +84,15 @@ class PeerSessionTest {
 
     /** A thread that learns late that its wire has ended does not end the connection that was made meanwhile. */
     @Test
-    void theLateEndOfAnEarlierConnectionEndsOnlyThat() throws Exception {
+    void theLateEndOfAnEarlierConnectionDoesNotEndTheCurrentOne() throws Exception {
         Slow slow = new Slow(wires);
-        try (PeerSession producer = link(true, slow)) {
-            PeerSession first = link(false, new Borrowed(wires));
+        try (PeerSession producer = started(true, slow)) {
+            PeerSession first = started(false, new Borrowed(wires));
             LookupBuffer before = producer.await(SOON).orElseThrow();
             first.close();
             Thread late = slow.late.poll(SOON.toSeconds(), TimeUnit.SECONDS);
             assertThat(late).isNotNull();
-            try (PeerSession second = link(false, new Borrowed(wires))) {
+            try (PeerSession second = started(false, new Borrowed(wires))) {
                 assertThat(second.await(SOON)).isPresent();
                 LookupBuffer after = another(producer, before);
                 slow.released.countDown();
@@ -97,10 +102,10 @@ class PeerSessionTest {
         }
     }
 
-    private static LookupBuffer another(PeerSession link, LookupBuffer before) {
+    private static LookupBuffer another(PeerSession session, LookupBuffer before) {
         long end = System.nanoTime() + SOON.toNanos();
         while (System.nanoTime() < end) {
-            Optional<LookupBuffer> now = link.await(SOON).filter(each -> !each.equals(before));
+            Optional<LookupBuffer> now = session.await(SOON).filter(each -> !each.equals(before));
             if (now.isPresent()) {
                 return now.get();
             }
@@ -110,13 +115,13 @@ class PeerSessionTest {
     }
 
     @Test
-    void oneThatWasNeverStartedCanBeClosed() {
-        PeerSession link = new PeerSession(settings(true), wires, 7, "kv=test", Level.WARN);
-        link.close();
-        assertThat(link.await(SOON)).isEmpty();
+    void aSessionThatWasNeverStartedCanBeClosed() {
+        PeerSession session = session(settings(true), wires);
+        session.close();
+        assertThat(session.await(SOON)).isEmpty();
     }
 
-    /** Wires of which the first one's receiver is told of its end when the test allows it. */
+    /** Wires of which the first one reports its end to its receiver only when the test allows it. */
     private static final class Slow implements WireTransport {
         private final WireTransport wires;
         private final LinkedBlockingQueue<Thread> late = new LinkedBlockingQueue<>();

@@ -3,6 +3,7 @@ package baton.connectors.pynccl;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import baton.connectors.DelegatingRuntime;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.KvCache;
@@ -18,8 +19,10 @@ import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
 import baton.kv.connector.WorkerReport;
+import baton.messages.PeerAccess;
 import baton.pipe.LookupBuffer;
 import baton.pipe.Tensor;
+import baton.pipe.WireTransport;
 import baton.pipe.memory.MemoryTransport;
 import baton.testkit.FakeEngine;
 import baton.testkit.FakeEngine.Running;
@@ -33,6 +36,7 @@ import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Random;
 import java.util.Set;
 import java.util.concurrent.CountDownLatch;
@@ -62,9 +66,14 @@ class PyNcclConnectorTest {
         wires.close();
     }
 
-    /** Closing an engine must not take the wires of the other. */
     private PyNcclConnector connector() {
-        return new PyNcclConnector((_, _) -> new Borrowed(wires));
+        return new PyNcclConnector(new DelegatingRuntime() {
+            @Override
+            public WireTransport wires(String field, String name, Optional<PeerAccess> access) {
+                // Closing an engine must not close the other engine's wires.
+                return new Borrowed(wires);
+            }
+        });
     }
 
     private static KvTransferConfig.Builder config(KvRole role) {

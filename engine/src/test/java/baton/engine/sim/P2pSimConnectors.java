@@ -7,7 +7,6 @@ import baton.messages.p2p.P2pMessage;
 import baton.messages.p2p.P2pMessage.Put;
 import baton.messages.p2p.P2pMessage.TensorHead;
 import baton.messages.p2p.P2pRequestId;
-import baton.messages.zeromq.ZeroMqPeerChannel;
 import baton.pipe.Tensor;
 import baton.pipe.p2p.P2pException;
 import baton.pipe.p2p.P2pException.Fault;
@@ -33,10 +32,10 @@ import java.util.random.RandomGenerator;
 import java.util.zip.CRC32C;
 
 /**
- * P2pNcclConnector over an exchange in the simulated network: tensors are lost, late, overtake each other, come twice or broken (and are
- * dropped then), find no room on either side; peers die between a prompt's layers; ids are used again, or lead to others' tensors.
+ * P2pNcclConnector over an exchange in the simulated network. Faults: tensors are lost, late, reordered, duplicated or corrupt (and then
+ * dropped), or find no memory on either side; peers die between a prompt's layers; ids are reused, or changed to another request's.
  *
- * <p>Prompts of another client may be sent under an id, so what comes must be told from what is wanted.
+ * <p>So a tensor of another client's prompt may arrive under an id, and the connector has to detect it.
  */
 final class P2pSimConnectors implements SimNode.SimConnectors {
     private static final String HOST = "127.0.0.1";
@@ -58,14 +57,11 @@ final class P2pSimConnectors implements SimNode.SimConnectors {
     @Override
     public KvConnector connect(SimNode place) {
         CooperativeThreads turns = new CooperativeThreads();
-        return new P2pNcclConnector(
-                ZeroMqPeerChannel::new,
-                (_, _) -> {
-                    Exchange exchange = new Exchange(place, turns);
-                    exchanges.put(place.name(), exchange);
-                    return exchange;
-                },
-                turns);
+        return new P2pNcclConnector(new ThreadsRuntime(place.ticker(), turns), (_, _) -> {
+            Exchange exchange = new Exchange(place, turns);
+            exchanges.put(place.name(), exchange);
+            return exchange;
+        });
     }
 
     @Override
@@ -123,7 +119,7 @@ final class P2pSimConnectors implements SimNode.SimConnectors {
         return now;
     }
 
-    /** Of one life. Its peers are those of the same name, whichever life they are in. */
+    /** The exchange of one life of an instance. It addresses peers by name, in whichever life they are. */
     private final class Exchange implements TensorExchange {
         private final SimNode place;
         private final CooperativeThreads turns;
@@ -156,7 +152,7 @@ final class P2pSimConnectors implements SimNode.SimConnectors {
             }
         }
 
-        /** Checksum, length and bytes of the head, the sender's port, then the tensor's bytes. */
+        /** A message: checksum, length and bytes of the head, the sender's port, then the tensor's bytes. */
         private void arrived(byte[] message) {
             ByteBuffer bytes = ByteBuffer.wrap(message);
             int sum = bytes.getInt();
@@ -228,7 +224,7 @@ final class P2pSimConnectors implements SimNode.SimConnectors {
             }
         }
 
-        /** Sometimes another request's. */
+        /** The id, or sometimes another request's. */
         private String changedId(String tensorId) {
             return happens("id changed", changed)
                     ? ids.get(random.nextInt(ids.size())) + tensorId.substring(tensorId.indexOf('#'))
@@ -239,7 +235,7 @@ final class P2pSimConnectors implements SimNode.SimConnectors {
             return life.isEmpty() || exchanges.get(name(peer)) != life.get();
         }
 
-        /** On a load's thread, while the world waits. */
+        /** Runs on a load's thread, while the simulation waits. */
         @Override
         public Received receive(PeerAddress from, String tensorId, Duration timeout) throws P2pException {
             String key = from.port() + "/" + tensorId;

@@ -1,5 +1,7 @@
 package baton.pipe.c10d;
 
+import baton.kv.Deadline;
+import baton.kv.Ticker;
 import baton.pipe.PipeException;
 import baton.pipe.Wire;
 import baton.pipe.WireId;
@@ -26,19 +28,20 @@ import org.bytedeco.pytorch.global.torch;
 import org.bytedeco.pytorch.gloo.Device;
 
 /**
- * Wires over Gloo, as {@code torch.distributed} makes them: both ranks meet at a TCPStore, which rank 0 serves, and connect to each
- * other there, once each has found the other's key, which begins with a token: the secret of an offer's id.
+ * Wires over Gloo, as {@code torch.distributed} makes them: both ranks connect to a TCPStore, which rank 0 serves, and then to each other, once
+ * each has found the other's key in it. Keys begin with a token: for an offer the random token of its id.
  *
- * <p>Gloo trusts its peer and the network: the store is open on every address of its machine, the peer says to which address to
- * connect, and one that speaks Gloo's protocol with ill intent can end this process. It is for networks where only instances are.
- * That a peer has died it does not always notice, so a second connection beside it ({@link LivenessSocket}) does.
+ * <p>Gloo trusts its peer and the network: the store listens on every address of its machine, the peer chooses the address to connect to, and a
+ * malicious peer can crash this process. Use it only on networks without other hosts. Gloo does not always notice a peer's death, so a second
+ * connection ({@link LivenessSocket}) does.
  */
 public final class GlooTransport implements WireTransport {
     private static final String MEETING = "baton-wire";
     private static final long BETWEEN_LOOKS = Duration.ofMillis(5).toNanos();
-    /** What the ranks, both there, have to connect. */
+    /** For the connection of the ranks once both are there. */
     private static final Duration CONNECTING = Duration.ofSeconds(30);
 
+    /** Longer timeouts could overflow when Gloo adds them to its clock. */
     private static final Duration LONGEST = Duration.ofDays(3650);
 
     /** Wires in the making at a time. */
@@ -46,26 +49,29 @@ public final class GlooTransport implements WireTransport {
 
     private final Set<Meeting> offered = ConcurrentHashMap.newKeySet();
     private final NativeCalls calls = new NativeCalls("gloo-connect", MOST_AT_ONCE);
+    private final Ticker ticker;
     private volatile boolean closed;
 
-    private GlooTransport() {}
+    private GlooTransport(Ticker ticker) {
+        this.ticker = ticker;
+    }
 
     /**
-     * Loads LibTorch, unless the process has done so.
+     * Loads LibTorch, unless it is loaded already.
      *
      * @throws PipeException if it cannot be loaded here
      */
-    public static GlooTransport load() throws PipeException {
-        // As wherever LibTorch is used here: memory is freed by scope, and nothing looks for garbage instead.
+    public static GlooTransport load(Ticker ticker) throws PipeException {
+        // As everywhere in Baton, native memory is freed by scopes and not by JavaCPP's garbage collection.
         setUnlessSet("org.bytedeco.javacpp.nopointergc", "true");
         setUnlessSet("org.bytedeco.javacpp.maxbytes", "0");
         setUnlessSet("org.bytedeco.javacpp.maxphysicalbytes", "0");
         try {
             Loader.load(torch.class);
-            // Not every LibTorch comes with Gloo, which shows when it is first called.
+            // Not every LibTorch has Gloo; a first call fails if it is missing.
             try (Milliseconds timeout = milliseconds(CONNECTING);
                     ProcessGroupGloo.Options _ = ProcessGroupGloo.Options.create(timeout)) {
-                return new GlooTransport();
+                return new GlooTransport(ticker);
             }
         } catch (LinkageError e) {
             throw new PipeException(
@@ -92,17 +98,17 @@ public final class GlooTransport implements WireTransport {
         if (rank != 0 && rank != 1) {
             throw new IllegalArgumentException("rank=" + rank + " must be 0 or 1");
         }
-        Wait wait = new Wait(timeout);
+        Deadline deadline = Deadline.after(ticker, timeout);
         InetAddress address = WireId.resolve(host).getFirst();
         String own = rank == 0 ? address.getHostAddress() : facing(new InetSocketAddress(address, port));
         return waiting(() -> {
-            try (Meeting meeting = Meeting.at(address.getHostAddress(), port, rank, wait)) {
-                return meeting.connect(MEETING, own, wait);
+            try (Meeting meeting = Meeting.at(address.getHostAddress(), port, rank, ticker, deadline)) {
+                return meeting.connect(MEETING, own, deadline);
             }
         });
     }
 
-    /** Interrupts do not end it, its deadline does. */
+    /** Ignores interrupts: the call ends by its deadline. */
     private <T> T waiting(NativeCalls.Call<T> call) throws PipeException {
         return calls.make(call, () -> {});
     }
@@ -110,7 +116,8 @@ public final class GlooTransport implements WireTransport {
     @Override
     public Offer offer(String host) throws PipeException {
         InetAddress address = local(host);
-        Meeting meeting = waiting(() -> Meeting.at(address.getHostAddress(), 0, 0, new Wait(CONNECTING)));
+        Meeting meeting =
+                waiting(() -> Meeting.at(address.getHostAddress(), 0, 0, ticker, Deadline.after(ticker, CONNECTING)));
         WireId id = WireId.fresh(WireId.Kind.GLOO, new InetSocketAddress(address, meeting.port()));
         Offered offer = new Offered(meeting, id, address.getHostAddress());
         offered.add(meeting);
@@ -123,12 +130,12 @@ public final class GlooTransport implements WireTransport {
 
     @Override
     public Wire join(byte[] id, String host, Duration timeout) throws PipeException {
-        Wait wait = new Wait(timeout);
+        Deadline deadline = Deadline.after(ticker, timeout);
         WireId offer = WireId.decode(id, WireId.Kind.GLOO);
         InetSocketAddress at = offer.at(host);
         return waiting(() -> {
-            try (Meeting meeting = Meeting.at(at.getAddress().getHostAddress(), at.getPort(), 1, wait)) {
-                return meeting.connect(prefix(offer), facing(at), wait);
+            try (Meeting meeting = Meeting.at(at.getAddress().getHostAddress(), at.getPort(), 1, ticker, deadline)) {
+                return meeting.connect(prefix(offer), facing(at), deadline);
             }
         });
     }
@@ -156,7 +163,7 @@ public final class GlooTransport implements WireTransport {
         }
     }
 
-    /** This machine's address on the way to another. */
+    /** The local address from which another one is reached. */
     private static String facing(InetSocketAddress other) throws PipeException {
         try (DatagramSocket socket = new DatagramSocket()) {
             socket.connect(other);
@@ -166,7 +173,7 @@ public final class GlooTransport implements WireTransport {
         }
     }
 
-    /** What Gloo says is wrong, without where in its sources and the stack. */
+    /** Gloo's error message without the position in its sources and the stack. */
     static String reason(RuntimeException e) {
         String message = String.valueOf(e.getMessage()).lines().findFirst().orElse("");
         return message.startsWith("[")
@@ -181,21 +188,6 @@ public final class GlooTransport implements WireTransport {
     static Milliseconds milliseconds(Duration timeout) {
         // Zero is forever.
         return new Milliseconds(Math.max(1, bounded(timeout).toMillis()));
-    }
-
-    /** Until when. */
-    private static final class Wait {
-        private final Duration timeout;
-        private final long end;
-
-        Wait(Duration timeout) {
-            this.timeout = bounded(timeout);
-            this.end = System.nanoTime() + this.timeout.toNanos();
-        }
-
-        Duration left() {
-            return Duration.ofNanos(Math.max(0, end - System.nanoTime()));
-        }
     }
 
     private final class Offered implements Offer {
@@ -216,8 +208,8 @@ public final class GlooTransport implements WireTransport {
 
         @Override
         public Wire accept(Duration timeout) throws PipeException {
-            Wait wait = new Wait(timeout);
-            return waiting(() -> meeting.connect(prefix(id), own, wait));
+            Deadline deadline = Deadline.after(ticker, timeout);
+            return waiting(() -> meeting.connect(prefix(id), own, deadline));
         }
 
         @Override
@@ -227,33 +219,34 @@ public final class GlooTransport implements WireTransport {
         }
     }
 
-    /** A rank's access to the store where both meet. It goes when it is closed and nobody is inside. */
+    /** A rank's access to the common store. Its store is freed when it is closed and no call is inside. */
     private static final class Meeting implements AutoCloseable {
         private final TCPStore store;
         private final int rank;
+        private final Ticker ticker;
         private boolean closed;
         private boolean inside;
-        /** The store is the wire's, which frees it after the group: nothing native counts that the group uses it. */
+        /** The wire owns the store and frees it after the group, which uses it without counting references. */
         private boolean given;
 
-        private Meeting(TCPStore store, int rank) {
+        private Meeting(TCPStore store, int rank, Ticker ticker) {
             this.store = store;
             this.rank = rank;
+            this.ticker = ticker;
         }
 
-        /** Serves the store, or waits for who does. */
-        static Meeting at(String host, int port, int rank, Wait wait) throws PipeException {
+        /** Serves the store as rank 0, or waits for rank 0's. */
+        static Meeting at(String host, int port, int rank, Ticker ticker, Deadline deadline) throws PipeException {
             try (TCPStoreOptions options = new TCPStoreOptions();
-                    Milliseconds timeout = milliseconds(wait.left())) {
+                    Milliseconds timeout = milliseconds(deadline.remaining())) {
                 options.port((short) port)
                         .isServer(rank == 0)
                         .waitWorkers(false)
                         .timeout(timeout);
-                return new Meeting(new TCPStore(host, options), rank);
+                return new Meeting(new TCPStore(host, options), rank, ticker);
             } catch (RuntimeException e) {
                 throw new PipeException(
-                        "no store at %s:%d within %d ms: %s".formatted(host, port, wait.timeout.toMillis(), reason(e)),
-                        e);
+                        "no store at %s:%d within %s: %s".formatted(host, port, deadline, reason(e)), e);
             }
         }
 
@@ -261,46 +254,46 @@ public final class GlooTransport implements WireTransport {
             return Short.toUnsignedInt(store.getPort());
         }
 
-        /** Waits for the other rank before it connects, which is nothing that can be cancelled. */
-        Wire connect(String prefix, String own, Wait wait) throws PipeException {
+        /** Waits for the other rank before it connects, because connecting cannot be cancelled. */
+        Wire connect(String prefix, String own, Deadline deadline) throws PipeException {
             enter();
-            LivenessSocket tether = null;
+            LivenessSocket liveness = null;
             try {
-                tether = rank == 0 ? awaited(prefix, own, wait) : come(prefix, wait);
-                GlooWire wire = new GlooWire(group(own, wait), store, 1 - rank, tether);
-                tether = null;
+                liveness = rank == 0 ? awaitRank1(prefix, own, deadline) : connectToRank0(prefix, deadline);
+                GlooWire wire = new GlooWire(group(own, deadline), store, 1 - rank, liveness, ticker);
+                liveness = null;
                 given = true;
                 return wire;
             } catch (RuntimeException e) {
                 throw new PipeException("Gloo does not connect: " + reason(e), e);
             } finally {
-                if (tether != null) {
-                    tether.close();
+                if (liveness != null) {
+                    liveness.close();
                 }
                 exit();
             }
         }
 
-        private LivenessSocket awaited(String prefix, String own, Wait wait) throws PipeException {
+        private LivenessSocket awaitRank1(String prefix, String own, Deadline deadline) throws PipeException {
             try (LivenessSocket.Post post = new LivenessSocket.Post(own)) {
                 say(prefix + " tether", post.where());
                 say(prefix + " rank 0", new byte[] {1});
-                await(prefix + " rank 1", wait);
-                return post.accept(wait.left());
+                await(prefix + " rank 1", deadline);
+                return post.accept(deadline);
             }
         }
 
-        private LivenessSocket come(String prefix, Wait wait) throws PipeException {
+        private LivenessSocket connectToRank0(String prefix, Deadline deadline) throws PipeException {
             say(prefix + " rank 1", new byte[] {1});
-            await(prefix + " rank 0", wait);
+            await(prefix + " rank 0", deadline);
             try (ByteVector where = store.get(prefix + " tether")) {
-                return LivenessSocket.to(where.get(), wait.left());
+                return LivenessSocket.to(where.get(), deadline);
             }
         }
 
-        /** Freed one by one: in a scope, what setters return would be freed as well, which is the same once more. */
-        private ProcessGroupGloo group(String own, Wait wait) {
-            Duration connecting = wait.left().compareTo(CONNECTING) > 0 ? CONNECTING : wait.left();
+        /** Objects are freed one by one: a scope would free some twice, because setters return new pointers to the same object. */
+        private ProcessGroupGloo group(String own, Deadline deadline) {
+            Duration connecting = deadline.remaining(CONNECTING);
             try (Milliseconds timeout = milliseconds(connecting);
                     ProcessGroupGloo.Options options = ProcessGroupGloo.Options.create(timeout);
                     Device device = ProcessGroupGloo.createDeviceForHostname(own);
@@ -316,14 +309,13 @@ public final class GlooTransport implements WireTransport {
             }
         }
 
-        private void await(String key, Wait wait) throws PipeException {
+        private void await(String key, Deadline deadline) throws PipeException {
             while (!there(key)) {
                 if (isClosed()) {
                     throw new PipeException("withdrawn while waiting for rank " + (1 - rank));
                 }
-                if (wait.left().isZero() || Thread.currentThread().isInterrupted()) {
-                    throw new PipeException(
-                            "rank %d has not come within %d ms".formatted(1 - rank, wait.timeout.toMillis()));
+                if (deadline.isOver() || Thread.currentThread().isInterrupted()) {
+                    throw new PipeException("rank %d has not come within %s".formatted(1 - rank, deadline));
                 }
                 LockSupport.parkNanos(BETWEEN_LOOKS);
             }

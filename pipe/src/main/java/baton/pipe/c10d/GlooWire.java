@@ -1,5 +1,7 @@
 package baton.pipe.c10d;
 
+import baton.kv.Deadline;
+import baton.kv.Ticker;
 import baton.pipe.PipeException;
 import baton.pipe.Wire;
 import java.lang.foreign.Arena;
@@ -22,43 +24,45 @@ import org.bytedeco.pytorch.global.torch;
 import org.bytedeco.pytorch.global.torch.ScalarType;
 
 /**
- * A group of two ranks. Before each message goes its size, because Gloo ends the process when more comes than was asked for.
+ * A group of two ranks. Each message is preceded by its size, because Gloo ends the process if more arrives than was asked for.
  *
- * <p>Gloo waits in native code, so callers on virtual threads have it do so on two threads of the wire's own.
+ * <p>Gloo waits in native code, so calls from virtual threads are made on two platform threads of the wire's own.
  *
- * <p>The native group lives until this is closed and nobody is inside: closing aborts what is waited for.
+ * <p>The native group is freed when the wire is closed and no call is inside: closing aborts pending work.
  */
 final class GlooWire implements Wire {
     private static final int SIZE = 1;
     private static final int BYTES = 2;
 
-    /** For what was sent before the other side's end to arrive. */
+    /** For the arrival of bytes that were sent before the peer's end. */
     private static final Duration GRACE = Duration.ofSeconds(1);
 
-    /** For who receives it when the other side ends. */
+    /** For a receive that is under way when the peer ends. */
     private static final Duration RECEIVE_GRACE = Duration.ofSeconds(10);
 
     private final ProcessGroupGloo group;
     private final TCPStore store;
     private final int peer;
-    private final LivenessSocket tether;
+    private final LivenessSocket liveness;
+    private final Ticker ticker;
     private final NativeCalls calls = new NativeCalls("gloo-wire", 2);
 
-    /** What is waited for, by who is inside. */
+    /** Work that calls inside wait for; guarded by this, as the fields below. */
     private final List<Work> waited = new ArrayList<>();
 
-    /** How many receive. */
+    /** The number of receives under way. */
     private final AtomicInteger receiving = new AtomicInteger();
 
     private int inside;
     private boolean closed;
 
-    GlooWire(ProcessGroupGloo group, TCPStore store, int peer, LivenessSocket tether) {
+    GlooWire(ProcessGroupGloo group, TCPStore store, int peer, LivenessSocket liveness, Ticker ticker) {
         this.group = group;
         this.store = store;
         this.peer = peer;
-        this.tether = tether;
-        tether.watch(() -> after(GRACE, this::otherEnded));
+        this.liveness = liveness;
+        this.ticker = ticker;
+        liveness.watch(() -> after(GRACE, this::otherEnded));
     }
 
     private void otherEnded() {
@@ -74,8 +78,8 @@ final class GlooWire implements Wire {
                 .execute(then);
     }
 
-    LivenessSocket tether() {
-        return tether;
+    LivenessSocket liveness() {
+        return liveness;
     }
 
     @Override
@@ -123,16 +127,15 @@ final class GlooWire implements Wire {
     }
 
     private boolean moveHere(String what, MemorySegment data, Duration timeout, Move move) throws PipeException {
-        long end = System.nanoTime() + GlooTransport.bounded(timeout).toNanos();
+        Deadline deadline = Deadline.after(ticker, timeout);
         enter();
-        // The scope ends first: only then does Gloo's thread touch the memory no more.
+        // The scope ends before the arena: until then Gloo's thread may use the memory.
         try (Arena arena = Arena.ofConfined();
                 PointerScope _ = new PointerScope()) {
             move.move(arena.allocate(Long.BYTES, Long.BYTES), data, start -> {
                 Work work = start(start);
                 try {
-                    Duration left = Duration.ofNanos(Math.max(0, end - System.nanoTime()));
-                    if (!work._wait(GlooTransport.milliseconds(left))) {
+                    if (!work._wait(GlooTransport.milliseconds(deadline.remaining()))) {
                         throw new PipeException("the wire is closed");
                     }
                 } finally {
@@ -151,7 +154,7 @@ final class GlooWire implements Wire {
         }
     }
 
-    /** The memory itself. */
+    /** A view of the memory, not a copy. */
     private static TensorVector over(MemorySegment memory) {
         return new TensorVector(torch.from_blob(
                 new Address(memory.address()), new long[] {memory.byteSize()}, new TensorOptions(ScalarType.Byte)));
@@ -173,7 +176,7 @@ final class GlooWire implements Wire {
         return work;
     }
 
-    /** The scope frees it. */
+    /** The pointer scope frees the work. */
     private synchronized void over(Work work) {
         waited.remove(work);
     }
@@ -197,7 +200,7 @@ final class GlooWire implements Wire {
         }
         closed = true;
         calls.close();
-        tether.close();
+        liveness.close();
         if (inside == 0) {
             free();
         }

@@ -1,5 +1,6 @@
 package baton.pipe.c10d;
 
+import baton.kv.Deadline;
 import baton.pipe.PipeException;
 import java.io.IOException;
 import java.net.InetAddress;
@@ -21,15 +22,15 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * A connection beside Gloo's that carries nothing: its end is the end of the other rank's process, or of its wire, which Gloo does not
- * always notice. Rank 0 listens, and says in the store where and what to show.
+ * A connection beside Gloo's that carries no bytes: its end is the end of the other rank's process or wire, which Gloo does not always notice.
+ * Rank 0 listens, and publishes its address and a token in the store.
  */
 final class LivenessSocket implements AutoCloseable {
     private static final Logger log = LoggerFactory.getLogger(LivenessSocket.class);
     private static final int TOKEN_BYTES = 16;
     private static final long PAUSE = Duration.ofMillis(50).toNanos();
 
-    /** For who has connected to show the token. */
+    /** For a connected peer to send the token. */
     private static final Duration GREETING = Duration.ofSeconds(5);
 
     private final SocketChannel channel;
@@ -39,11 +40,11 @@ final class LivenessSocket implements AutoCloseable {
         this.channel = channel;
     }
 
-    /** Where rank 0 waits for rank 1. */
+    /** The listening socket of rank 0. */
     static final class Post implements AutoCloseable {
         private final ServerSocketChannel server;
         private final byte[] token = new byte[TOKEN_BYTES];
-        private final CompletableFuture<SocketChannel> came = new CompletableFuture<>();
+        private final CompletableFuture<SocketChannel> accepted = new CompletableFuture<>();
         private boolean given;
 
         Post(String host) throws PipeException {
@@ -54,10 +55,10 @@ final class LivenessSocket implements AutoCloseable {
             } catch (IOException e) {
                 throw new PipeException("cannot listen on " + host + ": " + e.getMessage(), e);
             }
-            Thread.ofVirtual().name("gloo-tether-post").start(this::acceptAll);
+            Thread.ofVirtual().name("gloo-liveness-accept").start(this::acceptAll);
         }
 
-        /** What rank 1 needs to know: port, token and address, which need not be that of the store. */
+        /** What rank 1 needs to connect: port, token and address, which can differ from the store's. */
         byte[] where() throws PipeException {
             try {
                 InetSocketAddress local = (InetSocketAddress) server.getLocalAddress();
@@ -75,11 +76,12 @@ final class LivenessSocket implements AutoCloseable {
         private void acceptAll() {
             while (server.isOpen()) {
                 try {
-                    SocketChannel stranger = server.accept();
-                    Thread.ofVirtual().name("gloo-tether-greeting").start(() -> greet(stranger));
+                    // Without a timeout: close() ends it.
+                    SocketChannel peer = server.accept();
+                    Thread.ofVirtual().name("gloo-liveness-greeting").start(() -> greet(peer));
                 } catch (IOException e) {
                     if (server.isOpen()) {
-                        // Most likely out of file descriptors, which others may give back.
+                        // Most likely there are no free file descriptors; closing other connections frees some.
                         log.warn("waiting for rank 1: cannot accept: {}", e.getMessage());
                         LockSupport.parkNanos(PAUSE);
                     }
@@ -87,40 +89,40 @@ final class LivenessSocket implements AutoCloseable {
             }
         }
 
-        private void greet(SocketChannel stranger) {
+        private void greet(SocketChannel peer) {
             ByteBuffer shown = ByteBuffer.allocate(TOKEN_BYTES);
-            boolean letIn = false;
+            boolean taken = false;
             CompletableFuture<Void> greeted = new CompletableFuture<>();
             CompletableFuture<?> unusedAlarm = greeted.copy()
                     .orTimeout(GREETING.toMillis(), TimeUnit.MILLISECONDS)
                     .handle((_, late) -> {
                         if (late instanceof TimeoutException) {
-                            quietly(stranger);
+                            quietly(peer);
                         }
                         return shown;
                     });
             try {
-                while (shown.hasRemaining() && stranger.read(shown) >= 0) {
-                    // Until all is there.
+                while (shown.hasRemaining() && peer.read(shown) >= 0) {
+                    // Until the token is complete.
                 }
-                letIn = MessageDigest.isEqual(token, shown.array()) && came.complete(stranger);
+                taken = MessageDigest.isEqual(token, shown.array()) && accepted.complete(peer);
             } catch (IOException e) {
-                // Not the one that is waited for.
+                // Not rank 1.
             } finally {
                 greeted.complete(null);
-                if (!letIn) {
-                    quietly(stranger);
+                if (!taken) {
+                    quietly(peer);
                 }
             }
         }
 
-        LivenessSocket accept(Duration timeout) throws PipeException {
+        LivenessSocket accept(Deadline deadline) throws PipeException {
             try {
-                LivenessSocket tether = new LivenessSocket(came.get(timeout.toNanos(), TimeUnit.NANOSECONDS));
+                LivenessSocket socket = new LivenessSocket(deadline.get(accepted));
                 given = true;
-                return tether;
+                return socket;
             } catch (TimeoutException | ExecutionException e) {
-                throw new PipeException("rank 1 has not come within " + timeout.toMillis() + " ms", e);
+                throw new PipeException("rank 1 has not come within " + deadline, e);
             } catch (InterruptedException e) {
                 Thread.currentThread().interrupt();
                 throw new PipeException("interrupted", e);
@@ -132,18 +134,18 @@ final class LivenessSocket implements AutoCloseable {
             try {
                 server.close();
             } catch (IOException e) {
-                // It is given up.
+                // Given up either way.
             }
-            // Who greets too late is turned away, or has just been let in for nobody.
-            boolean nobodyCame = came.completeExceptionally(new IOException("nobody waits any more"));
-            if (!nobodyCame && !given && !came.isCompletedExceptionally()) {
-                quietly(came.join());
+            // A connection that was accepted and not taken over is closed.
+            boolean nobodyCame = accepted.completeExceptionally(new IOException("nobody waits any more"));
+            if (!nobodyCame && !given && !accepted.isCompletedExceptionally()) {
+                quietly(accepted.join());
             }
         }
     }
 
-    /** Comes to rank 0. */
-    static LivenessSocket to(byte[] where, Duration timeout) throws PipeException {
+    /** Connects to rank 0. */
+    static LivenessSocket to(byte[] where, Deadline deadline) throws PipeException {
         int head = Short.BYTES + TOKEN_BYTES;
         if (where.length <= head) {
             throw new PipeException("rank 0 says in " + where.length + " bytes where it is");
@@ -154,9 +156,7 @@ final class LivenessSocket implements AutoCloseable {
         try {
             channel = SocketChannel.open();
             channel.socket()
-                    .connect(
-                            new InetSocketAddress(InetAddress.ofLiteral(host), port),
-                            Math.toIntExact(Math.clamp(timeout.toMillis(), 1, Integer.MAX_VALUE)));
+                    .connect(new InetSocketAddress(InetAddress.ofLiteral(host), port), deadline.remainingMillis());
             ByteBuffer token = ByteBuffer.wrap(Arrays.copyOfRange(where, Short.BYTES, head));
             while (token.hasRemaining()) {
                 channel.write(token);
@@ -170,16 +170,16 @@ final class LivenessSocket implements AutoCloseable {
         }
     }
 
-    /** Runs something once the other side has ended; not if this one has. */
+    /** Runs an action when the peer's end of the connection ends; not when this end is closed. */
     void watch(Runnable whenEnded) {
-        Thread.ofVirtual().name("gloo-tether").start(() -> {
+        Thread.ofVirtual().name("gloo-liveness").start(() -> {
             try {
                 ByteBuffer nothing = ByteBuffer.allocate(1);
                 while (channel.read(nothing) >= 0) {
                     nothing.clear();
                 }
             } catch (IOException e) {
-                // An end too.
+                // The end as well.
             }
             quietly(channel);
             if (!closed) {
@@ -198,7 +198,7 @@ final class LivenessSocket implements AutoCloseable {
         try {
             channel.close();
         } catch (IOException e) {
-            // It is given up.
+            // Given up either way.
         }
     }
 }

@@ -10,8 +10,8 @@ import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 
 /**
- * Makes calls that wait in native code on platform threads of its own: a virtual thread that waits there keeps its carrier, and as many
- * as there are processors would stop all others. Callers on platform threads make their calls themselves.
+ * Makes calls that wait in native code on platform threads of its own: a virtual thread that waits there pins its carrier, and as many as there
+ * are processors would stop all other ones. Callers on platform threads make their calls themselves.
  */
 final class NativeCalls implements AutoCloseable {
     private static final long IDLE_SECONDS = 5;
@@ -19,12 +19,12 @@ final class NativeCalls implements AutoCloseable {
     private final String name;
     private final int most;
 
-    /** As a call's thread is free a moment after the call has ended, their number says nothing about that of the calls. */
+    /** Counts calls; the number of threads does not, because a thread is free a moment after its call has ended. */
     private final Semaphore more;
 
     private final ThreadPoolExecutor threads;
 
-    /** @param most calls at a time; more are refused, as waiting for their turn could be waiting for each other */
+    /** @param most calls at a time; more are refused, because calls that wait for their turn could wait for each other */
     NativeCalls(String name, int most) {
         this.name = name;
         this.most = most;
@@ -38,15 +38,15 @@ final class NativeCalls implements AutoCloseable {
                 Thread.ofPlatform().daemon().name(name + "-", 0).factory());
     }
 
-    /** What may wait. */
+    /** A call that may wait in native code. */
     interface Call<T> {
         T call() throws PipeException;
     }
 
     /**
-     * Makes the call. Returns when it has ended, in any case.
+     * Makes the call. Returns when it has ended, even if the thread is interrupted.
      *
-     * @param onInterrupt is to end it
+     * @param onInterrupt has to end the call
      */
     <T> T make(Call<T> call, Runnable onInterrupt) throws PipeException {
         if (!Thread.currentThread().isVirtual()) {
@@ -75,6 +75,7 @@ final class NativeCalls implements AutoCloseable {
         try {
             while (true) {
                 try {
+                    // Without a timeout: the call has its own.
                     return made.get();
                 } catch (InterruptedException e) {
                     interrupted = true;
@@ -99,7 +100,7 @@ final class NativeCalls implements AutoCloseable {
         };
     }
 
-    /** Calls under way go on; their threads end with them. */
+    /** Calls under way continue; their threads end with them. */
     @Override
     public void close() {
         threads.shutdown();

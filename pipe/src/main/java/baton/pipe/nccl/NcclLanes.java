@@ -7,8 +7,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Streams of a GPU with memory for a piece each. What a wire gives back is kept for the next one: CUDA frees memory when all is done
- * that the GPU does, kernels of other wires included that wait for their peers. So it is freed after the transport's last wire.
+ * Streams of a GPU with memory for a piece each. A returned lane is kept for the next wire: to free memory CUDA waits until the GPU is idle,
+ * including other wires' kernels that wait for their peers. So it is freed after the transport's last wire.
  */
 final class NcclLanes {
     private static final Logger LOG = LoggerFactory.getLogger(NcclLanes.class);
@@ -16,7 +16,7 @@ final class NcclLanes {
     /** Bytes of a piece. */
     static final long PIECE = 4L << 20;
 
-    /** @param pinned address in host memory that the GPU reads and writes by itself */
+    /** @param pinned address in host memory that the GPU can access */
     record Lane(long stream, long pinned, long onDevice) {}
 
     private final NcclApi api;
@@ -34,12 +34,12 @@ final class NcclLanes {
         return api;
     }
 
-    /** What this thread calls from now on is for the GPU of these. */
+    /** Selects the GPU for the thread's calls of CUDA and NCCL. */
     void useDevice() throws PipeException {
         api.useDevice(device);
     }
 
-    /** One that nothing else uses; the caller gives it back, unless something may go on in it. */
+    /** An unused lane; the caller returns it, unless work may still run on it. */
     synchronized Lane take() throws PipeException {
         Lane lane = idle.isEmpty() ? make() : idle.pop();
         taken++;
@@ -58,14 +58,14 @@ final class NcclLanes {
         }
     }
 
-    /** @param lane whose work is done */
+    /** @param lane without running work */
     synchronized void giveBack(Lane lane) {
         taken--;
         idle.push(lane);
         freeUnused();
     }
 
-    /** Has them freed when none is taken any more; while some are, more can be. */
+    /** Frees all lanes once none is taken. */
     synchronized void close() {
         closed = true;
         freeUnused();

@@ -1,5 +1,7 @@
 package baton.pipe.nccl;
 
+import baton.kv.Deadline;
+import baton.kv.Ticker;
 import baton.messages.PeerAccess;
 import baton.pipe.PipeException;
 import baton.pipe.Wire;
@@ -8,22 +10,23 @@ import baton.pipe.WireTransport;
 import baton.pipe.tcp.TcpTransport;
 import java.time.Duration;
 import java.util.Map;
-import java.util.Optional;
 
 /**
- * Wires over NCCL, between processes that have a GPU each. Both ends meet over TCP, where tokens and addresses are checked as for
- * wires over TCP, and agree there on NCCL's unique ids; the bytes go from host memory through the GPUs. NCCL trusts its network.
+ * Experimental: wires over NCCL, between processes that have a GPU each. Both ends connect over TCP first, where tokens and addresses are
+ * checked as for wires over TCP, and exchange NCCL's unique ids there; the bytes go from host memory through the GPUs. NCCL trusts its network.
  *
- * <p>Not tried on a GPU so far: what is known to be right is how the libraries' functions are called. Memory of the GPU is kept for
- * the next wire, and freed when the transport and its last wire are closed.
+ * <p>Never run on a GPU so far: only the calls of the libraries' functions are tested. Memory of the GPU is kept for the next wire, and freed
+ * when the transport and its last wire are closed.
  */
 public final class NcclTransport implements WireTransport {
-    private final TcpTransport meeting;
+    private final TcpTransport control;
     private final NcclLanes lanes;
+    private final Ticker ticker;
 
-    private NcclTransport(NcclLanes lanes, Optional<PeerAccess> access) {
-        this.meeting = new TcpTransport(WireId.Kind.NCCL, access);
+    private NcclTransport(NcclLanes lanes, PeerAccess access, Ticker ticker) {
+        this.control = new TcpTransport(WireId.Kind.NCCL, access, ticker);
         this.lanes = lanes;
+        this.ticker = ticker;
     }
 
     /**
@@ -31,20 +34,20 @@ public final class NcclTransport implements WireTransport {
      * {@value NcclApi#CUDA_VARIABLE} say, else by the loader's path.
      *
      * @param device of those that {@code CUDA_VISIBLE_DEVICES} leaves
-     * @param access which peers may come to a meeting; empty if all may
-     * @throws PipeException if they are not there, or that GPU is not; with what to do
+     * @param access of peers at meeting points
+     * @throws PipeException if the libraries or the GPU are missing; with what to do
      */
-    public static NcclTransport load(int device, Optional<PeerAccess> access) throws PipeException {
-        return load(System.getenv(), device, access);
+    public static NcclTransport load(int device, PeerAccess access, Ticker ticker) throws PipeException {
+        return load(System.getenv(), device, access, ticker);
     }
 
-    static NcclTransport load(Map<String, String> environment, int device, Optional<PeerAccess> access)
+    static NcclTransport load(Map<String, String> environment, int device, PeerAccess access, Ticker ticker)
             throws PipeException {
         NcclApi api = NcclApi.load(environment);
         if (device < 0 || device >= api.devices()) {
             throw new PipeException("there is no GPU %d, of %d".formatted(device, api.devices()));
         }
-        return new NcclTransport(new NcclLanes(api, device), access);
+        return new NcclTransport(new NcclLanes(api, device), access, ticker);
     }
 
     @Override
@@ -54,13 +57,13 @@ public final class NcclTransport implements WireTransport {
 
     @Override
     public Wire meet(String host, int port, int rank, Duration timeout) throws PipeException {
-        long begun = System.nanoTime();
-        return over(meeting.meet(host, port, rank, timeout), rank, timeout, begun);
+        Deadline deadline = Deadline.after(ticker, timeout);
+        return over(control.meet(host, port, rank, timeout), rank, deadline);
     }
 
     @Override
     public Offer offer(String host) throws PipeException {
-        Offer offer = meeting.offer(host);
+        Offer offer = control.offer(host);
         return new Offer() {
             @Override
             public byte[] id() {
@@ -69,8 +72,8 @@ public final class NcclTransport implements WireTransport {
 
             @Override
             public Wire accept(Duration timeout) throws PipeException {
-                long begun = System.nanoTime();
-                return over(offer.accept(timeout), 0, timeout, begun);
+                Deadline deadline = Deadline.after(ticker, timeout);
+                return over(offer.accept(timeout), 0, deadline);
             }
 
             @Override
@@ -82,17 +85,17 @@ public final class NcclTransport implements WireTransport {
 
     @Override
     public Wire join(byte[] id, String host, Duration timeout) throws PipeException {
-        long begun = System.nanoTime();
-        return over(meeting.join(id, host, timeout), 1, timeout, begun);
+        Deadline deadline = Deadline.after(ticker, timeout);
+        return over(control.join(id, host, timeout), 1, deadline);
     }
 
-    private Wire over(Wire control, int rank, Duration timeout, long begun) throws PipeException {
-        return NcclWire.over(control, lanes, rank, timeout.minusNanos(System.nanoTime() - begun));
+    private Wire over(Wire connection, int rank, Deadline deadline) throws PipeException {
+        return NcclWire.over(connection, lanes, rank, ticker, deadline);
     }
 
     @Override
     public void close() {
-        meeting.close();
+        control.close();
         lanes.close();
     }
 }

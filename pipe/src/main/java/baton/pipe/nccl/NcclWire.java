@@ -1,5 +1,7 @@
 package baton.pipe.nccl;
 
+import baton.kv.Deadline;
+import baton.kv.Ticker;
 import baton.pipe.PipeException;
 import baton.pipe.Wire;
 import java.lang.foreign.Arena;
@@ -16,30 +18,29 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Two communicators, one for each way, so that sending never waits for receiving; and the connection over which the two ranks have
- * agreed on them, whose end is the end of the peer. Host memory goes through pinned memory and memory of the GPU, piece by
- * piece; both sides cut alike.
+ * Two communicators, one for each direction, so that sending never waits for receiving; and the control connection over which the ranks have
+ * exchanged their ids, whose end is the end of the peer. Bytes are copied from host memory through pinned memory and memory of the GPU, in
+ * pieces of the same size on both sides.
  *
- * <p>Over the connection both say that they begin with a message, so that no kernel waits on a GPU for a peer that has nothing to do;
- * and the receiver that it has all of it, for which the sender waits: what NCCL still holds at the end was never sent.
+ * <p>Over the control connection both sides announce the start of a message, so that no kernel waits on a GPU for a peer that does not send or
+ * receive; and the receiver acknowledges its end, for which the sender waits: NCCL drops buffered data when a communicator is ended.
  *
- * <p>Who sends, receives or closes does not block in a native call: waits look again and again, at the deadline and whether the wire
- * was closed as well, and communicators are ended by threads of their own.
+ * <p>Sending, receiving and closing do not block in a native call: waits poll, at the deadline and for the wire's end as well, and communicators
+ * are ended on threads of their own.
  */
 final class NcclWire implements Wire {
     private static final Logger LOG = LoggerFactory.getLogger(NcclWire.class);
 
-    /** What rank 0 says before the two unique ids. */
+    /** Sent by rank 0 before the two unique ids. */
     private static final byte[] MAGIC = "baton-nccl/2 ids".getBytes(StandardCharsets.US_ASCII);
 
     private static final long BETWEEN_LOOKS = 20_000;
     private static final String LATE = "the peer has not kept up";
-    private static final Duration FOREVER = Duration.ofDays(3650);
 
-    /** For what the GPU still does for a communicator that was ended. */
+    /** For the work of the GPU for a communicator that was ended. */
     private static final Duration LAST_WORK = Duration.ofMinutes(1);
 
-    /** What one side says to the other about the message that is next in a way. */
+    /** Control words about the next message in a direction. */
     private static final byte SENDING = 0;
 
     private static final byte RECEIVING = 1;
@@ -48,8 +49,9 @@ final class NcclWire implements Wire {
     private final NcclLanes lanes;
     private final NcclApi api;
     private final Wire control;
+    private final Ticker ticker;
 
-    /** How often the peer has said each of these. */
+    /** How often each control word was received. */
     private final AtomicLongArray heard = new AtomicLongArray(RECEIVED + 1);
 
     private final Way out;
@@ -57,22 +59,22 @@ final class NcclWire implements Wire {
     private volatile boolean closed;
 
     /**
-     * Makes communicators with the peer at the other end of a connection, which is the wire's from now on.
+     * Makes communicators with the peer of a control connection, which the wire closes.
      *
      * @throws PipeException if that cannot be done in time; the connection is closed then
      */
-    static NcclWire over(Wire control, NcclLanes lanes, int rank, Duration timeout) throws PipeException {
-        Wait wait = new Wait(timeout);
-        NcclWire wire = new NcclWire(control, lanes, rank);
+    static NcclWire over(Wire control, NcclLanes lanes, int rank, Ticker ticker, Deadline deadline)
+            throws PipeException {
+        NcclWire wire = new NcclWire(control, lanes, rank, ticker);
         try {
-            byte[] ids = rank == 0 ? wire.offerIds(wait) : wire.takeIds(wait);
+            byte[] ids = rank == 0 ? wire.offerIds(deadline) : wire.takeIds(deadline);
             byte[][] each = {
                 Arrays.copyOf(ids, NcclApi.UNIQUE_ID_BYTES),
                 Arrays.copyOfRange(ids, NcclApi.UNIQUE_ID_BYTES, 2 * NcclApi.UNIQUE_ID_BYTES)
             };
             // Both ranks in the same order: first the way from 0 to 1.
-            (rank == 0 ? wire.out : wire.in).open(each[0], rank, wait);
-            (rank == 0 ? wire.in : wire.out).open(each[1], rank, wait);
+            (rank == 0 ? wire.out : wire.in).open(each[0], rank, deadline);
+            (rank == 0 ? wire.in : wire.out).open(each[1], rank, deadline);
             Thread.ofVirtual().name("nccl-peer").start(wire::watch);
             return wire;
         } catch (PipeException | RuntimeException e) {
@@ -81,15 +83,16 @@ final class NcclWire implements Wire {
         }
     }
 
-    private NcclWire(Wire control, NcclLanes lanes, int rank) {
+    private NcclWire(Wire control, NcclLanes lanes, int rank, Ticker ticker) {
         this.control = control;
+        this.ticker = ticker;
         this.lanes = lanes;
         this.api = lanes.api();
         this.out = new Way(true, 1 - rank);
         this.in = new Way(false, 1 - rank);
     }
 
-    private byte[] offerIds(Wait wait) throws PipeException {
+    private byte[] offerIds(Deadline deadline) throws PipeException {
         lanes.useDevice();
         byte[] first = api.uniqueId();
         byte[] second = api.uniqueId();
@@ -99,15 +102,15 @@ final class NcclWire implements Wire {
             MemorySegment said = arena.allocate(MAGIC.length + ids.length);
             MemorySegment.copy(MAGIC, 0, said, ValueLayout.JAVA_BYTE, 0, MAGIC.length);
             MemorySegment.copy(ids, 0, said, ValueLayout.JAVA_BYTE, MAGIC.length, ids.length);
-            control.send(said, wait.left());
+            control.send(said, deadline.remaining());
         }
         return ids;
     }
 
-    private byte[] takeIds(Wait wait) throws PipeException {
+    private byte[] takeIds(Deadline deadline) throws PipeException {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment said = arena.allocate(MAGIC.length + 2L * NcclApi.UNIQUE_ID_BYTES);
-            control.receive(said, wait.left());
+            control.receive(said, deadline.remaining());
             byte[] bytes = said.toArray(ValueLayout.JAVA_BYTE);
             if (!Arrays.equals(bytes, 0, MAGIC.length, MAGIC, 0, MAGIC.length)) {
                 throw new PipeException(control + " does not speak of NCCL: both sides need transport=nccl");
@@ -116,12 +119,13 @@ final class NcclWire implements Wire {
         }
     }
 
-    /** Counts what the peer says, to its end, which ends this side too. */
+    /** Counts received control words until the connection ends, which closes this wire. */
     private void watch() {
         try (Arena arena = Arena.ofShared()) {
             MemorySegment word = arena.allocate(1);
             while (true) {
-                control.receive(word, FOREVER);
+                // Without a deadline: a silent peer is not dead; the connection's end ends it.
+                control.receive(word, Deadline.LONGEST);
                 int said = word.get(ValueLayout.JAVA_BYTE, 0);
                 if (said < 0 || said >= heard.length()) {
                     throw new PipeException("the peer says " + said);
@@ -134,9 +138,9 @@ final class NcclWire implements Wire {
         close();
     }
 
-    private synchronized void say(byte word, Wait wait) throws PipeException {
+    private synchronized void say(byte word, Deadline deadline) throws PipeException {
         try (Arena arena = Arena.ofConfined()) {
-            control.send(arena.allocateFrom(ValueLayout.JAVA_BYTE, word), wait.left());
+            control.send(arena.allocateFrom(ValueLayout.JAVA_BYTE, word), deadline.remaining());
         }
     }
 
@@ -167,22 +171,7 @@ final class NcclWire implements Wire {
         return "nccl wire by " + control;
     }
 
-    /** Until when. */
-    private static final class Wait {
-        private final Duration timeout;
-        private final long end;
-
-        Wait(Duration timeout) {
-            this.timeout = timeout.compareTo(FOREVER) > 0 ? FOREVER : timeout;
-            this.end = System.nanoTime() + this.timeout.toNanos();
-        }
-
-        Duration left() {
-            return Duration.ofNanos(Math.max(0, end - System.nanoTime()));
-        }
-    }
-
-    /** One way. One thread at a time is inside; closing waits for it to notice. */
+    /** One direction. One thread at a time is inside; closing waits until it notices. */
     private final class Way {
         private final boolean sends;
         private final int peer;
@@ -196,13 +185,13 @@ final class NcclWire implements Wire {
             this.peer = peer;
         }
 
-        void open(byte[] uniqueId, int rank, Wait wait) throws PipeException {
+        void open(byte[] uniqueId, int rank, Deadline deadline) throws PipeException {
             inside.lock();
             try {
                 lane = lanes.take();
                 lanes.useDevice();
                 communicator = api.communicator(uniqueId, rank);
-                await(wait, "communicators were not made", () -> api.isReady(communicator));
+                await(deadline, "communicators were not made", () -> api.isReady(communicator));
             } finally {
                 inside.unlock();
             }
@@ -212,7 +201,7 @@ final class NcclWire implements Wire {
             if (bytes.byteSize() == 0) {
                 return;
             }
-            Wait wait = new Wait(timeout);
+            Deadline deadline = Deadline.after(ticker, timeout);
             long at = 0;
             inside.lock();
             try {
@@ -221,8 +210,8 @@ final class NcclWire implements Wire {
                 if (closed || own == null) {
                     throw new PipeException("the wire is closed");
                 }
-                say(sends ? SENDING : RECEIVING, wait);
-                await(wait, LATE, () -> hasHeard(sends ? RECEIVING : SENDING, messages));
+                say(sends ? SENDING : RECEIVING, deadline);
+                await(deadline, LATE, () -> hasHeard(sends ? RECEIVING : SENDING, messages));
                 lanes.useDevice();
                 MemorySegment staged = MemorySegment.ofAddress(own.pinned()).reinterpret(NcclLanes.PIECE);
                 while (at < bytes.byteSize()) {
@@ -232,20 +221,20 @@ final class NcclWire implements Wire {
                         api.copy(own.onDevice(), own.pinned(), length, true, own.stream());
                     }
                     api.move(sends, own.onDevice(), length, peer, communicator, own.stream());
-                    await(wait, LATE, () -> api.isReady(communicator));
+                    await(deadline, LATE, () -> api.isReady(communicator));
                     if (!sends) {
                         api.copy(own.pinned(), own.onDevice(), length, false, own.stream());
                     }
-                    await(wait, LATE, () -> api.isReady(communicator) && api.isDone(own.stream()));
+                    await(deadline, LATE, () -> api.isReady(communicator) && api.isDone(own.stream()));
                     if (!sends) {
                         MemorySegment.copy(staged, 0, bytes, at, length);
                     }
                     at += length;
                 }
                 if (sends) {
-                    await(wait, LATE, () -> hasHeard(RECEIVED, messages));
+                    await(deadline, LATE, () -> hasHeard(RECEIVED, messages));
                 } else {
-                    say(RECEIVED, wait);
+                    say(RECEIVED, deadline);
                 }
             } catch (PipeException e) {
                 closed = true;
@@ -267,13 +256,13 @@ final class NcclWire implements Wire {
             boolean holds() throws PipeException;
         }
 
-        private void await(Wait wait, String late, Condition condition) throws PipeException {
+        private void await(Deadline deadline, String late, Condition condition) throws PipeException {
             while (!condition.holds()) {
                 if (closed) {
                     throw new PipeException("the wire is closed");
                 }
-                if (wait.left().isZero()) {
-                    throw new PipeException(late + " within " + wait.timeout.toMillis() + " ms");
+                if (deadline.isOver()) {
+                    throw new PipeException(late + " within " + deadline);
                 }
                 if (Thread.currentThread().isInterrupted()) {
                     throw new PipeException("the waiting thread was interrupted");
@@ -309,9 +298,9 @@ final class NcclWire implements Wire {
                     if (ended != 0) {
                         api.abort(ended);
                     }
-                    Wait wait = new Wait(LAST_WORK);
+                    Deadline deadline = Deadline.after(ticker, LAST_WORK);
                     while (!api.isDone(own.stream())) {
-                        if (wait.left().isZero()) {
+                        if (deadline.isOver()) {
                             throw new PipeException("the GPU goes on");
                         }
                         LockSupport.parkNanos(BETWEEN_LOOKS);

@@ -13,10 +13,10 @@ import java.util.Set;
  * Native memory in pieces whose sizes are powers of two, from {@value #LEAST} bytes on: a buddy allocator, as vLLM's TensorMemoryPool.
  *
  * <h2>Invariants</h2>
- * Memory is taken from the system in roots, when it is needed; all roots together never exceed the capacity. A root is divided into
- * pieces by halving; every byte of a root belongs to exactly one piece, which is free or in use. Two halves of one piece are never both
- * free: they are one again. Roots that are larger than usual go back to the system when they are free, others when something else needs
- * their room, and all when the pool is closed and nothing is in use.
+ * Memory is allocated from the system in roots, on demand; all roots together never exceed the capacity. A root is divided into pieces by
+ * halving; every byte of a root belongs to exactly one piece, which is free or in use. Two halves of one piece are never both free: they are
+ * merged. Roots that are larger than usual are freed when no piece of them is in use, other ones when another root needs their room, and all
+ * when the pool is closed and no piece is in use.
  */
 final class BuddyPool implements AutoCloseable {
     /** Bytes of the smallest piece. */
@@ -44,7 +44,7 @@ final class BuddyPool implements AutoCloseable {
         }
     }
 
-    /** What comes from the system in one go. */
+    /** One allocation from the system. */
     private static final class Root {
         private final int order;
         private final Arena arena = Arena.ofShared();
@@ -85,12 +85,12 @@ final class BuddyPool implements AutoCloseable {
             this.memory = extent.root.memory.asSlice(extent.offset, bytes);
         }
 
-        /** As many bytes as were asked for; not to be touched after {@link #close}. */
+        /** As many bytes as were asked for; not to be used after {@link #close}. */
         MemorySegment memory() {
             return memory;
         }
 
-        /** Gives it back; again does nothing. */
+        /** Frees the piece; a second call has no effect. */
         @Override
         public void close() {
             synchronized (BuddyPool.this) {
@@ -135,7 +135,7 @@ final class BuddyPool implements AutoCloseable {
         return bytes <= LEAST ? LEAST_ORDER : Long.SIZE - Long.numberOfLeadingZeros(bytes - 1);
     }
 
-    /** Takes a root for a piece of that order, if need be in place of roots that are free. */
+    /** Allocates a root for a piece of that order; frees unused roots if there is no room. */
     private boolean grow(int order) {
         if (order >= Long.SIZE - 1 || 1L << order > capacity) {
             return false;
@@ -187,12 +187,12 @@ final class BuddyPool implements AutoCloseable {
         return used;
     }
 
-    /** Bytes taken from the system. */
+    /** Bytes allocated from the system. */
     synchronized long reserved() {
         return reserved;
     }
 
-    /** Nothing is given any more; what is in use stays until it is given back. */
+    /** Refuses further allocations; pieces in use stay valid until they are closed. */
     @Override
     public synchronized void close() {
         closed = true;

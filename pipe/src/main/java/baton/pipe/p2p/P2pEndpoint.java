@@ -1,6 +1,8 @@
 package baton.pipe.p2p;
 
 import baton.kv.ConfigException;
+import baton.kv.Deadline;
+import baton.kv.Ticker;
 import baton.messages.MessageException;
 import baton.messages.PeerAddress;
 import baton.messages.PeerChannel;
@@ -36,39 +38,41 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * One of many peers that exchange tensors by name: vLLM's P2pNcclEngine, with an end to every wait.
+ * One of many peers that exchange tensors by name: vLLM's P2pNcclEngine, with a deadline for every wait.
  *
  * <h2>Protocol</h2>
- * Control messages ({@link P2pMessage}) go by a DEALER socket, whose identity is this endpoint's own address, to the other one's ROUTER.
- * NEW makes a wire between the two; PUT and GET are each followed by the tensor's bytes on it. Each endpoint makes a wire of its own for
- * what it asks for; who is asked uses the asker's.
+ * Control messages ({@link P2pMessage}) are sent by a DEALER socket, whose identity is this endpoint's own address, to the peer's ROUTER. NEW
+ * makes a wire between the two; after PUT and GET the tensor's bytes follow on it. Each endpoint makes a wire of its own for its requests; the
+ * answers to them use the same wire.
  *
  * <h2>Time and peers</h2>
- * Every exchange has a deadline. The end of a connection is the end of the peer: who waits for its tensors fails at once, and so does who
- * begins to wait while nobody listens at its address. The next use connects again. Only allowed addresses are connected to, whoever names
- * them, and only connections from allowed ones are served.
+ * Every exchange has a deadline. The end of a connection counts as the end of the peer: calls that wait for its tensors fail at once, and so
+ * do later ones while nothing listens at its address. The next use connects again. Only allowed addresses are connected to, wherever they come
+ * from, and only connections from allowed ones are served.
  *
  * <h2>Memory</h2>
- * Received tensors have their memory before the peer is told to send them; a peer whose tensor finds no room waits for the answer, and
- * its own sender with it. Tensors to be sent have at most as much; a peer that is slow to take them holds those for others up for a
- * moment only, see {@link SendStore}. What nobody takes goes after a while.
+ * Memory for a received tensor is reserved before the peer may send it; if there is no room the answer is delayed, and so is the peer's sender.
+ * Tensors to be sent have at most as much memory; a peer that is slow to take them delays other peers' tensors for a short time only, see
+ * {@link SendStore}. Tensors that are not taken expire.
  *
  * <h2>Threads</h2>
- * One virtual thread for each connection, one for each peer that tensors are queued for, one that looks for what has expired. Any thread
- * may use an endpoint.
+ * One virtual thread for each connection, one for each peer with queued tensors, one that removes expired tensors. Any thread may use an
+ * endpoint.
  */
 public final class P2pEndpoint implements TensorExchange {
     private static final Logger log = LoggerFactory.getLogger(P2pEndpoint.class);
     private static final Duration SWEEP = Duration.ofMillis(500);
     private static final Duration FORGET_LINK = Duration.ofMinutes(1);
 
-    /** How long a tensor that is got may not be there yet. */
+    /** How long a requested tensor may be missing at the peer before the request fails. */
     private static final Duration APPEARS = Duration.ofSeconds(2);
 
     private final P2pSettings settings;
     private final PeerChannel channel;
     private final WireTransport transport;
     private final PeerAddress self;
+    private final Ticker ticker;
+    private final EndpointContext context;
     private final SideChannel.Listener listener;
     private final P2pStats stats = new P2pStats();
     private final ReceiveStore received;
@@ -77,12 +81,14 @@ public final class P2pEndpoint implements TensorExchange {
     private final CountDownLatch closing = new CountDownLatch(1);
     private volatile boolean closed;
 
-    private P2pEndpoint(P2pSettings settings, PeerChannel channel, WireTransport transport) throws MessageException {
+    private P2pEndpoint(P2pSettings settings, PeerChannel channel, WireTransport transport, Ticker ticker)
+            throws MessageException {
         this.settings = settings;
         this.channel = channel;
         this.transport = transport;
-        this.received = new ReceiveStore(settings, stats);
-        this.toSend = new SendStore(settings, stats);
+        this.ticker = ticker;
+        this.received = new ReceiveStore(settings, stats, ticker);
+        this.toSend = new SendStore(settings, stats, ticker);
         CountDownLatch ready = new CountDownLatch(1);
         settings.access().expectPeers();
         this.listener = channel.listen(settings.host(), settings.port(), new PeerChannel.Reception() {
@@ -97,19 +103,20 @@ public final class P2pEndpoint implements TensorExchange {
             }
         });
         this.self = new PeerAddress(settings.host(), listener.port());
+        this.context = new EndpointContext(self, settings, stats, channel, transport, ticker);
         ready.countDown();
     }
 
     /**
-     * Takes control messages from now on.
+     * Listens for control messages.
      *
-     * @param channel is the endpoint's from now on
-     * @param transport is the endpoint's too
-     * @throws MessageException if the address cannot be had
+     * @param channel is closed by the endpoint
+     * @param transport is closed by the endpoint
+     * @throws MessageException if the address cannot be bound
      */
-    public static P2pEndpoint open(P2pSettings settings, PeerChannel channel, WireTransport transport)
+    public static P2pEndpoint open(P2pSettings settings, PeerChannel channel, WireTransport transport, Ticker ticker)
             throws MessageException {
-        P2pEndpoint endpoint = new P2pEndpoint(settings, channel, transport);
+        P2pEndpoint endpoint = new P2pEndpoint(settings, channel, transport, ticker);
         Thread.ofVirtual().name("p2p-expiry").start(endpoint::sweep);
         return endpoint;
     }
@@ -124,7 +131,7 @@ public final class P2pEndpoint implements TensorExchange {
         return stats;
     }
 
-    /** Bytes of received tensors in the buffer, with what their sizes are rounded up to. */
+    /** Bytes of received tensors in the buffer, rounded up to the sizes of their pieces. */
     public long bufferUsed() {
         return received.bufferUsed();
     }
@@ -134,7 +141,7 @@ public final class P2pEndpoint implements TensorExchange {
         return received.poolUsed();
     }
 
-    /** Bytes of tensors on their way out. */
+    /** Bytes of tensors to be sent. */
     public long sendUsed() {
         return toSend.used();
     }
@@ -149,8 +156,6 @@ public final class P2pEndpoint implements TensorExchange {
         return bufferUsed() + poolUsed();
     }
 
-    // ---- sending
-
     @Override
     public void send(PeerAddress to, String tensorId, TensorHead head, Consumer<MemorySegment> fill)
             throws P2pException {
@@ -158,7 +163,7 @@ public final class P2pEndpoint implements TensorExchange {
             Peer peer = peer(to);
             long bytes = bytes(head);
             BuddyPool.Piece piece = toSend.reserve(to, tensorId, bytes, settings.transfer(), this::pushOut);
-            Outgoing outgoing = new Outgoing(to, tensorId, head, piece, System.nanoTime());
+            Outgoing outgoing = new Outgoing(to, tensorId, head, piece, ticker.nanos());
             boolean handedOn = false;
             try {
                 fill.accept(piece.memory());
@@ -213,7 +218,7 @@ public final class P2pEndpoint implements TensorExchange {
         return peer;
     }
 
-    /** A peer that this endpoint has to do with, and what is queued for it. */
+    /** A peer that this endpoint sends to or receives from, and the tensors that are queued for it. */
     private final class Peer {
         private final PeerAddress address;
         private final PeerLink link;
@@ -222,10 +227,10 @@ public final class P2pEndpoint implements TensorExchange {
 
         private Peer(PeerAddress address) {
             this.address = address;
-            this.link = new PeerLink(self, address, settings, stats, channel, transport, received::wake);
+            this.link = new PeerLink(context, address, received::wake);
         }
 
-        /** What is in the queue has its memory already, which bounds it. */
+        /** Queued tensors have their memory already, which bounds the queue. */
         private synchronized void queue(Outgoing outgoing) {
             queue.add(outgoing);
             if (!sending) {
@@ -252,7 +257,7 @@ public final class P2pEndpoint implements TensorExchange {
                 } catch (P2pException e) {
                     failed(outgoing, e);
                 } catch (RuntimeException | Error e) {
-                    // This thread goes on: no other sends what is queued.
+                    // This thread continues: no other one sends the queued tensors.
                     log.error("Sending {} to {}", outgoing.tensorId(), address, e);
                     failed(outgoing, new P2pException(Fault.BROKEN, e.toString(), e));
                 } finally {
@@ -264,7 +269,7 @@ public final class P2pEndpoint implements TensorExchange {
             }
         }
 
-        /** The rest of what it belongs to is of no use; nor is anything if the peer has gone. */
+        /** Drops the rest of the group, which is useless without it; and the whole queue if the peer has gone. */
         private void failed(Outgoing outgoing, P2pException e) {
             stats.add(Count.SEND_FAILURES, 1);
             boolean gone = e.fault() == Fault.PEER_GONE;
@@ -289,7 +294,7 @@ public final class P2pEndpoint implements TensorExchange {
             return dropped;
         }
 
-        /** Drops what was queued last, with all that belongs to it. */
+        /** Drops the group of the tensor that was queued last. */
         private Optional<String> pushOut() {
             List<Outgoing> waiting = List.copyOf(queue);
             if (waiting.isEmpty()) {
@@ -298,7 +303,7 @@ public final class P2pEndpoint implements TensorExchange {
             String group = ReceiveStore.Key.group(waiting.getLast().tensorId());
             int dropped = drop(group);
             if (dropped == 0) {
-                // It has left the queue meanwhile, to be sent.
+                // The sending thread has taken it from the queue meanwhile.
                 return Optional.empty();
             }
             stats.add(Count.PUSHED_OUT, dropped);
@@ -320,50 +325,47 @@ public final class P2pEndpoint implements TensorExchange {
         }
     }
 
-    // ---- receiving
-
     @Override
     public Received receive(PeerAddress from, String tensorId, Duration timeout) throws P2pException {
         Peer peer = peer(from);
         ReceiveStore.Key key = new ReceiveStore.Key(from, tensorId);
-        Until until = Until.in(timeout);
+        Deadline deadline = Deadline.after(ticker, timeout);
         try {
             return switch (settings.sendType()) {
                 case PUT, PUT_ASYNC -> {
                     if (!received.has(key)) {
-                        peer.link.watch(until);
+                        peer.link.watch(deadline);
                     }
                     yield received.take(
                             key,
-                            until.within(timeout),
+                            deadline,
                             () -> peer.link.isGone() ? Optional.of("its connection has ended") : Optional.empty());
                 }
                 case GET -> {
-                    get(peer, key, until);
-                    yield received.take(key, Duration.ZERO, Optional::empty);
+                    get(peer, key, deadline);
+                    yield received.take(key, Deadline.after(ticker, Duration.ZERO), Optional::empty);
                 }
             };
         } catch (P2pException e) {
             boolean cutShort = e.fault() == Fault.PEER_GONE || e.fault() == Fault.BROKEN;
-            if (cutShort && until.isOver()) {
+            if (cutShort && deadline.isOver()) {
                 throw new P2pException(
                         Fault.DEADLINE,
-                        "%s did not come from %s within %d ms: %s"
-                                .formatted(tensorId, from, timeout.toMillis(), e.getMessage()),
+                        "%s did not come from %s within %s: %s".formatted(tensorId, from, deadline, e.getMessage()),
                         e);
             }
             throw e;
         }
     }
 
-    private void get(Peer peer, ReceiveStore.Key key, Until until) throws P2pException {
-        Until appears = Until.in(until.within(APPEARS));
+    private void get(Peer peer, ReceiveStore.Key key, Deadline deadline) throws P2pException {
+        Deadline appears = deadline.atMost(APPEARS);
         long pause = Duration.ofMillis(5).toNanos();
-        Incoming incoming = new Incoming(key, until);
+        Incoming incoming = new Incoming(key, deadline);
         while (true) {
             Optional<TensorHead> head;
             try {
-                head = peer.link.get(key.tensorId(), incoming::room, until);
+                head = peer.link.get(key.tensorId(), incoming::room, deadline);
             } catch (P2pException e) {
                 incoming.failed(e);
                 throw e;
@@ -383,20 +385,20 @@ public final class P2pEndpoint implements TensorExchange {
         }
     }
 
-    /** A tensor between the moment in which its size is known and the one in which it is here. */
+    /** A tensor whose size is known and whose bytes are not complete. */
     private final class Incoming {
         private final ReceiveStore.Key key;
-        private final Until until;
+        private final Deadline deadline;
         private Optional<BuddyPool.Piece> piece = Optional.empty();
 
-        private Incoming(ReceiveStore.Key key, Until until) {
+        private Incoming(ReceiveStore.Key key, Deadline deadline) {
             this.key = key;
-            this.until = until;
+            this.deadline = deadline;
         }
 
         private MemorySegment room(TensorHead head) throws P2pException {
             BuddyPool.Piece reserved = received.reserve(
-                    key, bytes(head), until.within(settings.transfer().dividedBy(2)));
+                    key, bytes(head), deadline.atMost(settings.transfer().dividedBy(2)));
             piece = Optional.of(reserved);
             return reserved.memory();
         }
@@ -423,10 +425,9 @@ public final class P2pEndpoint implements TensorExchange {
         });
     }
 
-    // ---- being called
-
     private Guest arrived(Caller caller, CountDownLatch ready) {
         try {
+            // Without a timeout: the constructor sets the address right after it has begun to listen.
             ready.await();
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
@@ -459,11 +460,11 @@ public final class P2pEndpoint implements TensorExchange {
         settings.access().refuse("P2P port: " + from.getHostAddress(), why);
     }
 
-    /** A peer's connection. Used by the connection's thread. */
+    /** The connection of a peer. Used by the connection's thread. */
     private final class Visit implements Guest {
         private final Caller caller;
         private final PeerAddress from;
-        /** Where there is a secret. */
+        /** Present if there is a secret. */
         private final Optional<PeerGreeting> greeting;
 
         private Optional<Wire> wire = Optional.empty();
@@ -528,7 +529,7 @@ public final class P2pEndpoint implements TensorExchange {
 
         private void put(String tensorId, TensorHead head) throws MessageException, PipeException {
             Wire bytes = wire();
-            Incoming incoming = new Incoming(new ReceiveStore.Key(from, tensorId), Until.itsPartsEnd());
+            Incoming incoming = new Incoming(new ReceiveStore.Key(from, tensorId), Deadline.never(ticker));
             MemorySegment room;
             try {
                 room = incoming.room(head);
@@ -574,8 +575,6 @@ public final class P2pEndpoint implements TensorExchange {
             wire.ifPresent(Wire::close);
         }
     }
-
-    // ---- the end
 
     private void sweep() {
         try {

@@ -1,6 +1,6 @@
 package baton.pipe.p2p;
 
-/** A tensor did not get from one peer to another, for a reason outside this process. */
+/** A tensor was not transferred, for a reason outside this process. */
 public final class P2pException extends Exception {
     private static final long serialVersionUID = 1L;
 
@@ -22,21 +22,21 @@ public final class P2pException extends Exception {
 
     /** Kinds of reasons. */
     public enum Fault {
-        /** The peer is not there, or has gone. */
+        /** The peer cannot be connected to, or its connection has ended. */
         PEER_GONE,
         /** It took longer than allowed. */
         DEADLINE,
-        /** The receiver has no memory for it, or the sender has none. */
+        /** The receiver or the sender has no memory for it. */
         OUT_OF_MEMORY,
-        /** The peer does not have it; or it was here, and nobody came for it in time. */
+        /** The peer does not have it; or it was here and has expired. */
         MISSING,
         /** The peer's address is not allowed. */
         REFUSED,
-        /** The connection broke in the middle, or the peer does not keep to the protocol. */
+        /** The connection ended in the middle, or the peer violates the protocol. */
         BROKEN,
-        /** Others of what it belongs to did not get there. */
+        /** Other tensors of its group were not transferred. */
         GIVEN_UP,
-        /** Nobody wants it any more. */
+        /** No longer wanted. */
         CANCELLED;
 
         /** For a metric. */

@@ -4,17 +4,17 @@ import baton.messages.PeerAccess;
 import java.time.Duration;
 
 /**
- * How an endpoint works.
+ * Settings of an endpoint.
  *
  * @param host this machine's address that peers know
  * @param port of control messages; 0 for a free one
- * @param sendType how tensors get to their peers
+ * @param sendType how tensors are sent
  * @param bufferBytes of tensors that were received and not taken, and of those to be sent, each at most
- * @param poolBytes more of those that were received, when that is not enough
- * @param access which peers to talk to
- * @param exchange time to connect, or for a control message to get there
- * @param transfer time for a tensor's bytes, for the peer to have room for it, and for room for it here
- * @param keep how long tensors are kept that nobody takes
+ * @param poolBytes more memory for received tensors, used when the buffer is full
+ * @param access the peers that may connect and be connected to
+ * @param exchange time limit of connecting, and of a control message
+ * @param transfer time limit of a tensor's bytes, of waiting for the peer's memory, and of waiting for this side's
+ * @param keep how long tensors are kept that are not taken
  */
 public record P2pSettings(
         String host,
@@ -26,13 +26,13 @@ public record P2pSettings(
         Duration exchange,
         Duration transfer,
         Duration keep) {
-    /** How tensors get to their peers. */
+    /** How tensors are sent. */
     public enum SendType {
-        /** Sent by who asks for it, who waits. */
+        /** Sent on the calling thread, which waits. */
         PUT,
-        /** Queued, and sent by another thread. */
+        /** Queued, and sent on another thread. */
         PUT_ASYNC,
-        /** Kept until the peer gets them; the longest unused ones go when there is no room. */
+        /** Kept until the peer requests them; the oldest ones are evicted when there is no room. */
         GET
     }
 }

@@ -4,36 +4,36 @@ import java.util.EnumMap;
 import java.util.Map;
 import java.util.concurrent.atomic.LongAdder;
 
-/** Counts what an endpoint does. */
+/** The counters of an endpoint. */
 public final class P2pStats {
     private final Map<Count, LongAdder> counts = new EnumMap<>(Count.class);
 
-    /** What is counted. */
+    /** A counter. */
     public enum Count {
         SENT_TENSORS,
         SENT_BYTES,
         RECEIVED_TENSORS,
         RECEIVED_BYTES,
-        /** Received tensors that went to the pool, as the buffer was full. */
+        /** Received tensors that were stored in the pool because the buffer was full. */
         SPILLED_TENSORS,
         SPILLED_BYTES,
         /** Tensors that were not sent. */
         SEND_FAILURES,
-        /** Tensors that a peer wanted to put and there was no memory for. */
+        /** Tensors that a peer announced and that there was no memory for. */
         OUT_OF_MEMORY,
-        /** Tensors that nobody took in time. */
+        /** Tensors that were not taken in time. */
         EXPIRED,
-        /** Tensors that had to make room for later ones before they were got. */
+        /** Tensors that were evicted for later ones before their peer requested them. */
         EVICTED,
-        /** Tensors that were not sent, as their peer was slow and there was no room for those of others. */
+        /** Tensors that were not sent because their peer was slow and there was no room for other peers' ones. */
         PUSHED_OUT,
-        /** Tensors of what nobody wants any more. */
+        /** Received tensors of forgotten groups. */
         UNWANTED,
-        /** Control messages that are none. */
+        /** Invalid control messages. */
         MALFORMED,
         /** Peers whose addresses are not allowed. */
         REFUSED_PEERS,
-        /** Transfers that broke in the middle. */
+        /** Transfers that ended in the middle. */
         BROKEN
     }
 
@@ -43,17 +43,17 @@ public final class P2pStats {
         }
     }
 
-    /** Counts. */
+    /** Adds to a counter. */
     public void add(Count count, long value) {
         adder(count).add(value);
     }
 
-    /** Since the beginning, or since {@link #take}. */
+    /** The count since the start, or since {@link #take}. */
     public long get(Count count) {
         return adder(count).sum();
     }
 
-    /** And begins at 0 again. */
+    /** The count, which starts at 0 again. */
     public long take(Count count) {
         return adder(count).sumThenReset();
     }

@@ -1,6 +1,8 @@
 package baton.pipe.p2p;
 
 import baton.kv.ConfigException;
+import baton.kv.Deadline;
+import baton.kv.Ticker;
 import baton.messages.MessageException;
 import baton.messages.PeerAddress;
 import baton.messages.PeerChannel;
@@ -19,12 +21,11 @@ import java.lang.foreign.MemorySegment;
 import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
-import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.ReentrantLock;
 
 /**
- * What this endpoint does at a peer: one connection for control messages, and one for bytes that is made with the first tensor. Both end
- * together, and are made again with the next use; so a peer that comes back at the same address is connected to anew.
+ * The outgoing connections to a peer: one for control messages, and one for bytes that is made with the first tensor. Both end together, and
+ * the next use makes them again; so a peer that restarts at the same address is connected to anew.
  *
  * <p>One exchange at a time: message, answer and bytes.
  */
@@ -35,50 +36,51 @@ final class PeerLink implements AutoCloseable {
     private final P2pStats stats;
     private final PeerChannel channel;
     private final WireTransport transport;
+    private final Ticker ticker;
     private final Runnable whenEnded;
     private final ReentrantLock turn = new ReentrantLock(true);
 
-    /** Changed by who has the turn. */
+    /** Written by the holder of the turn. */
     private volatile Optional<Connection> current = Optional.empty();
 
-    private volatile long lastUse = System.nanoTime();
+    private volatile long lastUse;
     private volatile boolean closed;
 
-    PeerLink(
-            PeerAddress self,
-            PeerAddress peer,
-            P2pSettings settings,
-            P2pStats stats,
-            PeerChannel channel,
-            WireTransport transport,
-            Runnable whenEnded) {
-        this.self = self;
+    /** @param whenEnded runs when a connection has ended */
+    PeerLink(EndpointContext endpoint, PeerAddress peer, Runnable whenEnded) {
+        this.self = endpoint.self();
         this.peer = peer;
-        this.settings = settings;
-        this.stats = stats;
-        this.channel = channel;
-        this.transport = transport;
+        this.settings = endpoint.settings();
+        this.stats = endpoint.stats();
+        this.channel = endpoint.channel();
+        this.transport = endpoint.transport();
+        this.ticker = endpoint.ticker();
+        this.lastUse = ticker.nanos();
         this.whenEnded = whenEnded;
     }
 
-    /** From connecting to the end of either connection. */
+    /** Both connections, from the start of connecting to the end of either. */
     private final class Connection {
         private Optional<PeerChannel.Call> call = Optional.empty();
         private Optional<AutoCloseable> data = Optional.empty();
         private Optional<Wire> wire = Optional.empty();
         private boolean over;
 
-        private void open(Until until) throws P2pException {
+        private void open(Deadline deadline) throws P2pException {
             try {
                 PeerChannel.Call opened = channel.call(
-                        peer.host(), peer.port(), self.toString(), until.within(settings.exchange()), this::end);
+                        peer.host(), peer.port(), self.toString(), deadline.remaining(settings.exchange()), this::end);
                 if (!keep(opened, true)) {
                     throw new P2pException(Fault.PEER_GONE, peer + " has gone");
                 }
                 Optional<PeerSecret> secret = settings.access().secret();
                 if (secret.isPresent()) {
                     PeerGreeting.greet(
-                            opened, secret.get(), self.toString(), peer.toString(), until.within(settings.exchange()));
+                            opened,
+                            secret.get(),
+                            self.toString(),
+                            peer.toString(),
+                            deadline.remaining(settings.exchange()));
                 }
             } catch (MessageException e) {
                 end();
@@ -89,7 +91,7 @@ final class PeerLink implements AutoCloseable {
             }
         }
 
-        /** Lets the end of the connection end this too; false if it was over before. */
+        /** Makes {@link #end} close a part; closes it and returns false if the connection is over already. */
         private boolean keep(AutoCloseable part, boolean control) {
             boolean late;
             synchronized (this) {
@@ -106,15 +108,15 @@ final class PeerLink implements AutoCloseable {
             return !late;
         }
 
-        /** The connection for bytes, made with the first use. */
-        private Wire wire(Until until) throws P2pException {
+        /** The connection for bytes; the first call makes it. */
+        private Wire wire(Deadline deadline) throws P2pException {
             if (wire.isPresent()) {
                 return wire.get();
             }
             try (WireTransport.Offer offer = transport.offer(settings.host())) {
                 keep(offer, false);
-                call().tell(List.of(new P2pMessage.New(offer.id()).encode()), until.within(settings.exchange()));
-                Wire made = offer.accept(until.within(settings.exchange()));
+                call().tell(List.of(new P2pMessage.New(offer.id()).encode()), deadline.remaining(settings.exchange()));
+                Wire made = offer.accept(deadline.remaining(settings.exchange()));
                 if (!keep(made, false)) {
                     throw new P2pException(Fault.PEER_GONE, peer + " has gone");
                 }
@@ -156,12 +158,12 @@ final class PeerLink implements AutoCloseable {
         }
     }
 
-    /** Has the peer take a tensor. */
+    /** Sends a tensor to the peer. Each step has a deadline of its own. */
     void put(String tensorId, TensorHead head, MemorySegment data) throws P2pException {
-        Until until = Until.itsPartsEnd();
-        Boolean unusedDone = exchange(until, connection -> {
-            Wire wire = connection.wire(until);
-            byte[] answer = ask(connection, new P2pMessage.Put(tensorId, head), until);
+        Deadline deadline = Deadline.never(ticker);
+        Boolean unusedDone = exchange(deadline, connection -> {
+            Wire wire = connection.wire(deadline);
+            byte[] answer = ask(connection, new P2pMessage.Put(tensorId, head), deadline);
             switch (PutReply.decode(answer)) {
                 case TAKEN -> wire.send(data, settings.transfer());
                 case OUT_OF_MEMORY ->
@@ -174,26 +176,26 @@ final class PeerLink implements AutoCloseable {
         });
     }
 
-    /** Where a tensor that is got goes. */
+    /** Memory for a tensor that the peer sends. */
     interface Room {
         MemorySegment of(TensorHead head) throws P2pException;
     }
 
-    /** Gets a tensor from the peer; empty if it does not have it. */
-    Optional<TensorHead> get(String tensorId, Room room, Until until) throws P2pException {
-        return exchange(until, connection -> {
-            Wire wire = connection.wire(until);
-            return switch (GetReply.decode(ask(connection, new P2pMessage.Get(tensorId), until))) {
+    /** Requests a tensor from the peer; empty if the peer does not have it. */
+    Optional<TensorHead> get(String tensorId, Room room, Deadline deadline) throws P2pException {
+        return exchange(deadline, connection -> {
+            Wire wire = connection.wire(deadline);
+            return switch (GetReply.decode(ask(connection, new P2pMessage.Get(tensorId), deadline))) {
                 case GetReply.Missing _ -> Optional.empty();
                 case GetReply.Here(TensorHead head) -> {
-                    wire.receive(placeFor(head, room, connection), until.within(settings.transfer()));
+                    wire.receive(placeFor(head, room, connection), deadline.remaining(settings.transfer()));
                     yield Optional.of(head);
                 }
             };
         });
     }
 
-    /** The bytes come in any case: without a place for them the connection is of no use any more. */
+    /** The peer sends the bytes in any case: without memory for them the connection has to end. */
     private static MemorySegment placeFor(TensorHead head, Room room, Connection connection) throws P2pException {
         try {
             return room.of(head);
@@ -203,8 +205,8 @@ final class PeerLink implements AutoCloseable {
         }
     }
 
-    private byte[] ask(Connection connection, P2pMessage message, Until until) throws MessageException {
-        List<byte[]> answer = connection.call().ask(List.of(message.encode()), until.within(settings.transfer()));
+    private byte[] ask(Connection connection, P2pMessage message, Deadline deadline) throws MessageException {
+        List<byte[]> answer = connection.call().ask(List.of(message.encode()), deadline.remaining(settings.transfer()));
         if (answer.size() != 1) {
             throw new MessageException(peer + " answers in " + answer.size() + " frames, must be one");
         }
@@ -215,13 +217,13 @@ final class PeerLink implements AutoCloseable {
         T with(Connection connection) throws P2pException, MessageException, PipeException;
     }
 
-    /** An answer that does not come may be due to a connection that is over unnoticed: once it is tried with a new one. */
-    private <T> T exchange(Until until, Exchange<T> exchange) throws P2pException {
-        takeTurn(until);
+    /** A missing answer can mean that the connection was dead and nothing had noticed: retries once with a new one. */
+    private <T> T exchange(Deadline deadline, Exchange<T> exchange) throws P2pException {
+        takeTurn(deadline);
         try {
-            lastUse = System.nanoTime();
+            lastUse = ticker.nanos();
             boolean fresh = current.isEmpty() || current.get().isOver();
-            Connection connection = connect(until);
+            Connection connection = connect(deadline);
             while (true) {
                 try {
                     return exchange.with(connection);
@@ -250,19 +252,19 @@ final class PeerLink implements AutoCloseable {
                     throw e;
                 }
                 fresh = true;
-                connection = connect(until);
+                connection = connect(deadline);
             }
         } finally {
-            lastUse = System.nanoTime();
+            lastUse = ticker.nanos();
             turn.unlock();
         }
     }
 
-    private void takeTurn(Until until) throws P2pException {
+    private void takeTurn(Deadline deadline) throws P2pException {
         try {
-            // Each exchange before takes that long at most.
-            Duration most = until.within(settings.transfer().multipliedBy(2));
-            if (!turn.tryLock(most.toNanos(), TimeUnit.NANOSECONDS)) {
+            // No earlier exchange takes longer.
+            Duration most = deadline.remaining(settings.transfer().multipliedBy(2));
+            if (!Deadline.after(ticker, most).tryLock(turn)) {
                 throw new P2pException(Fault.DEADLINE, peer + " is busy with other tensors");
             }
         } catch (InterruptedException e) {
@@ -271,7 +273,7 @@ final class PeerLink implements AutoCloseable {
         }
     }
 
-    private Connection connect(Until until) throws P2pException {
+    private Connection connect(Deadline deadline) throws P2pException {
         if (closed) {
             throw new P2pException(Fault.CANCELLED, "the endpoint is closed");
         }
@@ -280,19 +282,19 @@ final class PeerLink implements AutoCloseable {
         }
         Connection connection = new Connection();
         current = Optional.of(connection);
-        connection.open(until);
+        connection.open(deadline);
         return connection;
     }
 
-    /** Connects, so that {@link #isGone} tells whether the peer is there. */
-    void watch(Until until) throws P2pException {
-        // One that is being opened may fail for reasons of who opens it, such as its deadline.
+    /** Connects, so that {@link #isGone} is true once the peer ends. */
+    void watch(Deadline deadline) throws P2pException {
+        // One that another thread is opening may fail because of that thread's deadline.
         if (current.isPresent() && current.get().isOpen()) {
             return;
         }
-        takeTurn(until);
+        takeTurn(deadline);
         try {
-            Connection unusedConnection = connect(until);
+            Connection unusedConnection = connect(deadline);
         } finally {
             turn.unlock();
         }
@@ -303,9 +305,9 @@ final class PeerLink implements AutoCloseable {
         return current.isEmpty() || current.get().isOver();
     }
 
-    /** Whether nothing is held, and has not been for that long. */
+    /** Whether there has been no connection and no use for that long. */
     boolean isUnused(Duration since) {
-        return isGone() && !turn.isLocked() && System.nanoTime() - lastUse > since.toNanos();
+        return isGone() && !turn.isLocked() && ticker.nanos() - lastUse > since.toNanos();
     }
 
     @Override

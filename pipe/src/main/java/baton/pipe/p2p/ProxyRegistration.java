@@ -12,7 +12,7 @@ import java.util.concurrent.TimeUnit;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** Tells the proxy of an instance, again and again; a proxy that is not there, or comes back, is told as soon as it can be. */
+/** Registers an instance with the proxy, again every few seconds; so a proxy that starts or restarts later knows it soon. */
 public final class ProxyRegistration implements AutoCloseable {
     private static final Logger log = LoggerFactory.getLogger(ProxyRegistration.class);
     private static final Duration EVERY = Duration.ofSeconds(3);
@@ -30,7 +30,7 @@ public final class ProxyRegistration implements AutoCloseable {
         this.registration = registration;
     }
 
-    /** Begins; the channel is closed at the end. */
+    /** Starts; {@link #close} closes the channel. */
     public static ProxyRegistration start(PeerChannel channel, PeerAddress proxy, Registration registration) {
         ProxyRegistration started = new ProxyRegistration(channel, proxy, registration);
         Thread.ofVirtual().name("p2p-registration").start(started::run);

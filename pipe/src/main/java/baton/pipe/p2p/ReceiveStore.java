@@ -1,10 +1,11 @@
 package baton.pipe.p2p;
 
+import baton.kv.Deadline;
+import baton.kv.Ticker;
 import baton.messages.PeerAddress;
 import baton.messages.p2p.P2pMessage.TensorHead;
 import baton.pipe.p2p.P2pException.Fault;
 import baton.pipe.p2p.P2pStats.Count;
-import java.time.Duration;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -15,20 +16,21 @@ import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.Supplier;
 
 /**
- * Tensors that were put here and wait to be taken.
+ * Received tensors that wait to be taken.
  *
- * <p>Guarded by one lock. A tensor is known by its id and by who put it, so that nobody can put one in another's place. Memory comes from
- * the buffer, then from the pool; when both are full, who puts waits.
+ * <p>Guarded by one lock. A tensor is identified by its id and its sender, so that no peer can replace another's tensor. Memory comes from
+ * the buffer, then from the pool; when both are full, the sender waits.
  */
 final class ReceiveStore implements AutoCloseable {
-    /** Groups that are remembered as unwanted. */
+    /** Unwanted groups that are remembered. */
     private static final int MOST_UNWANTED = 8192;
 
-    /** Tensors at a time, however small; of those that did not come half as many are remembered. */
+    /** Tensors at a time, however small; failed ones are remembered up to half as many. */
     private static final int MOST_SLOTS = 1 << 16;
 
     private final P2pSettings settings;
     private final P2pStats stats;
+    private final Ticker ticker;
     private final BuddyPool buffer;
     private final BuddyPool pool;
     private final ReentrantLock lock = new ReentrantLock();
@@ -37,16 +39,17 @@ final class ReceiveStore implements AutoCloseable {
     private final Map<String, Boolean> unwanted = new LinkedHashMap<>();
     private boolean closed;
 
-    ReceiveStore(P2pSettings settings, P2pStats stats) {
+    ReceiveStore(P2pSettings settings, P2pStats stats, Ticker ticker) {
         this.settings = settings;
         this.stats = stats;
+        this.ticker = ticker;
         this.buffer = new BuddyPool(settings.bufferBytes());
         this.pool = new BuddyPool(settings.poolBytes());
     }
 
-    /** Which tensor, of whom. */
+    /** A tensor's id and its sender. */
     record Key(PeerAddress from, String tensorId) {
-        /** Tensors that belong together have ids that are the same up to a {@code #}. */
+        /** The id up to a {@code #}: tensors of one request have the same. */
         String group() {
             return group(tensorId);
         }
@@ -66,12 +69,11 @@ final class ReceiveStore implements AutoCloseable {
     }
 
     /**
-     * Memory for a tensor that is coming; waits for room.
+     * Memory for an announced tensor; waits for room.
      *
-     * @throws P2pException if there is none in time, or nobody wants it; who waits for it knows too
+     * @throws P2pException if there is none in time, or the tensor is unwanted; a {@link #take} of the tensor then fails too
      */
-    BuddyPool.Piece reserve(Key key, long bytes, Duration timeout) throws P2pException {
-        long left = timeout.toNanos();
+    BuddyPool.Piece reserve(Key key, long bytes, Deadline deadline) throws P2pException {
         lock.lock();
         try {
             while (true) {
@@ -90,7 +92,7 @@ final class ReceiveStore implements AutoCloseable {
                     stats.add(Count.SPILLED_BYTES, bytes);
                     return piece.get();
                 }
-                if (left <= 0 || Math.max(buffer.capacity(), pool.capacity()) < bytes) {
+                if (deadline.isOver() || Math.max(buffer.capacity(), pool.capacity()) < bytes) {
                     stats.add(Count.OUT_OF_MEMORY, 1);
                     P2pException why = new P2pException(
                             Fault.OUT_OF_MEMORY,
@@ -105,7 +107,7 @@ final class ReceiveStore implements AutoCloseable {
                     remember(key, why);
                     throw why;
                 }
-                left = changed.awaitNanos(left);
+                boolean unusedInTime = deadline.await(changed);
             }
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
@@ -115,7 +117,7 @@ final class ReceiveStore implements AutoCloseable {
         }
     }
 
-    /** It is here. Takes the memory over. */
+    /** The tensor is complete. Takes the memory over. */
     void arrived(Key key, TensorHead head, BuddyPool.Piece piece) {
         lock.lock();
         try {
@@ -126,14 +128,14 @@ final class ReceiveStore implements AutoCloseable {
                 piece.close();
                 changed.signalAll();
             } else {
-                replace(key, new Slot.Here(head, piece, System.nanoTime()));
+                replace(key, new Slot.Here(head, piece, ticker.nanos()));
             }
         } finally {
             lock.unlock();
         }
     }
 
-    /** It will not come. */
+    /** The tensor will not arrive. */
     void failed(Key key, BuddyPool.Piece piece, P2pException why) {
         lock.lock();
         try {
@@ -147,7 +149,7 @@ final class ReceiveStore implements AutoCloseable {
         }
     }
 
-    /** Memory was given back, or a peer has gone: who waits looks again. */
+    /** Memory was returned, or a peer's connection has ended: waiting calls check again. */
     void wake() {
         lock.lock();
         try {
@@ -157,7 +159,7 @@ final class ReceiveStore implements AutoCloseable {
         }
     }
 
-    /** Whether there is something to take, or to be told. */
+    /** Whether the tensor is here, or has failed. */
     boolean has(Key key) {
         lock.lock();
         try {
@@ -170,10 +172,9 @@ final class ReceiveStore implements AutoCloseable {
     /**
      * Takes a tensor out; waits for it.
      *
-     * @param gone why the peer cannot put it any more, if so
+     * @param gone the reason why the peer cannot send it any more, if there is one
      */
-    TensorExchange.Received take(Key key, Duration timeout, Supplier<Optional<String>> gone) throws P2pException {
-        long left = timeout.toNanos();
+    TensorExchange.Received take(Key key, Deadline deadline, Supplier<Optional<String>> gone) throws P2pException {
         lock.lock();
         try {
             while (true) {
@@ -193,12 +194,11 @@ final class ReceiveStore implements AutoCloseable {
                 if (reason.isPresent()) {
                     throw new P2pException(Fault.PEER_GONE, key.from + " has gone: " + reason.get());
                 }
-                if (left <= 0) {
+                if (deadline.isOver()) {
                     throw new P2pException(
-                            Fault.DEADLINE,
-                            "%s has not put %s within %d ms".formatted(key.from, key.tensorId, timeout.toMillis()));
+                            Fault.DEADLINE, "%s has not put %s within %s".formatted(key.from, key.tensorId, deadline));
                 }
-                left = changed.awaitNanos(left);
+                boolean unusedInTime = deadline.await(changed);
             }
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
@@ -215,7 +215,7 @@ final class ReceiveStore implements AutoCloseable {
 
     private void remember(Key key, P2pException why) {
         if (slots.size() < MOST_SLOTS / 2) {
-            replace(key, new Slot.Failed(why, System.nanoTime()));
+            replace(key, new Slot.Failed(why, ticker.nanos()));
         }
     }
 
@@ -232,7 +232,7 @@ final class ReceiveStore implements AutoCloseable {
         });
     }
 
-    /** Drops a group's tensors, those that come later too. */
+    /** Drops a group's tensors, later ones as well. */
     void forget(String group) {
         lock.lock();
         try {
@@ -253,9 +253,9 @@ final class ReceiveStore implements AutoCloseable {
         }
     }
 
-    /** Drops what nobody has taken for long; who comes for it after all need not wait for it. */
+    /** Drops tensors that were not taken for long; a later {@link #take} of one fails at once. */
     void expire() {
-        long now = System.nanoTime();
+        long now = ticker.nanos();
         lock.lock();
         try {
             List<Key> old = slots.entrySet().stream()

@@ -1,5 +1,6 @@
 package baton.pipe.p2p;
 
+import baton.kv.Ticker;
 import baton.messages.PeerAddress;
 import baton.messages.p2p.P2pMessage.TensorHead;
 import baton.pipe.p2p.P2pException.Fault;
@@ -15,14 +16,14 @@ import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
 
 /**
- * Memory of tensors on their way out, {@code kv_buffer_size} in all, and those that are kept until their peers get them: when there is no
- * room for another, those that have been there longest go.
+ * Memory of tensors to be sent, {@code kv_buffer_size} in all, and those that are kept until their peers request them: when there is no room
+ * for another one, the oldest of these are evicted.
  *
- * <p>Who finds no room waits for the peer that has most of it, its own or another, as long as every peer has something to take; so what is
- * queued keeps all of them busy, and a single slow one slows the sender down. While another has nothing, waiting harms it. The slow one's
- * patience pays for that: a tenth of the time for a tensor at once, and then a quarter of the time in which it takes something. When it is
- * used up, what was queued for that peer last goes without being sent, with all that belongs to it. What is for that peer itself is refused
- * once it has taken nothing for as long as all of the patience.
+ * <p>A sender that finds no room waits for the peer that holds most of it, as long as every peer has tensors to take: then queued tensors keep
+ * all peers busy, and a single slow one only slows the sender down. While a peer has none, waiting harms that peer; such waits use up the
+ * slow peer's patience, which is a tenth of a tensor's time limit at first, and grows by a quarter of the time in which the peer takes a tensor.
+ * When it is used up, the tensors that were queued last for the slow peer are dropped, with their whole group. Tensors for the slow peer
+ * itself are refused once it has taken none for as long as the full patience.
  */
 final class SendStore implements AutoCloseable {
     private static final int PATIENCE_SHARE = 4;
@@ -31,6 +32,7 @@ final class SendStore implements AutoCloseable {
 
     private final P2pSettings settings;
     private final P2pStats stats;
+    private final Ticker ticker;
     private final BuddyPool memory;
     private final long mostPatience;
     private final ReentrantLock lock = new ReentrantLock();
@@ -39,24 +41,25 @@ final class SendStore implements AutoCloseable {
     /** By peer and id, oldest first. */
     private final Map<ReceiveStore.Key, Outgoing> kept = new LinkedHashMap<>();
 
-    /** Of the peers that something was sent to lately. */
+    /** Of peers to which tensors were sent lately. */
     private final Map<PeerAddress, Account> accounts = new HashMap<>();
 
-    SendStore(P2pSettings settings, P2pStats stats) {
+    SendStore(P2pSettings settings, P2pStats stats, Ticker ticker) {
         this.settings = settings;
         this.stats = stats;
+        this.ticker = ticker;
         this.memory = new BuddyPool(settings.bufferBytes());
         this.mostPatience = settings.transfer().toNanos() / 10;
     }
 
-    /** What a peer has of the memory, and how long others may still wait for it. */
+    /** A peer's part of the memory, and how long other peers may still wait because of it. */
     private final class Account {
         private long held;
         private long patience = mostPatience;
-        private long lastTaken = System.nanoTime();
+        private long lastTaken = ticker.nanos();
         private long lastUse = lastTaken;
 
-        /** What is not sent as a whole any more. */
+        /** Groups of which no more tensors are sent. */
         private final Set<String> givenUp = new LinkedHashSet<>();
     }
 
@@ -70,17 +73,17 @@ final class SendStore implements AutoCloseable {
     /** Makes room. */
     interface PushOut {
         /**
-         * Drops what was queued last for a peer, with all that belongs to it.
+         * Drops the group of the tensor that was queued last for a peer.
          *
-         * @return the group; empty if nothing is queued
+         * @return the group; empty if none is queued
          */
         Optional<String> lastOf(PeerAddress peer);
     }
 
     /**
-     * Memory for a tensor; waits until others have been sent, or drops the oldest that are kept.
+     * Memory for a tensor; waits until other ones have been sent, or evicts the oldest kept ones.
      *
-     * @throws P2pException if there is none in time, or the rest of what the tensor belongs to was given up
+     * @throws P2pException if there is none in time, or the tensor's group was given up
      */
     BuddyPool.Piece reserve(PeerAddress to, String tensorId, long bytes, Duration timeout, PushOut pushOut)
             throws P2pException {
@@ -88,9 +91,9 @@ final class SendStore implements AutoCloseable {
         lock.lock();
         try {
             while (true) {
-                // Anew after each wait, which lets go of the lock.
+                // Again after each wait, which releases the lock.
                 Account own = accounts.computeIfAbsent(to, _ -> new Account());
-                own.lastUse = System.nanoTime();
+                own.lastUse = ticker.nanos();
                 if (own.givenUp.contains(ReceiveStore.Key.group(tensorId))) {
                     throw new P2pException(
                             Fault.GIVEN_UP, "others of what %s belongs to did not get to %s".formatted(tensorId, to));
@@ -131,9 +134,9 @@ final class SendStore implements AutoCloseable {
                 } else if (impatient && account == own) {
                     most = Math.min(left, untilStalled);
                 }
-                long before = System.nanoTime();
+                long before = ticker.nanos();
                 long unusedLeft = room.awaitNanos(most);
-                long waited = System.nanoTime() - before;
+                long waited = ticker.nanos() - before;
                 left -= waited;
                 if (harms) {
                     account.patience = Math.max(0, account.patience - waited);
@@ -147,7 +150,7 @@ final class SendStore implements AutoCloseable {
         }
     }
 
-    /** The peer with most of the memory, if this one got so much more. */
+    /** The peer with most of the memory, if that one got so much more. */
     private PeerAddress hasMost(PeerAddress to, long more) {
         PeerAddress found = to;
         long most = more
@@ -165,7 +168,7 @@ final class SendStore implements AutoCloseable {
     void taken(PeerAddress by) {
         lock.lock();
         try {
-            long now = System.nanoTime();
+            long now = ticker.nanos();
             Optional.ofNullable(accounts.get(by)).ifPresent(account -> {
                 account.patience =
                         Math.min(mostPatience, account.patience + (now - account.lastTaken) / PATIENCE_SHARE);
@@ -176,7 +179,7 @@ final class SendStore implements AutoCloseable {
         }
     }
 
-    /** What comes of that group is refused from now on. */
+    /** Refuses further tensors of a group. */
     void giveUp(PeerAddress to, String group) {
         lock.lock();
         try {
@@ -205,7 +208,7 @@ final class SendStore implements AutoCloseable {
         }
     }
 
-    /** Takes a kept tensor out, to be {@link #free freed} by the caller, or kept again. */
+    /** Takes a kept tensor out; the caller has to {@link #free} or {@link #keep} it. */
     Optional<Outgoing> take(PeerAddress by, String tensorId) {
         lock.lock();
         try {
@@ -215,7 +218,7 @@ final class SendStore implements AutoCloseable {
         }
     }
 
-    /** Its memory is free. */
+    /** Frees its memory. */
     void free(Outgoing outgoing) {
         lock.lock();
         try {
@@ -245,7 +248,7 @@ final class SendStore implements AutoCloseable {
     }
 
     void expire() {
-        long now = System.nanoTime();
+        long now = ticker.nanos();
         lock.lock();
         try {
             kept.values().stream()

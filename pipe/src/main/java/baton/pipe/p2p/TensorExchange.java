@@ -6,52 +6,53 @@ import java.lang.foreign.MemorySegment;
 import java.time.Duration;
 import java.util.function.Consumer;
 
-/** Tensors by name between peers that come and go. */
+/** Exchanges tensors by name with peers that may start and end at any time. */
 public interface TensorExchange extends AutoCloseable {
-    /** Where peers find this one. */
+    /** The address by which peers reach this endpoint. */
     PeerAddress address();
 
     P2pStats stats();
 
-    /** Bytes of received tensors that nobody has taken. */
+    /** Bytes of received tensors that were not taken. */
     long heldBytes();
 
     /**
-     * Gives a tensor to a peer: it is sent when this returns, or queued, or kept for the peer to get it.
+     * Hands a tensor over to be sent: when this returns it is sent, queued, or kept until the peer requests it.
      *
      * @param fill writes the tensor's bytes; runs before this returns
-     * @throws P2pException if it was not sent, or there is no memory for it in time
+     * @throws P2pException if it was not sent, or there was no memory for it in time
      */
     void send(PeerAddress to, String tensorId, TensorHead head, Consumer<MemorySegment> fill) throws P2pException;
 
     /**
-     * Takes a tensor that a peer has put here, or gets it from there; waits for it.
+     * Takes a tensor that a peer has sent, or requests it from the peer; waits for it.
      *
-     * @param timeout for all that this needs, connecting too
-     * @throws P2pException if it does not come in time, or will not come
+     * @param timeout for the whole call, with connecting
+     * @throws P2pException if it did not arrive in time, or never will
      */
     Received receive(PeerAddress from, String tensorId, Duration timeout) throws P2pException;
 
     /**
-     * Drops a group that was to be received: all tensors whose ids are the same up to a {@code #}, those that are here and those that come
-     * later. Who waits for one fails at once.
+     * Drops a group that was to be received, that is all tensors whose ids are the same up to a {@code #}: those that are here and later ones.
+     * Calls that wait for one fail at once.
      */
     void forget(String group);
 
-    /** Whether a tensor is queued, kept for a peer or being sent. Once there is none, all that were sent are counted. */
+    /** Whether a tensor is queued, kept for a peer or being sent. Once there is none, all sent tensors are counted in the statistics. */
     boolean isSending();
 
     /** Drops a group's tensors that are to be sent. */
     void dropUnsent(String group);
 
-    /** Ends connections, fails who waits, gives memory back. */
+    /** Ends connections, fails waiting calls, frees memory. */
     @Override
     void close();
 
     /**
      * A tensor that was taken.
      *
-     * @param data its bytes, until this is closed
+     * @param data its bytes, valid until this is closed
+     * @param giveBack frees them
      */
     record Received(TensorHead head, MemorySegment data, Runnable giveBack) implements AutoCloseable {
         @Override

@@ -1,6 +1,7 @@
 package baton.pipe.select;
 
 import baton.kv.ConfigException;
+import baton.kv.Ticker;
 import baton.messages.PeerAccess;
 import baton.pipe.PipeException;
 import baton.pipe.WireId;
@@ -8,7 +9,6 @@ import baton.pipe.WireTransport;
 import baton.pipe.c10d.GlooTransport;
 import baton.pipe.nccl.NcclTransport;
 import baton.pipe.tcp.TcpTransport;
-import java.util.Optional;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -19,47 +19,47 @@ public final class WireTransports {
     private WireTransports() {}
 
     /**
-     * Opens the transport of a name.
+     * Opens the transport of a name, for every peer, by the system's clock.
      *
      * <ul>
-     *   <li>{@code auto}: the best there is; TCP, which is faster than Gloo between processes of a host and asks for nothing
+     *   <li>{@code auto}: TCP, which is faster than Gloo between processes of a host and needs nothing else
      *   <li>{@code tcp}
-     *   <li>{@code gloo}: LibTorch's; both sides must ask for it
+     *   <li>{@code gloo}: LibTorch's; both sides need it
      *   <li>{@code nccl}: from host memory through a GPU of each side, the first that {@code CUDA_VISIBLE_DEVICES} leaves; both sides
-     *       must ask for it
+     *       need it
      * </ul>
      *
      * @param field the setting that has the name
-     * @throws ConfigException if there is none of that name, or it cannot be had here
+     * @throws ConfigException if there is no transport of that name, or it cannot be loaded here
      */
     public static WireTransport named(String field, String name) {
-        return named(field, name, Optional.empty());
+        return named(field, name, PeerAccess.everyone(), Ticker.system());
     }
 
     /**
-     * As {@link #named}.
+     * As {@link #named(String, String)}.
      *
-     * @param access which peers may come to a meeting, where the transport can tell; Gloo cannot
+     * @param access of peers at meeting points; Gloo cannot restrict them
      */
-    public static WireTransport named(String field, String name, Optional<PeerAccess> access) {
+    public static WireTransport named(String field, String name, PeerAccess access, Ticker ticker) {
         return switch (name) {
             case "auto" -> {
                 LOG.info(
                         "wires: tcp; not gloo, which is slower here, and not nccl, which goes through GPUs although KV caches are"
                                 + " in host memory (transport=gloo and transport=nccl take them all the same)");
-                yield new TcpTransport(WireId.Kind.TCP, access);
+                yield new TcpTransport(WireId.Kind.TCP, access, ticker);
             }
-            case "tcp" -> new TcpTransport(WireId.Kind.TCP, access);
+            case "tcp" -> new TcpTransport(WireId.Kind.TCP, access, ticker);
             case "gloo" -> {
                 try {
-                    yield GlooTransport.load();
+                    yield GlooTransport.load(ticker);
                 } catch (PipeException e) {
                     throw new ConfigException(field, "is gloo, but " + e.getMessage(), e);
                 }
             }
             case "nccl" -> {
                 try {
-                    yield NcclTransport.load(0, access);
+                    yield NcclTransport.load(0, access, ticker);
                 } catch (PipeException e) {
                     throw new ConfigException(field, "is nccl, but " + e.getMessage(), e);
                 }

@@ -1,5 +1,7 @@
 package baton.pipe.tcp;
 
+import baton.kv.Deadline;
+import baton.kv.Ticker;
 import baton.messages.PeerAccess;
 import baton.pipe.PipeException;
 import baton.pipe.Wire;
@@ -14,15 +16,14 @@ import java.nio.channels.SocketChannel;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.List;
-import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.locks.LockSupport;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Wires over TCP. Who connects shows a token at once and is answered, or sent away: of an offer it is the secret in its id, at an
- * address that both know it is the same for all, or made from the secret that both know.
+ * Wires over TCP. The connecting side sends a token first, and is accepted or disconnected: for an offer the random token of its id, at a
+ * meeting point a constant or, with a secret, an HMAC with it.
  */
 public final class TcpTransport implements WireTransport {
     static final byte[] MEETING = new byte[WireId.TOKEN_BYTES];
@@ -31,27 +32,31 @@ public final class TcpTransport implements WireTransport {
 
     private static final Duration ONE_TRY = Duration.ofSeconds(5);
 
-    private final Set<TokenListener> doors = ConcurrentHashMap.newKeySet();
+    private final Set<TokenListener> listeners = ConcurrentHashMap.newKeySet();
     private final WireId.Kind kind;
-    /** Of those that come to a meeting; empty if all may. */
-    private final Optional<PeerAccess> access;
-    /** What opens the door of a meeting. */
+    /** Of peers that connect to a meeting point. */
+    private final PeerAccess access;
+
+    private final Ticker ticker;
+    /** The token of a meeting point. */
     private final byte[] meeting;
 
     private volatile boolean closed;
 
+    /** For every peer, by the system's clock. */
     public TcpTransport() {
-        this(WireId.Kind.TCP, Optional.empty());
+        this(WireId.Kind.TCP, PeerAccess.everyone(), Ticker.system());
     }
 
     /**
-     * @param kind of the wires that are made over what this one makes: the same at the offering and the joining end
-     * @param access which peers may come to a meeting; to an offer those that have its id
+     * @param kind of the wires that are built on this transport's: the same at the offering and the joining end
+     * @param access of peers at meeting points; offers are open to the peers that have their ids
      */
-    public TcpTransport(WireId.Kind kind, Optional<PeerAccess> access) {
+    public TcpTransport(WireId.Kind kind, PeerAccess access, Ticker ticker) {
         this.kind = kind;
         this.access = access;
-        this.meeting = access.flatMap(PeerAccess::secret)
+        this.ticker = ticker;
+        this.meeting = access.secret()
                 .map(secret -> Arrays.copyOf(secret.mac("meeting"), WireId.TOKEN_BYTES))
                 .orElse(MEETING);
     }
@@ -63,55 +68,58 @@ public final class TcpTransport implements WireTransport {
 
     @Override
     public Wire meet(String host, int port, int rank, Duration timeout) throws PipeException {
-        Deadline deadline = Deadline.in(timeout);
+        Deadline deadline = Deadline.after(ticker, timeout);
         return switch (rank) {
             case 0 -> {
-                try (TokenListener door = open(host, port, "rank 1 at " + host + ":" + port, meeting)) {
-                    yield door.accept(timeout);
+                try (TokenListener listener = open(host, port, "rank 1 at " + host + ":" + port, meeting, access)) {
+                    yield listener.accept(deadline);
                 }
             }
-            case 1 -> comeTo(host, port, deadline);
+            case 1 -> connectToRank0(host, port, deadline);
             default -> throw new IllegalArgumentException("rank=" + rank + " must be 0 or 1");
         };
     }
 
-    /** Tries until rank 0 is there. */
-    private Wire comeTo(String host, int port, Deadline deadline) throws PipeException {
+    /** Retries until rank 0 listens. */
+    private Wire connectToRank0(String host, int port, Deadline deadline) throws PipeException {
         List<InetAddress> addresses = WireId.resolve(host);
         while (true) {
             String failure = "";
             for (InetAddress address : addresses) {
                 try {
-                    return TcpWire.connect(new InetSocketAddress(address, port), meeting, deadline.butAtMost(ONE_TRY));
+                    return TcpWire.connect(
+                            new InetSocketAddress(address, port), meeting, ticker, deadline.atMost(ONE_TRY));
                 } catch (PipeException e) {
                     failure = String.valueOf(e.getMessage());
                 }
             }
-            if (deadline.passed() || Thread.currentThread().isInterrupted()) {
+            if (deadline.isOver() || Thread.currentThread().isInterrupted()) {
                 throw new PipeException(
                         "rank 0 has not come to %s:%d within %s: %s".formatted(host, port, deadline, failure));
             }
-            LockSupport.parkNanos(Math.min(BETWEEN_TRIES, deadline.left().toNanos()));
+            LockSupport.parkNanos(Math.min(BETWEEN_TRIES, deadline.remainingNanos()));
         }
     }
 
     @Override
     public Offer offer(String host) throws PipeException {
-        TokenListener door = open(host, 0, "the other end of a wire offered at " + host, null);
+        // The token of the id is secret: no other restriction of peers.
+        TokenListener listener =
+                open(host, 0, "the other end of a wire offered at " + host, null, PeerAccess.everyone());
         return new Offer() {
             @Override
             public byte[] id() {
-                return door.id().encode();
+                return listener.id().encode();
             }
 
             @Override
             public Wire accept(Duration timeout) throws PipeException {
-                return door.accept(timeout);
+                return listener.accept(Deadline.after(ticker, timeout));
             }
 
             @Override
             public void close() {
-                door.close();
+                listener.close();
             }
         };
     }
@@ -119,20 +127,21 @@ public final class TcpTransport implements WireTransport {
     @Override
     public Wire join(byte[] id, String host, Duration timeout) throws PipeException {
         WireId offered = WireId.decode(id, kind);
-        return TcpWire.connect(offered.at(host), offered.token(), Deadline.in(timeout));
+        return TcpWire.connect(offered.at(host), offered.token(), ticker, Deadline.after(ticker, timeout));
     }
 
-    private TokenListener open(String host, int port, String awaited, byte @Nullable [] token) throws PipeException {
+    /** @param token that of the listener's id if null */
+    private TokenListener open(String host, int port, String awaited, byte @Nullable [] token, PeerAccess admitted)
+            throws PipeException {
         ServerSocketChannel server = listen(host, port);
-        TokenListener door = new TokenListener(
-                server, kind, token, awaited, token == null ? Optional.empty() : access, doors::remove);
-        doors.add(door);
+        TokenListener listener = new TokenListener(server, kind, token, awaited, admitted, ticker, listeners::remove);
+        listeners.add(listener);
         if (closed) {
-            door.close();
+            listener.close();
             throw new PipeException("the transport is closed");
         }
-        door.start();
-        return door;
+        listener.start();
+        return listener;
     }
 
     private static ServerSocketChannel listen(String host, int port) throws PipeException {
@@ -153,7 +162,7 @@ public final class TcpTransport implements WireTransport {
     @Override
     public void close() {
         closed = true;
-        doors.forEach(TokenListener::close);
+        listeners.forEach(TokenListener::close);
     }
 
     private static void quietly(@Nullable ServerSocketChannel channel) {

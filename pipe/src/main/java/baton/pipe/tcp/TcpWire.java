@@ -1,5 +1,7 @@
 package baton.pipe.tcp;
 
+import baton.kv.Deadline;
+import baton.kv.Ticker;
 import baton.pipe.PipeException;
 import baton.pipe.Wire;
 import java.io.EOFException;
@@ -16,28 +18,31 @@ import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicLong;
 
 /**
- * A connection. Its channel blocks, so that bytes go to and from memory without anything between, also on virtual threads; a
- * deadline that passes closes it, which ends whoever blocks on it.
+ * A connection. Its channel is in blocking mode, so that bytes are copied directly from and to native memory, also on virtual threads; a timer
+ * closes it at a deadline, which ends the blocking call.
  */
 final class TcpWire implements Wire {
-    /** What who connects sends before its token. */
+    /** Sent by the connecting side, before its token. */
     static final byte[] HELLO = "baton-wire/1 ".getBytes(StandardCharsets.US_ASCII);
 
-    /** What who is let in is answered. */
+    /** The answer to a valid token. */
     static final byte[] WELCOME = "baton-wire/1 ok\n".getBytes(StandardCharsets.US_ASCII);
 
-    /** What is handed to the system at once. */
+    /** Bytes of one system call. */
     private static final long PIECE = 1 << 20;
 
     private final SocketChannel channel;
+    private final Ticker ticker;
     private final String peer;
 
-    private TcpWire(SocketChannel channel, String peer) {
+    private TcpWire(SocketChannel channel, Ticker ticker, String peer) {
         this.channel = channel;
+        this.ticker = ticker;
         this.peer = peer;
     }
 
@@ -45,22 +50,22 @@ final class TcpWire implements Wire {
         return channel;
     }
 
-    /** A wire from an accepted connection, whose greeting is done. */
-    static TcpWire over(SocketChannel channel) throws IOException {
+    /** A wire over an established connection. */
+    static TcpWire over(SocketChannel channel, Ticker ticker) throws IOException {
         channel.setOption(StandardSocketOptions.TCP_NODELAY, true);
         channel.setOption(StandardSocketOptions.SO_KEEPALIVE, true);
-        return new TcpWire(channel, String.valueOf(channel.getRemoteAddress()));
+        return new TcpWire(channel, ticker, String.valueOf(channel.getRemoteAddress()));
     }
 
-    /** Connects, shows the token and waits to be let in. */
-    static TcpWire connect(InetSocketAddress address, byte[] token, Deadline deadline) throws PipeException {
+    /** Connects, sends the token and waits for its acceptance. */
+    static TcpWire connect(InetSocketAddress address, byte[] token, Ticker ticker, Deadline deadline)
+            throws PipeException {
         try {
             SocketChannel channel = SocketChannel.open();
             try {
-                long millis = Math.clamp(deadline.left().toMillis(), 1, Integer.MAX_VALUE);
-                channel.socket().connect(address, Math.toIntExact(millis));
-                TcpWire wire = over(channel);
-                wire.introduce(token, deadline);
+                channel.socket().connect(address, deadline.remainingMillis());
+                TcpWire wire = over(channel, ticker);
+                wire.sendToken(token, deadline);
                 return wire;
             } catch (IOException e) {
                 TcpTransport.quietly(channel);
@@ -73,9 +78,9 @@ final class TcpWire implements Wire {
         }
     }
 
-    private void introduce(byte[] token, Deadline deadline) throws IOException {
+    private void sendToken(byte[] token, Deadline deadline) throws IOException {
         if (channel.getLocalAddress().equals(channel.getRemoteAddress())) {
-            // Where nobody listens on a port that the system gives to whoever connects, it can give it to us.
+            // A connection to a free ephemeral port of this host can get that port as its own, and so reach itself.
             throw new IOException("connected to itself");
         }
         byte[] hello = ByteBuffer.allocate(HELLO.length + token.length)
@@ -105,7 +110,7 @@ final class TcpWire implements Wire {
     }
 
     private void moveAll(MemorySegment bytes, Duration timeout, String what, Move move) throws PipeException {
-        Deadline deadline = Deadline.in(timeout);
+        Deadline deadline = Deadline.after(ticker, timeout);
         AtomicLong at = new AtomicLong();
         try {
             byDeadline(deadline, () -> {
@@ -155,10 +160,12 @@ final class TcpWire implements Wire {
 
     private void byDeadline(Deadline deadline, Blocking action) throws IOException {
         AtomicBoolean late = new AtomicBoolean();
-        CompletableFuture<?> alarm = deadline.then(() -> {
+        CompletableFuture<Void> timer = new CompletableFuture<>();
+        CompletableFuture<?> _ = timer.thenRun(() -> {
             late.set(true);
             close();
         });
+        CompletableFuture<?> _ = timer.completeOnTimeout(null, deadline.remainingNanos(), TimeUnit.NANOSECONDS);
         try {
             action.run();
         } catch (ClosedChannelException e) {
@@ -167,7 +174,7 @@ final class TcpWire implements Wire {
             }
             throw e;
         } finally {
-            alarm.cancel(false);
+            timer.cancel(false);
         }
     }
 

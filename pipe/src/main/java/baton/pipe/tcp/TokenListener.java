@@ -1,6 +1,7 @@
 package baton.pipe.tcp;
 
 import baton.kv.Bursts;
+import baton.kv.Deadline;
 import baton.kv.Ticker;
 import baton.messages.PeerAccess;
 import baton.pipe.PipeException;
@@ -16,10 +17,8 @@ import java.time.Duration;
 import java.util.ArrayDeque;
 import java.util.Arrays;
 import java.util.Deque;
-import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
-import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.locks.LockSupport;
@@ -29,8 +28,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * A listening socket that lets one in: the first who shows the token. Others cost a connection each, for a short time and not more
- * than {@value #MOST_AT_ONCE} at once: when there are more, who has waited longest without a word goes.
+ * A listening socket that accepts one connection: the first whose peer sends the token. Other connections are closed after a short time, and at
+ * most {@value #MOST_AT_ONCE} are in their handshake: one more closes the oldest one.
  */
 final class TokenListener implements AutoCloseable {
     static final int MOST_AT_ONCE = 16;
@@ -44,29 +43,37 @@ final class TokenListener implements AutoCloseable {
     private final WireId id;
     private final byte[] token;
     private final String awaited;
-    private final Optional<PeerAccess> access;
+    private final PeerAccess access;
+    private final Ticker ticker;
     private final Consumer<TokenListener> whenClosed;
-    private final CompletableFuture<TcpWire> came = new CompletableFuture<>();
+    private final CompletableFuture<TcpWire> accepted = new CompletableFuture<>();
+
+    /** Connections in their handshake, oldest first; guards itself. */
     private final Deque<SocketChannel> greeting = new ArrayDeque<>();
+
     private final AtomicBoolean taken = new AtomicBoolean();
-    private final Bursts sentAway = new Bursts(1, BETWEEN_LINES, Ticker.system());
+    private final Bursts disconnected;
 
     /**
-     * @param token what opens it; that of its id if there is none
-     * @param access which peers may come at all; empty if all may
+     * @param token that peers have to send; that of its id if null
+     * @param awaited the expected peer, for errors
+     * @param whenClosed runs when no more connections are accepted
      */
     TokenListener(
             ServerSocketChannel server,
             WireId.Kind kind,
             byte @Nullable [] token,
             String awaited,
-            Optional<PeerAccess> access,
+            PeerAccess access,
+            Ticker ticker,
             Consumer<TokenListener> whenClosed)
             throws PipeException {
         this.server = server;
         this.awaited = awaited;
         this.access = access;
-        access.ifPresent(PeerAccess::expectPeers);
+        this.ticker = ticker;
+        this.disconnected = new Bursts(1, BETWEEN_LINES, ticker);
+        access.expectPeers();
         this.whenClosed = whenClosed;
         try {
             this.id = WireId.fresh(kind, (InetSocketAddress) server.getLocalAddress());
@@ -81,18 +88,18 @@ final class TokenListener implements AutoCloseable {
     }
 
     void start() {
-        Thread.ofVirtual().name("wire-door").start(this::acceptAll);
+        Thread.ofVirtual().name("wire-accept").start(this::acceptAll);
     }
 
-    Wire accept(Duration timeout) throws PipeException {
+    Wire accept(Deadline deadline) throws PipeException {
         try {
-            TcpWire wire = came.get(Deadline.in(timeout).left().toNanos(), TimeUnit.NANOSECONDS);
+            TcpWire wire = deadline.get(accepted);
             if (!taken.compareAndSet(false, true)) {
                 throw new PipeException(awaited + " has come before");
             }
             return wire;
         } catch (TimeoutException e) {
-            throw new PipeException("%s has not come within %d ms".formatted(awaited, timeout.toMillis()), e);
+            throw new PipeException("%s has not come within %s".formatted(awaited, deadline), e);
         } catch (ExecutionException e) {
             throw new PipeException("waiting for " + awaited + ": " + e.getMessage(), e);
         } catch (InterruptedException e) {
@@ -104,12 +111,13 @@ final class TokenListener implements AutoCloseable {
     private void acceptAll() {
         while (server.isOpen()) {
             try {
-                SocketChannel stranger = server.accept();
-                admit(stranger);
-                Thread.ofVirtual().name("wire-greeting").start(() -> greet(stranger));
+                // Without a timeout: close() ends it.
+                SocketChannel peer = server.accept();
+                limit(peer);
+                Thread.ofVirtual().name("wire-greeting").start(() -> greet(peer));
             } catch (IOException e) {
                 if (server.isOpen()) {
-                    // Most likely out of file descriptors, which others may give back.
+                    // Most likely there are no free file descriptors; closing other connections frees some.
                     LOG.warn("waiting for {}: cannot accept: {}", awaited, e.getMessage());
                     LockSupport.parkNanos(PAUSE);
                 }
@@ -117,23 +125,23 @@ final class TokenListener implements AutoCloseable {
         }
     }
 
-    private void admit(SocketChannel stranger) {
+    private void limit(SocketChannel peer) {
         synchronized (greeting) {
-            greeting.add(stranger);
+            greeting.add(peer);
             if (greeting.size() > MOST_AT_ONCE) {
                 TcpTransport.quietly(greeting.remove());
             }
         }
     }
 
-    private void greet(SocketChannel stranger) {
-        boolean letIn = false;
+    private void greet(SocketChannel peer) {
+        boolean claimed = false;
         try {
-            if (!isAllowed(stranger)) {
+            if (!isAllowed(peer)) {
                 return;
             }
-            TcpWire wire = TcpWire.over(stranger);
-            Deadline deadline = Deadline.in(GREETING);
+            TcpWire wire = TcpWire.over(peer, ticker);
+            Deadline deadline = Deadline.after(ticker, GREETING);
             byte[] hello = new byte[TcpWire.HELLO.length];
             wire.read(ByteBuffer.wrap(hello), deadline);
             if (!Arrays.equals(hello, TcpWire.HELLO)) {
@@ -142,75 +150,74 @@ final class TokenListener implements AutoCloseable {
             byte[] shown = new byte[WireId.TOKEN_BYTES];
             wire.read(ByteBuffer.wrap(shown), deadline);
             if (!MessageDigest.isEqual(token, shown)) {
-                access.ifPresent(
-                        rule -> rule.refuse("wire: " + stranger, "it does not know the secret, or there is none here"));
+                access.refuse("wire: " + peer, "it does not know the secret, or there is none here");
                 throw new IOException("it shows another token");
             }
-            letIn = claim(wire, deadline);
+            claimed = claim(wire, deadline);
         } catch (IOException e) {
-            sentAway.event(
-                    more -> LOG.info("waiting for {}: sent {} away: {}{}", awaited, stranger, e.getMessage(), more));
+            disconnected.event(
+                    more -> LOG.info("waiting for {}: sent {} away: {}{}", awaited, peer, e.getMessage(), more));
         } finally {
             synchronized (greeting) {
-                greeting.remove(stranger);
+                greeting.remove(peer);
             }
-            if (!letIn) {
-                TcpTransport.quietly(stranger);
+            if (!claimed) {
+                TcpTransport.quietly(peer);
             }
         }
     }
 
-    private boolean isAllowed(SocketChannel stranger) throws IOException {
-        if (access.isEmpty() || !(stranger.getRemoteAddress() instanceof InetSocketAddress from)) {
+    private boolean isAllowed(SocketChannel peer) throws IOException {
+        if (!(peer.getRemoteAddress() instanceof InetSocketAddress from)) {
             return true;
         }
-        boolean admitted = access.get().admits(from.getAddress());
+        boolean admitted = access.admits(from.getAddress());
         if (!admitted) {
-            access.get().refuse("wire: " + from, "it is " + access.get().notAllowed());
+            access.refuse("wire: " + from, "it is " + access.notAllowed());
         }
         return admitted;
     }
 
-    /** Lets it in if nobody was before. */
+    /** Accepts the connection if it is the first one. */
     private synchronized boolean claim(TcpWire wire, Deadline deadline) throws IOException {
-        if (came.isDone()) {
+        if (accepted.isDone()) {
             return false;
         }
         synchronized (greeting) {
             greeting.remove(wire.channel());
         }
         wire.write(ByteBuffer.wrap(TcpWire.WELCOME), deadline);
-        if (!came.complete(wire)) {
+        if (!accepted.complete(wire)) {
             return false;
         }
         shut();
         return true;
     }
 
-    /** Nobody else is let in. */
+    /** No more connections are accepted. */
     private void shut() {
         whenClosed.accept(this);
         try {
             server.close();
         } catch (IOException _) {
-            // Nobody is accepted either way.
+            // Given up either way.
         }
     }
 
-    /** A wire that was taken lives on. */
+    /** A wire that {@link #accept} has returned stays open. */
     @Override
     public void close() {
-        if (!came.completeExceptionally(new IOException("withdrawn"))
-                && !came.isCompletedExceptionally()
+        if (!accepted.completeExceptionally(new IOException("withdrawn"))
+                && !accepted.isCompletedExceptionally()
                 && taken.compareAndSet(false, true)) {
-            came.join().close();
+            accepted.join().close();
         }
         shut();
         synchronized (greeting) {
             greeting.forEach(TcpTransport::quietly);
             greeting.clear();
         }
-        long more = sentAway.rest();
+        long more = disconnected.rest();
         if (more > 0) {
             LOG.info("waiting for {}: sent {} more away", awaited, more);
         }

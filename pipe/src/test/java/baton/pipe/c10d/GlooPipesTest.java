@@ -1,5 +1,6 @@
 package baton.pipe.c10d;
 
+import baton.kv.Ticker;
 import baton.pipe.LookupBuffer;
 import baton.pipe.LookupBufferContract;
 import baton.pipe.PipeContract;
@@ -13,7 +14,7 @@ class GlooPipesTest {
     class Pipes extends PipeContract {
         @Override
         protected Wire[] wires() throws Exception {
-            try (GlooTransport transport = GlooTransport.load()) {
+            try (GlooTransport transport = GlooTransport.load(Ticker.system())) {
                 return TestWires.offered(transport);
             }
         }
@@ -23,7 +24,7 @@ class GlooPipesTest {
     class Buffers extends LookupBufferContract {
         @Override
         protected Ends ends(LookupBuffer.Settings settings) throws Exception {
-            try (GlooTransport transport = GlooTransport.load()) {
+            try (GlooTransport transport = GlooTransport.load(Ticker.system())) {
                 return TestWires.over(transport, settings);
             }
         }

@@ -3,6 +3,7 @@ package baton.pipe.c10d;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import baton.kv.Ticker;
 import baton.pipe.PipeException;
 import baton.pipe.TestWires;
 import baton.pipe.Wire;
@@ -19,7 +20,7 @@ import org.junit.jupiter.api.Test;
 /** Wires over Gloo keep the contract, leave virtual threads their carriers and notice the other side's end. */
 class GlooWireTest extends WireContract {
     GlooWireTest() throws PipeException {
-        super(GlooTransport.load(), GlooTransport.load());
+        super(GlooTransport.load(Ticker.system()), GlooTransport.load(Ticker.system()));
     }
 
     @Test
@@ -27,7 +28,7 @@ class GlooWireTest extends WireContract {
         int wires = Math.max(16, Runtime.getRuntime().availableProcessors() + 2);
         List<Wire> waitedFor = new ArrayList<>();
         List<FutureTask<Boolean>> waiting = new ArrayList<>();
-        try (GlooTransport transport = GlooTransport.load();
+        try (GlooTransport transport = GlooTransport.load(Ticker.system());
                 Arena arena = Arena.ofShared()) {
             for (int i = 0; i < wires; i++) {
                 Wire[] ends = TestWires.offered(transport);
@@ -55,7 +56,7 @@ class GlooWireTest extends WireContract {
     @Test
     void rankZeroIsFoundWhereItSaysWhateverItsStoreIsCalled() throws Exception {
         int port = freePort();
-        try (GlooTransport transport = GlooTransport.load()) {
+        try (GlooTransport transport = GlooTransport.load(Ticker.system())) {
             FutureTask<Wire> zero = background(() -> transport.meet(HOST, port, 0, LONG));
             Wire one = keep(transport.meet("127.0.0.2", port, 1, LONG));
             assertConnected(one, keep(result(zero)));
@@ -71,7 +72,7 @@ class GlooWireTest extends WireContract {
                 ends[0].receive(arena.allocate(8), Duration.ofMinutes(10));
                 return true;
             });
-            ((GlooWire) ends[1]).tether().close();
+            ((GlooWire) ends[1]).liveness().close();
             assertThatThrownBy(() -> result(receiving)).isInstanceOf(PipeException.class);
         }
     }

@@ -2,6 +2,8 @@ package baton.pipe.c10d;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import baton.kv.Deadline;
+import baton.kv.Ticker;
 import baton.pipe.PipeException;
 import java.io.IOException;
 import java.net.InetAddress;
@@ -46,7 +48,7 @@ class LivenessSocketTest {
         try (LivenessSocket.Post post = new LivenessSocket.Post(HOST)) {
             try (SocketChannel guest = connect(post)) {
                 guest.write(token(post));
-                try (LivenessSocket _ = post.accept(SOON)) {
+                try (LivenessSocket _ = post.accept(Deadline.after(Ticker.system(), SOON))) {
                     post.close();
                     guest.configureBlocking(false);
                     assertThat(guest.read(ByteBuffer.allocate(1))).isZero();

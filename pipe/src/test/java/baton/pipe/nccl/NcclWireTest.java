@@ -4,12 +4,13 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import static org.junit.jupiter.api.Assumptions.abort;
 
+import baton.kv.Ticker;
+import baton.messages.PeerAccess;
 import baton.pipe.PipeException;
 import baton.pipe.Wire;
 import baton.pipe.WireContract;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
-import java.util.Optional;
 import java.util.concurrent.FutureTask;
 import org.junit.jupiter.api.Test;
 
@@ -21,7 +22,7 @@ class NcclWireTest extends WireContract {
 
     private static NcclTransport onDevice(int device) {
         try {
-            return NcclTransport.load(device, Optional.empty());
+            return NcclTransport.load(device, PeerAccess.everyone(), Ticker.system());
         } catch (PipeException e) {
             return abort("two GPUs are needed, and NCCL: " + e.getMessage());
         }

@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
+import baton.kv.Ticker;
 import baton.messages.AllowedPeers;
 import baton.messages.MessageException;
 import baton.messages.PeerAccess;
@@ -287,8 +288,8 @@ class P2pEndpointTest {
                 throw new MessageException("interrupted", e);
             }
         });
-        P2pEndpoint taker =
-                P2pEndpoint.open(settings(SendType.PUT, BUFFER, BUFFER, SOON, SOON), channel, new TcpTransport());
+        P2pEndpoint taker = P2pEndpoint.open(
+                settings(SendType.PUT, BUFFER, BUFFER, SOON, SOON), channel, new TcpTransport(), Ticker.system());
         endpoints.add(taker);
         P2pEndpoint sender = endpoint(SendType.PUT, "tcp", BUFFER);
         CompletableFuture<Void> inVain = taken(taker, sender.address(), "first", 10, 1);
@@ -315,7 +316,8 @@ class P2pEndpointTest {
                 new FailingOnce(new ZeroMqPeerChannel(), new AtomicBoolean(), () -> {
                     throw new OutOfMemoryError("no memory for a call");
                 }),
-                new TcpTransport());
+                new TcpTransport(),
+                Ticker.system());
         endpoints.add(sender);
         send(sender, taker, "lost", 1000, 1);
         until(() -> sender.stats().get(Count.SEND_FAILURES) == 1 && sender.sendUsed() == 0);
@@ -428,7 +430,10 @@ class P2pEndpointTest {
         ZeroMqSideChannel.Limits limits =
                 new ZeroMqSideChannel.Limits(1 << 10, 1 << 10, 4, 1, Duration.ofSeconds(1), Duration.ofDays(1));
         P2pEndpoint taker = P2pEndpoint.open(
-                with(plain, secret(directory, "one")), new ZeroMqPeerChannel(limits), new TcpTransport());
+                with(plain, secret(directory, "one")),
+                new ZeroMqPeerChannel(limits),
+                new TcpTransport(),
+                Ticker.system());
         endpoints.add(taker);
         P2pEndpoint elsewhere = open(with(plain, access("{\"allowed_peers\": [\"192.0.2.1\"]}")), "tcp");
         try (PeerChannel strangers = new ZeroMqPeerChannel()) {
@@ -624,7 +629,7 @@ class P2pEndpointTest {
 
     private P2pEndpoint open(P2pSettings settings, String wires) throws MessageException {
         WireTransport transport = wires.equals("tcp") ? new TcpTransport() : memory;
-        P2pEndpoint endpoint = P2pEndpoint.open(settings, new ZeroMqPeerChannel(), transport);
+        P2pEndpoint endpoint = P2pEndpoint.open(settings, new ZeroMqPeerChannel(), transport, Ticker.system());
         endpoints.add(endpoint);
         return endpoint;
     }

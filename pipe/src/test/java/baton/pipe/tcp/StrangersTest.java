@@ -7,6 +7,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.kv.FreePorts;
 import baton.kv.JsonFields;
+import baton.kv.Ticker;
 import baton.messages.PeerAccess;
 import baton.pipe.PipeException;
 import baton.pipe.Wire;
@@ -65,8 +66,8 @@ class StrangersTest {
         PeerAccess guarded = access("{\"kv_auth_secret_file\": \""
                 + Files.writeString(directory.resolve("secret"), "0123456789abcdef") + "\"}");
         int port = FreePorts.inARow(1);
-        try (TcpTransport first = new TcpTransport(WireId.Kind.TCP, Optional.of(guarded));
-                TcpTransport second = new TcpTransport(WireId.Kind.TCP, Optional.of(guarded));
+        try (TcpTransport first = new TcpTransport(WireId.Kind.TCP, guarded, Ticker.system());
+                TcpTransport second = new TcpTransport(WireId.Kind.TCP, guarded, Ticker.system());
                 TcpTransport stranger = new TcpTransport()) {
             FutureTask<Wire> waiting = background(() -> first.meet(HOST, port, 0, LONG));
             assertThatThrownBy(() -> stranger.meet(HOST, port, 1, Duration.ofMillis(300)))
@@ -83,7 +84,7 @@ class StrangersTest {
     void aMeetingIsOfAllowedPeersWhereThereIsNoSecret() throws Exception {
         PeerAccess strict = access("{\"allowed_peers\": [\"192.0.2.1\"]}");
         int port = FreePorts.inARow(1);
-        try (TcpTransport first = new TcpTransport(WireId.Kind.TCP, Optional.of(strict));
+        try (TcpTransport first = new TcpTransport(WireId.Kind.TCP, strict, Ticker.system());
                 TcpTransport stranger = new TcpTransport()) {
             FutureTask<Wire> waiting = background(() -> first.meet(HOST, port, 0, Duration.ofSeconds(2)));
             assertThatThrownBy(() -> stranger.meet(HOST, port, 1, Duration.ofMillis(300)))

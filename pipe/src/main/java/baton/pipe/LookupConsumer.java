@@ -1,0 +1,233 @@
+package baton.pipe;
+
+import baton.kv.Deadline;
+import baton.kv.Ticker;
+import java.lang.foreign.Arena;
+import java.time.Duration;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.Optional;
+import java.util.concurrent.locks.ReentrantLock;
+import org.jspecify.annotations.Nullable;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * The end of a lookup buffer over two pipes that looks entries up. One thread reads the answers and completes the lookups that wait for them;
+ * its failure ends both pipes and fails all lookups.
+ */
+final class LookupConsumer implements LookupBuffer {
+    private static final Logger LOG = LoggerFactory.getLogger(LookupConsumer.class);
+
+    /** For the message that a lookup is cancelled. */
+    private static final Duration CANCELLATION = Duration.ofSeconds(1);
+
+    private final Pipe requests;
+    private final Pipe answers;
+    private final Ticker ticker;
+
+    /** Held while a request is sent, so that requests are sent in the order of their numbers. */
+    private final ReentrantLock order = new ReentrantLock(true);
+
+    /** Guards the fields below. */
+    private final Object monitor = new Object();
+
+    private final Map<Long, Asked> waiting = new HashMap<>();
+    private long numbers;
+    private @Nullable String ended;
+
+    private record Asked(LookupMessage request, PendingLookup<Optional<Taken>> lookup) {}
+
+    LookupConsumer(Pipe requests, Pipe answers, Ticker ticker) {
+        this.requests = requests;
+        this.answers = answers;
+        this.ticker = ticker;
+    }
+
+    LookupConsumer started() {
+        Thread.ofPlatform()
+                .daemon()
+                .name("lookup-taken")
+                .start(() -> LookupBuffers.runUntilFailure(this::takeAnswers, this::end));
+        return this;
+    }
+
+    @Override
+    public void insert(Entry entry, Duration timeout) {
+        throw new UnsupportedOperationException("this end of the lookup buffer only looks up");
+    }
+
+    @Override
+    public void insertNever(int[] tokens, boolean[] roi, Duration timeout) {
+        throw new UnsupportedOperationException("this end of the lookup buffer only looks up");
+    }
+
+    @Override
+    public Optional<Taken> dropSelect(int[] tokens, boolean[] roi, Duration timeout) throws PipeException {
+        if (tokens.length != roi.length) {
+            throw new IllegalArgumentException(
+                    "tokens.length=%d roi.length=%d must be equal".formatted(tokens.length, roi.length));
+        }
+        Deadline deadline = Deadline.after(ticker, timeout);
+        Asked asked = ask(tokens, roi, deadline);
+        Optional<Optional<Taken>> answer;
+        try {
+            answer = asked.lookup().await(deadline);
+        } catch (PipeException e) {
+            if (!withdraw(asked)) {
+                asked.lookup().whenAnswered(content -> content.ifPresent(Taken::close));
+            }
+            throw e;
+        }
+        if (answer.isEmpty() && !withdraw(asked)) {
+            // Answered just before.
+            answer = asked.lookup().await(Deadline.after(ticker, Duration.ZERO));
+        }
+        return answer.orElseThrow(() -> PendingLookup.late(tokens, timeout));
+    }
+
+    private Asked ask(int[] tokens, boolean[] roi, Deadline deadline) throws PipeException {
+        try {
+            if (!deadline.tryLock(order)) {
+                throw PendingLookup.late(tokens, deadline.timeout());
+            }
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            throw new PipeException("interrupted before asking for an entry", e);
+        }
+        try {
+            Asked asked;
+            synchronized (monitor) {
+                if (ended != null) {
+                    throw new PipeException("the lookup buffer has ended: " + ended);
+                }
+                LookupMessage request =
+                        new LookupMessage(LookupMessage.What.SELECT, numbers++, tokens.clone(), roi.clone());
+                asked = new Asked(request, new PendingLookup<>());
+                waiting.put(request.number(), asked);
+            }
+            try {
+                send(asked.request(), deadline.remaining());
+            } catch (PipeException | RuntimeException e) {
+                synchronized (monitor) {
+                    waiting.remove(asked.request().number());
+                }
+                throw e;
+            }
+            return asked;
+        } finally {
+            order.unlock();
+        }
+    }
+
+    /** @return false if it was answered before */
+    private boolean withdraw(Asked asked) {
+        synchronized (monitor) {
+            if (waiting.remove(asked.request().number()) == null) {
+                return false;
+            }
+        }
+        boolean interrupted = Thread.interrupted();
+        try {
+            send(LookupMessage.of(LookupMessage.What.CANCEL, asked.request().number()), CANCELLATION);
+        } catch (PipeException e) {
+            LOG.debug("a lookup that is not waited for any more: {}", e.getMessage());
+        } finally {
+            if (interrupted) {
+                Thread.currentThread().interrupt();
+            }
+        }
+        return true;
+    }
+
+    private void send(LookupMessage message, Duration timeout) throws PipeException {
+        try (Arena arena = Arena.ofConfined()) {
+            requests.send(Optional.of(message.encode(arena)), timeout);
+        }
+    }
+
+    private void takeAnswers() throws PipeException {
+        while (true) {
+            LookupMessage answer;
+            try (Arena arena = Arena.ofConfined()) {
+                answer = LookupMessage.decode(answers.receive(arena, Deadline.LONGEST));
+            }
+            Optional<Taken> content = switch (answer.what()) {
+                case FOUND -> Optional.of(takeEntry(answer));
+                case NEVER, REFUSED -> Optional.empty();
+                case SELECT, CANCEL -> throw new PipeException("the producer asks");
+            };
+            boolean given = false;
+            try {
+                given = complete(answer, content);
+            } finally {
+                if (!given) {
+                    content.ifPresent(Taken::close);
+                }
+            }
+            if (!given && content.isPresent()) {
+                LOG.info("an entry of {} tokens came too late for who looked it up", answer.tokens().length);
+            }
+        }
+    }
+
+    private Taken takeEntry(LookupMessage answer) throws PipeException {
+        Arena arena = Arena.ofShared();
+        try {
+            Tensor key = takePart(arena);
+            Tensor value = takePart(arena);
+            Tensor hidden = takePart(arena);
+            return new Taken(new Entry(answer.tokens(), answer.roi(), key, value, hidden), arena);
+        } catch (PipeException | RuntimeException | Error e) {
+            arena.close();
+            throw e;
+        }
+    }
+
+    private Tensor takePart(Arena arena) throws PipeException {
+        return answers.receive(arena, LookupBuffers.PART)
+                .orElseThrow(() -> new PipeException("a part of an entry is nothing"));
+    }
+
+    /** @return whether a lookup has taken it over */
+    private boolean complete(LookupMessage answer, Optional<Taken> content) throws PipeException {
+        Asked asked;
+        synchronized (monitor) {
+            if (answer.number() < 0 || answer.number() >= numbers) {
+                throw new PipeException("an answer to request %d of %d".formatted(answer.number(), numbers));
+            }
+            asked = waiting.remove(answer.number());
+            if (asked == null) {
+                return false;
+            }
+            LookupMessage request = asked.request();
+            if (answer.what() == LookupMessage.What.REFUSED) {
+                asked.lookup().refuse(new PipeException("too many wait for entries"));
+            } else if (content.isPresent()
+                    && !LookupStore.matches(request.tokens(), request.roi(), answer.tokens(), answer.roi())) {
+                asked.lookup().fail("an entry does not match what was asked for");
+                throw new PipeException("an entry does not match what was asked for");
+            } else {
+                asked.lookup().complete(content);
+            }
+            return true;
+        }
+    }
+
+    private void end(String reason) {
+        synchronized (monitor) {
+            if (ended == null) {
+                ended = reason;
+            }
+            waiting.values().forEach(each -> each.lookup().fail(reason));
+            waiting.clear();
+        }
+        requests.close();
+        answers.close();
+    }
+
+    @Override
+    public void close() {
+        end("it was closed on this side");
+    }
+}

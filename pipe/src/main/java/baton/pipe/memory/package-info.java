@@ -1,5 +1,0 @@
-/** Wires within a process. */
-@NullMarked
-package baton.pipe.memory;
-
-import org.jspecify.annotations.NullMarked;
