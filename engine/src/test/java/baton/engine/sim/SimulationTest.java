@@ -18,7 +18,10 @@ class SimulationTest {
 
     /** What a world of that seed exchanges its caches by. */
     private static SimNode.SimConnectors wiring(SimCluster.Site site, long seed) {
-        int kind = Math.floorMod(seed, 10);
+        int kind = Math.floorMod(seed, 11);
+        if (kind == 10) {
+            return new PyNcclSimConnectors(site);
+        }
         if (kind >= 8) {
             return new P2pSimConnectors(site);
         }
@@ -94,6 +97,8 @@ class SimulationTest {
                             "fault: buffer full",
                             "fault: client leaves",
                             "fault: connection breaks",
+                            "fault: connection ends",
+                            "fault: entry lost",
                             "fault: handshake fails",
                             "fault: handshake late",
                             "fault: id changed",
@@ -103,6 +108,7 @@ class SimulationTest {
                             "fault: message duplicated",
                             "fault: message lost",
                             "fault: model fails",
+                            "fault: peer connects late",
                             "fault: read corrupt",
                             "fault: read failed",
                             "fault: read hangs",
