@@ -42,7 +42,7 @@ class PeerAccessTest {
     }
 
     @Test
-    void withoutSettingsItIsLoopbackAndWhatOtherSettingsName() {
+    void withoutSettingsLoopbackAndHostsOfOtherSettingsAreAllowed() {
         PeerAccess access = access("{}");
         for (String host : List.of("127.0.0.1", "127.0.0.9", "::1", "localhost", "node-1")) {
             assertThat(access.mayConnect(host)).as(host).isTrue();
@@ -56,7 +56,7 @@ class PeerAccessTest {
     }
 
     @Test
-    void withASecretPeersAreAnsweredWhereverTheyAreButNoOtherHostIsConnectedTo() throws IOException {
+    void withASecretPeersOfAnyAddressAreServedButOnlyAllowedOnesConnectedTo() throws IOException {
         PeerAccess access = access("{'kv_auth_secret_file': '" + secret("0123456789abcdef\n") + "'}");
         assertThat(access.admits(InetAddress.ofLiteral("192.0.2.1"))).isTrue();
         assertThat(access.mayConnect("192.0.2.1")).isFalse();

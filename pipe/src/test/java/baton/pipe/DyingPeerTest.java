@@ -22,7 +22,7 @@ import java.util.concurrent.TimeoutException;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** A peer in a process of its own that is killed: whoever waits for it is told, long before the deadline. */
+/** A peer in a process of its own is killed: calls that wait for it fail long before their deadlines. */
 class DyingPeerTest {
     private static final Duration LONG = Duration.ofMinutes(5);
     /** Gloo does not always notice that its peer has died; then only the deadline ends the wait. */
@@ -127,7 +127,7 @@ class DyingPeerTest {
             out = process.inputReader(StandardCharsets.UTF_8);
         }
 
-        /** The next one of ours; Gloo prints too. */
+        /** The next line of the test; Gloo prints lines as well. */
         private String line() throws IOException {
             String line = out.readLine();
             while (line != null && !line.contains("moved")) {
@@ -143,7 +143,7 @@ class DyingPeerTest {
         }
     }
 
-    /** The other process: rank 1. */
+    /** The peer process: rank 1. */
     public static void main(String[] args) throws Exception {
         try (Arena arena = Arena.ofShared();
                 WireTransport transport = WireTransports.named("transport", args[0]);

@@ -118,7 +118,7 @@ class HostilePipeTest {
     }
 
     @Test
-    void aReceiverThatTookWhatWasNeverSentEndsThePipe() throws Exception {
+    void anAcknowledgementOfTensorsThatWereNeverSentEndsThePipe() throws Exception {
         for (PipeFrame lie :
                 List.of(new PipeFrame.Taken(2), new PipeFrame.Nothing(0), new PipeFrame.Taken(Long.MAX_VALUE))) {
             try (Arena arena = Arena.ofShared();
@@ -138,7 +138,7 @@ class HostilePipeTest {
     }
 
     @Test
-    void lookupMessagesThatCannotBeEndTheBuffer() throws Exception {
+    void invalidLookupMessagesEndTheBuffer() throws Exception {
         long seed = Long.getLong("tests.seed", System.nanoTime());
         System.out.println("-Dtests.seed=" + seed);
         Random random = new Random(seed);

@@ -29,7 +29,7 @@ public abstract class LookupBufferContract {
     private final Arena arena = Arena.ofShared();
     private final List<AutoCloseable> opened = new ArrayList<>();
 
-    /** Who inserts and who looks up; may be the same. */
+    /** The inserting end and the one that looks up; may be the same object. */
     protected record Ends(LookupBuffer producer, LookupBuffer consumer) {}
 
     protected abstract Ends ends(LookupBuffer.Settings settings) throws Exception;
@@ -80,7 +80,7 @@ public abstract class LookupBufferContract {
     }
 
     @Test
-    void amongEqualsTheOldestIsTaken() throws Exception {
+    void amongMatchingEntriesTheOldestIsTaken() throws Exception {
         Ends ends = open(LookupBuffer.Settings.DEFAULT);
         for (int i = 0; i < 5; i++) {
             ends.producer().insert(entry(i, 7, 8), LONG);
@@ -117,7 +117,7 @@ public abstract class LookupBufferContract {
     }
 
     @Test
-    void aFullBufferTakesMoreWhenSomethingIsTaken() throws Exception {
+    void aFullBufferAcceptsAnEntryOnceAnotherIsTaken() throws Exception {
         long bytes = entry(1, 1, 2).bytes();
         Ends ends = open(new LookupBuffer.Settings(3 * bytes, LONG));
         for (int i = 0; i < 3; i++) {
@@ -141,7 +141,7 @@ public abstract class LookupBufferContract {
     }
 
     @Test
-    void whatNobodyTakesMakesRoomInTheEnd() throws Exception {
+    void entriesThatAreNotTakenAreDroppedForLaterOnes() throws Exception {
         long bytes = entry(1, 1, 2).bytes();
         Ends ends = open(new LookupBuffer.Settings(2 * bytes, SHORT));
         for (int i = 0; i < 5; i++) {
@@ -153,7 +153,7 @@ public abstract class LookupBufferContract {
     }
 
     @Test
-    void whoWaitsIsToldWhatWillNeverCome() throws Exception {
+    void aWaitingLookupIsToldThatAnEntryWillNeverCome() throws Exception {
         Ends ends = open(LookupBuffer.Settings.DEFAULT);
         ends.producer().insertNever(new int[] {1, 2}, all(2), LONG);
         assertThat(ends.consumer().dropSelect(new int[] {1, 2, 3}, all(3), LONG))
@@ -167,7 +167,7 @@ public abstract class LookupBufferContract {
     }
 
     @Test
-    void whoWaitsNoLongerTakesNothing() throws Exception {
+    void aCancelledLookupTakesNoEntry() throws Exception {
         Ends ends = open(LookupBuffer.Settings.DEFAULT);
         assertThatThrownBy(() -> ends.consumer().dropSelect(new int[] {1}, all(1), SHORT))
                 .isInstanceOf(PipeException.class);
@@ -177,7 +177,7 @@ public abstract class LookupBufferContract {
         assertThatThrownBy(() -> task.get(100, TimeUnit.MILLISECONDS)).isInstanceOf(TimeoutException.class);
         interrupted.interrupt();
         assertThatThrownBy(() -> result(task)).isInstanceOf(PipeException.class);
-        // Says as well that the cancellations have come: requests are in order.
+        // Its answer shows that the cancellations have arrived, because requests are in order.
         ends.producer().insert(entry(2, 2), LONG);
         take(ends, entry(2, 2), 2);
         ends.producer().insert(entry(1, 1), LONG);
@@ -185,7 +185,7 @@ public abstract class LookupBufferContract {
     }
 
     @Test
-    void theProducersEndFailsWhoWaits() throws Exception {
+    void theProducersEndFailsWaitingLookups() throws Exception {
         Ends ends = open(LookupBuffer.Settings.DEFAULT);
         List<FutureTask<Optional<LookupBuffer.Taken>>> waiting = new ArrayList<>();
         for (int i = 0; i < 10; i++) {
@@ -202,7 +202,7 @@ public abstract class LookupBufferContract {
     }
 
     @Test
-    void theConsumersEndFailsWhoInserts() throws Exception {
+    void theConsumersEndFailsInsertions() throws Exception {
         Ends ends = open(new LookupBuffer.Settings(entry(1, 1).bytes(), LONG));
         ends.producer().insert(entry(1, 1), LONG);
         FutureTask<Boolean> inserting = background(() -> {

@@ -32,7 +32,7 @@ class LookupMemoryTest {
     private final MemoryTransport transport = new MemoryTransport();
 
     @Test
-    void whatWasMatchedForAConsumerThatGoesIsFreed() throws Exception {
+    void anEntryMatchedForAnEndedConsumerIsFreed() throws Exception {
         Wire[] requests = TestWires.offered(transport);
         Wire[] answers = TestWires.offered(transport);
         try (Arena arena = Arena.ofShared();
@@ -55,7 +55,7 @@ class LookupMemoryTest {
                             new LookupBuffer.Entry(new int[] {i}, new boolean[] {true}, part, small, small), LONG);
                 }
             }
-            // The first is stuck, for nobody receives answers.
+            // The first one is stuck because the consumer does not receive answers.
             assertThat(resident() - before).isGreaterThan(3 * SIZE);
             asking.close();
             answers[1].close();
@@ -64,7 +64,7 @@ class LookupMemoryTest {
     }
 
     @Test
-    void anEntryThatNobodyAskedForIsFreed() throws Exception {
+    void anEntryWithoutLookupIsFreed() throws Exception {
         Wire[] requests = TestWires.offered(transport);
         Wire[] answers = TestWires.offered(transport);
         try (Arena arena = Arena.ofShared();

@@ -52,7 +52,7 @@ public abstract class PipeContract {
     }
 
     @Test
-    void tensorsAndNothingComeInOrder() throws Exception {
+    void tensorsAndNothingArriveInOrder() throws Exception {
         Ends ends = pipe(WirePipe.Settings.DEFAULT);
         List<Optional<Tensor>> all = new ArrayList<>();
         Random random = new Random(1);
@@ -88,7 +88,7 @@ public abstract class PipeContract {
     }
 
     @Test
-    void whatWasSentMayBeChangedAtOnce() throws Exception {
+    void sentMemoryMayBeChangedAtOnce() throws Exception {
         Ends ends = pipe(WirePipe.Settings.DEFAULT);
         Tensor tensor = tensor(new Random(1), Tensor.Type.U8, 8 << 20);
         MemorySegment before = arena.allocate(8 << 20).copyFrom(tensor.data());
@@ -139,7 +139,7 @@ public abstract class PipeContract {
     }
 
     @Test
-    void nothingInTimeLeavesThePipeAsItWas() throws Exception {
+    void aReceiveTimeoutLeavesThePipeUsable() throws Exception {
         Ends ends = pipe(WirePipe.Settings.DEFAULT);
         assertThatThrownBy(() -> ends.receiver.receive(arena, SHORT)).isInstanceOf(PipeException.class);
         Tensor tensor = tensor(new Random(1), Tensor.Type.F32, 5);
@@ -157,7 +157,7 @@ public abstract class PipeContract {
     }
 
     @Test
-    void aPeerThatSaysNothingIsTakenForDead() throws Exception {
+    void aSilentPeerCountsAsDead() throws Exception {
         WirePipe.Settings impatient = WirePipe.Settings.DEFAULT.withSilence(Duration.ofMillis(500));
         Pipe receiver = WirePipe.receiver(wires()[0], impatient, Ticker.system());
         opened.add(receiver);
@@ -189,7 +189,7 @@ public abstract class PipeContract {
     }
 
     @Test
-    void aLargerTensorThanAllowedIsNeitherSentNorTaken() throws Exception {
+    void aTensorAboveTheBoundIsNeitherSentNorReceived() throws Exception {
         Wire[] wires = wires();
         Pipe sender = WirePipe.sender(wires[0], WirePipe.Settings.DEFAULT, Ticker.system());
         opened.add(sender);

@@ -37,7 +37,7 @@ public abstract class WireContract {
         this(both, both);
     }
 
-    /** Two that make wires to each other. */
+    /** Two transports that make wires to each other. */
     protected WireContract(WireTransport one, WireTransport other) {
         this.one = one;
         this.other = other;
@@ -54,7 +54,7 @@ public abstract class WireContract {
     }
 
     @Test
-    void bytesGoBothWaysAtOnceAndInOrder() throws Exception {
+    void bytesAreMovedInBothDirectionsAtOnceAndInOrder() throws Exception {
         Wire[] ends = meet();
         int[] sizes = {1, 88, 4096, 3 << 20, 7, 0, 40 << 20};
         List<FutureTask<Boolean>> all = new ArrayList<>();
@@ -85,7 +85,7 @@ public abstract class WireContract {
     }
 
     @Test
-    void anOfferedWireIsTakenByWhoKnowsItsId() throws Exception {
+    void anOfferedWireIsJoinedByItsId() throws Exception {
         for (int i = 0; i < 3; i++) {
             Wire[] ends = offered();
             assertConnected(ends[i % 2], ends[1 - i % 2]);
@@ -112,7 +112,7 @@ public abstract class WireContract {
     }
 
     @Test
-    void nobodyComesInTime() throws Exception {
+    void meetingFailsIfThePeerDoesNotComeInTime() throws Exception {
         int port = freePort();
         assertThatThrownBy(() -> one.meet(HOST, port, 0, SHORT)).isInstanceOf(PipeException.class);
         assertThatThrownBy(() -> other.meet(HOST, port, 1, SHORT)).isInstanceOf(PipeException.class);
@@ -124,7 +124,7 @@ public abstract class WireContract {
     }
 
     @Test
-    void aWithdrawnOfferIsNotTaken() throws Exception {
+    void aWithdrawnOfferCannotBeJoined() throws Exception {
         WireTransport.Offer offer = one.offer(HOST);
         byte[] id = offer.id();
         FutureTask<Wire> accepting = background(() -> offer.accept(LONG));
@@ -147,7 +147,7 @@ public abstract class WireContract {
     }
 
     @Test
-    void hostileIdsAreRefusedAndLeadNowhere() throws Exception {
+    void hostileIdsAreRefusedWithoutConnecting() throws Exception {
         long seed = Long.getLong("tests.seed", System.nanoTime());
         System.out.println("-Dtests.seed=" + seed);
         Random random = new Random(seed);
@@ -166,7 +166,7 @@ public abstract class WireContract {
     }
 
     @Test
-    void whatDoesNotComeInTimeFails() throws Exception {
+    void aLookupWithoutEntryInTimeFails() throws Exception {
         Wire[] ends = meet();
         long begun = System.nanoTime();
         assertThatThrownBy(() -> ends[0].receive(arena.allocate(10), SHORT)).isInstanceOf(PipeException.class);
@@ -174,7 +174,7 @@ public abstract class WireContract {
     }
 
     @Test
-    void whatIsNotTakenInTimeFails() throws Exception {
+    void aSendThatThePeerDoesNotTakeInTimeFails() throws Exception {
         Wire[] ends = meet();
         MemorySegment much = arena.allocate(64 << 20);
         assertThatThrownBy(() -> ends[0].send(much, SHORT)).isInstanceOf(PipeException.class);
@@ -183,7 +183,7 @@ public abstract class WireContract {
     }
 
     @Test
-    void closingEndsWhoWaitsOnBothSides() throws Exception {
+    void closingEndsWaitsOnBothSides() throws Exception {
         for (boolean firstCloses : new boolean[] {true, false}) {
             Wire[] ends = meet();
             Wire closed = ends[firstCloses ? 0 : 1];

@@ -5,10 +5,10 @@ import baton.messages.p2p.P2pRequestId.Found;
 import java.util.List;
 
 /**
- * What the workers do in one step.
+ * The workers' tasks in a step.
  *
- * @param dropped ids that both legs share, of requests whose tensors are not to be sent any more
- * @param unwanted ids that both legs share, of requests that take no tensors any more
+ * @param dropped ids common to both legs, of requests of which no more tensors are sent
+ * @param unwanted ids common to both legs, of requests that take no more tensors
  */
 record P2pNcclConnectorMetadata(List<Load> loads, List<Save> saves, List<String> dropped, List<String> unwanted)
         implements ConnectorMetadata {
@@ -29,7 +29,7 @@ record P2pNcclConnectorMetadata(List<Load> loads, List<Save> saves, List<String>
     record Load(String requestId, Found id, int firstToken, int endToken, int[] blocks, String digest) {}
 
     /**
-     * Saves a prompt's KV, which is in place when this step's forward pass ends.
+     * Saves a prompt's KV, which is complete when this step's forward pass ends.
      *
      * @param blocks all blocks of the prompt
      */

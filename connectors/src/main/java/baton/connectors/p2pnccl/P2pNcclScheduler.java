@@ -31,8 +31,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Decides what is sent and what is taken. A request's id says whether, and who the other one is; a request with an ordinary id is computed
- * here. So is one of several sequences of a request but the first, as a prompt's tensors are taken once; the others find its blocks in the
+ * Decides which prompts are saved and loaded. A request's id contains the peers' addresses; a request with an ordinary id is computed here. Of
+ * several sequences of a request only the first one loads, because a prompt's tensors can be taken once; the other ones find its blocks in the
  * prefix cache.
  *
  * <p>A prompt is sent in the step that computes its last token: each layer when it has been computed, all chunks at once.
@@ -50,7 +50,7 @@ final class P2pNcclScheduler implements SchedulerConnector {
     private final List<String> dropped = new ArrayList<>();
     private final List<String> unwanted = new ArrayList<>();
     private Optional<PeerAddress> self = Optional.empty();
-    /** They load or send, and report when they have. */
+    /** Whether workers load or send; their reports tell. */
     private boolean workersBusy;
 
     private int badIds;
@@ -63,7 +63,7 @@ final class P2pNcclScheduler implements SchedulerConnector {
         this.complaints = new Bursts(1, BETWEEN_LINES, context.ticker());
     }
 
-    /** Where a worker takes control messages. */
+    /** A worker's control address. */
     record Listening(PeerAddress address) implements HandshakeMetadata {}
 
     private static final class Tracked {
@@ -71,7 +71,7 @@ final class P2pNcclScheduler implements SchedulerConnector {
         private final boolean sends;
         private final boolean receives;
         private boolean sent;
-        /** Tensors are taken once. */
+        /** Whether the prompt was loaded: its tensors can be taken once. */
         private boolean loaded;
 
         private Tracked(P2pRequestId.Found id, boolean sends, boolean receives) {
@@ -99,7 +99,7 @@ final class P2pNcclScheduler implements SchedulerConnector {
             // Every rank needs a port.
             PeerAddress _ = id.prefill().above(context.tensorParallelSize() - 1);
             PeerAddress _ = id.decode().above(context.tensorParallelSize() - 1);
-            // Who does both is, for each request, the one that its id says.
+            // An instance with both roles has, for each request, that of the request's id.
             boolean sends = context.config().isProducer() && !self.equals(Optional.of(id.decode()));
             boolean receives = context.config().isConsumer() && !self.equals(Optional.of(id.prefill()));
             sends = sends && allowed(request, id.decode());
@@ -214,7 +214,7 @@ final class P2pNcclScheduler implements SchedulerConnector {
         requests.clear();
     }
 
-    /** Names what both sides must have in common: the model, the shape of its cache and the prompt with what changes its KV. */
+    /** A digest of what both sides must have in common: model, layers, prompt, LoRA adapter and cache salt. Part of the wire format. */
     private String digest(KvRequest request) {
         try {
             MessageDigest sha = MessageDigest.getInstance("SHA-256");

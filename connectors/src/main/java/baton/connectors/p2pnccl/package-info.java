@@ -1,4 +1,4 @@
-/** Instances that send each other the KV of a prompt, layer by layer, where the request's id says: vLLM's P2pNcclConnector. */
+/** Prefill instances that send a prompt's KV, layer by layer, to the decode instance of the request's id: vLLM's P2pNcclConnector. */
 @NullMarked
 package baton.connectors.p2pnccl;
 

@@ -182,7 +182,7 @@ class P2pNcclConnectorTest {
     /** Steps go on until all is counted, though no request is left. */
     @ParameterizedTest
     @ValueSource(strings = {"PUT_ASYNC", "GET"})
-    void whatIsSentAfterAStepIsCounted(String sendType) throws Exception {
+    void tensorsSentAfterAStepAreCounted(String sendType) throws Exception {
         Side prefill = new Side(1, 4, config(KvRole.PRODUCER).extra("send_type", sendType));
         Side decode = new Side(1, 4, config(KvRole.CONSUMER).extra("send_type", sendType));
         String id = shared(prefill, decode);
@@ -206,7 +206,7 @@ class P2pNcclConnectorTest {
     }
 
     @Test
-    void whatTheDecodeInstanceHasIsNotWrittenAgain() throws Exception {
+    void blocksThatTheDecodeInstanceHasAreNotWrittenAgain() throws Exception {
         Side prefill = new Side(KvRole.PRODUCER);
         Side decode = new Side(KvRole.CONSUMER);
         String id = shared(prefill, decode);
@@ -217,14 +217,14 @@ class P2pNcclConnectorTest {
         assertThat(invalidAfterLoad(decode, here)).isZero();
         assertThat(decode.engine.holds(here, 0, 13)).isTrue();
 
-        // All of it is here: nothing is loaded, and what comes is dropped.
+        // The whole prompt is here: nothing is loaded, and received tensors are dropped.
         String other = shared(prefill, decode);
         Running whole = decode.engine.admit(request(other, 7, 9), 8);
         assertThat(whole.externalTokens()).isZero();
     }
 
     @Test
-    void ranksTalkToTheSameRank() throws Exception {
+    void ranksExchangeTensorsWithTheSameRank() throws Exception {
         Side prefill = new Side(2, 4, config(KvRole.PRODUCER));
         Side decode = new Side(2, 4, config(KvRole.CONSUMER));
         String id = shared(prefill, decode);
@@ -234,9 +234,9 @@ class P2pNcclConnectorTest {
         assertThat(decode.engine.holds(here, 0, 13)).isTrue();
     }
 
-    /** Of two that do both, the request's id says who does what. */
+    /** If both instances have both roles, the request's id decides which one sends. */
     @Test
-    void whoDoesBothDoesWhatTheIdSays() throws Exception {
+    void anInstanceOfBothRolesHasTheRoleOfTheRequestsId() throws Exception {
         Side one = new Side(KvRole.BOTH);
         Side two = new Side(KvRole.BOTH);
         for (List<Side> way : List.of(List.of(one, two), List.of(two, one))) {
@@ -271,9 +271,9 @@ class P2pNcclConnectorTest {
         assertThat(failure(decode, here)).isEqualTo("digest");
     }
 
-    /** Among instances with a secret all say what their tensors are of. */
+    /** Instances with a secret always send the origin of their tensors. */
     @Test
-    void whereThereIsASecretATensorThatDoesNotSayWhatItIsOfIsRefused(@TempDir Path directory) throws Exception {
+    void withASecretATensorWithoutOriginIsRefused(@TempDir Path directory) throws Exception {
         Path file = Files.writeString(directory.resolve("secret"), "0123456789abcdef");
         Side decode = new Side(1, 4, config(KvRole.CONSUMER).extra("kv_auth_secret_file", file));
         KvTransferConfig config = config(KvRole.PRODUCER)
@@ -294,7 +294,7 @@ class P2pNcclConnectorTest {
     }
 
     @Test
-    void aPeerThatIsNotThereOrSendsNothingFailsTheLoad() throws Exception {
+    void aMissingOrSilentPeerFailsTheLoad() throws Exception {
         Side decode = new Side(1, 4, config(KvRole.CONSUMER).extra("load_timeout", 0.2));
         Side silent = new Side(KvRole.PRODUCER);
         assertThat(failure(decode, decode.engine.admit(request(shared(silent, decode), 7, 14), 0)))
@@ -306,7 +306,7 @@ class P2pNcclConnectorTest {
 
     /** What was not received never passes for received, whatever is thrown on the way. */
     @Test
-    void aLoadThatBreaksWithinFails() throws Exception {
+    void aLoadThatThrowsFails() throws Exception {
         Side decode = new Side(
                 new P2pNcclConnector(runtime(() -> new NoCalls(new ZeroMqPeerChannel()))),
                 context(config(KvRole.CONSUMER).build(), 1, 4));
@@ -352,7 +352,7 @@ class P2pNcclConnectorTest {
 
     /** vLLM's messages have neither a digest nor the number of ranks; its earlier shape has no blocks. */
     @Test
-    void tensorsOfAnInstanceThatSaysLessAreTaken() throws Exception {
+    void tensorsWithoutOriginAreAccepted() throws Exception {
         Side decode = new Side(1, 4, config(KvRole.CONSUMER));
         PeerChannel channel = new ZeroMqPeerChannel();
         open.add(channel);
@@ -401,9 +401,9 @@ class P2pNcclConnectorTest {
         assertThat(decode.engine.usedBlocks()).isZero();
     }
 
-    /** One that its peer does not want any more costs the others of the same step nothing. */
+    /** A save that its peer refuses does not affect other saves of the same step. */
     @Test
-    void whatOneRequestsPeerRefusesIsNotTheOthersOfTheSameStep() throws Exception {
+    void aRefusedSaveDoesNotAffectOtherSavesOfTheSameStep() throws Exception {
         List<P2pEndpoint> senders = new ArrayList<>();
         P2pNcclConnector watched = new P2pNcclConnector(new SystemRuntime(), (settings, _) -> {
             P2pEndpoint sender = P2pEndpoint.open(settings, new ZeroMqPeerChannel(), wires, Ticker.system());
@@ -455,7 +455,7 @@ class P2pNcclConnectorTest {
 
     /** Each counts; the log has a line of many. */
     @Test
-    void idsOfStrangersAreRefusedPeers() throws Exception {
+    void idsWithPeersThatAreNotAllowedCountAsRefused() throws Exception {
         ConnectorContext context = context(config(KvRole.CONSUMER).build(), 1, 4);
         P2pNcclSettings settings = P2pNcclSettings.of(context.config(), context.ticker());
         P2pNcclScheduler scheduler = new P2pNcclScheduler(context, settings);

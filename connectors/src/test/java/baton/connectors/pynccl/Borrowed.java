@@ -5,7 +5,7 @@ import baton.pipe.Wire;
 import baton.pipe.WireTransport;
 import java.time.Duration;
 
-/** A transport that lives on when who uses it has closed it. */
+/** A transport that its users cannot close. */
 record Borrowed(WireTransport transport) implements WireTransport {
     @Override
     public String name() {

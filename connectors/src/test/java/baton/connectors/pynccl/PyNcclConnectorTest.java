@@ -49,7 +49,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** Two engines without a model in one process: what goes over, what does not, and what each does then. */
+/** Two engines without a model in one process: complete, incomplete and failed hand-overs. */
 class PyNcclConnectorTest {
     private static final int BLOCK_SIZE = 4;
     private static final int HEADS = 2;
@@ -176,7 +176,7 @@ class PyNcclConnectorTest {
 
     @ParameterizedTest
     @ValueSource(ints = {1, 2})
-    void promptsAreTakenInAnotherOrderThanTheyWereComputedIn(int tensorParallelSize) {
+    void promptsAreTakenInAnotherOrderThanTheyWereComputed(int tensorParallelSize) {
         FakeEngine prefill = engine(KvRole.PRODUCER, config -> config, tensorParallelSize, 3);
         FakeEngine decode = engine(KvRole.CONSUMER, config -> config, tensorParallelSize, 3);
         List<FakeKvRequest> requests = new ArrayList<>();
@@ -218,7 +218,7 @@ class PyNcclConnectorTest {
 
     /** Neither a prompt's beginning nor another's salt or adapter leads to an entry. */
     @Test
-    void nobodyGetsAnEntryThatIsNotForIt() {
+    void aLookupGetsOnlyAMatchingEntry() {
         FakeEngine prefill = engine(KvRole.PRODUCER);
         FakeEngine decode = engine(KvRole.CONSUMER, config -> config.extra("lookup_timeout_seconds", 0.3), 1, 3);
         FakeKvRequest salted = request("salted", 0, 20).withCacheSalt("mine");
@@ -253,7 +253,7 @@ class PyNcclConnectorTest {
             prefill.end(each, RequestEnd.LENGTH);
             running.add(each);
         }
-        // The first is in the buffer and the second out of the pool; the others stay where they are.
+        // The first one is in the buffer, the second one copied out of the pool, the other ones stay in it.
         await("two prompts are read", () -> running.get(1).isFreed(), prefill);
         for (int i = 0; i < 50; i++) {
             step(prefill);
@@ -273,7 +273,7 @@ class PyNcclConnectorTest {
     }
 
     @Test
-    void whatFindsNoRoomInTimeIsGivenUpAndTheConsumerComputesIt() {
+    void aPromptWithoutRoomInTimeIsGivenUpAndTheConsumerComputesIt() {
         long one = 40 * 96 + 9 * 45 + 1000;
         FakeEngine prefill =
                 engine(KvRole.PRODUCER, config -> config.bufferSize(one).extra("insert_timeout_seconds", 2), 1, 3);
@@ -285,14 +285,14 @@ class PyNcclConnectorTest {
         await("it is given up", () -> counted("baton:kv_lookup_insert_failures", "full") == 2, prefill);
         Running first = load(decode, request("da", 0, 40), 0);
         assertHidden(first);
-        // Of the last one, for which there was room for that, the consumer is told at once.
+        // For the last one there is room to tell the consumer at once.
         Running second = load(decode, request("dlarge", 200, 60), 0);
         assertThat(second.computedTokens()).isZero();
         assertThat(counted("baton:kv_lookup_failures", "never")).isEqualTo(1);
     }
 
     @Test
-    void aProducerThatDiesIsNotWaitedForAndItsSuccessorIsFound() {
+    void aDeadProducerIsNotWaitedForAndItsSuccessorIsConnected() {
         FakeEngine prefill = engine(KvRole.PRODUCER);
         FakeEngine decode = engine(KvRole.CONSUMER, config -> config.extra("connect_wait_seconds", 0.2), 1, 3);
         prefill(prefill, request("a", 0, 9), 9);
@@ -333,7 +333,7 @@ class PyNcclConnectorTest {
     }
 
     @Test
-    void peersThatDoNotFitDoNotExchangeAnything() {
+    void peersWithDifferentConfigurationsExchangeNothing() {
         FakeEngine prefill = engine(KvRole.PRODUCER, config -> config.extra("connect_wait_seconds", 1), 1, 4);
         FakeEngine decode = engine(KvRole.CONSUMER, config -> config.extra("connect_wait_seconds", 1), 1, 3);
         prefill(prefill, request("a", 0, 9), 9);
@@ -343,7 +343,7 @@ class PyNcclConnectorTest {
     }
 
     @Test
-    void whoTakesNothingHasItThrownAway() {
+    void theEntryOfARequestThatDoesNotLoadIsDiscarded() {
         FakeEngine prefill = engine(KvRole.PRODUCER);
         FakeEngine decode = engine(KvRole.CONSUMER, config -> config.extra("lookup_timeout_seconds", 0.3), 1, 3);
         prefill(prefill, request("a", 0, 9), 9);
@@ -385,7 +385,7 @@ class PyNcclConnectorTest {
         assertThat(decode.holds(loaded, 0, 12)).isTrue();
     }
 
-    /** Further samples share what the first one takes, so nothing is sent that nobody would take. */
+    /** Further samples share the first one's blocks, so the prompt is sent once. */
     @Test
     void aPromptIsSentOnceForAllItsSamples() {
         FakeEngine prefill = engine(KvRole.PRODUCER);
@@ -441,9 +441,9 @@ class PyNcclConnectorTest {
         assertThat(decode.scheduler().match(request, 0)).isEqualTo(new KvMatch.None());
     }
 
-    /** What is wrong with an entry, and how many of its tokens are good all the same. */
+    /** A problem of an entry, and how many of its tokens are valid. */
     @Test
-    void whatIsMissingIsSaidAndTheRestIsUsed() {
+    void missingPartsAreLoggedAndTheRestIsUsed() {
         try (Arena arena = Arena.ofShared()) {
             KvLayout layout = new KvLayout(3, 2, 4, BLOCK_SIZE, DType.BF16);
             KvTensors tensors = new KvTensors(

@@ -70,7 +70,7 @@ final class PyNcclSimConnectors implements SimNode.SimConnectors {
         this.site = site;
         this.random = site.random();
         this.bufferBytes = LEAST_BUFFER_BYTES * (1 + random.nextInt(8));
-        this.ends = odds(0.03);
+        this.ends = odds(0.1);
         this.lost = odds(0.2);
         this.full = odds(0.2);
         this.late = odds(0.5);

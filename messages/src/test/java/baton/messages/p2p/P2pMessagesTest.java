@@ -38,7 +38,7 @@ class P2pMessagesTest {
             new TensorHead("bfloat16", List.of(2L, 16L, 16L, 8L, 128L), Optional.empty());
 
     @Test
-    void messagesArePythonsByteForByte() throws IOException {
+    void messagesHavePythonsBytes() throws IOException {
         byte[] uniqueId = new byte[128];
         for (int i = 0; i < uniqueId.length; i++) {
             uniqueId[i] = (byte) i;
@@ -51,7 +51,7 @@ class P2pMessagesTest {
     }
 
     @Test
-    void answersArePythonsByteForByte() throws IOException {
+    void answersHavePythonsBytes() throws IOException {
         assertThat(PutReply.decode(captured("S", "PUT, taken"))).isEqualTo(PutReply.TAKEN);
         assertThat(PutReply.TAKEN.encode()).isEqualTo(captured("S", "PUT, taken"));
         assertThat(PutReply.decode(captured("S", "PUT, out of memory"))).isEqualTo(PutReply.OUT_OF_MEMORY);
@@ -63,7 +63,7 @@ class P2pMessagesTest {
     }
 
     @Test
-    void registrationsArePythonsByteForByte() throws IOException {
+    void registrationsHavePythonsBytes() throws IOException {
         List<byte[]> captured = captures("C", "registration of a prefill and of a decode instance");
         Registration prefill = new Registration(
                 Registration.Kind.PREFILL, new PeerAddress("10.0.1.2", 20_001), new PeerAddress("10.0.1.2", 21_001));
@@ -77,7 +77,7 @@ class P2pMessagesTest {
     }
 
     @Test
-    void theOriginGoesAlongAndComesBack() {
+    void theOriginIsSentAndReceived() {
         TensorHead head = new TensorHead("float32", List.of(), Optional.of(new Origin(4, "0123abcd")));
 
         assertThat(P2pMessage.decode(new Put("t", head).encode())).isEqualTo(new Put("t", head));
@@ -85,7 +85,7 @@ class P2pMessagesTest {
     }
 
     @Test
-    void whatIsMissingOrWrongIsNamed() {
+    void missingAndInvalidFieldsAreNamed() {
         assertRefused(P2pMessage::decode, bytes(p -> p.packMapHeader(0)), "message.cmd", "missing");
         assertRefused(
                 P2pMessage::decode,
@@ -130,7 +130,7 @@ class P2pMessagesTest {
     }
 
     @Test
-    void rubbishIsRefusedAndNothingElseHappens() {
+    void invalidMessagesAreRefusedWithoutOtherEffects() {
         long seed = Long.getLong("tests.seed", new Random().nextLong());
         System.out.println("P2pMessagesTest: -Dtests.seed=" + seed);
         Random random = new Random(seed);

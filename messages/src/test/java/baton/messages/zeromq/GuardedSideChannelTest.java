@@ -95,7 +95,7 @@ class GuardedSideChannelTest {
     }
 
     @Test
-    void aPeerThatKnowsTheSecretIsAnswered() throws Exception {
+    void aPeerWithTheSecretIsAnswered() throws Exception {
         PeerAccess access = access("s", HOST);
         int port = serve(access);
         for (int i = 0; i < 3; i++) {
@@ -106,7 +106,7 @@ class GuardedSideChannelTest {
     }
 
     @Test
-    void aPeerThatDoesNotIsToldNothingAndCounted() throws Exception {
+    void aPeerWithoutTheSecretGetsNoAnswerAndIsCounted() throws Exception {
         PeerAccess access = access("s", HOST);
         int port = serve(access);
         assertThatThrownBy(() -> ask(access("t", HOST), port))
@@ -118,14 +118,14 @@ class GuardedSideChannelTest {
         assertThat(access.takeRefused()).isEqualTo(3);
     }
 
-    /** What was heard on one connection is good for no other, nor twice on the same one. */
+    /** A proof of one connection is valid on no other one, nor twice on the same one. */
     @Test
-    void aProofThatWasHeardIsNoProof() throws Exception {
+    void aReplayedProofIsRefused() throws Exception {
         int port = serve(access("s", HOST));
         List<List<byte[]>> said = new CopyOnWriteArrayList<>();
         SideChannel relay = new ZeroMqSideChannel();
         open.add(relay);
-        // Between two that know the secret: passes on what both say.
+        // A relay between two instances that have the secret.
         SideChannel.Listener between = relay.receive(HOST, 0, _ -> {
             List<List<byte[]>> questions = new ArrayList<>();
             return frames -> {
@@ -150,7 +150,7 @@ class GuardedSideChannelTest {
         assertThat(heard).isEmpty();
     }
 
-    /** Goes on with that, once. */
+    /** Continues with that, once. */
     private static final class Then implements SideChannel.Next {
         private Optional<List<byte[]>> left;
 
@@ -168,7 +168,7 @@ class GuardedSideChannelTest {
 
     /** The answerer has to know the secret as well: a key that another process names is not taken. */
     @Test
-    void anAnswerWithoutProofIsNotTaken() throws Exception {
+    void anAnswerWithoutProofIsRefused() throws Exception {
         int open = serve(access("", HOST));
         assertThatThrownBy(() -> ask(access("s", HOST), open)).hasMessageContaining("there is no secret");
         SideChannel liar = new ZeroMqSideChannel();
@@ -188,7 +188,7 @@ class GuardedSideChannelTest {
     }
 
     @Test
-    void withoutASecretAllowedPeersAreAnsweredInTheProtocolAsItIsAndOthersNotAtAll() throws Exception {
+    void withoutASecretOnlyAllowedPeersAreAnsweredAndInThePlainProtocol() throws Exception {
         int port = serve(access("", HOST));
         assertThat(askPlainly(port, _ -> Optional.empty(), QUESTION))
                 .usingRecursiveComparison()
@@ -207,7 +207,7 @@ class GuardedSideChannelTest {
 
     /** What only connects, or is refused, is no idle connection of a peer. */
     @Test
-    void strangersHaveTheTimeOfAHandshake() throws Exception {
+    void unauthenticatedPeersHaveTheTimeOfAHandshake() throws Exception {
         ZeroMqSideChannel.Limits limits =
                 new ZeroMqSideChannel.Limits(1 << 10, 1 << 10, 16, 1, Duration.ofSeconds(1), Duration.ofDays(1));
         ZeroMqPeerChannel strangers = new ZeroMqPeerChannel();

@@ -190,7 +190,7 @@ class ZeroMqPeerChannelTest {
     }
 
     @Test
-    void aPeerThatIsNotThereOrGoesIsKnownAtOnce() throws Exception {
+    void aMissingOrEndingPeerIsNoticedAtOnce() throws Exception {
         int free;
         try (ServerSocket taken = new ServerSocket(0, 1, InetAddress.ofLiteral(HOST))) {
             free = taken.getLocalPort();
@@ -233,7 +233,7 @@ class ZeroMqPeerChannelTest {
 
     /** A peer that greets and then reads nothing takes what fits into its system's buffers, no more. */
     @Test
-    void whatThePeerDoesNotReadInTimeEndsTheCall() throws Exception {
+    void aMessageThatThePeerDoesNotReadInTimeEndsTheCall() throws Exception {
         try (ServerSocket deaf = new ServerSocket()) {
             deaf.setReceiveBufferSize(4 << 10);
             deaf.bind(new InetSocketAddress(InetAddress.ofLiteral(HOST), 0));
@@ -258,9 +258,9 @@ class ZeroMqPeerChannelTest {
         }
     }
 
-    /** Strangers who do not complete their handshake cost no peer its connection, and make room for one who does. */
+    /** Connections with incomplete handshakes close no established one, and are closed for one that completes its handshake. */
     @Test
-    void strangersInTheirHandshakeGoBeforePeers() throws Exception {
+    void unauthenticatedConnectionsAreClosedBeforeThoseOfPeers() throws Exception {
         int most = 4;
         try (ZeroMqPeerChannel small = new ZeroMqPeerChannel(
                 new ZeroMqSideChannel.Limits(1 << 10, 1 << 10, 4, most, SOON, Duration.ofDays(1)))) {
@@ -307,7 +307,7 @@ class ZeroMqPeerChannelTest {
 
     /** Handling may take longer than a message may be under way. */
     @Test
-    void aGuestMayTakeItsTime() throws Exception {
+    void aHandlerMayTakeLong() throws Exception {
         Duration exchange = Duration.ofMillis(300);
         CountDownLatch release = new CountDownLatch(1);
         try (ZeroMqPeerChannel hasty = new ZeroMqPeerChannel(
@@ -318,7 +318,7 @@ class ZeroMqPeerChannelTest {
             });
             Call patient = channel.call(HOST, listener.port(), "patient", SOON, () -> {});
             CompletableFuture<List<byte[]>> answer = asked(patient, "slowly");
-            // One that says half a message is cut off meanwhile, by the same look at all connections.
+            // Meanwhile the same sweep closes a connection that has sent half a message.
             try (Socket half = new Socket(InetAddress.ofLiteral(HOST), listener.port())) {
                 half.setSoTimeout((int) SOON.toMillis());
                 half.getOutputStream().write(0xff);
@@ -330,7 +330,7 @@ class ZeroMqPeerChannelTest {
     }
 
     @Test
-    void aGuestThatFailsOrHangsUpEndsItsConnectionOnly() throws Exception {
+    void aHandlerThatFailsOrHangsUpEndsItsConnectionOnly() throws Exception {
         Listener listener = channel.listen(HOST, 0, caller -> frames -> {
             switch (new String(frames.getFirst(), StandardCharsets.UTF_8)) {
                 case "fail" -> throw new MessageException("asked to");
@@ -348,9 +348,9 @@ class ZeroMqPeerChannelTest {
         assertThat(call.ask(List.of(text("fine")), SOON)).containsExactly(text("fine"));
     }
 
-    /** What has not shown what it must has the time of a handshake, and ends no other connection. */
+    /** An unauthenticated connection has the time of a handshake, and closes no established one. */
     @Test
-    void strangersTakeNoPeersPlace() throws Exception {
+    void unauthenticatedConnectionsTakeNoPeersPlace() throws Exception {
         Duration exchange = Duration.ofSeconds(1);
         try (ZeroMqPeerChannel small = new ZeroMqPeerChannel(
                 new ZeroMqSideChannel.Limits(1 << 10, 1 << 10, 4, 1, exchange, Duration.ofDays(1)))) {
@@ -438,7 +438,7 @@ class ZeroMqPeerChannelTest {
         }
     }
 
-    /** Now and then JeroMQ's connections say nothing at first, so they are given up soon and made again. */
+    /** JeroMQ's connections sometimes stall at first, so they are closed soon and made again. */
     private static ZMQ.Socket socket(ZContext context, SocketType type) {
         ZMQ.Socket socket = context.createSocket(type);
         socket.setReceiveTimeOut((int) SOON.toMillis());

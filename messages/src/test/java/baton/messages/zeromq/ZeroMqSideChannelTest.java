@@ -178,7 +178,7 @@ class ZeroMqSideChannelTest {
     }
 
     @Test
-    void nobodyThereFailsAtOnce() throws Exception {
+    void anAddressWithoutListenerFailsAtOnce() throws Exception {
         int port;
         try (ServerSocket free = new ServerSocket(0, 1, LOOPBACK)) {
             port = free.getLocalPort();
@@ -242,9 +242,9 @@ class ZeroMqSideChannelTest {
         assertThat(ask(listener.port(), List.of(text("fine")))).containsExactly(text("fine"));
     }
 
-    /** Whatever bytes come: the connection ends, and the next one is answered. */
+    /** For any bytes the connection ends, and the next one is answered. */
     @Test
-    void rubbishEndsItsConnectionOnly() throws Exception {
+    void anInvalidMessageEndsItsConnectionOnly() throws Exception {
         Random random = new Random(Long.getLong("tests.seed", 11));
         Listener listener = channel.listen(HOST, 0, ECHO);
         byte[] good = goodClient();
@@ -321,7 +321,7 @@ class ZeroMqSideChannelTest {
                     slice(good, 0, 30),
                     concat(good, hex("0100")),
                     concat(good, hex("0100000568")),
-                    // A whole question, and then the answer is not read.
+                    // A complete question, the answer of which is not read.
                     concat(good, hex("01000001ff")));
             for (byte[] bytes : unfinished) {
                 try (Socket socket = new Socket(LOOPBACK, listener.port())) {
@@ -334,7 +334,7 @@ class ZeroMqSideChannelTest {
     }
 
     @Test
-    void anIdleConnectionMakesRoomForAnotherAndGoesInTime() throws Exception {
+    void anIdleConnectionIsClosedForAnotherOneOrAfterItsTime() throws Exception {
         ZeroMqSideChannel.Limits two = limits(1 << 10, 1 << 10, 16, 2, SOON, SOON);
         try (ZeroMqSideChannel small = new ZeroMqSideChannel(two)) {
             Listener listener = small.listen(HOST, 0, ECHO);
@@ -346,7 +346,7 @@ class ZeroMqSideChannelTest {
                 // Greeting, READY, and the answer of two frames.
                 assertThat(socket.getInputStream().readNBytes(64 + 43 + 5)).endsWith(hex("0100000161"));
                 if (idle.size() == 2) {
-                    // As a rule the first, but a connection counts as idle only a moment after its answer has come.
+                    // Usually the first one, but a connection counts as idle only a moment after its answer.
                     awaitEndOfOne(idle);
                 }
                 idle.add(socket);
@@ -390,7 +390,7 @@ class ZeroMqSideChannelTest {
     }
 
     @Test
-    void aPortThatIsTakenIsSaid() throws Exception {
+    void aPortInUseIsNamedInTheError() throws Exception {
         Listener listener = channel.listen(HOST, 0, ECHO);
         assertThatThrownBy(() -> channel.listen(HOST, listener.port(), ECHO))
                 .isInstanceOf(MessageException.class)
@@ -403,7 +403,7 @@ class ZeroMqSideChannelTest {
     }
 
     @Test
-    void closingEndsWhatIsUnderWay() throws Exception {
+    void closingEndsCallsUnderWay() throws Exception {
         CountDownLatch asked = new CountDownLatch(1);
         CountDownLatch never = new CountDownLatch(1);
         Listener listener = channel.listen(HOST, 0, frames -> {
@@ -488,7 +488,7 @@ class ZeroMqSideChannelTest {
         assertThat(held).isEqualTo(wanted);
     }
 
-    /** Connections in state ESTABLISHED or CLOSE_WAIT whose local port it is, IPv4 and IPv6. */
+    /** Connections in state ESTABLISHED or CLOSE_WAIT with that local port, IPv4 and IPv6. */
     private static long established(int port) throws IOException {
         String local = ":%04X".formatted(port);
         long count = 0;

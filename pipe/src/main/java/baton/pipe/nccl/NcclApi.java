@@ -46,7 +46,7 @@ final class NcclApi {
     private static final GroupLayout UNIQUE_ID = MemoryLayout.structLayout(
             MemoryLayout.sequenceLayout(UNIQUE_ID_BYTES, ValueLayout.JAVA_BYTE).withName("internal"));
 
-    /** {@code ncclConfig_t} as of 2.14; later versions take what it lacks from their defaults. */
+    /** {@code ncclConfig_t} as of 2.14; later versions use defaults for missing fields. */
     private static final GroupLayout CONFIG = MemoryLayout.structLayout(
             LONG.withName("size"),
             INT.withName("magic"),
@@ -107,7 +107,7 @@ final class NcclApi {
         cudaErrorString = words(cuda, "cudaGetErrorString");
     }
 
-    /** @throws PipeException if a library is not there, too old or finds no GPU; with what to do */
+    /** @throws PipeException if a library is missing, too old or finds no GPU; with what to do */
     static NcclApi load(Map<String, String> environment) throws PipeException {
         NcclApi api;
         try {
@@ -176,7 +176,7 @@ final class NcclApi {
         int fill(MemorySegment result) throws Throwable;
     }
 
-    /** What a CUDA function writes to where its first argument points. */
+    /** The value that a CUDA function writes to the address in its first argument. */
     private long made(String what, Out function) throws PipeException {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment result = arena.allocate(LONG);
@@ -192,7 +192,7 @@ final class NcclApi {
         }
     }
 
-    /** False if it goes on by itself. */
+    /** False if the operation is still in progress. */
     private boolean nccl(String what, int code) throws PipeException {
         if (code != NCCL_SUCCESS && code != NCCL_IN_PROGRESS) {
             MemorySegment words = call(() -> (MemorySegment) ncclErrorString.invokeExact(code));
@@ -201,7 +201,7 @@ final class NcclApi {
         return code == NCCL_SUCCESS;
     }
 
-    /** How many GPUs there are; 0 if CUDA has none to tell of. */
+    /** The number of GPUs; 0 if CUDA finds none. */
     int devices() {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment count = arena.allocate(INT);
@@ -209,7 +209,7 @@ final class NcclApi {
         }
     }
 
-    /** What this thread calls from now on is for that device. */
+    /** Selects the device for further calls of this thread. */
     void useDevice(int device) throws PipeException {
         cuda("device " + device, call(() -> (int) setDevice.invokeExact(device)));
     }
@@ -222,7 +222,7 @@ final class NcclApi {
         cuda("cudaFree", call(() -> (int) free.invokeExact(memory)));
     }
 
-    /** Host memory that the GPU reads and writes by itself. */
+    /** Host memory that the GPU can access. */
     long pinnedMemory(long bytes) throws PipeException {
         return made("pinned memory", result -> (int) mallocHost.invokeExact(result, bytes));
     }
@@ -239,13 +239,13 @@ final class NcclApi {
         cuda("cudaStreamDestroy", call(() -> (int) streamDestroy.invokeExact(stream)));
     }
 
-    /** Has the GPU copy, when the stream has come to it. */
+    /** Enqueues a copy in a stream. */
     void copy(long to, long from, long bytes, boolean toDevice, long stream) throws PipeException {
         int kind = toDevice ? 1 : 2;
         cuda("copying", call(() -> (int) memcpyAsync.invokeExact(to, from, bytes, kind, stream)));
     }
 
-    /** Whether all that was given to the stream is done. */
+    /** Whether all enqueued work of the stream is done. */
     boolean isDone(long stream) throws PipeException {
         int code = call(() -> (int) streamQuery.invokeExact(stream));
         if (code != CUDA_NOT_READY) {
@@ -262,7 +262,7 @@ final class NcclApi {
         }
     }
 
-    /** A communicator of two ranks that does not block; of use when {@link #isReady}. */
+    /** A non-blocking communicator of two ranks; usable once {@link #isReady}. */
     long communicator(byte[] uniqueId, int rank) throws PipeException {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment id = arena.allocate(UNIQUE_ID).copyFrom(MemorySegment.ofArray(uniqueId));
@@ -277,7 +277,7 @@ final class NcclApi {
         }
     }
 
-    /** Whether what was asked of a communicator has been taken up. */
+    /** Whether the last call of the communicator is complete. */
     boolean isReady(long communicator) throws PipeException {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment state = arena.allocate(INT);
@@ -286,7 +286,7 @@ final class NcclApi {
         }
     }
 
-    /** Sends or receives, when the stream has come to it and the communicator {@link #isReady}. */
+    /** Enqueues a send or a receive in a stream; the communicator has to be {@link #isReady}. */
     void move(boolean sends, long memory, long bytes, int peer, long communicator, long stream) throws PipeException {
         MethodHandle function = sends ? send : receive;
         nccl("a group", call(() -> (int) groupStart.invokeExact()));
@@ -298,7 +298,7 @@ final class NcclApi {
         }
     }
 
-    /** Ends what a communicator does, and frees it. */
+    /** Aborts a communicator's work and frees it. */
     void abort(long communicator) throws PipeException {
         nccl("ncclCommAbort", call(() -> (int) commAbort.invokeExact(communicator)));
     }

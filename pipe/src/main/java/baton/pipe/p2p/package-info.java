@@ -1,4 +1,4 @@
-/** Tensors by name between peers that come and go: vLLM's P2pNcclEngine over any {@link baton.pipe.WireTransport}. */
+/** Tensors by name between peers that start and end at any time: vLLM's P2pNcclEngine over any {@link baton.pipe.WireTransport}. */
 @NullMarked
 package baton.pipe.p2p;
 

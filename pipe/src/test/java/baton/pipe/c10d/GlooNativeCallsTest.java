@@ -17,7 +17,7 @@ import org.junit.jupiter.api.Timeout;
 class GlooNativeCallsTest {
     /** The thread of the call before may not be waiting for another yet. */
     @Test
-    void whoseCallHasEndedMayMakeAnotherAtOnce() throws Exception {
+    void aCallMayFollowAnotherOneAtOnce() throws Exception {
         try (NativeCalls calls = new NativeCalls("test", 1)) {
             FutureTask<Integer> made = virtually(() -> {
                 int sum = 0;

@@ -17,14 +17,14 @@ import java.util.concurrent.FutureTask;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Test;
 
-/** Wires over Gloo keep the contract, leave virtual threads their carriers and notice the other side's end. */
+/** Wires over Gloo keep the contract, do not pin virtual threads' carriers and notice the peer's end. */
 class GlooWireTest extends WireContract {
     GlooWireTest() throws PipeException {
         super(GlooTransport.load(Ticker.system()), GlooTransport.load(Ticker.system()));
     }
 
     @Test
-    void virtualThreadsThatWaitLeaveOthersTheirCarriers() throws Exception {
+    void waitingVirtualThreadsDoNotPinTheirCarriers() throws Exception {
         int wires = Math.max(16, Runtime.getRuntime().availableProcessors() + 2);
         List<Wire> waitedFor = new ArrayList<>();
         List<FutureTask<Boolean>> waiting = new ArrayList<>();
@@ -54,7 +54,7 @@ class GlooWireTest extends WireContract {
 
     /** The store is there for both addresses, rank 0's own connections for one. */
     @Test
-    void rankZeroIsFoundWhereItSaysWhateverItsStoreIsCalled() throws Exception {
+    void rankOneConnectsToThePublishedAddressOfRankZero() throws Exception {
         int port = freePort();
         try (GlooTransport transport = GlooTransport.load(Ticker.system())) {
             FutureTask<Wire> zero = background(() -> transport.meet(HOST, port, 0, LONG));
@@ -63,9 +63,9 @@ class GlooWireTest extends WireContract {
         }
     }
 
-    /** As when the other side's process has ended and Gloo has not seen it. */
+    /** As if the peer's process had ended without Gloo's notice. */
     @Test
-    void theEndOfTheConnectionBesideIsTheEndOfTheWire() throws Exception {
+    void theEndOfTheLivenessSocketIsTheEndOfTheWire() throws Exception {
         Wire[] ends = offered();
         try (Arena arena = Arena.ofShared()) {
             FutureTask<Boolean> receiving = background(() -> {

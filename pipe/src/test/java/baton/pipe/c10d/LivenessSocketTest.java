@@ -14,14 +14,14 @@ import java.time.Duration;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
-/** Whoever rank 0 does not take sees its connection end, and need not wait for what never comes. */
+/** A connection that rank 0 does not accept is closed, so that its peer does not wait. */
 @Timeout(60)
 class LivenessSocketTest {
     private static final Duration SOON = Duration.ofSeconds(30);
     private static final String HOST = "127.0.0.1";
 
     @Test
-    void whoHasComeIsTurnedAwayIfNobodyTakesHim() throws Exception {
+    void aConnectionThatIsNotAcceptedIsClosed() throws Exception {
         try (LivenessSocket.Post post = new LivenessSocket.Post(HOST);
                 SocketChannel guest = connect(post)) {
             guest.write(token(post));
@@ -32,7 +32,7 @@ class LivenessSocketTest {
     }
 
     @Test
-    void whoGreetsAfterTheEndIsTurnedAway() throws Exception {
+    void aConnectionThatGreetsAfterTheEndIsClosed() throws Exception {
         try (LivenessSocket.Post post = new LivenessSocket.Post(HOST);
                 SocketChannel guest = connect(post)) {
             ByteBuffer token = token(post);
@@ -44,7 +44,7 @@ class LivenessSocketTest {
     }
 
     @Test
-    void whoIsTakenStaysWhenThePostEnds() throws Exception {
+    void anAcceptedConnectionStaysWhenTheListenerEnds() throws Exception {
         try (LivenessSocket.Post post = new LivenessSocket.Post(HOST)) {
             try (SocketChannel guest = connect(post)) {
                 guest.write(token(post));
@@ -57,7 +57,7 @@ class LivenessSocketTest {
         }
     }
 
-    /** By then whoever has connected before is listened to. */
+    /** Afterwards earlier connections have been accepted. */
     private static void strangerIsTurnedAway(LivenessSocket.Post post) throws Exception {
         try (SocketChannel stranger = connect(post)) {
             assertThat(end(stranger, ByteBuffer.allocate(token(post).remaining())))
@@ -65,7 +65,7 @@ class LivenessSocketTest {
         }
     }
 
-    /** What the other end says after that, or that it has hung up on us for it. */
+    /** The peer's bytes after that, or the end of the connection. */
     private static int end(SocketChannel guest, ByteBuffer greeting) {
         try {
             guest.write(greeting);

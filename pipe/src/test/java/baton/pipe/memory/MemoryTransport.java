@@ -16,9 +16,9 @@ import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
 
-/** Wires between instances in one process, which share one of these. Hosts are names that mean nothing. */
+/** Wires within a process, between users of the same transport object. Hosts are arbitrary names. */
 public final class MemoryTransport implements WireTransport {
-    /** Bytes that are under way in one direction at most, as in a socket's buffer. */
+    /** Bytes in flight in one direction at most, as in a socket's buffer. */
     private static final int UNDER_WAY = 256 << 10;
 
     private static final Duration LONGEST = Duration.ofDays(1);
@@ -128,7 +128,7 @@ public final class MemoryTransport implements WireTransport {
         }
     }
 
-    /** Nobody waits any more; a wire that was made meanwhile ends. */
+    /** Withdraws an offer; a wire that was made meanwhile is closed. */
     private void withdraw(String place, CompletableFuture<Wire> mine) {
         synchronized (waiting) {
             waiting.remove(place, mine);
@@ -190,7 +190,7 @@ public final class MemoryTransport implements WireTransport {
         private long read;
         private boolean closed;
 
-        /** @return empty, or what is wrong */
+        /** @return the error; empty if there is none */
         String put(MemorySegment bytes, Duration timeout) {
             return move(bytes, timeout, false);
         }
@@ -236,12 +236,12 @@ public final class MemoryTransport implements WireTransport {
             }
         }
 
-        /** What is under way can still be taken. */
+        /** Bytes in flight can still be received. */
         void close() {
             end(false);
         }
 
-        /** Nothing can be taken any more. */
+        /** Drops bytes in flight. */
         void discard() {
             end(true);
         }

@@ -15,7 +15,7 @@ import org.junit.jupiter.api.io.TempDir;
 /** Missing libraries are named in the error. */
 class NcclTransportTest {
     @Test
-    void whatIsMissingIsNamedWithWhatToDo(@TempDir Path directory) throws IOException {
+    void aMissingLibraryIsNamedWithWhatToDo(@TempDir Path directory) throws IOException {
         Path none = Files.writeString(directory.resolve("libcudart.so.12"), "no library");
         assertThatThrownBy(() -> NcclTransport.load(
                         Map.of(NcclApi.CUDA_VARIABLE, directory.toString()), 0, PeerAccess.everyone(), Ticker.system()))
@@ -29,7 +29,7 @@ class NcclTransportTest {
     }
 
     @Test
-    void aLibraryWithoutItsFunctionsIsNotTaken() {
+    void aLibraryWithoutTheFunctionsIsRefused() {
         Map<String, String> others = Map.of(NcclApi.CUDA_VARIABLE, "libc.so.6", NcclApi.NCCL_VARIABLE, "libc.so.6");
         assertThatThrownBy(() -> NcclTransport.load(others, 0, PeerAccess.everyone(), Ticker.system()))
                 .isInstanceOf(PipeException.class)

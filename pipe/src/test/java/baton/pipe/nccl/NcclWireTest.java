@@ -29,7 +29,7 @@ class NcclWireTest extends WireContract {
     }
 
     @Test
-    void whatWasSentHasArrivedWhenTheSenderOrTheReceiverCloses() throws Exception {
+    void sentBytesArriveAlthoughTheSenderOrTheReceiverCloses() throws Exception {
         try (Arena arena = Arena.ofShared()) {
             for (int i = 0; i < 8; i++) {
                 Wire[] ends = meet();
@@ -54,7 +54,7 @@ class NcclWireTest extends WireContract {
     }
 
     @Test
-    void wiresComeAndGoWhileOthersWait() throws Exception {
+    void wiresAreMadeAndClosedWhileOtherWiresWait() throws Exception {
         try (Arena arena = Arena.ofShared()) {
             Wire[] waiting = meet();
             FutureTask<Boolean> here = receivingNothing(waiting[0], arena);

@@ -12,7 +12,7 @@ import org.junit.jupiter.api.Test;
 
 class BuddyPoolTest {
     @Test
-    void piecesArePowersOfTwoAndBecomeOneAgain() {
+    void piecesArePowersOfTwoAndAreMergedAgain() {
         try (BuddyPool pool = new BuddyPool(4096)) {
             BuddyPool.Piece small = pool.allocate(1).orElseThrow();
             BuddyPool.Piece odd = pool.allocate(513).orElseThrow();
@@ -34,7 +34,7 @@ class BuddyPoolTest {
     }
 
     @Test
-    void memoryIsTakenWhenItIsNeededAndNeverMoreThanAllowed() {
+    void memoryIsAllocatedOnDemandAndNeverAboveTheCapacity() {
         try (BuddyPool pool = new BuddyPool(1L << 40)) {
             assertThat(pool.reserved()).isZero();
             pool.allocate(1000).orElseThrow().close();
@@ -74,7 +74,7 @@ class BuddyPoolTest {
 
     /** No two pieces share a byte, and the books are right after every step. */
     @Test
-    void anyOrderOfTakingAndGivingBack() {
+    void anyOrderOfAllocatingAndFreeingKeepsTheInvariants() {
         long seed = Long.getLong("tests.seed", new Random().nextLong());
         System.out.println("BuddyPoolTest: -Dtests.seed=" + seed);
         Random random = new Random(seed);

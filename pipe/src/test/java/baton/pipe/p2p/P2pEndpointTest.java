@@ -54,7 +54,7 @@ import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
-/** Endpoints beside each other, over real control sockets, with wires in memory or over TCP; and peers that mean no good. */
+/** Several endpoints over real control sockets, with wires in memory or over TCP; and malicious peers. */
 @Timeout(180)
 class P2pEndpointTest {
     private static final String HOST = "127.0.0.1";
@@ -71,7 +71,7 @@ class P2pEndpointTest {
 
     @ParameterizedTest
     @CsvSource({"PUT,tcp", "PUT,memory", "PUT_ASYNC,tcp", "PUT_ASYNC,memory", "GET,tcp", "GET,memory"})
-    void tensorsComeInAnyOrderFromManyPeers(SendType type, String wires) throws Exception {
+    void tensorsArriveInAnyOrderFromManyPeers(SendType type, String wires) throws Exception {
         P2pEndpoint taker = endpoint(type, wires, BUFFER);
         List<P2pEndpoint> senders = List.of(endpoint(type, wires, BUFFER), endpoint(type, wires, BUFFER));
         List<Integer> order = new ArrayList<>();
@@ -114,9 +114,9 @@ class P2pEndpointTest {
         }
     }
 
-    /** What is full spills, then stops the sender; what is taken lets it go on. */
+    /** Tensors beyond the buffer spill to the pool, beyond that the sender waits until one is taken. */
     @Test
-    void aSlowTakerStopsTheSenderAtTheBuffersSize() throws Exception {
+    void aSlowReceiverStopsTheSenderAtTheBuffersSize() throws Exception {
         int tensors = 64;
         int bytes = 64 << 10;
         P2pEndpoint taker =
@@ -152,7 +152,7 @@ class P2pEndpointTest {
     }
 
     @Test
-    void aTensorThatFindsNoRoomInTimeIsKnownToBothSides() throws Exception {
+    void aTensorWithoutMemoryInTimeFailsOnBothSides() throws Exception {
         P2pEndpoint taker = open(settings(SendType.PUT, 1024, 0, Duration.ofMillis(400), SOON), "tcp");
         P2pEndpoint sender = endpoint(SendType.PUT, "tcp", BUFFER);
         send(sender, taker, "fits", 1024, 1);
@@ -166,7 +166,7 @@ class P2pEndpointTest {
     }
 
     @Test
-    void whatIsGotMakesRoomForLaterOnesAndIsGivenToItsPeerOnly() throws Exception {
+    void keptTensorsAreEvictedForLaterOnesAndGivenToTheirPeerOnly() throws Exception {
         P2pEndpoint taker = endpoint(SendType.GET, "tcp", BUFFER);
         P2pEndpoint stranger = endpoint(SendType.GET, "tcp", BUFFER);
         P2pEndpoint sender = open(settings(SendType.GET, 4096, 0, SOON, SOON), "tcp");
@@ -181,7 +181,7 @@ class P2pEndpointTest {
                 assertFilled(tensor.data(), 1024, i);
             }
         }
-        // Freed a moment after its bytes have come.
+        // Freed a moment after its bytes have arrived.
         until(() -> sender.sendUsed() == 0);
     }
 
@@ -191,7 +191,7 @@ class P2pEndpointTest {
         P2pEndpoint sender = endpoint(SendType.PUT, "tcp", BUFFER);
         assertFault(() -> taker.receive(sender.address(), "never", Duration.ofMillis(100)), Fault.DEADLINE);
 
-        // One that nobody wants any more, and one whose peer goes.
+        // One that is forgotten, and one with a peer that ends.
         CompletableFuture<Void> unwanted = taken(taker, sender.address(), "request#layer", 10, 0);
         CompletableFuture<Void> orphan = taken(taker, sender.address(), "other#layer", 10, 0);
         taker.forget("request");
@@ -206,14 +206,14 @@ class P2pEndpointTest {
 
     @ParameterizedTest
     @CsvSource({"PUT", "PUT_ASYNC", "GET"})
-    void aPeerThatComesBackIsConnectedToAnew(SendType type) throws Exception {
+    void aRestartedPeerIsConnectedToAnew(SendType type) throws Exception {
         P2pEndpoint steady = endpoint(type, "tcp", BUFFER);
         P2pEndpoint first = endpoint(type, "tcp", BUFFER);
         int port = first.address().port();
         exchange(first, steady, "one");
         exchange(steady, first, "two");
         first.close();
-        // Who waits when the end is noticed waits for whoever was there before.
+        // A call that waits when the end is noticed waits for the peer's earlier life.
         assertFault(() -> steady.receive(first.address(), "nothing", SOON), Fault.PEER_GONE);
         P2pEndpoint again = open(at(settings(type, BUFFER, BUFFER, SOON, SOON), port), "tcp");
         exchange(again, steady, "three");
@@ -221,7 +221,7 @@ class P2pEndpointTest {
     }
 
     @Test
-    void whatNobodyTakesGoes() throws Exception {
+    void tensorsThatAreNotTakenExpire() throws Exception {
         Duration moment = Duration.ofMillis(50);
         P2pEndpoint taker = open(settings(SendType.PUT, BUFFER, BUFFER, SOON, moment), "tcp");
         P2pEndpoint sender = open(settings(SendType.GET, BUFFER, BUFFER, SOON, moment), "tcp");
@@ -233,9 +233,9 @@ class P2pEndpointTest {
         assertThat(sender.stats().get(Count.EXPIRED)).isEqualTo(1);
     }
 
-    /** A peer that accepts connections and reads nothing costs its own tensors, never those for others. */
+    /** A peer that accepts connections and reads nothing loses its own tensors, never those for other peers. */
     @Test
-    void aStalledPeerDoesNotHoldUpOthers() throws Exception {
+    void aStalledPeerDoesNotDelayOtherPeers() throws Exception {
         int bytes = 64 << 10;
         Duration transfer = Duration.ofSeconds(5);
         try (ServerSocket stalled = new ServerSocket(0, 50, InetAddress.ofLiteral(HOST))) {
@@ -264,7 +264,7 @@ class P2pEndpointTest {
         }
     }
 
-    /** One deadline for all that taking a tensor needs: a peer that accepts connections and says nothing is given no more. */
+    /** One deadline for all steps of receiving a tensor, also if the peer accepts connections and is silent. */
     @ParameterizedTest
     @CsvSource({"PUT", "GET"})
     void connectingIsPartOfATensorsTime(SendType type) throws Exception {
@@ -275,9 +275,9 @@ class P2pEndpointTest {
         }
     }
 
-    /** Who waits while another connects in vain then connects itself. */
+    /** A thread that has waited while another one's connecting failed connects itself. */
     @Test
-    void aConnectionThatAnotherDoesNotGetInItsTimeIsMade() throws Exception {
+    void aConnectionIsMadeAfterAnotherThreadsConnectingTimedOut() throws Exception {
         CountDownLatch connecting = new CountDownLatch(1);
         CountDownLatch over = new CountDownLatch(1);
         PeerChannel channel = new FailingOnce(new ZeroMqPeerChannel(), new AtomicBoolean(), () -> {
@@ -309,7 +309,7 @@ class P2pEndpointTest {
 
     /** What a process that has run out of something throws costs a tensor, not those after it. */
     @Test
-    void whatBreaksWithinDoesNotStopWhatIsQueuedBehind() throws Exception {
+    void anExceptionDoesNotStopTheTensorsQueuedBehind() throws Exception {
         P2pEndpoint taker = endpoint(SendType.PUT_ASYNC, "tcp", BUFFER);
         P2pEndpoint sender = P2pEndpoint.open(
                 settings(SendType.PUT_ASYNC, BUFFER, BUFFER, SOON, SOON),
@@ -353,7 +353,7 @@ class P2pEndpointTest {
     }
 
     @Test
-    void whoComesTooLateIsToldAtOnce() throws Exception {
+    void aReceiveOfAnExpiredTensorFailsAtOnce() throws Exception {
         P2pEndpoint taker = open(settings(SendType.PUT, BUFFER, BUFFER, SOON, Duration.ofSeconds(1)), "tcp");
         P2pEndpoint putter = endpoint(SendType.PUT, "tcp", BUFFER);
         send(putter, taker, "forgotten", 1000, 1);
@@ -528,9 +528,9 @@ class P2pEndpointTest {
         }
     }
 
-    /** Whatever control messages come: connections end or are answered, memory comes back, and others are served. */
+    /** For any control message the connection ends or is answered, memory is freed, and other peers are served. */
     @Test
-    void fuzzedControlMessagesCostTheirConnectionOnly() throws Exception {
+    void fuzzedControlMessagesEndTheirConnectionOnly() throws Exception {
         long seed = Long.getLong("tests.seed", new Random().nextLong());
         System.out.println("P2pEndpointTest: -Dtests.seed=" + seed);
         Random random = new Random(seed);

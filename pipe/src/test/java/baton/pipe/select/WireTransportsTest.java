@@ -22,7 +22,7 @@ class WireTransportsTest {
     }
 
     @Test
-    void whatCannotBeHadIsRefusedWithTheReason() {
+    void aTransportThatCannotBeLoadedIsRefusedWithTheReason() {
         assertThatThrownBy(() -> WireTransports.named("x.transport", "carrier pigeon"))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageContaining("allowed: auto, tcp, gloo, nccl");

@@ -27,13 +27,13 @@ import java.util.concurrent.FutureTask;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** Who is not meant is kept out, and keeps nobody out. */
+/** Connections without the token are closed, and do not keep the expected peer out. */
 class StrangersTest {
     private static final String HOST = "127.0.0.1";
     private static final Duration LONG = Duration.ofSeconds(60);
 
     @Test
-    void strangersAreSentAwayAndTheRightOneIsLetIn() throws Exception {
+    void connectionsWithoutTheTokenAreClosedAndTheOneWithItIsAccepted() throws Exception {
         List<Socket> strangers = new ArrayList<>();
         try (TcpTransport transport = new TcpTransport();
                 WireTransport.Offer offer = transport.offer(HOST)) {
@@ -60,7 +60,7 @@ class StrangersTest {
         }
     }
 
-    /** Also where both only know an address: strangers do not take the place of the peer that is meant. */
+    /** Also at a meeting point: a connection without the token does not take the expected peer's place. */
     @Test
     void aMeetingIsOfThoseThatKnowTheSecret(@TempDir Path directory) throws Exception {
         PeerAccess guarded = access("{\"kv_auth_secret_file\": \""
@@ -81,7 +81,7 @@ class StrangersTest {
     }
 
     @Test
-    void aMeetingIsOfAllowedPeersWhereThereIsNoSecret() throws Exception {
+    void withoutASecretOnlyAllowedPeersConnectAtAMeetingPoint() throws Exception {
         PeerAccess strict = access("{\"allowed_peers\": [\"192.0.2.1\"]}");
         int port = FreePorts.inARow(1);
         try (TcpTransport first = new TcpTransport(WireId.Kind.TCP, strict, Ticker.system());
@@ -115,7 +115,7 @@ class StrangersTest {
     }
 
     @Test
-    void anIdThatLeadsElsewhereIsRefusedBeforeAnybodyIsAsked() throws Exception {
+    void anIdWithAnotherHostsAddressIsRefusedBeforeConnecting() throws Exception {
         try (TcpTransport transport = new TcpTransport()) {
             byte[] token = new byte[WireId.TOKEN_BYTES];
             for (String elsewhere : List.of("127.0.0.2", "192.0.2.1", "::1", "2001:db8::1")) {
@@ -129,7 +129,7 @@ class StrangersTest {
     }
 
     @Test
-    void everyAddressMeansTheOneItsPeerIsKnownAt() throws Exception {
+    void theWildcardAddressOfAnIdIsReplacedByTheKnownHost() throws Exception {
         try (TcpTransport transport = new TcpTransport()) {
             try (WireTransport.Offer offer = transport.offer("0.0.0.0")) {
                 assertThat(WireId.decode(offer.id(), WireId.Kind.TCP).address()).isEmpty();
