@@ -55,6 +55,8 @@ public final class EngineCore implements AutoCloseable {
     private final BlockPool pool;
     private final Workers workers;
     private final Optional<SchedulerConnector> connector;
+    private final ConnectorFailures failures = new ConnectorFailures();
+    private boolean connectorIsOff;
     private final Set<Integer> eosTokens;
     private final EngineListener listener;
     private final Ticker ticker;
@@ -104,9 +106,10 @@ public final class EngineCore implements AutoCloseable {
                 ranks.pipelineParallelSize(),
                 ticker,
                 wake);
-        this.connector = kvConnector.map(c -> c.scheduler(context.apply(runner)));
+        this.connector = kvConnector.map(c -> new GuardedScheduler(c.scheduler(context.apply(runner)), failures));
         try {
-            this.workers = new Workers(ranks, config.parallel().cpuBinding(), kvConnector, context, ticker, clock);
+            this.workers =
+                    new Workers(ranks, config.parallel().cpuBinding(), kvConnector, context, ticker, clock, failures);
         } catch (RuntimeException | Error e) {
             connector.ifPresent(SchedulerConnector::close);
             throw e;
@@ -147,18 +150,14 @@ public final class EngineCore implements AutoCloseable {
         scheduler.add(request).ifPresent(why -> fail(request, why));
     }
 
-    /** See {@link SchedulerConnector#advertisedKvTransferParams}. Never changes; any thread. */
+    /** See {@link SchedulerConnector#advertisedKvTransferParams}. Does not change, except that a connector that fails has none; any thread. */
     public Optional<JsonFields> advertisedKvTransferParams() {
-        return advertisedKvTransferParams;
+        return failures.any() ? Optional.empty() : advertisedKvTransferParams;
     }
 
     /** Passes on that a request was rejected before it was added; see {@link SchedulerConnector#onRefused}. */
     public void refused(String id, JsonFields kvTransferParams) {
-        try {
-            connector.ifPresent(c -> c.onRefused(id, kvTransferParams));
-        } catch (RuntimeException e) {
-            LOG.warn("request {} is refused, and the connector cannot tell anybody: {}", id, e.toString());
-        }
+        connector.ifPresent(c -> c.onRefused(id, kvTransferParams));
     }
 
     /** True while a request of that id runs, or has ended and a transfer still uses its blocks. */
@@ -221,7 +220,14 @@ public final class EngineCore implements AutoCloseable {
         clock.enter(StepPhase.SCHEDULE);
         long start = ticker.nanos();
         Scheduler.Counters before = scheduler.counters().copy();
-        Step step = scheduler.schedule();
+        switchOffIfFailed(scheduler.takenBack());
+        Step scheduled = scheduler.schedule();
+        if (!failures.any()) {
+            workers.startLoad(scheduled.metadata());
+        }
+        switchOffIfFailed(scheduled.preempted());
+        Step step = scheduled.ofRunning();
+        clock.enter(StepPhase.SCHEDULE);
         for (Slice slice : step.slices()) {
             if (slice.request().firstScheduledNanos == 0) {
                 slice.request().firstScheduledNanos = start;
@@ -231,7 +237,9 @@ public final class EngineCore implements AutoCloseable {
         boolean loaded;
         List<Measurement> measurements = new ArrayList<>();
         try (CloseableLogits logits = execute(step)) {
-            StepReport report = workers.report(step.finished());
+            StepReport reported = workers.report(step.finished());
+            // A worker that has failed does not report, so what the others say is not of all ranks.
+            StepReport report = switchOffIfFailed(Set.of()) ? reported.measurementsOnly() : reported;
             loaded = !report.merged().received().isEmpty();
             clock.enter(StepPhase.SCHEDULE);
             measurements.addAll(report.merged().measurements());
@@ -239,6 +247,7 @@ public final class EngineCore implements AutoCloseable {
             // Before the step's results: a client that has an answer finds what it took in the metrics.
             measurements.addAll(scheduler.takeMeasurements());
             countScheduler(before, scheduler.counters(), measurements);
+            count("baton:kv_connector_failures", failures.take(), measurements);
             count("baton:listener_failures", takeListenerFailures(), measurements);
             clock.enter(StepPhase.PUBLISH);
             if (!measurements.isEmpty()) {
@@ -249,12 +258,7 @@ public final class EngineCore implements AutoCloseable {
                 tell(() -> listener.onKvEvents(events));
             }
             step.refused().forEach(this::fail);
-            for (LoadFailure failure : outcome.failures()) {
-                fail(
-                        failure.request(),
-                        "KV load failed: " + failure.invalidBlocks()
-                                + " of its blocks could not be loaded (kv_load_failure_policy=fail)");
-            }
+            outcome.failures().forEach(this::fail);
             if (logits.failure().isPresent()) {
                 String why = logits.failure().get();
                 step.slices().forEach(slice -> fail(slice.request(), why));
@@ -281,6 +285,37 @@ public final class EngineCore implements AutoCloseable {
             tell(() -> listener.onStepTimes(times));
         }
         return computed || loaded;
+    }
+
+    /**
+     * Closes a connector that has thrown something, so that its transfers end, and goes on without it; the headed comment in
+     * {@link Scheduler} says why that is safe. No rank runs meanwhile.
+     *
+     * @param takenBack requests that lost blocks which a transfer may use
+     * @return true if it has failed since the last call
+     * @throws IllegalStateException if blocks are free that its transfers may use for ever
+     */
+    private boolean switchOffIfFailed(Set<String> takenBack) {
+        if (connectorIsOff || !failures.any()) {
+            return false;
+        }
+        connectorIsOff = true;
+        scheduler.copyHiddenStates();
+        boolean closed = failures.guard("close", false, () -> {
+            workers.disconnect();
+            return true;
+        });
+        failures.guard("close", () -> connector.ifPresent(SchedulerConnector::close));
+        if (!closed) {
+            if (!takenBack.isEmpty()) {
+                throw new IllegalStateException(
+                        "The connector failed, could not be closed, and may use blocks of requests " + takenBack
+                                + " that were preempted");
+            }
+            LOG.error("The connector could not be closed: the blocks that it may use stay in use until a restart");
+        }
+        scheduler.disconnected(closed).forEach(this::fail);
+        return true;
     }
 
     @Override
@@ -319,8 +354,6 @@ public final class EngineCore implements AutoCloseable {
                     Optional.ofNullable(request.hidden)));
         }
         Map<Integer, String> hiddenOf = workers.wantHidden() ? promptEnds(step.slices()) : Map.of();
-        // A connector that fails here may have parked requests that it will never report: nothing goes on after that.
-        workers.startLoad(step.metadata());
         try {
             return new CloseableLogits(workers.forward(slices, hiddenOf), Optional.empty());
         } catch (RuntimeException | OutOfMemoryError e) {
@@ -431,6 +464,13 @@ public final class EngineCore implements AutoCloseable {
         } else if (request.isFull()) {
             finish(request, FinishReason.LENGTH, Optional.empty(), Optional.empty());
         }
+    }
+
+    private void fail(LoadFailure failure) {
+        fail(
+                failure.request(),
+                "KV load failed: " + failure.invalidBlocks()
+                        + " of its blocks could not be loaded (kv_load_failure_policy=fail)");
     }
 
     private void fail(Request request, String why) {

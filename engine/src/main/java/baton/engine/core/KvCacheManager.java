@@ -19,6 +19,8 @@ final class KvCacheManager {
     private final BlockPool pool;
     private final int blockSize;
     private final boolean prefixCaching;
+    /** Blocks that are never handed out again. */
+    private final List<Integer> withheld = new ArrayList<>();
 
     /** @param prefixCaching whether computed blocks are shared */
     KvCacheManager(BlockPool pool, int blockSize, boolean prefixCaching) {
@@ -117,6 +119,14 @@ final class KvCacheManager {
         request.publishedBlocks = 0;
     }
 
+    /** Keeps all of the request's blocks from ever being handed out again, as a transfer that cannot be ended may use them. */
+    void withhold(Request request) {
+        for (int i = 0; i < request.blocks.size(); i++) {
+            pool.hold(request.blocks.get(i));
+            withheld.add(request.blocks.get(i));
+        }
+    }
+
     /**
      * Publishes the request's blocks that have been filled since the last call, unless the request only warms up.
      *
@@ -178,6 +188,7 @@ final class KvCacheManager {
                 throw new IllegalStateException("broken: " + request + " blocks=" + request.blocks.size());
             }
         }
+        withheld.forEach(block -> held.merge(block, 1, Integer::sum));
         held.forEach((block, count) -> {
             if (pool.references(block) != count) {
                 throw new IllegalStateException("block=%d is held %d times but has references=%d"
@@ -185,7 +196,8 @@ final class KvCacheManager {
             }
         });
         if (held.size() != pool.used()) {
-            throw new IllegalStateException("blocks held by requests=" + held.size() + " used in pool=" + pool.used());
+            throw new IllegalStateException(
+                    "blocks held by requests or withheld=" + held.size() + " used in pool=" + pool.used());
         }
     }
 }

@@ -2,6 +2,7 @@ package baton.engine.core;
 
 import baton.engine.core.Workers.StepReport;
 import baton.kv.BlockHash;
+import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.KvEvent;
 import baton.kv.LoadFailurePolicy;
@@ -61,10 +62,19 @@ import org.slf4j.LoggerFactory;
  *
  * Ends
  *
- *   A connector that throws from onNewRequest or match loses that request, which ends with an error. If it throws from any other
- *   call its state and the engine's may differ: the step throws, and the owner ends everything.
  *   The connector is told of each end exactly once and may ask to keep the blocks until a worker reports them as sent. Blocks that a load is
  *   still writing to are kept until it is reported as over. Reports about unknown requests are counted and ignored.
+ *
+ * A connector that throws
+ *
+ *   It may have lost track of its transfers, so nothing that it says from then on is believed, and a transfer that it began may still be
+ *   running: its own, or a peer's that reads or writes this pool. Until that is over no block that it may use can be handed out again. What
+ *   ends all transfers is the connector's close, as it also precedes the end of the pool's memory. So the connector is closed, between
+ *   the ranks' parts of a step, and then disconnected() is called: all loads under way are invalid, by policy these requests are computed
+ *   here or fail; blocks that were kept for transfers are released; all other requests go on. Up to then onFinished counts as delayed.
+ *   If the close fails too, transfers may go on for ever: all blocks that requests have at this time are withheld, which is to say that
+ *   they are never handed out again. So are not the blocks that a preemption has just taken back; in that case the engine ends.
+ *   A ConfigException from onNewRequest or match is no failure: a client's parameter is refused, and that request ends with an error.
  *
  * Warming up
  *
@@ -88,7 +98,7 @@ final class Scheduler {
     /**
      * What a step computes, in the order of the batch.
      *
-     * @param refused requests that must end since the connector failed on them, with its error
+     * @param refused requests that must end, since the connector refuses them, and what it said
      */
     record Step(
             List<Slice> slices,
@@ -96,6 +106,14 @@ final class Scheduler {
             Set<String> preempted,
             Map<Request, String> refused,
             ConnectorMetadata metadata) {
+        /** This step without the slices of requests that do not run any more. */
+        Step ofRunning() {
+            List<Slice> left = slices.stream()
+                    .filter(slice -> slice.request().state == Request.State.RUNNING)
+                    .toList();
+            return new Step(left, finished, preempted, refused, metadata);
+        }
+
         /** This step without its slices, which were not computed. */
         Step notComputed() {
             return new Step(List.of(), finished, preempted, refused, metadata);
@@ -164,6 +182,9 @@ final class Scheduler {
     /** Finished requests whose blocks a transfer still uses. */
     private final Map<String, Request> awaitingRelease = new HashMap<>();
 
+    /** False once the connector has failed. */
+    private boolean connected = true;
+
     private final Set<String> finishedSinceStep = new LinkedHashSet<>();
     /** Requests that lost their blocks after the last step. */
     private final Set<String> takenBackSinceStep = new HashSet<>();
@@ -188,7 +209,7 @@ final class Scheduler {
         this.connector = connector;
     }
 
-    /** Queues a request. The connector's error, if it failed on the request, which must then end. */
+    /** Queues a request. What the connector said, if it refuses it: the request must then end. */
     Optional<String> add(Request request) {
         if (live.putIfAbsent(request.id(), request) != null) {
             throw new IllegalStateException("id=" + request.id() + " is in use");
@@ -198,19 +219,19 @@ final class Scheduler {
         try {
             connectorOf(request).ifPresent(c -> c.onNewRequest(request));
             return Optional.empty();
-        } catch (RuntimeException e) {
-            return Optional.of(failed(request, "onNewRequest", e));
+        } catch (ConfigException e) {
+            return Optional.of(refusal(request, e));
         }
     }
 
     /** The connector, unless it must not see the request. */
     private Optional<SchedulerConnector> connectorOf(Request request) {
-        return request.warmsUp() ? Optional.empty() : connector;
+        return request.warmsUp() || !connected ? Optional.empty() : connector;
     }
 
-    private static String failed(Request request, String call, RuntimeException e) {
-        LOG.error("The connector's {} failed for {}", call, request, e);
-        return "The connector failed: " + e.getMessage();
+    private static String refusal(Request request, ConfigException e) {
+        LOG.warn("The connector refuses {}: {}", request, e.getMessage());
+        return "The connector refuses the request: " + e.getMessage();
     }
 
     boolean knows(String id) {
@@ -406,8 +427,8 @@ final class Scheduler {
                 KvMatch match;
                 try {
                     match = source.get().match(request, local);
-                } catch (RuntimeException e) {
-                    refused.put(request, failed(request, "match", e));
+                } catch (ConfigException e) {
+                    refused.put(request, refusal(request, e));
                     continue;
                 }
                 switch (match) {
@@ -433,6 +454,7 @@ final class Scheduler {
             }
             blocks.share(request, hits);
             countHits(request, local, external);
+            request.loadingTokens = external;
             queue.remove();
             if (async) {
                 request.state = Request.State.WAITING_FOR_REMOTE_KVS;
@@ -523,6 +545,7 @@ final class Scheduler {
         unqueue(request);
         blocks.free(request);
         request.computedTokens = 0;
+        request.loadingTokens = 0;
         request.hidden = null;
         request.state = Request.State.WAITING;
         waiting.add(request);
@@ -538,7 +561,8 @@ final class Scheduler {
         for (Slice slice : step.slices()) {
             Request request = slice.request();
             request.hidden = null;
-            if (!cut.contains(request)) {
+            request.loadingTokens = 0;
+            if (!cut.contains(request) && request.state == Request.State.RUNNING) {
                 request.computedTokens = slice.start() + slice.count();
                 blocks.publish(request, waiting::wake);
                 valid.add(request);
@@ -613,6 +637,7 @@ final class Scheduler {
             return;
         }
         request.state = Request.State.WAITING;
+        request.loadingTokens = 0;
         if (failures.stream().anyMatch(failure -> failure.request() == request)) {
             return;
         }
@@ -654,16 +679,64 @@ final class Scheduler {
         return release.kvTransferParams();
     }
 
-    /** What the connector decides about the blocks; if it fails they are released at once. */
     private Release release(Request request, RequestEnd end) {
-        try {
-            return connectorOf(request)
-                    .map(c -> c.onFinished(request, end, request.blocks.toArray()))
-                    .orElse(Release.NOW);
-        } catch (RuntimeException e) {
-            failed(request, "onFinished", e);
-            return Release.NOW;
+        return connectorOf(request)
+                .map(c -> c.onFinished(request, end, request.blocks.toArray()))
+                .orElse(Release.NOW);
+    }
+
+    /** The connector has failed and will be closed: hidden states that it gave are copied, as their memory may be its own. */
+    void copyHiddenStates() {
+        for (Request request : live.values()) {
+            HiddenState hidden = request.hidden;
+            if (hidden != null) {
+                request.hidden = hidden.copy();
+            }
         }
+    }
+
+    /** Requests that lost their blocks after the last step, of which the connector has not been told. */
+    Set<String> takenBack() {
+        return takenBackSinceStep;
+    }
+
+    /**
+     * The connector has failed. Requests that it was loading wait again, without what it may have loaded.
+     *
+     * @param transfersOver whether it could be closed, so that none of its transfers uses the pool any more
+     * @return requests to end with an error
+     */
+    List<LoadFailure> disconnected(boolean transfersOver) {
+        connected = false;
+        if (!transfersOver) {
+            List<Request> holders = new ArrayList<>(live.values());
+            holders.addAll(awaitingRelease.values());
+            holders.removeIf(Request::warmsUp);
+            for (Request request : holders) {
+                blocks.withhold(request);
+            }
+        }
+        List<LoadFailure> failures = new ArrayList<>();
+        for (Request request : List.copyOf(live.values())) {
+            if (request.loadingTokens == 0) {
+                continue;
+            }
+            counters.loadFailures++;
+            if (config.loadFailurePolicy() == LoadFailurePolicy.RECOMPUTE) {
+                counters.recomputedTokens += request.loadingTokens;
+            } else {
+                failures.add(new LoadFailure(request, blocks.blocksFor(request.loadingTokens)));
+            }
+            request.externalHit = 0;
+            request.connectorDone = true;
+            waitAgain(request);
+        }
+        for (Request request : List.copyOf(awaitingRelease.values())) {
+            request.awaitsReceived = false;
+            request.awaitsSent = false;
+            releaseIfUnused(request);
+        }
+        return failures;
     }
 
     private void releaseIfUnused(Request request) {

@@ -56,6 +56,11 @@ final class Workers implements AutoCloseable {
      */
     record StepReport(WorkerReport merged, Map<Rank, WorkerMetadata> metadata) {
         static final StepReport NOTHING = new StepReport(WorkerReport.NOTHING, Map.of());
+
+        /** What was measured, and nothing else. */
+        StepReport measurementsOnly() {
+            return new StepReport(new WorkerReport(Set.of(), Set.of(), Set.of(), merged.measurements()), Map.of());
+        }
     }
 
     private final List<Worker> workers = new ArrayList<>();
@@ -65,7 +70,7 @@ final class Workers implements AutoCloseable {
     private final Map<Rank, HandshakeMetadata> handshakes = new HashMap<>();
     private final List<ExecutorService> threads = new ArrayList<>();
     private final int logitsRank;
-    private final boolean connected;
+    private boolean connected;
     private final boolean wantHidden;
     private final ReportMerger merger;
     private Optional<String> stuck = Optional.empty();
@@ -73,6 +78,7 @@ final class Workers implements AutoCloseable {
     /**
      * @param context of the rank whose runner it is given
      * @param clock told by the rank that gives the logits
+     * @param failures gets what the connectors throw in steps
      */
     Workers(
             ModelRanks ranks,
@@ -80,7 +86,8 @@ final class Workers implements AutoCloseable {
             Optional<KvConnector> connector,
             Function<ModelRunner, ConnectorContext> context,
             Ticker ticker,
-            StepClock clock) {
+            StepClock clock,
+            ConnectorFailures failures) {
         this.logitsRank = ranks.logitsRank();
         this.connected = connector.isPresent();
         this.merger = new ReportMerger(ranks.runners().size());
@@ -93,7 +100,8 @@ final class Workers implements AutoCloseable {
                         ranks.runners().get(i),
                         connector,
                         context,
-                        i == ranks.logitsRank() ? clock : new StepClock(ticker));
+                        i == ranks.logitsRank() ? clock : new StepClock(ticker),
+                        failures);
                 if (ranks.runners().size() > 1 || !cores.isEmpty()) {
                     threads.add(Executors.newSingleThreadExecutor(Thread.ofPlatform()
                             .name("rank-pp%d-tp%d"
@@ -123,8 +131,10 @@ final class Workers implements AutoCloseable {
             ModelRunner runner,
             Optional<KvConnector> kvConnector,
             Function<ModelRunner, ConnectorContext> context,
-            StepClock clock) {
-        Optional<WorkerConnector> connector = kvConnector.map(c -> c.worker(context.apply(runner), rank));
+            StepClock clock,
+            ConnectorFailures failures) {
+        Optional<WorkerConnector> connector =
+                kvConnector.map(c -> new GuardedWorker(c.worker(context.apply(runner), rank), failures));
         try {
             Worker worker = new Worker(runner, connector, clock);
             connector.flatMap(WorkerConnector::handshakeMetadata).ifPresent(metadata -> handshakes.put(rank, metadata));
@@ -211,6 +221,12 @@ final class Workers implements AutoCloseable {
                         .filter(id -> !hidden.containsKey(id))
                         .toList());
         return report.with(hidden);
+    }
+
+    /** Closes the connectors, on their threads, for good. They are not called any more. */
+    void disconnect() {
+        connected = false;
+        closeConnectors();
     }
 
     /** Closes the connectors on their threads, then the runners. */

@@ -36,6 +36,9 @@ final class CoreHarness implements AutoCloseable {
     final Map<String, Double> measured = new HashMap<>();
     final List<KvEvent> events = new ArrayList<>();
     final List<EngineListener.StepStats> steps = new ArrayList<>();
+    /** The connector is meant to throw; else what a test asserts within it would be lost. */
+    boolean connectorFails;
+
     private final BlockHasher hasher;
     private final int blocks;
     private final int maxLength;
@@ -191,6 +194,9 @@ final class CoreHarness implements AutoCloseable {
     @Override
     public void close() {
         assertThat(used()).as("blocks in use at the end of " + blocks).isZero();
+        if (!connectorFails) {
+            assertThat(measured).doesNotContainKey("baton:kv_connector_failures");
+        }
         core.close();
     }
 }

@@ -3,7 +3,6 @@ package baton.engine.core;
 import static baton.engine.core.CoreHarness.expected;
 import static baton.engine.core.CoreHarness.prompt;
 import static org.assertj.core.api.Assertions.assertThat;
-import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.engine.EngineConfig;
 import baton.engine.EngineListener.RequestStats;
@@ -13,6 +12,7 @@ import baton.engine.TokenLogprobs;
 import baton.engine.core.CoreHarness.Result;
 import baton.engine.sampling.SequenceSampler.Sampled;
 import baton.kv.BlockHasher;
+import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
@@ -51,10 +51,10 @@ class FaultsTest {
     }
 
     @Test
-    void aConnectorThatCannotMatchFailsThatRequestAlone() {
+    void aRequestWithAParameterThatTheConnectorRefusesFailsAlone() {
         connector.match = (request, computed) -> {
             if (request.id().equals("bad")) {
-                throw new IllegalStateException("no answer");
+                throw new ConfigException("kv_transfer_params", "no answer");
             }
             return new KvMatch.None();
         };
@@ -65,6 +65,7 @@ class FaultsTest {
             assertThat(bad.reason).contains(FinishReason.ERROR);
             assertThat(bad.error.orElseThrow()).contains("no answer");
             assertThat(good.tokens).isEqualTo(expected(prompt(2, 9), 3));
+            assertThat(harness.measured).doesNotContainKey("baton:kv_connector_failures");
         }
     }
 
@@ -120,20 +121,6 @@ class FaultsTest {
             }
             assertThat(a.tokens).isEqualTo(expected(prompt(1, 39), 1));
             assertThat(b.tokens).isEqualTo(expected(prompt(2, 43), 1));
-        }
-    }
-
-    @Test
-    void aConnectorThatCannotBeginAStepEndsTheStepWithItsError() {
-        connector.fails = (load, index) -> {
-            throw new IllegalStateException("broken");
-        };
-        connector.match = (request, computed) -> new KvMatch.Tokens(8 - computed, false);
-        try (CoreHarness harness = core(64)) {
-            Result result = harness.add("a", prompt(1, 9), 1);
-            assertThatThrownBy(harness::step).hasMessage("broken");
-            harness.core.endAll(FinishReason.ERROR, "over");
-            assertThat(result.error).contains("over");
         }
     }
 

@@ -11,6 +11,7 @@ import baton.kv.connector.HiddenState;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.KvMatch;
 import baton.kv.connector.KvRequest;
+import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerConnector;
@@ -25,6 +26,7 @@ import java.util.Objects;
 import java.util.Optional;
 import java.util.Set;
 import java.util.function.BiFunction;
+import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -37,6 +39,8 @@ final class ScriptedConnector implements KvConnector {
 
     record Loads(List<Load> loads) implements ConnectorMetadata {}
 
+    /** Runs at the beginning of each call, given the method's name, and may throw. */
+    Consumer<String> calls = method -> {};
     /** Answers to {@code match(request, computedTokens)}. */
     BiFunction<KvRequest, Integer, KvMatch> match = (request, computed) -> new KvMatch.None();
     /** Which of a load's blocks fail: indices in its block table. */
@@ -111,11 +115,13 @@ final class ScriptedConnector implements KvConnector {
 
             @Override
             public void onNewRequest(KvRequest request) {
+                calls.accept("onNewRequest");
                 events.add("new " + request.id() + (request.mayLoad() ? "" : ", loads nothing"));
             }
 
             @Override
             public KvMatch match(KvRequest request, int computedTokens) {
+                calls.accept("match");
                 events.add("match " + request.id() + " " + computedTokens);
                 KvMatch answer = match.apply(request, computedTokens);
                 if (answer instanceof KvMatch.Tokens tokens) {
@@ -126,6 +132,7 @@ final class ScriptedConnector implements KvConnector {
 
             @Override
             public void onAllocated(KvRequest request, int[] blockTable, int computedTokens, int externalTokens) {
+                calls.accept("onAllocated");
                 events.add("allocated " + request.id() + " " + externalTokens);
                 if (externalTokens > 0) {
                     loads.add(new Load(
@@ -139,6 +146,7 @@ final class ScriptedConnector implements KvConnector {
 
             @Override
             public ConnectorMetadata buildMetadata(ScheduledStep step) {
+                calls.accept("buildMetadata");
                 preempted.addAll(step.preempted());
                 Loads metadata = new Loads(loads);
                 loads = new ArrayList<>();
@@ -147,12 +155,14 @@ final class ScriptedConnector implements KvConnector {
 
             @Override
             public void onStepDone(WorkerReport report, Map<Rank, WorkerMetadata> metadata) {
+                calls.accept("onStepDone");
                 assertThat(report.metadata()).isEmpty();
                 gotMetadata.add(metadata);
             }
 
             @Override
             public List<KvEvent> takeEvents() {
+                calls.accept("takeEvents");
                 List<KvEvent> taken = List.copyOf(nextEvents);
                 nextEvents.clear();
                 return taken;
@@ -160,6 +170,7 @@ final class ScriptedConnector implements KvConnector {
 
             @Override
             public Release onFinished(KvRequest request, RequestEnd end, int[] blockTable) {
+                calls.accept("onFinished");
                 events.add("finished " + request.id() + " " + end);
                 return new Release(
                         delayed.contains(request.id()),
@@ -167,8 +178,32 @@ final class ScriptedConnector implements KvConnector {
             }
 
             @Override
+            public boolean hasPendingWork() {
+                calls.accept("hasPendingWork");
+                return false;
+            }
+
+            @Override
+            public boolean resetCache() {
+                calls.accept("resetCache");
+                return true;
+            }
+
+            @Override
+            public List<Measurement> takeMeasurements() {
+                calls.accept("takeMeasurements");
+                return List.of();
+            }
+
+            @Override
+            public void onRefused(String requestId, JsonFields kvTransferParams) {
+                calls.accept("onRefused");
+            }
+
+            @Override
             public void close() {
                 events.add("scheduler closed");
+                calls.accept("scheduler close");
             }
         };
     }
@@ -183,6 +218,7 @@ final class ScriptedConnector implements KvConnector {
 
             @Override
             public void startLoad(ConnectorMetadata metadata) {
+                calls.accept("startLoad");
                 for (Load load : ((Loads) metadata).loads()) {
                     started.add(load);
                     if (load.async()) {
@@ -200,11 +236,13 @@ final class ScriptedConnector implements KvConnector {
 
             @Override
             public void saveHidden(String requestId, HiddenState state) {
+                calls.accept("saveHidden");
                 assertThat(saved.put(requestId, state.copy())).isNull();
             }
 
             @Override
             public WorkerReport report(Set<String> finished) {
+                calls.accept("report");
                 WorkerReport report = new WorkerReport(
                         Set.copyOf(nextSent),
                         Set.copyOf(nextReceived),
@@ -222,8 +260,24 @@ final class ScriptedConnector implements KvConnector {
             }
 
             @Override
+            public void waitForLayerLoad(int layer) {
+                calls.accept("waitForLayerLoad");
+            }
+
+            @Override
+            public void saveLayer(int layer) {
+                calls.accept("saveLayer");
+            }
+
+            @Override
+            public void waitForSave() {
+                calls.accept("waitForSave");
+            }
+
+            @Override
             public void close() {
                 events.add("worker closed");
+                calls.accept("worker close");
             }
         };
     }

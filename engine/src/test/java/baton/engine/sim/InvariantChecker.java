@@ -29,9 +29,9 @@ import java.util.Set;
 import java.util.function.BooleanSupplier;
 
 /**
- * Stands between an instance's core and its connector and model, and throws an {@link AssertionError} when a block is handed out,
+ * Stands between an instance's core and its connector and model, and has an {@link AssertionError} ready when a block is handed out,
  * written or computed from while a transfer uses it in a way that this breaks, when a connector call comes out of turn, or when a
- * transfer takes longer than it may.
+ * transfer takes longer than it may. It also lets the connector throw, in any call.
  */
 final class InvariantChecker {
     private final SimNode place;
@@ -39,6 +39,7 @@ final class InvariantChecker {
     private final KvConnector connector;
     private final ModelRunner runner;
     private final BooleanSupplier fails;
+    private final BooleanSupplier connectorFails;
     private final long longestTransfer;
     /** Each request's blocks as last seen. */
     private final Map<String, Set<Integer>> tables = new HashMap<>();
@@ -48,6 +49,10 @@ final class InvariantChecker {
     private final Map<String, Long> loading = new HashMap<>();
 
     private final Map<String, Long> lent = new HashMap<>();
+    /** The connector has thrown, as it was meant to, and will be closed. */
+    private boolean thrown;
+    /** The first thing that was wrong. Thrown later too, as an engine survives what a connector throws. */
+    private Optional<AssertionError> violation = Optional.empty();
 
     InvariantChecker(
             SimNode place,
@@ -55,17 +60,48 @@ final class InvariantChecker {
             KvConnector connector,
             ModelRunner runner,
             BooleanSupplier fails,
+            BooleanSupplier connectorFails,
             long longestTransfer) {
         this.place = place;
         this.network = network;
         this.connector = connector;
         this.runner = runner;
         this.fails = fails;
+        this.connectorFails = connectorFails;
         this.longestTransfer = longestTransfer;
     }
 
     private AssertionError broken(String what) {
-        return new AssertionError(place.name() + " in its life " + place.epoch() + ": " + what);
+        AssertionError error = new AssertionError(place.name() + " in its life " + place.epoch() + ": " + what);
+        violation = violation.or(() -> Optional.of(error));
+        return error;
+    }
+
+    private void throwViolation() {
+        violation.ifPresent(error -> {
+            throw error;
+        });
+    }
+
+    /** Whether the connector has thrown, so that the engine goes on without it. */
+    boolean hasThrown() {
+        return thrown;
+    }
+
+    /** At the beginning and at the end of calls. */
+    private void mayFail() {
+        if (!thrown && connectorFails.getAsBoolean()) {
+            thrown = true;
+            throw new IllegalStateException("simulated failure of the connector");
+        }
+    }
+
+    /** Nothing is known of requests any more. */
+    private void forget() {
+        tables.clear();
+        known.clear();
+        loading.clear();
+        lent.clear();
     }
 
     private long bytes() {
@@ -83,6 +119,7 @@ final class InvariantChecker {
 
     /** No transfer is under way for longer than it may. */
     void checkDeadlines() {
+        throwViolation();
         long now = place.ticker().nanos();
         loading.forEach((request, since) -> {
             if (now - since > longestTransfer) {
@@ -98,6 +135,7 @@ final class InvariantChecker {
 
     /** Nothing is left of any request. */
     void checkOver() {
+        throwViolation();
         if (!tables.isEmpty() || !known.isEmpty() || !loading.isEmpty() || !lent.isEmpty()) {
             throw broken("is not over: tables=%s known=%s loading=%s lent=%s"
                     .formatted(tables, known, loading.keySet(), lent.keySet()));
@@ -201,6 +239,7 @@ final class InvariantChecker {
 
         @Override
         public void onNewRequest(KvRequest request) {
+            mayFail();
             if (!known.add(request.id())) {
                 throw broken("request " + request.id() + " is new twice");
             }
@@ -209,6 +248,7 @@ final class InvariantChecker {
 
         @Override
         public KvMatch match(KvRequest request, int computedTokens) {
+            mayFail();
             expectKnown(request);
             if (computedTokens % blockSize != 0 || computedTokens >= request.length()) {
                 throw broken("match with computedTokens=" + computedTokens + " of " + request.length());
@@ -220,6 +260,7 @@ final class InvariantChecker {
 
         @Override
         public void onAllocated(KvRequest request, int[] blockTable, int computedTokens, int externalTokens) {
+            mayFail();
             expectKnown(request);
             Set<Integer> table = new HashSet<>();
             for (int i = 0; i < blockTable.length; i++) {
@@ -242,6 +283,7 @@ final class InvariantChecker {
 
         @Override
         public ConnectorMetadata buildMetadata(ScheduledStep step) {
+            mayFail();
             Set<String> scheduled = new HashSet<>();
             for (ScheduledRequest each : step.requests()) {
                 String id = each.request().id();
@@ -265,6 +307,7 @@ final class InvariantChecker {
 
         @Override
         public void onStepDone(WorkerReport report, Map<Rank, WorkerMetadata> metadata) {
+            mayFail();
             inner.onStepDone(report, metadata);
         }
 
@@ -275,6 +318,7 @@ final class InvariantChecker {
 
         @Override
         public Release onFinished(KvRequest request, RequestEnd end, int[] blockTable) {
+            mayFail();
             if (!known.remove(request.id())) {
                 throw broken("request " + request.id() + " ends twice");
             }
@@ -283,6 +327,7 @@ final class InvariantChecker {
             if (release.delayed()) {
                 lent.put(request.id(), place.ticker().nanos());
             }
+            mayFail();
             return release;
         }
 
@@ -326,16 +371,20 @@ final class InvariantChecker {
 
         @Override
         public void startLoad(ConnectorMetadata metadata) {
+            mayFail();
             inner.startLoad(metadata);
+            mayFail();
         }
 
         @Override
         public void waitForLayerLoad(int layer) {
+            mayFail();
             inner.waitForLayerLoad(layer);
         }
 
         @Override
         public void saveLayer(int layer) {
+            mayFail();
             inner.saveLayer(layer);
         }
 
@@ -351,20 +400,24 @@ final class InvariantChecker {
 
         @Override
         public void waitForSave() {
+            mayFail();
             inner.waitForSave();
         }
 
         @Override
         public WorkerReport report(Set<String> finished) {
+            mayFail();
             WorkerReport report = inner.report(finished);
             report.received().forEach(loading::remove);
             report.sent().forEach(lent::remove);
+            mayFail();
             return report;
         }
 
         @Override
         public void close() {
             inner.close();
+            forget();
         }
     }
 }

@@ -89,6 +89,7 @@ final class SimCluster implements AutoCloseable {
     private final int maxLength;
     private final LoadFailurePolicy loadFailurePolicy;
     private final double modelFaults;
+    private final double connectorFaults;
     private boolean calm;
     private final int deaths;
     private long order;
@@ -119,6 +120,7 @@ final class SimCluster implements AutoCloseable {
         maxLength = 16 + random.nextInt(40);
         loadFailurePolicy = random.nextInt(4) == 0 ? LoadFailurePolicy.FAIL : LoadFailurePolicy.RECOMPUTE;
         modelFaults = !faultless && random.nextInt(6) == 0 ? 0.02 : 0;
+        connectorFaults = !faultless && random.nextInt(8) == 0 ? 0.002 : 0;
         this.wiring = wiring.apply(new Site(random.split(), network, arena, blockSize, ticker), seed);
         families = IntStream.range(0, 1 + random.nextInt(3))
                 .mapToObj(_ -> tokens(maxLength))
@@ -149,6 +151,10 @@ final class SimCluster implements AutoCloseable {
         calm = true;
         network.calm();
         for (SimNode.Pair pair : wiring.calm()) {
+            if (named(prefill, pair.prefill()).isWithoutConnector()
+                    || named(decode, pair.decode()).isWithoutConnector()) {
+                continue;
+            }
             for (boolean atOnce : new boolean[] {false, true}) {
                 Probe probe = new Probe(named(prefill, pair.prefill()), named(decode, pair.decode()), atOnce);
                 long before = happened.getOrDefault(EXTERNAL_HITS, 0L);
@@ -288,6 +294,7 @@ final class SimCluster implements AutoCloseable {
                     wiring.connect(place),
                     runner,
                     this::modelFails,
+                    this::connectorFails,
                     wiring.longestTransfer().toNanos());
             EngineCore core =
                     new EngineCore(config, watch.runner(), Set.of(0), Optional.of(watch.connector()), this, ticker);
@@ -298,6 +305,17 @@ final class SimCluster implements AutoCloseable {
             boolean fails = !calm && modelFaults > 0 && random.nextDouble() < modelFaults;
             count(FAULT + "model fails", fails ? 1 : 0);
             return fails;
+        }
+
+        private boolean connectorFails() {
+            boolean fails = !calm && connectorFaults > 0 && random.nextDouble() < connectorFaults;
+            count(FAULT + "connector fails", fails ? 1 : 0);
+            return fails;
+        }
+
+        /** Whether it exchanges caches with nobody, until it begins a new life. */
+        private boolean isWithoutConnector() {
+            return current().watch().hasThrown();
         }
 
         private void die() {
@@ -398,6 +416,11 @@ final class SimCluster implements AutoCloseable {
         @Override
         public void onMeasurements(List<Measurement> measurements) {
             measurements.forEach(each -> count(each.name(), (long) each.value()));
+            boolean failed = measurements.stream().anyMatch(each -> each.name().equals("baton:kv_connector_failures"));
+            if (failed && !isWithoutConnector()) {
+                current().watch().checkDeadlines();
+                throw new AssertionError(name + "'s connector has thrown");
+            }
         }
     }
 

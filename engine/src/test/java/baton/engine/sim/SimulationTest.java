@@ -97,6 +97,7 @@ class SimulationTest {
                             "fault: buffer full",
                             "fault: client leaves",
                             "fault: connection breaks",
+                            "fault: connector fails",
                             "fault: connection ends",
                             "fault: entry lost",
                             "fault: handshake fails",

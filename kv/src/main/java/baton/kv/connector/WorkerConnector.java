@@ -10,7 +10,7 @@ import java.util.Set;
  * {@link #waitForSave} and {@link #report}. A step without a forward pass has only {@link #startLoad} and {@link #report}.
  *
  * <p>A method that waits does so up to a deadline of its own; what it could not get it reports as invalid blocks. It never
- * throws because of a peer, a file or a network.
+ * throws because of a peer, a file or a network. One that throws all the same is closed, see {@link SchedulerConnector}.
  */
 public interface WorkerConnector extends AutoCloseable {
     /** The pool to load into and save from, once, before the first step. It outlives this connector. */
@@ -59,6 +59,10 @@ public interface WorkerConnector extends AutoCloseable {
         return WorkerReport.NOTHING;
     }
 
+    /**
+     * Ends all transfers, with a deadline. When it returns, nothing reads or writes the pool through this connector any more, neither here
+     * nor at a peer, as far as that can be held back.
+     */
     @Override
     void close();
 }

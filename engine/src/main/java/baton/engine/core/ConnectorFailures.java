@@ -1,0 +1,72 @@
+package baton.engine.core;
+
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicLong;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** What a connector has thrown, on either side and on any rank. Any thread. */
+final class ConnectorFailures {
+    private static final Logger LOG = LoggerFactory.getLogger(ConnectorFailures.class);
+
+    private final AtomicBoolean any = new AtomicBoolean();
+    private final AtomicLong notCounted = new AtomicLong();
+
+    /** Work that a connector does. */
+    interface Call<T> {
+        T run();
+    }
+
+    /**
+     * Does a connector's work. What it throws is noted, and {@code otherwise} returned. Thrown on is what says that the JVM itself has
+     * failed: any thread may have, so a connector that is switched off would not heal it. An {@link InternalError} is what a read of a
+     * mapped file throws that is no longer there, so it is the connector's.
+     *
+     * @param method for the log
+     */
+    <T> T guard(String method, T otherwise, Call<T> call) {
+        try {
+            return call.run();
+        } catch (RuntimeException | Error e) {
+            if (!isOfConnector(e)) {
+                throw e;
+            }
+            failed(method, e);
+            return otherwise;
+        }
+    }
+
+    /** Whether what a connector has thrown is its own failure, not the JVM's. */
+    boolean isOfConnector(Throwable e) {
+        return !(e instanceof VirtualMachineError) || e instanceof InternalError;
+    }
+
+    void guard(String method, Runnable call) {
+        guard(method, true, () -> {
+            call.run();
+            return true;
+        });
+    }
+
+    private void failed(String method, Throwable e) {
+        notCounted.incrementAndGet();
+        if (any.compareAndSet(false, true)) {
+            LOG.error(
+                    "The connector's {} failed. The connector is switched off; requests go on without it until a restart",
+                    method,
+                    e);
+        } else {
+            LOG.debug("The connector's {} failed too", method, e);
+        }
+    }
+
+    /** Whether something was thrown. */
+    boolean any() {
+        return any.get();
+    }
+
+    /** How often something was thrown since the last call. */
+    long take() {
+        return notCounted.getAndSet(0);
+    }
+}
