@@ -22,6 +22,7 @@ final class RemoteAgent {
 
     /** @param args transport as UCX's {@code engine_config}, and bytes of memory */
     public static void main(String[] args) throws Exception {
+        NixlExit.atShutdown();
         NixlAgent.Settings settings = args[0].isEmpty()
                 ? NixlAgent.Settings.of("UCX")
                 : new NixlAgent.Settings(List.of("UCX"), Map.of("UCX", Map.of("engine_config", args[0])));
