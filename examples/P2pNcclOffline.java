@@ -1,9 +1,9 @@
-// Disaggregated prefilling offline with P2pNcclConnector: one process computes prompts and sends their KV, two others continue them.
+// Disaggregated prefilling offline with P2pNcclConnector: one process computes prompts and sends their KV, two more generate from it.
 //
 //   examples/run P2pNcclOffline [MODEL [KV_PORT]]
 //
-// Who sends to whom is in the ids of the requests; a router makes them otherwise. The processes take control messages at KV_PORT (the
-// prefill process), KV_PORT + 1 and KV_PORT + 2.
+// The request ids contain the addresses of the prefill and the decode process; in a cluster the router makes such ids. Control messages
+// are received at KV_PORT (prefill process), KV_PORT + 1 and KV_PORT + 2 (decode processes).
 
 import baton.engine.EngineConfig;
 import baton.engine.local.GenerationCollector;
@@ -64,7 +64,7 @@ Future<RequestOutput> ask(LLM llm, int prompt, SamplingParams sampling, String[]
 
 void prefill(String[] args) throws Exception {
     try (LLM llm = new LLM(config(KvRole.PRODUCER, 0, args))) {
-        // The decode processes are there before anything is sent to them.
+        // Starts after the decode processes are ready.
         IO.readln();
         List<Future<RequestOutput>> asked = new ArrayList<>();
         for (int prompt = 0; prompt < PROMPTS.size(); prompt++) {
@@ -74,7 +74,7 @@ void prefill(String[] args) throws Exception {
             each.get();
         }
         IO.println("prefillDone");
-        // Tensors are sent by another thread: this process goes on until the others are done.
+        // Another thread sends the tensors: this process must live until the decode processes are done.
         System.in.transferTo(OutputStream.nullOutputStream());
     }
 }

@@ -44,7 +44,7 @@ void prefill(EngineConfig config) throws IOException {
     try (LLM llm = new LLM(config)) {
         llm.generate(PROMPTS, SamplingParams.greedy(1));
         IO.println("prefillDone");
-        // The prompts are held here until they are taken: this process goes on until the other is done.
+        // The KV caches are held here until they are received: this process must live until the decode process is done.
         System.in.transferTo(OutputStream.nullOutputStream());
     }
 }

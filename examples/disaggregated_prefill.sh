@@ -23,7 +23,7 @@ cleanup() {
 trap cleanup EXIT
 trap 'exit 130' INT TERM
 
-# The role, its rank, and the port to serve at.
+# Arguments: role, rank, HTTP port.
 serve() {
   $BATON serve "$MODEL" --port "$3" --kv-transfer-config '{
     "kv_connector": "PyNcclConnector", "kv_role": "'"$1"'", "kv_rank": '"$2"', "kv_parallel_size": 2,
