@@ -23,14 +23,14 @@ import tools.jackson.databind.JsonNode;
  *
  * @param budget for all cases; also the deadline for each answer
  * @param each how long each case is measured with each server at most; empty: as the budget allows
- * @param progress told what is being done, line by line
+ * @param progress receives a line for each step
  */
 public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<String> progress) {
     private static final int[] PREFILL_TOKENS = {128, 512, 2048};
     private static final int[] DECODE_REQUESTS = {1, 8};
-    /** Tokens of the prompts that decode. */
+    /** Prompt tokens in the decode cases. */
     private static final int CONTEXT = 128;
-    /** Tokens of the request that tells what a server takes. */
+    /** Tokens of the request that finds out whether a server accepts token ids. */
     private static final int TRIAL = 8;
 
     private static final int LEAST_OUTPUT = 8;
@@ -40,7 +40,7 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
     private static final int WANTED_TIMES = 3;
 
     private static final int AFFORDABLE_TIMES = 2;
-    /** A pair of requests may take so many times what is expected of it. */
+    /** Deadline of a pair of requests, in multiples of the expected time. */
     private static final double MARGIN = 1.5;
 
     private static final Duration SHORTEST_DEADLINE = Duration.ofSeconds(1);
@@ -54,7 +54,7 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
      * Measures.
      *
      * @param model directory of the checkpoint that both serve
-     * @throws IOException with the server's URL and what it answered, if one of them does not work or refuses every case
+     * @throws IOException with the server's URL and its answer, if a server does not work or refuses every case
      */
     public AgainstReport run(Path model, CompletionsClient baton, CompletionsClient other) throws IOException {
         try (RandomPrompts prompts = new RandomPrompts(model)) {
@@ -62,14 +62,14 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
         }
     }
 
-    /** The servers do not do what a case needs; the message says which. */
+    /** A server does not support what a case needs; the message names it. */
     private static final class NotComparableException extends IOException {
         NotComparableException(String message) {
             super(message);
         }
     }
 
-    /** How one of them answered a set of requests that were sent at once. */
+    /** One server's answers to requests that were sent at once. */
     private interface Measure {
         double seconds(CompletionsClient server, List<Answer> answers) throws NotComparableException;
     }
@@ -92,7 +92,7 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
             asText = !takesIds();
         }
 
-        /** Whether the other server takes prompts as token ids; if it takes text neither, what it answered is thrown. */
+        /** Whether the other server accepts prompts as token ids; if it refuses text too, its answer is thrown. */
         private boolean takesIds() throws IOException {
             try {
                 ask(other, List.of(prompts.ids(TRIAL)), 1);
@@ -234,8 +234,8 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
         }
 
         /**
-         * What only this case is refused for, or was begun too late to end within the budget, is left out; a server that does not work ends
-         * the comparison.
+         * A case that is refused, or that does not end within the budget, is left out; a server that does not work ends the
+         * comparison.
          */
         private void refused(String what, IOException e) throws IOException {
             boolean works = switch (e) {
@@ -301,7 +301,7 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
                 return seconds;
             }
 
-            /** The first turns, which warm up, count only if there is no time for others. */
+            /** The first turns, which warm up, count only if there is no time for more. */
             void repeat(double share, double expected, Supplier<List<JsonNode>> next) throws IOException {
                 double pair = expected;
                 double left = share;
@@ -316,7 +316,7 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
                 }
             }
 
-            /** @param tokens of what was timed, where the servers do not count them */
+            /** @param tokens of the timed request or step, if the servers report no count */
             Case toCase(String what, int count, int tokens) {
                 boolean ofPrompts = what.equals("prefill");
                 return new Case(

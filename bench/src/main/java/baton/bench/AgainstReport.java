@@ -7,12 +7,12 @@ import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * What {@link AgainstBench} measured.
+ * Results of {@link AgainstBench}.
  *
  * @param url of the other server
  * @param model its name there
- * @param prompts what prompts were sent as: token ids, or text
- * @param leftOut what was not measured, or in another way, and why, a line each
+ * @param prompts form of the prompts: token ids, or text
+ * @param leftOut cases that were not measured, or differently, with the reason, a line each
  */
 public record AgainstReport(String url, String model, String prompts, List<Case> cases, List<String> leftOut) {
     /**
@@ -29,7 +29,7 @@ public record AgainstReport(String url, String model, String prompts, List<Case>
     }
 
     /**
-     * @param timing of a prompt's way to its first token, or of a step
+     * @param timing from a prompt to its first token, or of a step
      * @param tokens of a prompt, as that server counts them, or of a step
      */
     public record Side(Timing timing, int tokens) {

@@ -3,7 +3,7 @@ package baton.bench;
 import baton.kv.ConfigException;
 import java.time.Duration;
 
-/** Time that measurements may take: until a moment that has been set when they began. */
+/** Time that measurements may take: a deadline set at their start. */
 public final class Budget {
     private final long end;
 
@@ -12,7 +12,7 @@ public final class Budget {
     }
 
     /**
-     * So much time from now on.
+     * A budget that begins now.
      *
      * @throws ConfigException if it is not positive
      */
@@ -23,7 +23,7 @@ public final class Budget {
         return new Budget(System.nanoTime() + duration.toNanos());
     }
 
-    /** What is left; never negative. */
+    /** Time left; never negative. */
     public Duration left() {
         return Duration.ofNanos(Math.max(0, end - System.nanoTime()));
     }
@@ -32,12 +32,12 @@ public final class Budget {
         return left().toNanos() * 1e-9;
     }
 
-    /** Whether something that takes so many seconds ends in time. */
+    /** Whether a measurement of so many seconds ends in time. */
     boolean fits(double seconds) {
         return seconds <= leftSeconds();
     }
 
-    /** This share of what is left, from now on. */
+    /** A budget of this share of the time left, beginning now. */
     public Budget share(double share) {
         return new Budget(System.nanoTime() + Math.round(share * left().toNanos()));
     }

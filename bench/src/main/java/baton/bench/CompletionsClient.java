@@ -26,7 +26,7 @@ import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ObjectNode;
 
-/** One server with OpenAI's API, asked for streamed completions. What goes wrong is told with its URL and what it answered. */
+/** One server with OpenAI's API, asked for streamed completions. Errors contain its URL and its answer. */
 public final class CompletionsClient {
     private static final JsonMapper JSON = JsonMapper.builder().build();
     private static final Duration CONNECT_DEADLINE = Duration.ofSeconds(5);
@@ -44,10 +44,10 @@ public final class CompletionsClient {
      * A server at this URL, with or without a {@code /v1} at its end.
      *
      * @param field the setting that it comes from
-     * @param model to ask for; empty: the first that the server says it has
+     * @param model to ask for; empty: the first of the server's list
      * @param deadline for the server's answer
-     * @throws ConfigException if the URL is none
-     * @throws IOException if the server does not say which models it has
+     * @throws ConfigException if the URL is malformed
+     * @throws IOException if the server does not list its models
      */
     public static CompletionsClient connect(String field, String url, Optional<String> model, Duration deadline)
             throws IOException {
@@ -91,7 +91,7 @@ public final class CompletionsClient {
             this.status = status;
         }
 
-        /** Whether it is this request that it does not want. */
+        /** Whether the server refuses this request, not every request. */
         boolean isForTheRequest() {
             return status >= 400 && status < 500;
         }
@@ -109,7 +109,7 @@ public final class CompletionsClient {
      *
      * @param sent when the request was sent
      * @param events when tokens came, and how many; at least one
-     * @param promptTokens as the server counts them, 0 if it does not say
+     * @param promptTokens as the server counts them, 0 if it reports no count
      */
     record Answer(long sent, List<Event> events, int promptTokens) {
         long first() {
@@ -125,7 +125,7 @@ public final class CompletionsClient {
         }
     }
 
-    /** @param tokens estimated if a server does not say how many an event has: equally many in each */
+    /** @param tokens of each event; estimated as equally many in each if the server does not report them */
     record Event(long at, double tokens) {}
 
     /**
@@ -176,14 +176,14 @@ public final class CompletionsClient {
                 return model;
             }
         } catch (JacksonException e) {
-            // Said below.
+            // Reported below.
         }
         throw new IOException(url + " answered without the name of a model: " + shown(text));
     }
 
     /** The answers, all of status 200, in the order of the requests. */
     private static List<Reply> send(String url, List<HttpRequest> requests, Duration deadline) throws IOException {
-        // A client of its own: a connection that was idle meanwhile may be closed by the server at any moment.
+        // A new client: the server may close a connection that has been idle at any moment.
         try (HttpClient http = HttpClient.newBuilder()
                 .version(HttpClient.Version.HTTP_1_1)
                 .connectTimeout(CONNECT_DEADLINE)
@@ -206,7 +206,7 @@ public final class CompletionsClient {
                 CompletableFuture<?> all = CompletableFuture.allOf(responses.toArray(CompletableFuture[]::new));
                 CompletableFuture.anyOf(all, failed).get(deadline.toNanos(), TimeUnit.NANOSECONDS);
                 for (int i = 0; i < requests.size(); i++) {
-                    int status = responses.get(i).join().statusCode();
+                    int status = responses.get(i).resultNow().statusCode();
                     if (status != 200) {
                         throw new RefusedException(
                                 status,
@@ -278,7 +278,7 @@ public final class CompletionsClient {
 
         @Override
         public void onError(Throwable failure) {
-            // The response's future says it.
+            // The response's future reports the failure.
         }
 
         @Override
@@ -328,7 +328,7 @@ public final class CompletionsClient {
             if (events.isEmpty()
                     && ended.isPresent()
                     && said.filter(count -> count > 0).isPresent()) {
-                // All of its tokens are without text: parts of characters, or none that the tokenizer knows.
+                // All of its tokens are without text: parts of characters, or ids without a text.
                 events.add(new Event(ended.get(), said.get()));
             }
             if (events.isEmpty()) {
@@ -352,7 +352,7 @@ public final class CompletionsClient {
                     promptTokens);
         }
 
-        /** Some servers say which tokens an event has; with others it is one, unless there is nothing but the end. */
+        /** Tokens of an event: as many as the server lists; without a list one, or none if the event is only the end. */
         private static int tokens(JsonNode choice) {
             if (choice.path("token_ids").isArray()) {
                 return choice.path("token_ids").size();

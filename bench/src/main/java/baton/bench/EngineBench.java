@@ -25,22 +25,22 @@ import java.util.function.Consumer;
 import java.util.stream.IntStream;
 
 /**
- * Measures what the machine allows, forward passes of models, without scheduler, sampler and server, and then requests through
- * the whole engine.
+ * Measures the machine's limits, forward passes of models without scheduler, sampler and server, and then requests through the whole
+ * engine.
  *
  * <p>Other programs may take the machine's time at any moment. So it measures in rounds, each of them the limits first and then
  * every case of the model, and compares the best run of a case with the best run of a limit. Medians tell how disturbed it was.
  * A prefill takes so long that no run of it is undisturbed: it is also compared with matrix products done for as long, right before
  * and after it.
  *
- * <p>All of it, making and loading checkpoints too, ends about when the budget does. What it has no room for is named in the report.
+ * <p>All of it, making and loading checkpoints too, ends about when the budget does. Cases that do not fit are named in the report.
  *
  * @param threads to compute with; empty: one for each processor
- * @param dtype to compute in; empty: as {@link DTypeChoice} says
+ * @param dtype to compute in; empty: chosen by {@link DTypeChoice}
  * @param quantization of the models
  * @param budget for everything
  * @param each how long each limit and each case is measured at most, all rounds together; empty: as the budget allows
- * @param progress told what is being done, line by line
+ * @param progress receives a line for each step
  */
 public record EngineBench(
         OptionalInt threads,
@@ -49,7 +49,7 @@ public record EngineBench(
         Budget budget,
         Optional<Duration> each,
         Consumer<String> progress) {
-    /** The random checkpoint's, where that of any other model is 1: its steps take longer, and so does making it. */
+    /** Weight of the random checkpoint in the division of the budget; any other model has 1. It is slower to make and to run. */
     private static final double RANDOM_WEIGHT = 3;
 
     /** @throws ConfigException if the duration is not positive */
@@ -170,7 +170,7 @@ public record EngineBench(
                 Optional.empty());
     }
 
-    /** What a runner that {@link #load} made computes in. */
+    /** The type that a runner made by {@link #load} computes in. */
     static DType dtype(ModelRunner runner) {
         return runner.cache().layout().dtype();
     }

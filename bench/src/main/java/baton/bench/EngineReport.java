@@ -19,12 +19,12 @@ import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * What {@link EngineBench} measured.
+ * Results of {@link EngineBench}.
  *
- * @param threads threads it computed with
+ * @param threads threads of the computation
  * @param limits of each round
- * @param leftOut what was not measured, and why, a line each
- * @param against another server beside Baton's, if there was one
+ * @param leftOut cases that were not measured, with the reason, a line each
+ * @param against comparison with another server, if there was one
  */
 public record EngineReport(
         Machine machine,
@@ -37,7 +37,7 @@ public record EngineReport(
 
     /**
      * @param parameters weights of the model, a shared embedding counted once
-     * @param kernels what the model's runner says it computes with, line by line
+     * @param kernels kernels that the model's runner uses, one line each
      * @param operators the best rates of its operators
      * @param serving requests through the whole engine, if they were measured
      */
@@ -116,7 +116,7 @@ public record EngineReport(
         }
     }
 
-    /** This with a comparison, and what that leaves out. */
+    /** The same report with a comparison and the cases that it leaves out. */
     public EngineReport with(AgainstReport measured) {
         return new EngineReport(
                 machine,
@@ -243,7 +243,7 @@ public record EngineReport(
         out.flush();
     }
 
-    /** Where the time of steps went, in microseconds, by model. */
+    /** Prints the phases of steps in microseconds, by model. */
     public void printProfile(PrintWriter out) {
         for (ModelReport model : models) {
             out.println();
@@ -253,7 +253,7 @@ public record EngineReport(
         out.flush();
     }
 
-    /** For machines: rates per second in units of one, shares as fractions, times in seconds. */
+    /** The JSON form: rates per second in units of one, shares as fractions, times in seconds. */
     public ObjectNode toJson() {
         ObjectNode json = JsonMapper.builder().build().createObjectNode();
         json.put("threads", threads);

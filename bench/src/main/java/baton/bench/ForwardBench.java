@@ -19,7 +19,7 @@ import java.util.stream.IntStream;
 import java.util.stream.Stream;
 
 /**
- * Measures forward passes of one model, without scheduler, sampler and server, and what the machine allows.
+ * Measures forward passes of one model, without scheduler, sampler and server, and the machine's limits.
  *
  * <p>A pass cannot be stopped, and how long it takes is not known before. So each case is run once first, those with few tokens
  * before those with many, and only if what the one before took says that it fits into the budget. After that, in rounds, every case
@@ -31,13 +31,13 @@ final class ForwardBench {
     static final int[] DECODE_BATCHES = {1, 8, 32};
     static final int BLOCK_SIZE = 16;
     private static final int[] PREFILL_TOKENS = {512, LONGEST_PREFILL};
-    /** Is not reported: it says how long the others take. */
+    /** Not reported: its time predicts the times of the other cases. */
     private static final int SHORT_PREFILL = 128;
 
     private static final int ROUNDS = 3;
-    /** Of the model's time, for running each case once. */
+    /** Share of the model's time for running each case once. */
     private static final double FIRST_SHARE = 0.8;
-    /** Of what that leaves; the rest is for requests through the engine. */
+    /** Share of the time left after that; the rest is for requests through the engine. */
     private static final double ROUNDS_SHARE = 0.6;
     /** Times its share: what {@link MachineLimits.Probe#measure} takes. */
     private static final int LIMITS_SHARES = 5;
@@ -62,7 +62,7 @@ final class ForwardBench {
     /**
      * @param model the model's budget, of which something is to be left
      * @param each how long each limit and each case is measured at most, all rounds together
-     * @param progress told what is being done, line by line
+     * @param progress receives a line for each step
      */
     ForwardBench(
             ModelRunner runner,
@@ -80,7 +80,7 @@ final class ForwardBench {
     }
 
     /**
-     * What was measured.
+     * Results.
      *
      * @param leftOut cases that the budget or the model had no room for, and why
      * @param secondsPerToken of a prefill
@@ -184,7 +184,7 @@ final class ForwardBench {
         }
     }
 
-    /** What one case has of a round: an equal part of the time that is left. */
+    /** Time of one case in a round: an equal part of the time that is left. */
     private Duration share(int round) {
         int shares = LIMITS_SHARES + DECODE_BATCHES.length + PREFILL_TOKENS.length * (1 + BESIDE_SHARES);
         Duration part = budget.left().dividedBy((long) shares * (ROUNDS + 1 - round));

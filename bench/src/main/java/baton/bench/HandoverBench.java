@@ -3,6 +3,8 @@ package baton.bench;
 import baton.bench.HandoverReport.Handover;
 import baton.bench.HandoverReport.ModelReport;
 import baton.bench.HandoverReport.Size;
+import baton.cluster.JavaCommand;
+import baton.cluster.WorkerProcess;
 import baton.engine.EngineConfig;
 import baton.engine.EngineListener;
 import baton.engine.FinishReason;
@@ -26,13 +28,10 @@ import baton.transfer.TransferAgent;
 import baton.transfer.TransferAgent.Peer;
 import baton.transfer.TransferException;
 import baton.transfer.embedded.EmbeddedAgent;
+import baton.transfer.nixl.NixlExit;
 import java.io.BufferedReader;
-import java.io.EOFException;
 import java.io.IOException;
-import java.io.InputStreamReader;
-import java.io.PrintStream;
 import java.lang.foreign.Arena;
-import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -48,7 +47,6 @@ import java.util.Random;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.locks.LockSupport;
 import java.util.function.Consumer;
 import java.util.stream.IntStream;
 import tools.jackson.databind.json.JsonMapper;
@@ -68,7 +66,7 @@ import tools.jackson.databind.node.ObjectNode;
  * @param threads that each engine computes with; empty: one for each processor
  * @param tokens of the prompts
  * @param repetitions for each length
- * @param progress told what is being done, line by line
+ * @param progress receives a line for each step
  */
 public record HandoverBench(
         List<String> connectors,
@@ -82,14 +80,11 @@ public record HandoverBench(
     private static final int BLOCK_SIZE = 16;
     private static final int OUTPUT = 1;
     private static final int WARM_UPS = 10;
-    /** A prompt that comes again, so that prefill finds it in its cache. */
+    /** Number of the prompt that is repeated, so that prefill finds it in its prefix cache. */
     private static final int WARM = 0;
 
     private static final int DEADLINE_SECONDS = 300;
-    private static final Duration WRITING_DEADLINE = Duration.ofSeconds(DEADLINE_SECONDS);
-    /** What the other process says to us begins with it; what else it prints does not count. */
-    private static final String SAYS = "handover ";
-
+    private static final Duration DEADLINE = Duration.ofSeconds(DEADLINE_SECONDS);
     /** @throws ConfigException if a number makes no sense */
     public HandoverBench {
         if (repetitions <= 0) {
@@ -133,8 +128,7 @@ public record HandoverBench(
         if (random1b && fitting(random).isEmpty()) {
             leftOut.add(tooShort(random));
         } else if (random1b) {
-            reports.addAll(
-                    RandomModel.with(random, WRITING_DEADLINE, progress, directory -> measure(directory, leftOut)));
+            reports.addAll(RandomModel.with(random, DEADLINE, progress, directory -> measure(directory, leftOut)));
         }
         if (reports.isEmpty()) {
             throw new ConfigException(
@@ -152,7 +146,7 @@ public record HandoverBench(
                 .maxModelLen(maxModelLen)
                 .maxNumBatchedTokens(Math.max(2048, longest))
                 .blockSize(BLOCK_SIZE)
-                // Prefill's prompts that come again are there; decode takes them again.
+                // Prefill finds repeated prompts in its cache; decode receives each of them anew.
                 .enablePrefixCaching(role == KvRole.PRODUCER)
                 .numBlocks(3 * Math.ceilDiv(maxModelLen, BLOCK_SIZE))
                 .kvTransfer(KvTransferConfig.builder(connector, role)
@@ -182,7 +176,7 @@ public record HandoverBench(
         return reports;
     }
 
-    /** What was measured of one way to send the legs. */
+    /** Measurements of one order of the legs: at once, or one after the other. */
     private record Way(boolean atOnce, Map<Integer, List<Handover>> handovers, Map<Integer, List<Double>> transfers) {
         Way(boolean atOnce) {
             this(atOnce, new HashMap<>(), new HashMap<>());
@@ -212,7 +206,7 @@ public record HandoverBench(
                         LocalEngine.start(config(model, connector, KvRole.CONSUMER, threads, longest), recorder)) {
             long blockBytes =
                     decode.model().kvLayout(BLOCK_SIZE, decode.model().dtype()).blockBytes();
-            JsonFields ready = prefill.said();
+            JsonFields ready = prefill.receive();
             try (TransferAlone alone = TransferAlone.of(ready, longest / BLOCK_SIZE, blockBytes)) {
                 Pair pair = new Pair(prefill, decode, recorder);
                 double firstHandshake =
@@ -283,12 +277,12 @@ public record HandoverBench(
                 0);
     }
 
-    /** Both engines. */
+    /** The prefill engine and the decode engine. */
     private static final class Pair {
         private final Prefill prefill;
         private final LocalEngine decode;
         private final Recorder recorder;
-        /** What leads a decode leg to the prefill engine: learnt from its first answer, as the router does. */
+        /** Connection parameters of the prefill engine for decode legs, taken from its first answer as the router does. */
         private Optional<JsonFields> target = Optional.empty();
 
         private int requests;
@@ -307,7 +301,7 @@ public record HandoverBench(
             prefill.begin(id, length, which);
             BlockingQueue<GenerationEvent.Finished> ends = new LinkedBlockingQueue<>();
             long submitted = atOnce ? submit(id, prompt, target, ends) : 0;
-            JsonFields answer = prefill.said();
+            JsonFields answer = prefill.receive();
             long answered = answer.integer("answered").orElseThrow();
             Optional<JsonFields> params = answer.object("params");
             if (!atOnce) {
@@ -319,7 +313,7 @@ public record HandoverBench(
                 throw new IOException("only %d of %d tokens were handed over".formatted(transferred, length));
             }
             Map<String, Double> spans = recorder.take();
-            JsonFields sealed = prefill.said();
+            JsonFields sealed = prefill.receive();
             spans.put("seal", sealed.number("seal").orElseThrow());
             spans.put("answer", (answered - sealed.integer("sealed").orElseThrow()) / 1e9);
             spans.put("pass on", (submitted - answered) / 1e9);
@@ -351,7 +345,7 @@ public record HandoverBench(
         }
     }
 
-    /** As many bytes as a hand-over's, from the same process, with no engine at work. */
+    /** Transfers of as many bytes as a hand-over has, from the same process, while no engine computes. */
     private static final class TransferAlone implements AutoCloseable {
         private final Arena arena = Arena.ofShared();
         private final EmbeddedAgent agent;
@@ -362,7 +356,7 @@ public record HandoverBench(
             Region pool = Region.allocate(arena, blocks * blockBytes, "transfer alone");
             agent = EmbeddedAgent.open("alone", EmbeddedAgent.Settings.at("127.0.0.1"));
             agent.register(pool);
-            peer = agent.connect(metadata, Duration.ofSeconds(DEADLINE_SECONDS));
+            peer = agent.connect(metadata, DEADLINE);
             List<Integer> order =
                     new ArrayList<>(IntStream.range(0, blocks).boxed().toList());
             Collections.shuffle(order, new Random(1));
@@ -391,23 +385,11 @@ public record HandoverBench(
                     .put("address", pool.memory().address());
         }
 
-        /** What the agent says that it took. */
-        double seconds(int blocks) throws IOException {
+        /** Seconds that a transfer of as many blocks took, by the agent's own measurement. */
+        double seconds(int blocks) throws TransferException {
             Transfer transfer = agent.start(
-                    TransferAgent.Operation.READ,
-                    peer,
-                    ranges.subList(0, blocks),
-                    Optional.empty(),
-                    Duration.ofSeconds(DEADLINE_SECONDS));
-            long begun = System.nanoTime();
-            while (transfer.state() instanceof Transfer.State.UnderWay) {
-                // Looks often enough not to be seen in the figures, and leaves the processors to those who copy.
-                LockSupport.parkNanos(Math.max(1, (System.nanoTime() - begun) / 32));
-            }
-            return switch (transfer.state()) {
-                case Transfer.State.Done done -> done.elapsed().toNanos() / 1e9;
-                case Transfer.State other -> throw new IOException("the transfer alone failed: " + other);
-            };
+                    TransferAgent.Operation.READ, peer, ranges.subList(0, blocks), Optional.empty(), DEADLINE);
+            return TransferWait.seconds("the transfer alone", transfer);
         }
 
         @Override
@@ -434,7 +416,7 @@ public record HandoverBench(
         }
     }
 
-    /** What the product records of a hand-over, in seconds. */
+    /** Measurements that the engine reports of a hand-over, in seconds by phase. */
     private static final class Recorder implements EngineListener {
         private final Map<String, Double> spans = new HashMap<>();
         private long sealed;
@@ -488,62 +470,33 @@ public record HandoverBench(
 
     /** The process with the prefill engine. */
     private static final class Prefill implements AutoCloseable {
-        private final Process process;
-        private final BufferedReader out;
-        private final PrintStream in;
+        private final WorkerProcess worker;
 
         Prefill(Path model, String connector, OptionalInt threads, int longest) throws IOException {
-            List<String> command = new ArrayList<>(List.of(
-                    Path.of(System.getProperty("java.home"), "bin", "java").toString(),
-                    "--enable-native-access=ALL-UNNAMED",
-                    "--sun-misc-unsafe-memory-access=allow",
-                    "-cp",
-                    System.getProperty("java.class.path"),
-                    HandoverBench.class.getName(),
-                    model.toString(),
-                    connector,
-                    String.valueOf(longest)));
-            threads.ifPresent(count -> command.add(String.valueOf(count)));
-            process = new ProcessBuilder(command)
-                    .redirectError(ProcessBuilder.Redirect.INHERIT)
-                    .start();
-            out = process.inputReader(StandardCharsets.UTF_8);
-            in = new PrintStream(process.getOutputStream(), true, StandardCharsets.UTF_8);
+            List<String> arguments = new ArrayList<>(List.of(model.toString(), connector, String.valueOf(longest)));
+            threads.ifPresent(count -> arguments.add(String.valueOf(count)));
+            worker = WorkerProcess.start(
+                    "prefill", JavaCommand.likeThisProcess(HandoverBench.class.getName()), arguments);
         }
 
-        /** Has a prompt prefilled; what it says then has {@code params}, and when it was {@code answered}. */
+        /** Has a prompt prefilled; the next answer has {@code params} and the time {@code answered}. */
         void begin(String id, int length, int which) {
-            in.println(id + " " + length + " " + which);
+            worker.send(id + " " + length + " " + which);
         }
 
-        JsonFields said() throws IOException {
-            while (true) {
-                String line = out.readLine();
-                if (line == null) {
-                    throw new EOFException("the prefill process has ended early");
-                }
-                if (line.startsWith(SAYS)) {
-                    return JsonFields.parse("prefill", line.substring(SAYS.length()));
-                }
-            }
+        JsonFields receive() throws IOException {
+            return JsonFields.parse("prefill", worker.receive(DEADLINE));
         }
 
         @Override
         public void close() {
-            in.close();
-            try {
-                if (!process.waitFor(30, TimeUnit.SECONDS)) {
-                    process.destroyForcibly();
-                }
-            } catch (InterruptedException _) {
-                process.destroyForcibly();
-                Thread.currentThread().interrupt();
-            }
+            worker.close();
         }
     }
 
     /** The prefill process: prefills one prompt for each line of its input. */
     public static void main(String[] args) throws Exception {
+        NixlExit.atShutdown();
         JsonMapper json = JsonMapper.builder().build();
         int longest = Integer.parseInt(args[2]);
         OptionalInt threads = args.length > 3 ? OptionalInt.of(Integer.parseInt(args[3])) : OptionalInt.empty();
@@ -552,20 +505,20 @@ public record HandoverBench(
         try (LocalEngine engine = LocalEngine.start(config, recorder)) {
             long blockBytes =
                     engine.model().kvLayout(BLOCK_SIZE, engine.model().dtype()).blockBytes();
-            say(json, TransferAlone.offer(json, longest / BLOCK_SIZE, blockBytes));
-            BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+            answer(json, TransferAlone.offer(json, longest / BLOCK_SIZE, blockBytes));
+            BufferedReader in = WorkerProcess.requests();
             for (String line = in.readLine(); line != null; line = in.readLine()) {
-                String[] asked = line.split(" ");
+                String[] request = line.split(" ");
                 recorder.clear();
                 BlockingQueue<GenerationEvent.Finished> ends = new LinkedBlockingQueue<>();
                 long[] answered = new long[1];
                 int[] prompt = prompt(
-                        Integer.parseInt(asked[1]),
-                        Integer.parseInt(asked[2]),
+                        Integer.parseInt(request[1]),
+                        Integer.parseInt(request[2]),
                         engine.model().vocabularySize());
                 engine.submit(
                         request(
-                                asked[0],
+                                request[0],
                                 prompt,
                                 Optional.of(JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\": true}"))),
                         event -> {
@@ -577,8 +530,8 @@ public record HandoverBench(
                 JsonFields params = await(ends).kvTransferParams().orElseThrow();
                 ObjectNode answer = json.createObjectNode().put("answered", answered[0]);
                 answer.set("params", params.toJson());
-                say(json, answer);
-                say(
+                answer(json, answer);
+                answer(
                         json,
                         json.createObjectNode()
                                 .put("seal", recorder.await("seal"))
@@ -587,7 +540,7 @@ public record HandoverBench(
         }
     }
 
-    private static void say(JsonMapper json, ObjectNode what) {
-        System.out.println(SAYS + json.writeValueAsString(what));
+    private static void answer(JsonMapper json, ObjectNode what) {
+        WorkerProcess.answer(json.writeValueAsString(what));
     }
 }

@@ -33,7 +33,7 @@ public record HandoverReport(List<ModelReport> models, List<String> leftOut) {
             return atOnce ? AT_ONCE_PHASES : PHASES;
         }
 
-        /** What was sent when. */
+        /** The order of the legs, in words. */
         public String legs() {
             return atOnce ? "both legs at once" : "one leg after the other";
         }
@@ -41,7 +41,7 @@ public record HandoverReport(List<ModelReport> models, List<String> leftOut) {
 
     /** @param alone the transfer while no engine was at work */
     public record Size(int tokens, long bytes, List<Handover> handovers, Timing alone) {
-        /** The median of something in all hand-overs. */
+        /** The median of a span over all hand-overs. */
         public double median(ToDoubleFunction<Handover> of) {
             return Timing.median(handovers.stream().map(of::applyAsDouble).toList());
         }
@@ -77,10 +77,10 @@ public record HandoverReport(List<ModelReport> models, List<String> leftOut) {
 
         /** From the end of prefill's last forward pass to decode's first step. */
         public double seconds() {
-            // Decode that was asked at once was so long before prefill's answer.
+            // With both legs at once, decode was submitted this long before prefill's answer.
             double seconds = span("seal") + span("answer") + span("pass on") + span("to first step");
-            // The prefill's thread may have lost its processor before it told when the seals were made, but decode
-            // reads them.
+            // Prefill's thread may be descheduled before it reports that the checksums are made; decode can read them
+            // earlier.
             return Math.max(seconds, span("seals") + span("check") + span("start"));
         }
     }

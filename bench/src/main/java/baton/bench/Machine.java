@@ -14,7 +14,7 @@ import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * What decides how fast a machine computes, beside how fast it is.
+ * Properties of a machine that decide which kernels are used.
  *
  * @param processor the model's name
  * @param instructionSets that libraries choose their kernels by, as Linux spells them; empty if they are not known
@@ -51,12 +51,12 @@ public record Machine(
     private static final List<String> CAPS =
             List.of("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "OPENBLAS_CORETYPE", "BATON_KERNELS");
 
-    /** This one. */
+    /** The machine of this process. */
     static Machine here() {
         return read(Path.of("/proc/cpuinfo"), System.getenv());
     }
 
-    /** @param cpuinfo of which the first processor counts; what it does not say is unknown */
+    /** @param cpuinfo file in the format of Linux' /proc/cpuinfo; its first processor counts, missing fields are unknown */
     static Machine read(Path cpuinfo, Map<String, String> environment) {
         Map<String, String> caps = new LinkedHashMap<>();
         for (String name : CAPS) {

@@ -17,14 +17,16 @@ import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.CompletionException;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.function.Consumer;
 import java.util.stream.IntStream;
 
 /**
- * What two instances on the same processors cost each other: forward passes of one, of the other, and of both at once, in turns. Each has
+ * Measures how much two instances on the same processors slow each other down: forward passes of one, of the other, and of both at once, in turns. Each has
  * weights, a KV pool and threads of its own, as two processes would.
  */
 public final class NeighbourBench {
@@ -37,15 +39,15 @@ public final class NeighbourBench {
     private final Duration each;
     private final Consumer<String> progress;
 
-    /** What an instance is busy with. */
+    /** Kinds of load. */
     public enum Load {
         PREFILL,
         DECODE
     }
 
     /**
-     * @param shares of each round: passes a second of the first beside the second by those of the first alone, plus the same of the
-     *     second; 1 means that nothing is lost by there being two
+     * @param shares of each round: passes a second of the first while the second runs, divided by those of the first alone, plus the same
+     *     quotient of the second; 1 means that nothing is lost
      */
     public record Pair(Load first, Load second, List<Double> shares) {
         public Pair {
@@ -60,7 +62,7 @@ public final class NeighbourBench {
     /**
      * @param threads of each of the two
      * @param each how long each measurement takes; there are 27
-     * @param progress told what is being done, line by line
+     * @param progress receives a line for each step
      */
     public NeighbourBench(int threads, Duration each, Consumer<String> progress) {
         this.threads = threads;
@@ -72,8 +74,8 @@ public final class NeighbourBench {
     public List<Pair> run(Path model) throws IOException {
         try (Instance one = new Instance(model);
                 Instance other = new Instance(model)) {
-            one.loaded.join();
-            other.loaded.join();
+            await(one.loaded);
+            await(other.loaded);
             List<Pair> pairs = new ArrayList<>();
             for (Load[] loads :
                     new Load[][] {{Load.PREFILL, Load.PREFILL}, {Load.PREFILL, Load.DECODE}, {Load.DECODE, Load.DECODE}
@@ -82,24 +84,35 @@ public final class NeighbourBench {
                 for (int round = 1; round <= ROUNDS; round++) {
                     progress.accept(
                             "%s beside %s: round %d of %d".formatted(label(loads[0]), label(loads[1]), round, ROUNDS));
-                    double first = one.rate(loads[0], new CountDownLatch(1)).join();
-                    double second = other.rate(loads[1], new CountDownLatch(1)).join();
+                    double first = await(one.rate(loads[0], new CountDownLatch(1)));
+                    double second = await(other.rate(loads[1], new CountDownLatch(1)));
                     CountDownLatch both = new CountDownLatch(2);
                     CompletableFuture<Double> beside = one.rate(loads[0], both);
-                    shares.add(other.rate(loads[1], both).join() / second + beside.join() / first);
+                    shares.add(await(other.rate(loads[1], both)) / second + await(beside) / first);
                 }
                 pairs.add(new Pair(loads[0], loads[1], shares));
             }
             return pairs;
-        } catch (CompletionException e) {
-            if (e.getCause() instanceof IOException cause) {
-                throw cause;
-            }
-            throw e;
         }
     }
 
-    /** For people. */
+    private <T> T await(CompletableFuture<T> future) throws IOException {
+        try {
+            return future.get(END.plus(each).toNanos(), TimeUnit.NANOSECONDS);
+        } catch (ExecutionException e) {
+            if (e.getCause() instanceof IOException cause) {
+                throw cause;
+            }
+            throw new IllegalStateException(e.getCause());
+        } catch (TimeoutException e) {
+            throw new IOException("an instance has not answered within " + END.plus(each), e);
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            throw new IOException("interrupted", e);
+        }
+    }
+
+    /** Name in reports. */
     public static String label(Load load) {
         return switch (load) {
             case PREFILL -> "prefill " + PREFILL_TOKENS;
@@ -120,7 +133,7 @@ public final class NeighbourBench {
                         ModelRunner runner = load(checkpoint)) {
                     loaded.complete(true);
                     while (!closed) {
-                        work.take().accept(runner);
+                        Optional.ofNullable(work.poll(1, TimeUnit.SECONDS)).ifPresent(task -> task.accept(runner));
                     }
                 } catch (Throwable e) {
                     loaded.completeExceptionally(e);

@@ -1,12 +1,12 @@
 package baton.bench;
 
+import baton.cluster.TemporaryDirectory;
 import baton.engine.model.ModelConfig;
 import baton.engine.model.RandomCheckpoint;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
-import java.util.Comparator;
 import java.util.List;
 import java.util.Locale;
 import java.util.concurrent.ExecutionException;
@@ -14,7 +14,6 @@ import java.util.concurrent.FutureTask;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.function.Consumer;
-import java.util.stream.Stream;
 import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ObjectNode;
 
@@ -22,7 +21,7 @@ import tools.jackson.databind.node.ObjectNode;
 final class RandomModel {
     private RandomModel() {}
 
-    /** What is done with a checkpoint. */
+    /** Uses a checkpoint. */
     interface Use<T> {
         T with(Path directory) throws IOException;
     }
@@ -42,20 +41,20 @@ final class RandomModel {
      * @throws IOException if there is no room for it, or what {@code use} throws
      */
     static <T> T with(ModelConfig config, Duration atMost, Consumer<String> progress, Use<T> use) throws IOException {
-        Path temporary = Files.createTempDirectory("baton-bench");
-        // However the process ends: gigabytes are not to stay behind.
-        Thread onExit = Thread.ofPlatform().unstarted(() -> deleteQuietly(temporary));
-        Runtime.getRuntime().addShutdownHook(onExit);
-        try {
-            requireRoom(temporary, config);
-            // A checkpoint is named after its directory.
-            Path directory = temporary.resolve(config.name());
-            progress.accept("writing a random checkpoint of Llama-3.2-1B's shape to " + directory);
-            write(directory, config, atMost);
-            return use.with(directory);
-        } finally {
-            delete(temporary);
-            forget(onExit);
+        try (TemporaryDirectory temporary = TemporaryDirectory.create("baton-bench")) {
+            // However the process ends: gigabytes are not to stay behind.
+            Thread onExit = Thread.ofPlatform().unstarted(temporary::close);
+            Runtime.getRuntime().addShutdownHook(onExit);
+            try {
+                requireRoom(temporary.path(), config);
+                // A checkpoint is named after its directory.
+                Path directory = temporary.path().resolve(config.name());
+                progress.accept("writing a random checkpoint of Llama-3.2-1B's shape to " + directory);
+                write(directory, config, atMost);
+                return use.with(directory);
+            } finally {
+                forget(onExit);
+            }
         }
     }
 
@@ -88,7 +87,7 @@ final class RandomModel {
         }
     }
 
-    /** Returns when the thread does no longer write, so that its files can be deleted. */
+    /** Returns when the thread has stopped writing, so that its files can be deleted. */
     private static void end(Thread writer) {
         boolean interrupted = Thread.interrupted();
         while (writer.isAlive()) {
@@ -138,29 +137,11 @@ final class RandomModel {
         }
     }
 
-    private static void delete(Path directory) throws IOException {
-        try (Stream<Path> paths = Files.walk(directory)) {
-            for (Path path : paths.sorted(Comparator.reverseOrder()).toList()) {
-                Files.delete(path);
-            }
-        }
-    }
-
-    private static void deleteQuietly(Path directory) {
-        try {
-            if (Files.exists(directory)) {
-                delete(directory);
-            }
-        } catch (IOException e) {
-            System.err.println("baton: could not remove " + directory + ": " + e.getMessage());
-        }
-    }
-
     private static void forget(Thread onExit) {
         try {
             Runtime.getRuntime().removeShutdownHook(onExit);
         } catch (IllegalStateException e) {
-            // The process is ending, and the hook finds nothing left.
+            // The process is ending, and the hook runs or has run.
         }
     }
 }

@@ -12,7 +12,7 @@ import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.JsonNodeFactory;
 
-/** Prompts that no server has seen before: others in each process, or the other server's prefix cache would know them. */
+/** Prompts that no server has seen before: different in each process, as a server's prefix cache may still have those of an earlier run. */
 final class RandomPrompts implements AutoCloseable {
     /** Special tokens are at both ends of a vocabulary; as many of its ids at each end are not used. */
     private static final int END = 50;

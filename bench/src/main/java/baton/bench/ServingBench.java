@@ -23,8 +23,9 @@ import java.util.Locale;
 import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.Random;
-import java.util.concurrent.CompletionException;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.stream.Stream;
 
 /**
@@ -35,7 +36,7 @@ import java.util.stream.Stream;
  * @param quantization of the model
  * @param budget for all cases
  * @param each how long each case is measured at most; empty: as the budget allows
- * @param forward the model's forward passes, by which it is known what fits into the budget
+ * @param forward the model's forward passes, whose times predict what fits into the budget
  */
 record ServingBench(
         OptionalInt threads,
@@ -205,7 +206,7 @@ record ServingBench(
         }
     }
 
-    /** Makes requests, one set at a time. */
+    /** Sends requests, one set at a time. */
     private static final class Load {
         private final LocalEngine engine;
         private final Budget budget;
@@ -259,11 +260,7 @@ record ServingBench(
         private RequestOutput await(GenerationCollector collector) {
             Duration deadline = budget.left().plus(GRACE);
             try {
-                RequestOutput output = collector
-                        .result()
-                        .copy()
-                        .orTimeout(deadline.toMillis(), TimeUnit.MILLISECONDS)
-                        .join();
+                RequestOutput output = collector.result().get(deadline.toMillis(), TimeUnit.MILLISECONDS);
                 output.completions().forEach(completion -> {
                     if (completion.reason() == FinishReason.ERROR) {
                         throw new IllegalStateException(
@@ -271,8 +268,13 @@ record ServingBench(
                     }
                 });
                 return output;
-            } catch (CompletionException e) {
+            } catch (TimeoutException e) {
                 throw new IllegalStateException("a request did not end in " + deadline.toSeconds() + " s", e);
+            } catch (ExecutionException e) {
+                throw new IllegalStateException("a request failed", e.getCause());
+            } catch (InterruptedException e) {
+                Thread.currentThread().interrupt();
+                throw new IllegalStateException("interrupted", e);
             }
         }
     }

@@ -12,9 +12,9 @@ import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * What {@link ServingBench} measured of a model's requests through a whole engine.
+ * Results of {@link ServingBench}: a model's requests through a whole engine.
  *
- * @param leftOut what there was no time for, a line each
+ * @param leftOut cases without time, a line each
  */
 public record ServingReport(String name, List<Decode> decodes, Optional<FirstToken> firstToken, List<String> leftOut) {
     /**
@@ -22,7 +22,7 @@ public record ServingReport(String name, List<Decode> decodes, Optional<FirstTok
      *
      * @param sampled whether tokens are drawn at random and not the most probable
      * @param timing of steps, from the end of the one before
-     * @param profile where their time went
+     * @param profile their phases
      */
     public record Decode(int sequences, boolean sampled, Timing timing, StepProfile.Summary profile) {
         public double tokensPerSecond() {
@@ -52,7 +52,7 @@ public record ServingReport(String name, List<Decode> decodes, Optional<FirstTok
         }
     }
 
-    /** @param forward tokens/s of forward passes alone, the batches in the order of ours; of batches missing here nothing is said */
+    /** @param forward tokens/s of forward passes alone, the batches in the same order; missing batches are not compared */
     void print(PrintWriter out, List<EngineReport.Decode> forward) {
         if (!decodes.isEmpty()) {
             out.printf(
@@ -95,7 +95,7 @@ public record ServingReport(String name, List<Decode> decodes, Optional<FirstTok
                 first.cold().repetitions()));
     }
 
-    /** Where the steps' time went, in microseconds. */
+    /** Prints the phases of steps in microseconds. */
     void printProfile(PrintWriter out) {
         out.println(StepProfile.table(decodes.stream().map(Decode::profile).toList()));
     }

@@ -3,7 +3,7 @@ package baton.bench;
 import java.util.List;
 
 /**
- * Seconds that one forward pass took.
+ * Seconds of one measured operation, over its repetitions.
  *
  * @param repetitions how many were timed
  */

@@ -2,7 +2,10 @@ package baton.bench;
 
 import baton.bench.TransferReport.Rate;
 import baton.bench.TransferReport.Size;
+import baton.cluster.JavaCommand;
+import baton.cluster.WorkerProcess;
 import baton.kv.ConfigException;
+import baton.kv.FreePorts;
 import baton.pipe.PipeException;
 import baton.pipe.Wire;
 import baton.pipe.WireTransport;
@@ -11,15 +14,14 @@ import baton.transfer.Digests;
 import baton.transfer.Range;
 import baton.transfer.Region;
 import baton.transfer.Transfer;
-import baton.transfer.Transfer.State;
 import baton.transfer.TransferAgent;
 import baton.transfer.TransferAgent.Operation;
 import baton.transfer.TransferAgent.Peer;
 import baton.transfer.TransferException;
 import baton.transfer.embedded.EmbeddedAgent;
 import baton.transfer.nixl.NixlAgent;
+import baton.transfer.nixl.NixlExit;
 import baton.transfer.nixl.NixlLibrary;
-import java.io.BufferedReader;
 import java.io.EOFException;
 import java.io.IOException;
 import java.lang.foreign.Arena;
@@ -31,8 +33,6 @@ import java.net.StandardSocketOptions;
 import java.nio.ByteBuffer;
 import java.nio.channels.ServerSocketChannel;
 import java.nio.channels.SocketChannel;
-import java.nio.charset.StandardCharsets;
-import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collections;
@@ -49,14 +49,14 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicInteger;
-import java.util.concurrent.locks.LockSupport;
 import java.util.function.Consumer;
 import java.util.function.IntConsumer;
 import java.util.stream.IntStream;
 
 /**
- * Measures how fast transfer agents read KV blocks of another process, and beside it what the machine allows: copying within a
+ * Measures how fast transfer agents read KV blocks of another process, and the machine's limits in the same run: copying within a
  * process with as many threads, a plain TCP connection on the loopback device, and UCX's own measurement where it is installed.
  *
  * <p>Blocks are scattered over both pools. Sizes come in turns, and in each turn every case, so that whatever disturbs the machine
@@ -65,7 +65,7 @@ import java.util.stream.IntStream;
  * @param threads that copy
  * @param tokens of each transfer
  * @param each how long each case of each size is measured
- * @param progress told what is being done, line by line
+ * @param progress receives a line for each step
  */
 public record TransferBench(int threads, List<Integer> tokens, Duration each, Consumer<String> progress) {
     public static final List<Integer> TOKENS = List.of(128, 512, 2048, 8192, 32768);
@@ -80,7 +80,7 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
 
     private static final int LAYERS = 16;
 
-    /** As a reader of the shape digests blocks: each head's bytes in all layers together. */
+    /** Digests as a reader of this shape asks for them: one for each head over all layers. */
     private static final Digests DIGESTS = new Digests(LAYERS, HEADS, HEAD_BYTES, (_, crc32c) -> {
         if (IntStream.of(crc32c).anyMatch(digest -> digest == 0)) {
             throw new IllegalStateException("the digest of a filled block is not zero");
@@ -92,7 +92,7 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
     private static final int RAW_WRITE = 1 << 20;
     private static final Duration DEADLINE = Duration.ofMinutes(1);
 
-    /** Ways to read, by name; another agent is another line. Two processes with the same environment have the same. */
+    /** Transfer agents by name. Two processes with the same environment have the same. */
     private static Map<String, Opener> openers(int threads, NixlLibrary nixl) {
         EmbeddedAgent.Settings settings = EmbeddedAgent.Settings.at("127.0.0.1").withThreads(threads);
         Map<String, Opener> openers = new LinkedHashMap<>();
@@ -189,8 +189,8 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
         for (String name : here.wires.keySet()) {
             cases.put(name, () -> here.receive(name, blocks * BLOCK_BYTES));
         }
-        ucx.ifPresent(
-                program -> cases.put(TransferReport.UCX_GET, () -> program.get(blocks * BLOCK_BYTES, freePort())));
+        ucx.ifPresent(program ->
+                cases.put(TransferReport.UCX_GET, () -> program.get(blocks * BLOCK_BYTES, FreePorts.inARow(1))));
 
         Map<String, List<Double>> seconds = new LinkedHashMap<>();
         for (Map.Entry<String, Case> each : cases.entrySet()) {
@@ -214,7 +214,7 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
     }
 
     private interface Case {
-        /** @return seconds that it took */
+        /** @return seconds that the case took */
         double run() throws IOException, TransferException, PipeException;
     }
 
@@ -235,38 +235,27 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
         return all.subList(0, count).stream().mapToInt(Integer::intValue).toArray();
     }
 
-    /** The process that has the blocks. */
+    /** The process that owns the blocks that are read. */
     private static final class Owner implements AutoCloseable {
-        private final Process process;
+        private final WorkerProcess worker;
         private final Map<String, byte[]> metadata = new LinkedHashMap<>();
         private final long address;
         private final int rawPort;
         private final Map<String, Integer> wirePorts = new LinkedHashMap<>();
 
         Owner(Set<String> agents, int threads, int blocks) throws IOException {
-            List<String> command = new ArrayList<>(List.of(
-                    Path.of(System.getProperty("java.home"), "bin", "java").toString(),
-                    "--enable-native-access=ALL-UNNAMED"));
-            Optional.ofNullable(System.getProperty(NixlLibrary.PROPERTY))
-                    .ifPresent(file -> command.add("-D" + NixlLibrary.PROPERTY + "=" + file));
-            command.addAll(List.of(
-                    "-cp",
-                    System.getProperty("java.class.path"),
-                    TransferBench.class.getName(),
-                    String.valueOf(threads),
-                    String.valueOf(blocks)));
-            process = new ProcessBuilder(command)
-                    .redirectError(ProcessBuilder.Redirect.INHERIT)
-                    .start();
+            worker = WorkerProcess.start(
+                    "owner",
+                    JavaCommand.likeThisProcess(TransferBench.class.getName()),
+                    List.of(String.valueOf(threads), String.valueOf(blocks)));
             try {
-                BufferedReader out = process.inputReader(StandardCharsets.UTF_8);
                 for (String name : agents) {
-                    metadata.put(name, HexFormat.of().parseHex(line(out)));
+                    metadata.put(name, HexFormat.of().parseHex(worker.receive(DEADLINE)));
                 }
-                address = Long.parseLong(line(out));
-                rawPort = Integer.parseInt(line(out));
+                address = Long.parseLong(worker.receive(DEADLINE));
+                rawPort = Integer.parseInt(worker.receive(DEADLINE));
                 for (String name : WIRES.keySet()) {
-                    wirePorts.put(name, Integer.parseInt(line(out)));
+                    wirePorts.put(name, Integer.parseInt(worker.receive(DEADLINE)));
                 }
             } catch (IOException | RuntimeException e) {
                 close();
@@ -274,30 +263,15 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
             }
         }
 
-        private static String line(BufferedReader out) throws IOException {
-            String line = out.readLine();
-            if (line == null) {
-                throw new EOFException("the other process has ended early");
-            }
-            return line;
-        }
-
         @Override
         public void close() {
-            process.destroy();
-            try {
-                if (!process.waitFor(10, TimeUnit.SECONDS)) {
-                    process.destroyForcibly();
-                }
-            } catch (InterruptedException _) {
-                process.destroyForcibly();
-                Thread.currentThread().interrupt();
-            }
+            worker.close();
         }
     }
 
-    /** The other process: offers its pool in every way until its input ends. */
+    /** The process that owns the blocks: offers its pool by each agent and wire until its standard input ends. */
     public static void main(String[] args) throws Exception {
+        NixlExit.atShutdown();
         int threads = Integer.parseInt(args[0]);
         long bytes = Integer.parseInt(args[1]) * BLOCK_BYTES;
         Arena arena = Arena.global();
@@ -307,20 +281,20 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
         for (Map.Entry<String, Opener> each : openers.entrySet()) {
             TransferAgent agent = each.getValue().open("owner");
             agent.register(pool);
-            System.out.println(HexFormat.of().formatHex(agent.metadata()));
+            WorkerProcess.answer(HexFormat.of().formatHex(agent.metadata()));
         }
-        System.out.println(pool.memory().address());
+        WorkerProcess.answer(String.valueOf(pool.memory().address()));
         ServerSocketChannel server =
                 ServerSocketChannel.open().bind(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0));
-        System.out.println(server.socket().getLocalPort());
+        WorkerProcess.answer(String.valueOf(server.socket().getLocalPort()));
         Thread.ofPlatform().daemon().start(() -> sendRaw(server, pool.memory()));
         for (String transport : WIRES.values()) {
-            int port = freePort();
-            System.out.println(port);
+            int port = FreePorts.inARow(1);
+            WorkerProcess.answer(String.valueOf(port));
             Thread.ofPlatform().daemon().start(() -> sendOver(transport, port, pool.memory()));
         }
         while (System.in.read() >= 0) {
-            // Lives as long as who started it.
+            // Lives until its standard input ends, which is when the measuring process ends or closes it.
         }
         System.exit(0);
     }
@@ -350,14 +324,7 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
         }
     }
 
-    private static int freePort() throws IOException {
-        try (ServerSocketChannel socket =
-                ServerSocketChannel.open().bind(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0))) {
-            return socket.socket().getLocalPort();
-        }
-    }
-
-    /** Sends as many bytes as it is asked for, in the pieces of a wire's user, until the other goes. */
+    /** Sends as many bytes as it is asked for, in pieces as a user of wires does, until the peer disconnects. */
     private static void sendOver(String transport, int port, MemorySegment pool) {
         try (Arena arena = Arena.ofConfined();
                 WireTransport wires = WireTransports.named("transport", transport);
@@ -368,7 +335,7 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
                 wire.send(pool.asSlice(0, wanted.get(ValueLayout.JAVA_LONG, 0)), DEADLINE);
             }
         } catch (PipeException e) {
-            // The measuring is over, or says itself what is wrong.
+            // The measuring process has ended, or reports the failure itself.
         }
     }
 
@@ -430,15 +397,7 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
             Transfer transfer = digests.isPresent()
                     ? agent.start(Operation.READ, peer, ranges, Optional.empty(), DEADLINE, digests.get())
                     : agent.start(Operation.READ, peer, ranges, Optional.empty(), DEADLINE);
-            long begun = System.nanoTime();
-            while (transfer.state() instanceof State.UnderWay) {
-                // Looks often enough not to be seen in the figures, and leaves the processors to those who copy.
-                LockSupport.parkNanos((System.nanoTime() - begun) / 32);
-            }
-            return switch (transfer.state()) {
-                case State.Done done -> done.elapsed().toNanos() / 1e9;
-                case State other -> throw new TransferException(name + " failed: " + other);
-            };
+            return TransferWait.seconds(name, transfer);
         }
 
         /** Asks for bytes over a wire, and returns seconds until the last one. */
@@ -514,12 +473,14 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
             }
             for (Future<?> each : futures) {
                 try {
-                    each.get();
+                    each.get(DEADLINE.toNanos(), TimeUnit.NANOSECONDS);
                 } catch (InterruptedException e) {
                     Thread.currentThread().interrupt();
                     throw new IllegalStateException("interrupted", e);
                 } catch (ExecutionException e) {
                     throw new IllegalStateException(e.getCause());
+                } catch (TimeoutException e) {
+                    throw new IllegalStateException("copying took longer than " + DEADLINE, e);
                 }
             }
         }

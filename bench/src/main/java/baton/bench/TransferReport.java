@@ -9,11 +9,11 @@ import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * What {@link TransferBench} measured.
+ * Results of {@link TransferBench}.
  *
  * @param threads threads that copied
  * @param implementations ways to read, by name
- * @param absent what was not measured, and why
+ * @param absent what is not installed, with the reason, a line each
  */
 public record TransferReport(int threads, List<String> implementations, List<Size> sizes, List<String> absent) {
     static final String COPY = "copy";
@@ -26,7 +26,7 @@ public record TransferReport(int threads, List<String> implementations, List<Siz
     static final String WIRE_GLOO = "wire: Gloo";
     static final String DIGESTED = "and digested";
 
-    /** @param rates by what was done */
+    /** @param rates by case */
     public record Size(int tokens, Map<String, Rate> rates) {
         public Rate rate(String name) {
             Rate rate = rates.get(name);
@@ -49,7 +49,7 @@ public record TransferReport(int threads, List<String> implementations, List<Siz
         }
     }
 
-    /** What an implementation is compared with: a copy for what copies, a plain connection for what sends. */
+    /** The limit of an implementation: a copy for shared memory, a plain connection for TCP. */
     public static String limitOf(String implementation) {
         return switch (implementation) {
             case TCP, WIRE_TCP, WIRE_GLOO -> RAW_TCP;

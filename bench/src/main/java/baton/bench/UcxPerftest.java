@@ -13,8 +13,8 @@ import java.util.concurrent.locks.LockSupport;
 import java.util.stream.Stream;
 
 /**
- * UCX's own measurement, {@code ucx_perftest}, where it is installed: one process gets contiguous bytes of another of this host, by
- * whatever UCX takes for that (shared memory).
+ * UCX's own measurement, {@code ucx_perftest}, where it is installed: one process gets contiguous bytes of another on this host, by
+ * the transport that UCX chooses (shared memory).
  */
 record UcxPerftest(Path program) {
     static final String PROGRAM = "ucx_perftest";
@@ -37,7 +37,7 @@ record UcxPerftest(Path program) {
      * Seconds that getting so many bytes took, the median of a few times.
      *
      * @param port a free one, for the two processes to meet at
-     * @throws IOException if it does not run, or says something else
+     * @throws IOException if it does not run, or its output is not as expected
      */
     double get(long bytes, int port) throws IOException {
         String at = String.valueOf(port);
@@ -60,7 +60,7 @@ record UcxPerftest(Path program) {
                     "-f",
                     "-v");
             long deadline = System.nanoTime() + DEADLINE.toNanos();
-            // Until the other one listens.
+            // Retried until the server process listens.
             while (true) {
                 Process process = start(client);
                 try {

@@ -2,9 +2,9 @@ package baton.bench;
 
 import baton.engine.model.ModelConfig;
 
-/** The work that a forward pass cannot do without: what shares of the machine's limits are counted by. */
+/** The least work of a forward pass, in operations and bytes; shares of the machine's limits are computed from it. */
 final class Work {
-    /** What is counted, for readers of a report. */
+    /** Text of a report: what is counted. */
     static final String COUNTED = """
             Counted for prefill: 2 operations for each token and weight of the linear layers, and 2 for each element of queries times
             keys and of weights times values, keys after the query left out. For the last token only: the output projection, and what

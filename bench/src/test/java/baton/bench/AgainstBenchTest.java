@@ -110,7 +110,7 @@ class AgainstBenchTest {
     }
 
     @Test
-    void aCaseThatIsRefusedIsNamedAndTheOthersGoOn() throws IOException {
+    void aCaseThatIsRefusedIsNamedAndTheOtherCasesAreMeasured() throws IOException {
         Completions tokens = StubServer.tokens(Duration.ofMillis(1));
         AgainstReport report = run(tokens, (request, reply) -> {
             if (request.path("prompt").size() > 1000) {
@@ -126,7 +126,7 @@ class AgainstBenchTest {
     }
 
     @Test
-    void aTokenWithoutTextIsATokenToo() throws IOException {
+    void aTokenWithoutTextIsCounted() throws IOException {
         Completions tokens = StubServer.tokens(Duration.ofMillis(1));
         AgainstReport report = run(tokens, (request, reply) -> {
             if (request.path("max_tokens").asInt() > 1) {
@@ -159,7 +159,7 @@ class AgainstBenchTest {
     }
 
     @Test
-    void whatAFailingServerAnswersIsTold() {
+    void theAnswerOfAFailingServerIsReported() {
         Completions tokens = StubServer.tokens(Duration.ofMillis(1));
         assertThatThrownBy(() -> run(tokens, (_, reply) -> reply.whole(500, "out of\norder")))
                 .isInstanceOf(IOException.class)

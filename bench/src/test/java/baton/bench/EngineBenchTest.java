@@ -133,7 +133,7 @@ class EngineBenchTest {
     }
 
     @Test
-    void whatTheBudgetHasNoRoomForIsNamed() throws IOException {
+    void casesBeyondTheBudgetAreNamed() throws IOException {
         long start = System.nanoTime();
         EngineReport report = bench(Budget.of(Duration.ofNanos(1)), Optional.empty(), new ArrayList<>())
                 .run(List.of(TINY_LEDGER, TINY_LEDGER), true);
@@ -164,7 +164,7 @@ class EngineBenchTest {
     }
 
     @Test
-    void whatTheRunnerComputesWithIsALineEach() {
+    void eachKernelOfTheRunnerIsALine() {
         ModelReport model = new ModelReport(
                 "m",
                 1,
@@ -240,7 +240,7 @@ class EngineBenchTest {
     }
 
     @Test
-    void aPrefillIsComparedWithTheProductsBesideIt() {
+    void aPrefillIsComparedWithTheMatrixProductsAroundIt() {
         Prefill prefill =
                 Prefill.of(7, 60, List.of(1.0, 3.0), List.of(new Beside(1, 100), new Beside(2, 60), new Beside(4, 20)));
 

@@ -20,7 +20,7 @@ class MachineTest {
     private Path directory;
 
     @Test
-    void whatDecidesTheKernelsIsNamed() throws IOException {
+    void processorFeaturesThatDecideTheKernelsAreNamed() throws IOException {
         Path cpuinfo = Files.writeString(directory.resolve("cpuinfo"), """
                 processor\t: 0
                 model name\t: A Processor: 3 GHz

@@ -36,7 +36,7 @@ class NeighbourBenchTest {
     }
 
     @Test
-    void aCheckpointThatIsNotThereIsSaid() {
+    void aMissingCheckpointIsNamed() {
         NeighbourBench bench = new NeighbourBench(1, Duration.ofMillis(1), _ -> {});
         assertThatThrownBy(() -> bench.run(Path.of("no-such-model"))).hasMessageContaining("no-such-model");
     }

@@ -4,23 +4,30 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.kv.ConfigException;
+import baton.transfer.nixl.NixlExit;
 import java.io.IOException;
 import java.io.PrintWriter;
 import java.io.StringWriter;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 
 class TransferBenchTest {
+    @BeforeAll
+    static void loadsNixlWhereItIsInstalled() {
+        NixlExit.atShutdown();
+    }
+
     @Test
-    void measuresEveryWayBesideItsLimit() throws IOException {
+    void measuresEveryAgentAndTheLimitsInOneRun() throws IOException {
         List<String> progress = new ArrayList<>();
         TransferReport report = new TransferBench(1, List.of(16, 128), Duration.ofMillis(5), progress::add).run();
 
         assertThat(progress).containsExactly("two processes with pools of 4 MiB", "16 tokens", "128 tokens");
         assertThat(report.implementations()).containsSubsequence("shared memory", "TCP", "wire: Gloo", "wire: TCP");
-        // What is here beside the four, the two limits and the digests, or a line that says that it is not.
+        // NIXL and UCX if they are installed, or else a line that names them as absent.
         assertThat(report.sizes().getFirst().rates().size()
                         - 7
                         + report.absent().size())
@@ -42,7 +49,7 @@ class TransferBenchTest {
     }
 
     @Test
-    void refusesWhatMakesNoSense() {
+    void refusesInvalidSettings() {
         assertThatThrownBy(() -> new TransferBench(0, List.of(16), Duration.ofSeconds(1), _ -> {}))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageContaining("threads: is 0");

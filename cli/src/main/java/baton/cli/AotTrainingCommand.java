@@ -1,5 +1,7 @@
 package baton.cli;
 
+import baton.cluster.LocalCluster;
+import baton.cluster.TemporaryDirectory;
 import baton.engine.EngineConfig;
 import baton.engine.core.HandoverWarmUp;
 import baton.engine.local.LocalEngine;
@@ -15,7 +17,6 @@ import baton.server.PrometheusMetrics;
 import baton.server.ServerConfig;
 import java.io.IOException;
 import java.net.URI;
-import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
@@ -24,8 +25,8 @@ import java.util.concurrent.Callable;
 import picocli.CommandLine.Command;
 
 /**
- * {@code baton aot-training}: an instance and a router in one process answer a few questions, and every connector that can rehearses its
- * hand-overs. The launcher runs it once after a build, for the JVM to record in its AOT cache what every later start then finds prepared.
+ * {@code baton aot-training}: an instance and a router in one process answer a few questions, and every connector that supports it runs its
+ * hand-over warm-up. The launcher runs it once after a build, so that the JVM can write the AOT cache of later starts.
  */
 @Command(name = "aot-training", hidden = true, description = "Does a little of everything and ends.")
 final class AotTrainingCommand implements Callable<Integer> {
@@ -36,36 +37,35 @@ final class AotTrainingCommand implements Callable<Integer> {
     @Override
     public Integer call() throws IOException, InterruptedException {
         Path model = Models.embedded();
-        Path shared = Files.createTempDirectory("baton-");
         PrometheusMetrics metrics = new PrometheusMetrics("tiny-ledger");
-        EngineConfig config = EngineConfig.of(model)
-                .threads(1)
-                .kvTransfer(KvTransferConfig.builder("SharedStorageConnector", KvRole.BOTH)
-                        .extra("shared_storage_path", shared)
-                        .build())
-                .build();
-        Router.warmUp(RouterConfig.DEFAULT_FLOW, RouteCommand.WARM_UP);
-        try (LocalEngine engine = LocalEngine.start(config, metrics);
-                ApiServer server = ApiServer.start(
-                        ServerConfig.of("tiny-ledger")
-                                .port(0)
-                                .warmUp(ServeCommand.WARM_UP)
-                                .build(),
-                        engine,
-                        metrics)) {
-            server.warmUp();
-            ask(URI.create("http://127.0.0.1:" + server.port()));
-            for (LocalCluster.Connector connector : LocalCluster.Connector.values()) {
-                KvTransferConfig transfer = KvTransferConfig.builder(connector.name(), KvRole.PRODUCER)
-                        .build();
-                HandoverWarmUp.run(
-                        transfer,
-                        new ModelFingerprint("tiny-ledger", "0".repeat(64)),
-                        new KvLayout(6, 4, 32, config.blockSize(), DType.BF16),
-                        HANDOVERS);
+        try (TemporaryDirectory shared = TemporaryDirectory.create("baton-")) {
+            EngineConfig config = EngineConfig.of(model)
+                    .threads(1)
+                    .kvTransfer(KvTransferConfig.builder("SharedStorageConnector", KvRole.BOTH)
+                            .extra("shared_storage_path", shared.path())
+                            .build())
+                    .build();
+            Router.warmUp(RouterConfig.DEFAULT_FLOW, RouteCommand.WARM_UP);
+            try (LocalEngine engine = LocalEngine.start(config, metrics);
+                    ApiServer server = ApiServer.start(
+                            ServerConfig.of("tiny-ledger")
+                                    .port(0)
+                                    .warmUp(ServeCommand.WARM_UP)
+                                    .build(),
+                            engine,
+                            metrics)) {
+                server.warmUp();
+                ask(URI.create("http://127.0.0.1:" + server.port()));
+                for (LocalCluster.Connector connector : LocalCluster.Connector.values()) {
+                    KvTransferConfig transfer = KvTransferConfig.builder(connector.name(), KvRole.PRODUCER)
+                            .build();
+                    HandoverWarmUp.run(
+                            transfer,
+                            new ModelFingerprint("tiny-ledger", "0".repeat(64)),
+                            new KvLayout(6, 4, 32, config.blockSize(), DType.BF16),
+                            HANDOVERS);
+                }
             }
-        } finally {
-            LocalCluster.delete(shared);
         }
         return 0;
     }
@@ -76,7 +76,7 @@ final class AotTrainingCommand implements Callable<Integer> {
             URI endpoint = URI.create("http://127.0.0.1:" + router.port());
             String ledger = DemoCommand.ledger();
             for (int i = 0; i < QUESTIONS; i++) {
-                // Another beginning each time, or the prefix cache would answer.
+                // A different beginning each time, so that the prefix cache has no part of it.
                 String text = ledger.substring(ledger.indexOf('\n', i * 60) + 1).strip();
                 client.chat(endpoint, text + "\n\nTo whom does the glass dagger belong?", 24, piece -> {});
                 client.metrics(endpoint);

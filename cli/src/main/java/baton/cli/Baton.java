@@ -1,7 +1,9 @@
 package baton.cli;
 
+import baton.cluster.JavaCommand;
 import baton.kv.ConfigException;
 import baton.kv.KvTransferConfigArgs;
+import baton.transfer.nixl.NixlExit;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.nio.file.AccessDeniedException;
@@ -31,9 +33,15 @@ public final class Baton {
 
     /** Ends the process with 0, with 1 if the command failed, or with 2 if it was called wrongly. */
     public static void main(String[] args) {
+        NixlExit.atShutdown();
         int status = run(args);
         // A server's threads must not keep a failed or finished command alive.
         System.exit(status);
+    }
+
+    /** Runs Baton in a process like this one. */
+    static JavaCommand command() {
+        return JavaCommand.likeThisProcess(Baton.class.getName());
     }
 
     static int run(String... args) {
@@ -98,7 +106,7 @@ public final class Baton {
 
     private static String describe(IOException e) {
         return switch (e) {
-            // These say no more than the file's name.
+            // The message of these is only the file's name.
             case NoSuchFileException missing -> missing.getFile() + ": no such file";
             case AccessDeniedException denied -> denied.getFile() + ": access denied";
             default -> e.getMessage() == null ? e.toString() : e.getMessage();

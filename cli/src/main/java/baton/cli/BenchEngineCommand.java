@@ -6,14 +6,14 @@ import baton.bench.Budget;
 import baton.bench.CompletionsClient;
 import baton.bench.EngineBench;
 import baton.bench.EngineReport;
+import baton.cluster.ServerProcess;
+import baton.cluster.TemporaryDirectory;
 import baton.engine.model.Checkpoint;
 import baton.engine.model.Quantization;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import java.io.IOException;
-import java.io.PrintWriter;
 import java.net.URI;
-import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -23,11 +23,10 @@ import java.util.OptionalInt;
 import java.util.concurrent.Callable;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
-import picocli.CommandLine.Model.CommandSpec;
+import picocli.CommandLine.Mixin;
 import picocli.CommandLine.Option;
-import picocli.CommandLine.Spec;
 
-/** {@code baton bench engine}: forward passes against the machine's limits, requests against forward passes, another server beside. */
+/** {@code baton bench engine}: forward passes against the machine's limits, requests against forward passes, and against another server. */
 @Command(
         name = "engine",
         description = "Measures prefill and decode of models against this machine's limits, both in one run.",
@@ -39,9 +38,6 @@ final class BenchEngineCommand implements Callable<Integer> {
 
     private static final Duration MODELS_DEADLINE = Duration.ofSeconds(10);
     private static final Duration STOP_DEADLINE = Duration.ofSeconds(10);
-
-    @Spec
-    private CommandSpec spec;
 
     @Option(names = "--threads", description = "Threads to compute with (default: all cores).")
     private @Nullable Integer threads;
@@ -99,8 +95,8 @@ final class BenchEngineCommand implements Callable<Integer> {
     @Option(names = "--profile", description = "Print where the engine's steps spend their time too.")
     private boolean profile;
 
-    @Option(names = "--json", paramLabel = "FILE", description = "Write the figures to this file too.")
-    private @Nullable Path json;
+    @Mixin
+    private final BenchOutput output = new BenchOutput();
 
     @Override
     public Integer call() throws IOException, InterruptedException {
@@ -114,31 +110,22 @@ final class BenchEngineCommand implements Callable<Integer> {
                 Quantization.parse("quantization", quantization),
                 all,
                 each,
-                this::progress);
-        // First, as it needs a server that may not be what it should.
+                output::progress);
+        // First, as it fails early if the other server does not answer as expected.
         Optional<AgainstReport> comparison =
                 against == null ? Optional.empty() : Optional.of(compare(against, measured, all, each));
         EngineReport report = bench.run(measured, !skip1b && against == null);
         report = comparison.map(report::with).orElse(report);
-        PrintWriter out = spec.commandLine().getOut();
-        report.print(out);
+        report.print(output.out());
         if (profile) {
-            report.printProfile(out);
+            report.printProfile(output.out());
         }
-        if (json != null) {
-            Files.writeString(json, report.toJson().toPrettyString() + "\n");
-        }
+        output.write(report.toJson());
         return 0;
     }
 
     private static Duration duration(double seconds) {
         return Duration.ofNanos(Math.round(seconds * 1e9));
-    }
-
-    private void progress(String line) {
-        PrintWriter err = spec.commandLine().getErr();
-        err.println(line);
-        err.flush();
     }
 
     private AgainstReport compare(String url, List<Path> measured, Budget all, Optional<Duration> each)
@@ -152,30 +139,28 @@ final class BenchEngineCommand implements Callable<Integer> {
         Budget share = all.share(AGAINST_SHARE);
         CompletionsClient other = CompletionsClient.connect(
                 "against", url, Optional.ofNullable(againstModel), atMost(MODELS_DEADLINE, share));
-        Path directory = Files.createTempDirectory("baton-");
-        try {
-            progress("starting Baton's server");
-            ChildProcess server = ChildProcess.start("serve", serve(model), directory.resolve("serve.log"));
+        try (TemporaryDirectory directory = TemporaryDirectory.create("baton-")) {
+            output.progress("starting Baton's server");
+            ServerProcess server = ServerProcess.start(
+                    "serve", Baton.command(), serve(model), directory.path().resolve("serve.log"));
             try {
                 URI ready = server.awaitReady(share.left());
                 CompletionsClient baton = CompletionsClient.connect(
                         "baton", ready.toString(), Optional.empty(), atMost(MODELS_DEADLINE, share));
-                return new AgainstBench(share, each, this::progress).run(model, baton, other);
+                return new AgainstBench(share, each, output::progress).run(model, baton, other);
             } catch (IOException e) {
-                if (!server.isAlive()) {
-                    throw new CommandFailedException(server.describeExit());
+                if (!server.process().isAlive()) {
+                    throw new CommandFailedException(server.process().describeExit());
                 }
                 throw e;
             } finally {
-                server.askToStop();
-                server.awaitEnd(STOP_DEADLINE);
+                server.process().askToStop();
+                server.process().awaitEnd(STOP_DEADLINE);
             }
-        } finally {
-            LocalCluster.delete(directory);
         }
     }
 
-    /** As {@code ./baton serve} does it, on any free port. */
+    /** Arguments of {@code baton serve}, on any free port. */
     private List<String> serve(Path model) throws IOException {
         int positions;
         try (Checkpoint checkpoint = Checkpoint.open(model)) {

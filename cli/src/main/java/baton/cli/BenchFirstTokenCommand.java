@@ -1,5 +1,6 @@
 package baton.cli;
 
+import baton.cluster.LocalCluster;
 import baton.kv.ConfigException;
 import java.io.IOException;
 import java.io.PrintWriter;
@@ -56,8 +57,8 @@ final class BenchFirstTokenCommand implements Callable<Integer> {
             return 0;
         }
         long start = System.nanoTime();
-        try (LocalCluster cluster =
-                LocalCluster.start(Models.orEmbedded(Optional.ofNullable(model)), connector, 0, true)) {
+        try (LocalCluster cluster = LocalCluster.start(
+                Baton.command(), Models.orEmbedded(Optional.ofNullable(model)), connector, 0, true)) {
             out.printf(Locale.ROOT, "%s, ready after %.1f s%n", connector, (System.nanoTime() - start) / 1e9);
             new FirstTokens(cluster.router()).run(requests, out);
         }

@@ -16,7 +16,7 @@ import picocli.CommandLine.Model.CommandSpec;
 import picocli.CommandLine.Option;
 import picocli.CommandLine.Spec;
 
-/** {@code baton bench neighbours}: what two instances on the same processors cost each other. */
+/** {@code baton bench neighbours}: throughput of two instances on the same processors against one alone. */
 @Command(
         name = "neighbours",
         description = "Measures two instances on the same processors, both busy, against each of them alone.",

@@ -1,6 +1,7 @@
 package baton.cli;
 
 import baton.cli.ApiClient.Answer;
+import baton.cluster.LocalCluster;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.PrintWriter;
@@ -51,8 +52,8 @@ final class DemoCommand implements Callable<Integer> {
         long start = System.nanoTime();
         out.println("Starting a prefill instance, a decode instance and a router ...");
         out.flush();
-        try (LocalCluster cluster =
-                        LocalCluster.start(Models.orEmbedded(Optional.ofNullable(model)), connector, 0, true);
+        try (LocalCluster cluster = LocalCluster.start(
+                        Baton.command(), Models.orEmbedded(Optional.ofNullable(model)), connector, 0, true);
                 ApiClient client = new ApiClient()) {
             out.printf(Locale.ROOT, "Ready after %.1f s.%n%n", (System.nanoTime() - start) / 1e9);
             String ledger = ledger();

@@ -19,7 +19,7 @@ import tools.jackson.databind.node.ObjectNode;
 
 /**
  * Times of the first requests to an endpoint, one after the other: each asks the demo's question about the demo's ledger with its lines in another
- * order, so that no cache has the answer. Over plain sockets, because a client of its own first use would be measured too.
+ * order, so that no cache has the answer. Over plain sockets, because the first use of an HTTP client would be measured too.
  */
 final class FirstTokens {
     private static final Duration DEADLINE = Duration.ofMinutes(2);
@@ -27,7 +27,7 @@ final class FirstTokens {
     private static final int MAX_TOKENS = 24;
     private static final int PROBES = 20;
 
-    /** How an answer's first piece of text is told from what comes before it: roles come without text. */
+    /** Beginning of a piece of text in a chunk; the first chunk has a role only. */
     private static final String TEXT = "\"content\":\"";
 
     private final URI endpoint;
@@ -39,9 +39,9 @@ final class FirstTokens {
         this.facts = new ArrayList<>(DemoCommand.ledger().strip().lines().toList());
     }
 
-    /** Asks so many times, and prints what each took. */
+    /** Sends so many requests and prints the times of each. */
     void run(int requests, PrintWriter out) throws IOException {
-        // The client's own first use, of everything but the model, is over before anything is timed.
+        // The client and the HTTP path are warmed up before anything is timed.
         List<byte[]> questions = new ArrayList<>();
         for (int i = 0; i < requests; i++) {
             questions.add(question());
@@ -85,7 +85,7 @@ final class FirstTokens {
     }
 
     /**
-     * @param start when the request was sent, by {@link System#nanoTime} like the others
+     * @param start when the request was sent, all three by {@link System#nanoTime}
      * @param first when the first piece of text came; 0 if none did
      * @param end when the answer ended
      */

@@ -8,7 +8,7 @@ import java.util.Map;
 import java.util.function.ToDoubleFunction;
 
 /**
- * A hand-over as the instances' own metrics tell it.
+ * A hand-over according to the instances' metrics.
  *
  * @param way what happened to the KV between the instances, line by line
  */
@@ -21,7 +21,7 @@ record HandoverPicture(
         double prefillMillis,
         Answer answer) {
 
-    /** What happened between two looks at both metrics pages. */
+    /** The hand-over between two readings of both metrics pages. */
     static HandoverPicture between(
             Map<String, Double> prefillBefore,
             Map<String, Double> prefillAfter,

@@ -11,7 +11,7 @@ import java.util.function.DoubleSupplier;
 import java.util.stream.Stream;
 
 /**
- * Warns, once, when other processes want the processors that this one computes on. The threads of a step wait for each other many times,
+ * Warns, once, when other processes compete for the processors that this process computes on. The threads of a step wait for each other many times,
  * so one that does not get its processor holds up all.
  */
 final class MachineLoad implements AutoCloseable {
@@ -47,12 +47,12 @@ final class MachineLoad implements AutoCloseable {
         });
     }
 
-    /** Of the machine that this process is on, which may have more processors than are this process's. */
+    /** The load of this machine, which may have more processors than this process may use. */
     static MachineLoad here(int threads, Consumer<String> warn) {
         return new MachineLoad(MachineLoad::ofLastMinute, machineProcessors(), threads, warn, BETWEEN_LOOKS);
     }
 
-    /** Looks now, when this process does not compute yet, and from now on every half a minute, until it has warned. */
+    /** Checks now, before this process computes, and then every half a minute until it has warned. */
     void start() {
         look(0);
         watch.start();

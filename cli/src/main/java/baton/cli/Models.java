@@ -5,7 +5,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Optional;
 
-/** Where models are. */
+/** Directories of models. */
 final class Models {
     private Models() {}
 

@@ -5,11 +5,11 @@ import baton.engine.StepProfile;
 import baton.kv.ConfigException;
 import java.time.Duration;
 
-/** Prints an engine's profile to standard error from time to time, each time of the steps since the last. */
+/** Prints an engine's profile to standard error at intervals, of the steps since the last print. */
 final class PrintedProfile implements EngineListener {
     private final StepProfile profile = new StepProfile();
     private final long everyNanos;
-    /** The engine thread's. */
+    /** Used by the engine thread only. */
     private long next;
 
     /** @param seconds between two prints, if the engine is busy */

@@ -1,5 +1,6 @@
 package baton.cli;
 
+import baton.cluster.ServerProcess;
 import baton.kv.ConfigException;
 import baton.kv.ListenAddress;
 import baton.router.Router;
@@ -20,11 +21,8 @@ import picocli.CommandLine.Option;
         mixinStandardHelpOptions = true,
         sortOptions = false)
 final class RouteCommand implements Callable<Integer> {
-    /** How long requests to stand-ins are sent at most. */
+    /** How long the router may warm up, with requests to stand-ins for instances. */
     static final Duration WARM_UP = Duration.ofMillis(500);
-
-    /** How the line begins that says where instances register; it comes before the one that says where the router listens. */
-    static final String REGISTRATIONS = "Registrations at tcp://";
 
     @Option(
             names = "--host",
@@ -150,7 +148,8 @@ final class RouteCommand implements Callable<Integer> {
         }
         Router router = Router.start(config);
         router.registerPort()
-                .ifPresent(open -> System.out.println(REGISTRATIONS + Service.reachable(registerHost()) + ":" + open));
+                .ifPresent(open -> System.out.println(
+                        ServerProcess.REGISTRATIONS + Service.reachable(registerHost()) + ":" + open));
         return Service.run("baton route", host, router.port(), exitWithParent, () -> {}, router::close);
     }
 

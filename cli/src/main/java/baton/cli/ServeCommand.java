@@ -278,7 +278,7 @@ final class ServeCommand implements Callable<Integer> {
 
     private Optional<KvTransferConfig> kvTransfer = Optional.empty();
 
-    /** The transfer configuration has a syntax of its own and is read before the other options. */
+    /** Sets the transfer configuration, which is parsed before the other options. */
     void kvTransfer(Optional<KvTransferConfig> config) {
         kvTransfer = config;
     }
@@ -287,7 +287,7 @@ final class ServeCommand implements Callable<Integer> {
     public Integer call() throws IOException, InterruptedException {
         EngineConfig config = engineConfig();
         ServerConfig.Builder server = serverConfig(config);
-        // A wrong option is told before the model is loaded.
+        // Invalid options are reported before the model is loaded.
         if (shutdownSeconds < 0) {
             throw new ConfigException("shutdown_timeout", "is " + shutdownSeconds + ", must be at least 0");
         }
@@ -330,7 +330,7 @@ final class ServeCommand implements Callable<Integer> {
         };
         return Service.run("baton serve", host, api.port(), exitWithParent, drain, () -> {
             if (drained.get()) {
-                // What still runs has had its time.
+                // Running requests have had the timeout.
                 api.close(Duration.ZERO);
             } else {
                 api.close();
@@ -367,7 +367,7 @@ final class ServeCommand implements Callable<Integer> {
         return server;
     }
 
-    /** What the flags say of the connector's peers; they win over the connector's settings. */
+    /** The configuration with the flags for the connector's peers, which override the connector's settings. */
     private KvTransferConfig withAccess(KvTransferConfig config) {
         KvTransferConfig with = config;
         if (kvAuthSecretFile != null) {

@@ -1,5 +1,7 @@
 package baton.cli;
 
+import baton.cluster.ServerProcess;
+import baton.transfer.nixl.NixlExit;
 import java.io.IOException;
 import java.lang.invoke.MethodHandleProxies;
 import java.lang.invoke.MethodHandles;
@@ -10,10 +12,7 @@ import java.util.concurrent.atomic.AtomicBoolean;
 
 /** Keeps a server's process running until it is told to stop. */
 final class Service {
-    /** How the line begins that says where a server listens; starters of processes wait for it. */
-    static final String READY = "Ready at ";
-
-    /** What a shell reports of a process that SIGTERM ended. */
+    /** Exit status that a shell reports for a process ended by SIGTERM. */
     private static final int ENDED_BY_SIGNAL = 143;
 
     private Service() {}
@@ -23,7 +22,7 @@ final class Service {
      * ends the process at once.
      *
      * @param exitWithParent whether the end of standard input ends the process
-     * @param drain lets the server finish what it has; only after a signal, as a parent that is gone waits for nothing
+     * @param drain lets the server finish what it has; called only after a signal, as a parent that has ended waits for nothing
      * @param stop closes the server; runs once
      */
     static int run(String name, String host, int port, boolean exitWithParent, Runnable drain, Runnable stop)
@@ -34,6 +33,7 @@ final class Service {
             onSignal(signal, () -> {
                 if (signalled.getAndSet(true)) {
                     System.err.println(name + ": ended at once by a second signal");
+                    NixlExit.skipDestructors();
                     Runtime.getRuntime().halt(ENDED_BY_SIGNAL);
                 }
                 end.countDown();
@@ -43,7 +43,7 @@ final class Service {
             Thread.ofPlatform().daemon().name("parent-watch").start(() -> {
                 try {
                     while (System.in.read() >= 0) {
-                        // Only the end matters.
+                        // Only the end counts.
                     }
                 } catch (IOException e) {
                     // Counts as the end.
@@ -51,7 +51,7 @@ final class Service {
                 end.countDown();
             });
         }
-        System.out.println(READY + "http://" + reachable(host) + ":" + port);
+        System.out.println(ServerProcess.READY + "http://" + reachable(host) + ":" + port);
         System.out.flush();
         end.await();
         try {
@@ -66,7 +66,7 @@ final class Service {
 
     /**
      * A shutdown hook would not do: the JVM lets no second signal through, and its exit status would say that it was killed. The
-     * JDK's own class for signals, of module jdk.unsupported, is called by reflection as the compiler's warning about its name
+     * JDK's class for signals, of module jdk.unsupported, is called by reflection as the compiler's warning about its name
      * cannot be suppressed.
      */
     private static void onSignal(String name, Runnable handler) {
@@ -84,7 +84,7 @@ final class Service {
             signal.getMethod("handle", signal, handlerType)
                     .invoke(null, signal.getConstructor(String.class).newInstance(name), adapter);
         } catch (ReflectiveOperationException e) {
-            // Taken by the JVM's options (-Xrs) or unknown to this system: what a signal does by itself has to do.
+            // Reserved by a JVM option (-Xrs) or unknown to this system: the signal keeps its default action.
             System.err.println("baton: SIG" + name + " cannot be handled: " + e.getCause());
         }
     }

@@ -1,5 +1,6 @@
 package baton.cli;
 
+import baton.cluster.LocalCluster;
 import baton.kv.ListenAddress;
 import java.io.IOException;
 import java.io.PrintWriter;
@@ -58,7 +59,7 @@ final class UpCommand implements Callable<Integer> {
         ListenAddress.require("host", LocalCluster.HOST, "port", port);
         PrintWriter out = spec.commandLine().getOut();
         Path directory = Models.orEmbedded(Optional.ofNullable(model));
-        try (LocalCluster cluster = LocalCluster.start(directory, connector, port, warmUp)) {
+        try (LocalCluster cluster = LocalCluster.start(Baton.command(), directory, connector, port, warmUp)) {
             out.printf(
                     """
                     prefill          %s

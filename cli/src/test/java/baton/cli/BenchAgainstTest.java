@@ -48,7 +48,7 @@ class BenchAgainstTest {
     }
 
     @Test
-    void anotherServerIsMeasuredBeside() throws Exception {
+    void anotherServerIsMeasuredInTheSameRun() throws Exception {
         Path model = shortModel();
         Instance other = INSTANCES.serve("other");
         Path json = INSTANCES.directory("json").resolve("figures.json");
@@ -107,7 +107,7 @@ class BenchAgainstTest {
                     int unusedFirst = socket.getInputStream().read();
                     socket.getOutputStream().write(answer);
                 } catch (IOException e) {
-                    // The program then says that the connection broke, and the test fails.
+                    // The program then reports a broken connection, and the test fails.
                 }
             });
             Ended ended = bench("--against", url);
@@ -127,7 +127,7 @@ class BenchAgainstTest {
     }
 
     @Test
-    void optionsThatDoNotFitAreNamed() throws Exception {
+    void conflictingOptionsAreNamed() throws Exception {
         String model = Instances.MODEL.toString();
         Ended ended = bench("--against", "http://127.0.0.1:1", "--model", model, "--model", model);
         assertThat(ended.err()).startsWith("baton: against: compares one model, --model is given 2 times");

@@ -22,7 +22,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.Arguments;
 import org.junit.jupiter.params.provider.MethodSource;
 
-/** A command that cannot work says so in a line and ends. */
+/** A command that cannot work prints one line and exits with an error. */
 class CommandErrorsTest {
     @TempDir
     @SuppressWarnings("NullAway.Init")

@@ -23,7 +23,7 @@ class DrainTest {
     static final Instances INSTANCES = new Instances();
 
     @Test
-    void whatRunsIsFinishedAndWhatComesIsRefused() throws Exception {
+    void runningRequestsFinishAndNewOnesAreRefused() throws Exception {
         Instance instance = INSTANCES.serve("drained", "--shutdown-timeout", "120");
         // Eight answers in one: long enough not to end before the test has looked.
         HttpResponse<InputStream> answer = instance.stream(
@@ -54,7 +54,7 @@ class DrainTest {
     }
 
     @Test
-    void whatTakesTooLongIsCutOff() throws Exception {
+    void requestsAreCutOffAtTheShutdownTimeout() throws Exception {
         Instance instance = INSTANCES.serve("hasty", "--shutdown-timeout", "0");
         HttpResponse<InputStream> answer = instance.stream(
                 "/v1/completions", Instances.greedy(Ledgers.prompt(50, 3), 1900).put("ignore_eos", true));
@@ -70,7 +70,7 @@ class DrainTest {
     }
 
     @Test
-    void aSecondSignalEndsItAtOnce() throws Exception {
+    void aSecondSignalEndsTheProcessAtOnce() throws Exception {
         Instance instance = INSTANCES.serve("impatient");
         HttpResponse<InputStream> answer = instance.stream(
                 "/v1/completions", Instances.greedy(Ledgers.prompt(50, 3), 1900).put("ignore_eos", true));

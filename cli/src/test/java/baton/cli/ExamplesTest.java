@@ -2,6 +2,7 @@ package baton.cli;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import baton.kv.FreePorts;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
@@ -12,7 +13,7 @@ import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** What is in {@code examples/} runs. */
+/** The programs in {@code examples/} run. */
 class ExamplesTest {
     private static final Path EXAMPLES = Program.ROOT.resolve("examples");
 
@@ -44,7 +45,7 @@ class ExamplesTest {
                 Program.java(
                         EXAMPLES.resolve("PyNcclOffline.java").toString(),
                         Instances.MODEL.toString(),
-                        Integer.toString(Ports.free(2))),
+                        Integer.toString(FreePorts.inARow(2))),
                 Map.of());
         assertThat(lines.stream().filter(line -> line.contains("taken over")))
                 .hasSize(3)
@@ -53,7 +54,7 @@ class ExamplesTest {
 
     @Test
     void twoServersAndARouterStartedFromAScript() throws Exception {
-        int ports = Ports.free(5);
+        int ports = FreePorts.inARow(5);
         List<String> lines = run(
                 List.of("bash", EXAMPLES.resolve("disaggregated_prefill.sh").toString()),
                 Map.of(

@@ -44,7 +44,7 @@ import tools.jackson.databind.node.ObjectNode;
 /**
  * Two prefill instances and a decode instance in processes of their own, requests under way, and things going wrong at random moments:
  * every answer is the right one, none comes late, only the legs that a fault hits may fail, and no block is lost. {@code -Dtests.faults=N} is
- * for N faults, {@code -Dtests.seed=N} for others, {@code -Dtests.transfer_agent=nixl} for NIXL's own library.
+ * for N faults, {@code -Dtests.seed=N} for other faults, {@code -Dtests.transfer_agent=nixl} for NIXL's own library.
  */
 class HandoverFaultsTest {
     private static final int FAULTS = Integer.getInteger("tests.faults", Fault.values().length);
@@ -139,7 +139,7 @@ class HandoverFaultsTest {
     }
 
     @Test
-    void nothingThatGoesWrongMakesAnAnswerWrongOrLateOrLosesABlock() throws Exception {
+    void noFaultMakesAnAnswerWrongOrLateOrLeaksABlock() throws Exception {
         Random random = new Random(SEED);
         Map<Fault, Integer> injected = new EnumMap<>(Fault.class);
         Tally tally = new Tally();
@@ -341,7 +341,7 @@ class HandoverFaultsTest {
             }
         }
 
-        /** References that were good once or never, for prompts that they are about and others. */
+        /** Expired and invalid references to remote blocks, for the prompts that they belong to and for other prompts. */
         private void badReferences() throws Exception {
             Await.until(LATEST, () -> "no reference is there", () -> !references.isEmpty());
             for (int i = 0; i < 12; i++) {
@@ -418,7 +418,7 @@ class HandoverFaultsTest {
         }
     }
 
-    /** Where a process listens by TCP, as the kernel says: addresses of IPv4, else the loopback address. */
+    /** TCP addresses that a process listens on, from /proc: addresses of IPv4, else the loopback address. */
     private static Set<InetSocketAddress> listening(long pid) throws IOException {
         Set<String> sockets = new HashSet<>();
         try (Stream<Path> files = Files.list(Path.of("/proc/" + pid + "/fd"))) {

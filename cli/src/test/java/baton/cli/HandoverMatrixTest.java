@@ -1,7 +1,6 @@
 package baton.cli;
 
 import static org.assertj.core.api.Assertions.assertThat;
-import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import baton.cli.WatchedPool.Loaded;
 import baton.engine.EngineConfig;
@@ -18,7 +17,6 @@ import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.LoadFailurePolicy;
 import baton.kv.connector.Measurement;
-import baton.transfer.nixl.NixlLibrary;
 import java.io.IOException;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -132,7 +130,7 @@ class HandoverMatrixTest {
         try (LocalEngine engine = LocalEngine.start(alone, EngineListener.NONE)) {
             for (int prompts = 0; prompts < PROMPTS; ) {
                 List<int[]> wave = new ArrayList<>();
-                // Of the first one's answer the others know where the prefill instance is.
+                // The answer to the first request has the prefill instance's connection parameters.
                 int size = prompts == 0 ? 1 : Math.min(PROMPTS - prompts, 1 + random.nextInt(MOST_AT_ONCE));
                 for (int i = 0; i < size; i++) {
                     int index = prompts + i;
@@ -155,7 +153,7 @@ class HandoverMatrixTest {
         }
     }
 
-    /** One near a block's border, one that begins like others, or an earlier one with its answer and something more. */
+    /** A prompt that ends near a block's border, one with a shared prefix, or an earlier one continued after its answer. */
     private static int[] prompt(Random random, int[] shared, List<Asked> earlier) {
         int[] own = Ledgers.prompt(
                 Math.max(1, BLOCK * random.nextInt(10) + random.nextInt(3) - 1), random.nextInt(1_000_000));
@@ -187,12 +185,9 @@ class HandoverMatrixTest {
 
     @ParameterizedTest(name = "{0}")
     @MethodSource("cells")
-    void tokensAndBytesAreThoseOfTheOtherSide(Cell cell) throws Exception {
+    void tokensAndBytesAreEqualOnBothSides(Cell cell) throws Exception {
         if (cell.way == Way.NIXL) {
-            NixlLibrary library = NixlLibrary.find(Optional.empty());
-            assumeTrue(
-                    library instanceof NixlLibrary.Found,
-                    () -> library instanceof NixlLibrary.Absent absent ? absent.reason() : "");
+            Nixl.assumeInstalled();
         }
         try (Side prefill = new Side(cell, "prefill", cell.prefillRanks, BLOCK);
                 Side decode = new Side(cell, "decode", cell.decodeRanks, cell.decodeBlockSize);
@@ -204,7 +199,7 @@ class HandoverMatrixTest {
                 List<Future<Integer>> done = new ArrayList<>();
                 for (Asked asked : wave) {
                     Handover handover = new Handover(prefill, decode, "request-" + number++, asked);
-                    // Who knows where a prefill instance is may ask both at once.
+                    // With connection parameters of the prefill instance both legs can be sent at once.
                     Optional<JsonFields> known = number % 2 == 0 ? address : Optional.empty();
                     done.add(clients.submit(
                             () -> known.isPresent() ? handover.atOnce(known.get()) : handover.oneAfterTheOther()));
@@ -219,7 +214,7 @@ class HandoverMatrixTest {
             decode.awaitRest();
             assertThat(compared).as("tokens compared").isPositive();
             TOKENS_COMPARED.addAndGet(compared);
-            // Who moves bytes counts them: those of requests with both legs at once, and of the others.
+            // The side that moves bytes counts them: prefill for requests with both legs at once, else decode.
             assertThat(prefill.sum("vllm:nixl_bytes_transferred")).isPositive();
             if (cell.push) {
                 assertThat(decode.sum("vllm:nixl_bytes_transferred")).isZero();

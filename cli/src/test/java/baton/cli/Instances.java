@@ -2,7 +2,7 @@ package baton.cli;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import java.io.BufferedReader;
+import baton.cluster.ServerProcess;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.UncheckedIOException;
@@ -11,7 +11,6 @@ import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.net.http.HttpResponse.BodyHandlers;
-import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -19,11 +18,9 @@ import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.List;
 import java.util.Map;
-import java.util.Optional;
+import java.util.OptionalInt;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.ExecutionException;
-import java.util.concurrent.TimeUnit;
-import java.util.concurrent.TimeoutException;
+import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.extension.AfterAllCallback;
 import org.junit.jupiter.api.extension.AfterEachCallback;
@@ -167,12 +164,10 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
     @Override
     public void afterAll(ExtensionContext context) throws Exception {
         for (Instance instance : all) {
-            instance.process.getOutputStream().close();
+            instance.server.process().askToStop();
         }
         for (Instance instance : all) {
-            if (!instance.process.waitFor(DEADLINE)) {
-                instance.process.destroyForcibly();
-            }
+            instance.server.process().awaitEnd(DEADLINE);
         }
         http.shutdownNow();
         http.close();
@@ -238,67 +233,45 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
         private final String name;
         private List<String> arguments;
         private final Path log;
-        private Process process;
-        private CompletableFuture<URI> ready;
-        private volatile Optional<URI> registrations = Optional.empty();
+        private ServerProcess server;
 
         private Instance(String name, List<String> arguments, Path log) throws IOException {
             this.name = name;
             this.arguments = arguments;
             this.log = log;
-            this.ready = new CompletableFuture<>();
-            this.process = launch();
+            this.server = launch();
         }
 
-        private Process launch() throws IOException {
-            List<String> all = new ArrayList<>(
-                    arguments.stream().filter(each -> !isOfTheJvm(each)).toList());
-            all.add("--exit-with-parent");
-            ProcessBuilder program = new ProcessBuilder(Program.baton(all));
-            program.command()
-                    .addAll(1, arguments.stream().filter(Instance::isOfTheJvm).toList());
-            Process started = program.redirectError(ProcessBuilder.Redirect.appendTo(log.toFile()))
-                    .start();
-            CompletableFuture<URI> said = ready;
-            // A virtual thread that reads a pipe holds the processor that it runs on.
-            Thread.ofPlatform().daemon().name(name + "-output").start(() -> {
-                try (BufferedReader output = started.inputReader(StandardCharsets.UTF_8)) {
-                    for (String line = output.readLine(); line != null; line = output.readLine()) {
-                        if (line.startsWith(RouteCommand.REGISTRATIONS)) {
-                            registrations = Optional.of(URI.create(line.substring(line.indexOf("tcp:"))));
-                        } else if (line.startsWith(Service.READY)) {
-                            said.complete(URI.create(line.substring(Service.READY.length())));
-                        }
-                    }
-                    said.completeExceptionally(new IOException("output ended"));
-                } catch (IOException e) {
-                    said.completeExceptionally(e);
-                }
-            });
-            return started;
+        private ServerProcess launch() throws IOException {
+            Map<Boolean, List<String>> options =
+                    arguments.stream().collect(Collectors.partitioningBy(Instance::isOfTheJvm));
+            return ServerProcess.start(
+                    name,
+                    Program.command().withOptions(options.getOrDefault(true, List.of())),
+                    options.getOrDefault(false, List.of()),
+                    log);
         }
 
         private static boolean isOfTheJvm(String argument) {
             return argument.startsWith("-D");
         }
 
-        /** Where it listens; waits until it does. */
+        /** The server's URL; waits until it is ready. */
         URI url() throws InterruptedException {
             try {
-                return ready.get(DEADLINE.toSeconds(), TimeUnit.SECONDS);
-            } catch (ExecutionException | TimeoutException e) {
+                return server.awaitReady(DEADLINE);
+            } catch (IOException e) {
                 throw new AssertionError("not ready\n" + logTail(), e);
             }
         }
 
-        /** Where instances register with a router that lets them; waits until it listens. */
-        URI registrations() throws InterruptedException {
-            URI unusedUrl = url();
-            return registrations.orElseThrow();
+        /** The address for registrations of a router that accepts them; waits until it is known. */
+        URI registrations() throws IOException, InterruptedException {
+            return server.awaitRegistrations(DEADLINE);
         }
 
         boolean isAlive() {
-            return process.isAlive();
+            return server.process().isAlive();
         }
 
         private boolean serves() {
@@ -307,19 +280,20 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
 
         /** As {@code kill -9}. */
         void kill() throws InterruptedException {
-            process.destroyForcibly();
-            assertThat(process.waitFor(DEADLINE)).isTrue();
+            server.process().kill();
+            assertThat(server.process().awaitExit(DEADLINE)).isPresent();
         }
 
-        /** Sends SIGTERM, and unlike {@link Process#destroy()} leaves its standard input open, whose end would end it too. */
+        /** Sends SIGTERM and, unlike {@link Process#destroy()}, keeps its standard input open, at the end of which it would stop as well. */
         void terminate() throws IOException, InterruptedException {
             signal("-TERM");
         }
 
         /** Waits for the process's end; its exit status. */
         int awaitExit() throws InterruptedException {
-            assertThat(process.waitFor(DEADLINE)).as("ended in time").isTrue();
-            return process.exitValue();
+            OptionalInt status = server.process().awaitExit(DEADLINE);
+            assertThat(status).as("ended in time").isPresent();
+            return status.getAsInt();
         }
 
         /** Stops it as SIGSTOP does: it keeps its connections and does nothing until it is killed. */
@@ -333,21 +307,20 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
         }
 
         long pid() {
-            return process.pid();
+            return server.process().pid();
         }
 
         private void signal(String signal) throws IOException, InterruptedException {
-            Instances.signal(process.pid(), signal);
+            Instances.signal(pid(), signal);
         }
 
         /** Starts it once more, on the port that it had. */
         void restart() throws IOException, InterruptedException {
-            assertThat(process.isAlive()).isFalse();
+            assertThat(isAlive()).isFalse();
             int port = url().getPort();
             arguments = new ArrayList<>(arguments);
             arguments.set(arguments.indexOf("--port") + 1, Integer.toString(port));
-            ready = new CompletableFuture<>();
-            process = launch();
+            server = launch();
         }
 
         HttpRequest.Builder request(String path) throws InterruptedException {
@@ -434,7 +407,7 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
         String logTail() {
             try {
                 List<String> lines = Files.readAllLines(log);
-                return "---- " + name + (process.isAlive() ? "" : ", ended with " + process.exitValue()) + ":\n"
+                return "---- " + name + (isAlive() ? "" : ", ended") + ":\n"
                         + String.join("\n", lines.subList(Math.max(0, lines.size() - LOG_TAIL_LINES), lines.size()));
             } catch (IOException e) {
                 return "---- " + name + ": no log: " + e;

@@ -75,7 +75,7 @@ class KillTest {
     }
 
     @Test
-    void whenDecodeDiesTheStreamEndsInAnErrorAndTheOtherGoesOn() throws Exception {
+    void whenADecodeInstanceIsKilledItsStreamEndsInAnErrorAndTheOtherInstanceServes() throws Exception {
         HttpResponse<InputStream> answer = router.stream(
                 "/v1/completions",
                 Instances.greedy(Ledgers.prompt(200, 5), 1800).put("ignore_eos", true));
@@ -103,7 +103,7 @@ class KillTest {
     }
 
     @Test
-    void withoutDecodeInstancesTheErrorSaysSo() throws Exception {
+    void withoutDecodeInstancesTheErrorNamesThem() throws Exception {
         for (Instance decode : DECODES) {
             decode.kill();
         }
@@ -111,7 +111,7 @@ class KillTest {
     }
 
     @Test
-    void whenPrefillDiesTheOtherTakesOver() throws Exception {
+    void whenAPrefillInstanceIsKilledTheOtherServes() throws Exception {
         List<Case> asked = Ledgers.clear().stream()
                 .filter(recorded -> recorded.prompt().length > 400)
                 .toList();
@@ -132,7 +132,7 @@ class KillTest {
     }
 
     @Test
-    void withoutPrefillInstancesTheErrorSaysSo() throws Exception {
+    void withoutPrefillInstancesTheErrorNamesThem() throws Exception {
         for (Instance prefill : PREFILLS) {
             prefill.kill();
         }

@@ -20,7 +20,7 @@ import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** The launcher, with a Maven and a JDK that only say how they were called, and no tools but those it needs. */
+/** The launcher, with stubs of Maven and the JDK that print how they were called, and only the tools that it needs. */
 class LauncherTest {
     private static final List<String> TOOLS =
             List.of("dirname", "find", "grep", "head", "ln", "mkdir", "ps", "readlink", "rm", "sed", "sleep", "touch");
@@ -70,7 +70,7 @@ class LauncherTest {
     }
 
     @Test
-    void aMarkThatAKilledBuildHasLeftIsNamed() throws Exception {
+    void theLockOfAKilledBuildIsNamed() throws Exception {
         Process gone = new ProcessBuilder("true").start();
         assertThat(gone.waitFor(DEADLINE)).isTrue();
         Path mark = Files.createDirectories(home.resolve("cli/target")).resolve(".building");

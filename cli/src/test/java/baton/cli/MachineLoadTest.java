@@ -15,7 +15,7 @@ class MachineLoadTest {
     private final AtomicInteger looks = new AtomicInteger();
 
     @Test
-    void aBusyMachineIsToldOfAtTheStartAndOnce() throws Exception {
+    void aBusyMachineIsReportedOnceAtTheStart() throws Exception {
         try (MachineLoad load = load(() -> 8.04)) {
             load.start();
             assertThat(said.poll())
@@ -27,7 +27,7 @@ class MachineLoadTest {
     }
 
     @Test
-    void aMachineThatBecomesBusyIsToldOfOnce() throws Exception {
+    void aMachineThatBecomesBusyIsReportedOnce() throws Exception {
         // 4 processors and 3 threads of its own: 11 and above.
         try (MachineLoad load = load(() -> looks.get() < 5 ? 10.9 : 11)) {
             load.start();
@@ -43,7 +43,7 @@ class MachineLoadTest {
     }
 
     @Test
-    void anUnknownLoadIsNone() throws Exception {
+    void anUnknownLoadIsNotReported() throws Exception {
         try (MachineLoad load = load(() -> -1)) {
             load.start();
             assertThat(said.poll(50, TimeUnit.MILLISECONDS)).isNull();

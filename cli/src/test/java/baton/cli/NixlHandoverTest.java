@@ -207,7 +207,7 @@ class NixlHandoverTest {
     }
 
     @Test
-    void chatIsHandedOverToo() throws Exception {
+    void chatRequestsAreHandedOver() throws Exception {
         ObjectNode body =
                 Instances.JSON.createObjectNode().put("temperature", 0).put("max_tokens", 24);
         body.putArray("messages")
@@ -228,7 +228,7 @@ class NixlHandoverTest {
 
     /** What is bound to Linux or to x86 has something in its place, is said once, and changes no answer. */
     @Test
-    void instancesHandOverOnPlatformsThatLackWhatLinuxHas() throws Exception {
+    void instancesHandOverOnPlatformsWithoutLinuxFeatures() throws Exception {
         String platform = "-D" + Platform.PROPERTY + "=macosx-arm64";
         Instance from = serve("mac-prefill", "kv_producer", platform);
         Instance to = serve("mac-decode", "kv_consumer", platform);
@@ -245,12 +245,12 @@ class NixlHandoverTest {
         }
     }
 
-    /** The blocks of a hand-off that nobody came for, and of one whose reader dies. */
+    /** The blocks of a hand-off that is never read, and of one during which the reader is killed. */
     @Test
-    void blocksOfAbandonedAndBereavedHandoffsComeBack() throws Exception {
+    void blocksOfHandoffsThatAreNeverReadOrWhoseReaderIsKilledAreFreed() throws Exception {
         Instance lender = serve("lender", "kv_producer", EXTRA + "kv_lease_duration", "3");
-        Instance mortal = serve("mortal", "kv_consumer");
-        Instance front = route("mortal-router", lender, mortal);
+        Instance killedReader = serve("killed reader", "kv_consumer");
+        Instance front = route("front", lender, killedReader);
         int[] prompt = Ledgers.prompt(300, 21);
         int[] expected = alone.complete(prompt, MAX_TOKENS).tokenIds();
         assertThat(front.complete(prompt, MAX_TOKENS).tokenIds()).isEqualTo(expected);
@@ -259,7 +259,7 @@ class NixlHandoverTest {
         ObjectNode body = Instances.greedy(Ledgers.prompt(200, 22), 1800).put("ignore_eos", true);
         HttpResponse<InputStream> answer = front.stream("/v1/completions", body);
         assertThat(answer.statusCode()).isEqualTo(200);
-        mortal.kill();
+        killedReader.kill();
         answer.body().close();
         lender.awaitRest();
 
@@ -269,17 +269,17 @@ class NixlHandoverTest {
         assertThat(lender.post("/v1/completions", lonely.toString()).status()).isEqualTo(200);
         lender.awaitRest();
 
-        mortal.restart();
+        killedReader.restart();
         Await.until(
                 Duration.ofSeconds(60),
-                () -> "the router does not see it",
+                () -> "the router does not see the restarted instance",
                 () -> front.metric("baton:router_instances_up", "") == 2);
         assertThat(front.complete(prompt, MAX_TOKENS).tokenIds()).isEqualTo(expected);
     }
 
-    /** The prefill instance's lease is of 30 s, as it is if nothing is said. */
+    /** The prefill instance has the default lease of 30 s. */
     @Test
-    void blocksThatADeadInstanceHadNotReadYetAreBackLongBeforeTheirLeaseIsOver() throws Exception {
+    void blocksThatAKilledReaderHasNotReadAreFreedBeforeTheirLeaseExpires() throws Exception {
         Instance busy = serve("busy", "kv_consumer", "--max-num-seqs", "1");
         Instance front = route("busy-router", prefill, busy);
         // They know each other.
@@ -327,7 +327,7 @@ class NixlHandoverTest {
 
     /** A prefill instance that dies with its blocks asked for, and one that comes back in another life on the same address. */
     @Test
-    void deadPrefillInstancesCostOnlyTime() throws Exception {
+    void promptsOfKilledPrefillInstancesAreRecomputed() throws Exception {
         Instance dying = serve("dying", "kv_producer");
         int[] prompt = Ledgers.prompt(300, 31);
         int[] expected = alone.complete(prompt, MAX_TOKENS).tokenIds();

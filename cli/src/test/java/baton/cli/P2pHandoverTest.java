@@ -11,6 +11,7 @@ import baton.engine.SamplingParams;
 import baton.engine.local.GenerationCollector;
 import baton.engine.local.LocalEngine;
 import baton.kv.DType;
+import baton.kv.FreePorts;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.LoadFailurePolicy;
@@ -167,7 +168,7 @@ class P2pHandoverTest {
 
     /** A prefill instance that dies costs its own requests a recomputation at most; one that comes back is used again. */
     @Test
-    void instancesComeAndGo() throws Exception {
+    void instancesAreRestarted() throws Exception {
         Cell cell = new Cell("PUT_ASYNC", 1, 1, 1, BLOCK, 2048);
         Random random = new Random(SEED);
         List<Asked> all = WAVES.stream().flatMap(List::stream).limit(8).toList();
@@ -183,7 +184,8 @@ class P2pHandoverTest {
                 all.forEach(asked -> orphans.add(new Leg(first, decode, other(asked), random)));
                 first.close();
 
-                // Nobody has computed these: their prefill instance is gone, and another's requests run meanwhile.
+                // Prompts that no instance has computed: their prefill instance has ended, while requests of another
+                // one run.
                 List<Future<RequestOutput>> lost = new ArrayList<>();
                 for (Leg leg : orphans) {
                     lost.add(submit(decode.engine, leg.decodeId(), leg.asked.prompt, ANSWER));
@@ -211,7 +213,7 @@ class P2pHandoverTest {
         }
     }
 
-    /** A prompt that nobody has seen, so that no cache has it. */
+    /** A new prompt, which no cache has. */
     private static Asked other(Asked asked) {
         int[] prompt = asked.prompt.clone();
         prompt[0] = prompt[0] == 5 ? 6 : 5;
@@ -286,7 +288,7 @@ class P2pHandoverTest {
         private final Queue<Measurement> measured = new ConcurrentLinkedQueue<>();
 
         Side(Cell cell, KvRole role, int blockSize) throws IOException {
-            this(cell, role, blockSize, Ports.free(cell.ranks));
+            this(cell, role, blockSize, FreePorts.inARow(cell.ranks));
         }
 
         Side(Cell cell, KvRole role, int blockSize, int port) throws IOException {

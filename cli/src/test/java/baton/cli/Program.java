@@ -2,6 +2,7 @@ package baton.cli;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import baton.cluster.JavaCommand;
 import java.io.File;
 import java.io.IOException;
 import java.io.UncheckedIOException;
@@ -33,9 +34,11 @@ final class Program {
 
     /** A command that runs {@code baton} with these arguments. */
     static List<String> baton(List<String> arguments) {
-        List<String> command = java("-Dbaton.home=" + ROOT, Baton.class.getName());
-        command.addAll(arguments);
-        return command;
+        return command().with(arguments);
+    }
+
+    static JavaCommand command() {
+        return new JavaCommand(java("-Dbaton.home=" + ROOT), Baton.class.getName());
     }
 
     /** A process that has ended. */

@@ -66,9 +66,9 @@ class PushRouteTest {
         assertThat(decode.prompts().since(before).transferred()).isGreaterThanOrEqualTo(prompt.length - 1);
     }
 
-    /** By a router that nobody has asked anything. */
+    /** By a router that has had no request yet. */
     @Test
-    void theFirstPromptIsWrittenToo() throws Exception {
+    void theFirstPromptOfARouterIsPushed() throws Exception {
         Instance fresh =
                 INSTANCES.route("fresh router", List.of(prefill), List.of(decode), "--flow", "kv_transfer_params_push");
         assertWritten(fresh, Ledgers.prompt(200, 4998));
@@ -88,7 +88,7 @@ class PushRouteTest {
 
     /** As between an instance's quick restart and the router's next look at it. */
     @Test
-    void whatIsSentToAnEngineThatIsGoneIsComputedAtOnce() throws Exception {
+    void promptsForAStoppedEngineAreComputedAtOnce() throws Exception {
         int[] prompt = Ledgers.prompt(120, 4997);
         int[] expected = alone.complete(prompt, MAX_TOKENS).tokenIds();
         ObjectNode params =
@@ -104,7 +104,7 @@ class PushRouteTest {
 
     /** One that tells, and then only nonsense, is asked on; the log has it once. */
     @Test
-    void nonsenseIsSaidOnce() throws Exception {
+    void aMalformedAnswerIsLoggedOnce() throws Exception {
         AtomicInteger asked = new AtomicInteger();
         HttpServer odd = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), 0);
         odd.createContext("/", exchange -> {

@@ -15,6 +15,7 @@ import baton.engine.SamplingParams;
 import baton.engine.local.GenerationCollector;
 import baton.engine.local.LocalEngine;
 import baton.kv.DType;
+import baton.kv.FreePorts;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.connector.Measurement;
@@ -134,7 +135,7 @@ class PyNcclHandoverTest {
         while (prompts.size() < PROMPTS) {
             int length = 1 + random.nextInt(random.nextInt(4) == 0 ? 400 : 100);
             int variant = random.nextInt(1_000_000);
-            // Some ask what others have asked, or begin like them.
+            // Some prompts are repeated, or share a prefix with earlier ones.
             int[] earlier = prompts.get(random.nextInt(prompts.size()));
             prompts.add(
                     switch (random.nextInt(5)) {
@@ -155,7 +156,7 @@ class PyNcclHandoverTest {
         List<int[]> expected = new ArrayList<>();
         Random random = new Random(SEED);
         ParallelConfig parallel = new ParallelConfig(tensor, pipeline, CpuBinding.NONE);
-        int port = Ports.free(2 * tensor * pipeline);
+        int port = FreePorts.inARow(2 * tensor * pipeline);
         try (Side alone = new Side(
                 config(ParallelConfig.SINGLE).enablePrefixCaching(false).build())) {
             List<Future<RequestOutput>> answers = new ArrayList<>();
@@ -218,7 +219,7 @@ class PyNcclHandoverTest {
     @Test
     void furtherSamplesAreComputedFromWhatTheFirstOneTook() throws Exception {
         int[] prompt = Ledgers.prompt(75, 9);
-        int port = Ports.free(2);
+        int port = FreePorts.inARow(2);
         try (Side prefill = new Side(config(ParallelConfig.SINGLE)
                         .kvTransfer(connector(KvRole.PRODUCER, port))
                         .build());
@@ -254,7 +255,7 @@ class PyNcclHandoverTest {
     /** Two servers and a router; vLLM's test_disagg, and then each of the servers dies. */
     @Test
     void serversThatDieAreDoneWithoutAndFoundAgain() throws Exception {
-        int port = Ports.free(2);
+        int port = FreePorts.inARow(2);
         Instance prefill = serve("pynccl-prefill", "kv_producer", 0, port);
         Instance decode = serve("pynccl-decode", "kv_consumer", 1, port);
         Instance alone = INSTANCES.serve("pynccl-alone", "--dtype", "float32");

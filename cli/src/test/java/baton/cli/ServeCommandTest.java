@@ -100,7 +100,7 @@ class ServeCommandTest {
     }
 
     @Test
-    void whatTheFlagsSayOfPeersIsTheConnectorsSetting() {
+    void flagsForPeersBecomeConnectorSettings() {
         ServeCommand serve = parsed("m", "--kv-auth-secret-file", "/run/secret", "--kv-allow-unauthenticated");
         serve.kvTransfer(Optional.of(KvTransferConfig.builder("NixlConnector", KvRole.BOTH)
                 .extra("kv_auth_secret_file", "/another")
@@ -117,7 +117,7 @@ class ServeCommandTest {
     }
 
     @Test
-    void defaultsAreTheEngines() {
+    void defaultsAreThoseOfTheEngine() {
         EngineConfig plain = EngineConfig.of(Path.of("m")).build();
         EngineConfig config = config("m");
         assertThat(config)
@@ -180,7 +180,7 @@ class ServeCommandTest {
     }
 
     @Test
-    void flagsThatVllmUsersHaveInTheirScriptsDoNotHurt() {
+    void vllmFlagsWithoutEffectAreAccepted() {
         EngineConfig config = config(
                 "m",
                 "--gpu-memory-utilization",
@@ -235,7 +235,7 @@ class ServeCommandTest {
     }
 
     @Test
-    void whatIsNoNumberSaysWhichFlag() {
+    void aNonNumberIsReportedWithItsFlag() {
         assertThatThrownBy(() -> config("m", "--long-prefill-token-threshold", "-1"))
                 .hasMessageContaining("--long-prefill-token-threshold")
                 .hasMessageContaining("'-1' is not a number");

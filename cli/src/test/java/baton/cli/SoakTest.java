@@ -72,7 +72,7 @@ class SoakTest {
     private final AtomicLong ids = new AtomicLong();
 
     @Test
-    void nothingGrowsAndNothingStaysInUse() throws Exception {
+    void noResourceGrowsOrLeaks() throws Exception {
         System.out.printf("Soaking for %d s, -Dtests.seed=%d%n", SECONDS, SEED);
         int filesBefore = SoakGrowth.openFiles();
         List<SoakGrowth.Sample> samples = new ArrayList<>();

@@ -19,7 +19,7 @@ import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
 
-/** What becomes of a hand-over whose files are damaged between its legs. Each test has a prompt of its own. */
+/** Hand-overs with files that are damaged between the two legs. Each test has a prompt of its own. */
 class StorageFaultsTest {
     private static final int BLOCK_SIZE = 16;
     private static final int MAX_TOKENS = 16;
@@ -37,7 +37,7 @@ class StorageFaultsTest {
     @SuppressWarnings("NullAway.Init")
     private static Instance decode;
 
-    /** Fails a request whose KV it cannot load, the default. */
+    /** An instance with the default policy: a request fails if its KV cannot be loaded. */
     @SuppressWarnings("NullAway.Init")
     private static Instance strict;
 
@@ -51,7 +51,7 @@ class StorageFaultsTest {
     }
 
     @Test
-    void anEntryInOrderIsUsed() throws Exception {
+    void anIntactEntryIsUsed() throws Exception {
         Case asked = Ledgers.named("recall-80");
         prefill(asked);
         Prompts before = decode.prompts();
@@ -112,7 +112,7 @@ class StorageFaultsTest {
     }
 
     @Test
-    void aFileThatIsAnotherThingIsRecomputed() throws Exception {
+    void aFileOfAnotherFormatIsRecomputed() throws Exception {
         Case asked = Ledgers.named("recall-600");
         Path file = aFile(prefill(asked));
         Files.delete(file);

@@ -35,7 +35,7 @@ class UpTest {
     private Path directory;
 
     @Test
-    void printsAnEndpointThatAnswersAndEndsWithAllItsProcessesOnSigterm() throws Exception {
+    void printsAnEndpointAndEndsWithAllItsProcessesOnSigterm() throws Exception {
         Process up = start();
         try {
             String said = readUpTo(up, "Ctrl-C stops");
@@ -57,15 +57,15 @@ class UpTest {
         }
     }
 
-    /** The latter even if it has no chance to say goodbye. */
+    /** The children end even if this process is killed. */
     @Test
-    void answersAfterAProcessWasStoppedAndItsProcessesEndWhenItIsKilled() throws Exception {
+    void answersAfterAProcessWasSuspendedAndAllProcessesEndWhenTheParentIsKilled() throws Exception {
         Process up = start("--no-warmup", "--connector", "NixlConnector");
         try {
             String said = readUpTo(up, "Ctrl-C stops");
             List<ProcessHandle> children = up.descendants().toList();
             assertThat(children).hasSize(3);
-            // What its instances know each other by is readable by this user only.
+            // The secret that the instances share is readable by this user only.
             Path secret = Path.of(group(said, "logs +(\\S+)")).resolve("secret");
             assertThat(Files.readString(secret)).hasSize(64);
             assertThat(PosixFilePermissions.toString(Files.getPosixFilePermissions(secret)))
@@ -83,7 +83,7 @@ class UpTest {
 
     @ParameterizedTest
     @ValueSource(ints = {0, 2})
-    void tellsWhichProcessEndedAndEnds(int killed) throws Exception {
+    void namesTheProcessThatEndedAndExits(int killed) throws Exception {
         Process up = start("--no-warmup");
         try {
             readUpTo(up, "Ctrl-C stops");

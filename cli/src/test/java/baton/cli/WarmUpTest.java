@@ -44,7 +44,7 @@ class WarmUpTest {
     }
 
     @Test
-    void aRouterIsReadyWhenItIsWarm() throws Exception {
+    void aRouterIsReadyAfterItsWarmUp() throws Exception {
         Instance instance = INSTANCES.serve("cold");
         Instance router = INSTANCES.route("router", List.of(instance), List.of(instance), "--warmup");
         assertThat(router.get("/health").status()).isEqualTo(200);

@@ -1,16 +1,17 @@
-package baton.cli;
+package baton.cluster;
 
 import baton.kv.FreePorts;
 import java.io.IOException;
-import java.io.UncheckedIOException;
 import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse.BodyHandlers;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.attribute.PosixFilePermissions;
 import java.security.SecureRandom;
 import java.time.Duration;
 import java.util.ArrayList;
-import java.util.Comparator;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.Optional;
@@ -21,19 +22,20 @@ import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.stream.Stream;
 
 /**
- * A prefill instance, a decode instance and a router on this host, each a process of its own, handing KV caches over by a connector.
- * They end with this process, however it ends.
+ * A prefill instance, a decode instance and a router on this host, each a process of its own; KV caches are handed over by a connector.
+ * The processes end with this one, however it ends.
  */
-final class LocalCluster implements AutoCloseable {
-    /** Where all three listen: the default of their {@code --host}. */
-    static final String HOST = "127.0.0.1";
+public final class LocalCluster implements AutoCloseable {
+    /** Address that the three servers listen on: the default of their {@code --host}. */
+    public static final String HOST = "127.0.0.1";
 
     private static final Duration START_DEADLINE = Duration.ofMinutes(2);
     private static final Duration STOP_DEADLINE = Duration.ofSeconds(10);
     private static final int SECRET_BYTES = 32;
     private static final int PROCESSORS_TO_START_TOGETHER = 4;
 
-    private final Path directory;
+    private final JavaCommand baton;
+    private final TemporaryDirectory directory;
     private final boolean warmUp;
     private final List<ChildProcess> members = new CopyOnWriteArrayList<>();
     private final AtomicBoolean closed = new AtomicBoolean();
@@ -42,8 +44,8 @@ final class LocalCluster implements AutoCloseable {
     private URI decode = URI.create("http://127.0.0.1");
     private URI router = URI.create("http://127.0.0.1");
 
-    /** The connectors that a cluster of one host can be made of; named as {@code kv_connector} is. */
-    enum Connector {
+    /** Connectors that can be used by a cluster on one host; the names are values of {@code kv_connector}. */
+    public enum Connector {
         SharedStorageConnector("content-keyed") {
             @Override
             List<String> settings(Place place) {
@@ -97,7 +99,7 @@ final class LocalCluster implements AutoCloseable {
 
         private static final String CONFIG = "--kv-transfer-config.";
         private static final String EXTRA = CONFIG + "kv_connector_extra_config.";
-        /** Both instances are on this host, so neither can have the usual port. */
+        /** Any free port: both instances are on this host, so the default port would collide. */
         private static final List<String> SIDE_CHANNEL =
                 List.of(EXTRA + "side_channel_host", "127.0.0.1", EXTRA + "side_channel_port", "0");
 
@@ -107,31 +109,32 @@ final class LocalCluster implements AutoCloseable {
             this.flow = flow;
         }
 
-        /** Options of {@code serve} beyond those that all connectors have. */
+        /** Options of {@code serve} that are specific to the connector. */
         abstract List<String> settings(Place place);
 
-        /** Whether it has ports of its own. */
+        /** Whether the connector listens on a port. */
         boolean listens() {
             return true;
         }
 
-        /** Whether instances tell the router where they are. */
+        /** Whether instances register with the router. */
         boolean registers() {
             return false;
         }
     }
 
     /**
-     * Where an instance is and finds the others.
+     * Addresses of one instance.
      *
-     * @param shared a directory that both see
-     * @param meetingPort known to both; it and the next were free
-     * @param registry where the router takes registrations
-     * @param httpPort of the instance, 0 for any free one
+     * @param shared directory of shared storage, the same for both instances
+     * @param meetingPort port where the instances connect to each other; this one and the next were free
+     * @param registry the router's address for registrations
+     * @param httpPort the instance's HTTP port, 0 for any free one
      */
     record Place(Path shared, int meetingPort, Optional<URI> registry, int httpPort) {}
 
-    private LocalCluster(Path directory, boolean warmUp) {
+    private LocalCluster(JavaCommand baton, TemporaryDirectory directory, boolean warmUp) {
+        this.baton = baton;
         this.directory = directory;
         this.warmUp = warmUp;
     }
@@ -139,24 +142,24 @@ final class LocalCluster implements AutoCloseable {
     /**
      * Starts all three and waits until they are ready.
      *
+     * @param baton runs Baton
      * @param connector how KV caches are handed over
      * @param routerPort port of the router, 0 for any free one
-     * @param warmUp whether they warm up before they are ready
+     * @param warmUp whether the servers warm up before they are ready
+     * @throws IOException with the end of a server's log if one is not ready within two minutes
      */
-    static LocalCluster start(Path model, Connector connector, int routerPort, boolean warmUp)
+    public static LocalCluster start(JavaCommand baton, Path model, Connector connector, int routerPort, boolean warmUp)
             throws IOException, InterruptedException {
-        LocalCluster cluster = new LocalCluster(Files.createTempDirectory("baton-"), warmUp);
+        LocalCluster cluster = new LocalCluster(baton, TemporaryDirectory.create("baton-"), warmUp);
         Runtime.getRuntime().addShutdownHook(cluster.onSignal);
         try {
-            Path shared = Files.createDirectory(cluster.directory.resolve("kv"));
+            Path shared = Files.createDirectory(cluster.directory.path().resolve("kv"));
             List<String> route = List.of("route", "--port", Integer.toString(routerPort), "--flow", connector.flow);
             int meetingPort = FreePorts.inARow(2);
             if (connector.registers()) {
-                ChildProcess router = cluster.spawn("router", with(route, "--register-port", "0"));
+                ServerProcess router = cluster.spawn("router", with(route, "--register-port", "0"));
                 cluster.router = router.awaitReady(START_DEADLINE);
-                Optional<URI> registry = Optional.of(router.registrations()
-                        .orTimeout(START_DEADLINE.toSeconds(), TimeUnit.SECONDS)
-                        .join());
+                Optional<URI> registry = Optional.of(router.awaitRegistrations(START_DEADLINE));
                 int ports = FreePorts.inARow(2);
                 cluster.serveBoth(
                         model,
@@ -186,9 +189,9 @@ final class LocalCluster implements AutoCloseable {
 
     private void serveBoth(Path model, Connector connector, Place ofPrefill, Place ofDecode)
             throws IOException, InterruptedException {
-        ChildProcess decodeProcess = serve("decode", model, "kv_consumer", connector, ofDecode);
+        ServerProcess decodeProcess = serve("decode", model, "kv_consumer", connector, ofDecode);
         if (warmUp && Runtime.getRuntime().availableProcessors() < PROCESSORS_TO_START_TOGETHER) {
-            // Warm-ups last for a time, not until all is done: on few cores each would get half as far.
+            // A warm-up ends after a fixed time: two at once on few cores would each do half as much.
             decode = decodeProcess.awaitReady(START_DEADLINE);
         }
         prefill = serve("prefill", model, "kv_producer", connector, ofPrefill).awaitReady(START_DEADLINE);
@@ -202,10 +205,16 @@ final class LocalCluster implements AutoCloseable {
     /** Waits until the router knows a healthy instance of each role. */
     private static void awaitHealthy(URI router) throws IOException, InterruptedException {
         long end = System.nanoTime() + START_DEADLINE.toNanos();
-        try (ApiClient client = new ApiClient()) {
-            while (!client.isHealthy(router)) {
+        HttpRequest health = HttpRequest.newBuilder(router.resolve("/health"))
+                .timeout(START_DEADLINE)
+                .build();
+        try (HttpClient client = HttpClient.newBuilder()
+                .version(HttpClient.Version.HTTP_1_1)
+                .connectTimeout(START_DEADLINE)
+                .build()) {
+            while (client.send(health, BodyHandlers.discarding()).statusCode() != 200) {
                 if (System.nanoTime() - end > 0) {
-                    throw new CommandFailedException(
+                    throw new IOException(
                             "the instances have not registered within " + START_DEADLINE.toSeconds() + " s");
                 }
                 TimeUnit.MILLISECONDS.sleep(50);
@@ -213,31 +222,31 @@ final class LocalCluster implements AutoCloseable {
         }
     }
 
-    URI prefill() {
+    public URI prefill() {
         return prefill;
     }
 
-    URI decode() {
+    public URI decode() {
         return decode;
     }
 
-    URI router() {
+    public URI router() {
         return router;
     }
 
-    /** Where the processes write their logs. */
-    Path directory() {
-        return directory;
+    /** Directory of the processes' logs; removed when the cluster is closed. */
+    public Path directory() {
+        return directory.path();
     }
 
     /** Completes with a description when one of the processes ends. */
-    CompletableFuture<String> anyExit() {
+    public CompletableFuture<String> anyExit() {
         List<CompletableFuture<String>> exits =
                 members.stream().map(ChildProcess::onExit).toList();
         return CompletableFuture.anyOf(exits.toArray(CompletableFuture[]::new)).thenApply(String::valueOf);
     }
 
-    private ChildProcess serve(String name, Path model, String role, Connector connector, Place place)
+    private ServerProcess serve(String name, Path model, String role, Connector connector, Place place)
             throws IOException {
         List<String> arguments = new ArrayList<>(List.of(
                 "serve",
@@ -260,9 +269,9 @@ final class LocalCluster implements AutoCloseable {
         return spawn(name, arguments);
     }
 
-    /** A file with a secret of this cluster's, readable by this user only; it goes with the directory. */
+    /** A file with a new secret for this cluster, readable by this user only. */
     private synchronized Path secret() throws IOException {
-        Path file = directory.resolve("secret");
+        Path file = directory.path().resolve("secret");
         if (!Files.exists(file)) {
             byte[] secret = new byte[SECRET_BYTES];
             new SecureRandom().nextBytes(secret);
@@ -272,15 +281,16 @@ final class LocalCluster implements AutoCloseable {
         return file;
     }
 
-    private ChildProcess spawn(String name, List<String> arguments) throws IOException {
+    private ServerProcess spawn(String name, List<String> arguments) throws IOException {
         List<String> all = warmUp ? arguments : with(arguments, "--no-warmup");
-        ChildProcess member = ChildProcess.start(name, all, directory.resolve(name + ".log"));
-        members.add(member);
-        return member;
+        ServerProcess server =
+                ServerProcess.start(name, baton, all, directory.path().resolve(name + ".log"));
+        members.add(server.process());
+        return server;
     }
 
-    /** True once the processes have been told to stop, by {@link #close()} or because this process was. */
-    boolean isStopping() {
+    /** Whether the processes have been told to stop, by {@link #close()} or because this process was. */
+    public boolean isStopping() {
         return closed.get();
     }
 
@@ -290,7 +300,7 @@ final class LocalCluster implements AutoCloseable {
         try {
             Runtime.getRuntime().removeShutdownHook(onSignal);
         } catch (IllegalStateException e) {
-            // This process is ending, and so runs the hook, which has nothing left to do or does it all.
+            // This process is ending: the hook runs too, and only one of both stops the processes.
         }
     }
 
@@ -300,17 +310,6 @@ final class LocalCluster implements AutoCloseable {
         }
         members.reversed().forEach(ChildProcess::askToStop);
         members.forEach(member -> member.awaitEnd(STOP_DEADLINE));
-        delete(directory);
-    }
-
-    /** Removes a directory with all that is in it, as far as it can. */
-    static void delete(Path directory) {
-        try (Stream<Path> files = Files.walk(directory)) {
-            for (Path file : files.sorted(Comparator.reverseOrder()).toList()) {
-                Files.delete(file);
-            }
-        } catch (IOException | UncheckedIOException e) {
-            System.err.println("baton: could not remove " + directory + ": " + e.getMessage());
-        }
+        directory.close();
     }
 }

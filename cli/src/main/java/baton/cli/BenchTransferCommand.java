@@ -1,0 +1,52 @@
+package baton.cli;
+
+import baton.bench.TransferBench;
+import baton.bench.TransferReport;
+import java.io.IOException;
+import java.time.Duration;
+import java.util.List;
+import java.util.concurrent.Callable;
+import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.Command;
+import picocli.CommandLine.Mixin;
+import picocli.CommandLine.Option;
+
+/** {@code baton bench transfer}: transfer agents between two processes. */
+@Command(
+        name = "transfer",
+        description = "Measures reading KV blocks of another process against copying and plain TCP, all in one run.",
+        mixinStandardHelpOptions = true,
+        sortOptions = false)
+final class BenchTransferCommand implements Callable<Integer> {
+    @Option(names = "--threads", description = "Threads to copy with (default: all cores, at most 4).")
+    private @Nullable Integer threads;
+
+    @Option(
+            names = "--tokens",
+            split = ",",
+            paramLabel = "N",
+            description = "Tokens of a transfer, of Llama-3.2-1B's shape (default: 128,512,2048,8192,32768).")
+    private List<Integer> tokens = TransferBench.TOKENS;
+
+    @Option(
+            names = "--seconds",
+            defaultValue = "1",
+            description = "How long to measure each case of each size (default: ${DEFAULT-VALUE}).")
+    private double seconds;
+
+    @Mixin
+    private final BenchOutput output = new BenchOutput();
+
+    @Override
+    public Integer call() throws IOException {
+        TransferBench bench = new TransferBench(
+                threads == null ? Math.min(4, Runtime.getRuntime().availableProcessors()) : threads,
+                tokens,
+                Duration.ofNanos(Math.round(seconds * 1e9)),
+                output::progress);
+        TransferReport report = bench.run();
+        report.print(output.out());
+        output.write(report.toJson());
+        return 0;
+    }
+}

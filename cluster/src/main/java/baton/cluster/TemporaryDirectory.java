@@ -1,0 +1,41 @@
+package baton.cluster;
+
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Comparator;
+import java.util.stream.Stream;
+
+/** A directory that is removed with all its files when it is closed. */
+public final class TemporaryDirectory implements AutoCloseable {
+    private final Path path;
+
+    private TemporaryDirectory(Path path) {
+        this.path = path;
+    }
+
+    /** Makes a new one, readable by this user only. */
+    public static TemporaryDirectory create(String prefix) throws IOException {
+        return new TemporaryDirectory(Files.createTempDirectory(prefix));
+    }
+
+    public Path path() {
+        return path;
+    }
+
+    /** Removes what can be removed; a failure is printed to standard error. Does nothing the second time. */
+    @Override
+    public void close() {
+        if (!Files.exists(path)) {
+            return;
+        }
+        try (Stream<Path> files = Files.walk(path)) {
+            for (Path file : files.sorted(Comparator.reverseOrder()).toList()) {
+                Files.delete(file);
+            }
+        } catch (IOException | UncheckedIOException e) {
+            System.err.println("baton: could not remove " + path + ": " + e.getMessage());
+        }
+    }
+}
