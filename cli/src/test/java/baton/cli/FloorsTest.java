@@ -2,14 +2,19 @@ package baton.cli;
 
 import static com.tngtech.archunit.lang.syntax.ArchRuleDefinition.classes;
 import static com.tngtech.archunit.lang.syntax.ArchRuleDefinition.noClasses;
+import static com.tngtech.archunit.lang.syntax.ArchRuleDefinition.noConstructors;
 import static com.tngtech.archunit.lang.syntax.ArchRuleDefinition.noFields;
 import static com.tngtech.archunit.library.Architectures.layeredArchitecture;
 import static com.tngtech.archunit.library.dependencies.SlicesRuleDefinition.slices;
+import static java.util.Map.entry;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import com.tngtech.archunit.base.DescribedPredicate;
+import com.tngtech.archunit.core.domain.AccessTarget.CodeUnitAccessTarget;
+import com.tngtech.archunit.core.domain.JavaAccess;
 import com.tngtech.archunit.core.domain.JavaClass;
 import com.tngtech.archunit.core.domain.JavaClasses;
+import com.tngtech.archunit.core.domain.JavaConstructor;
 import com.tngtech.archunit.core.domain.JavaField;
 import com.tngtech.archunit.core.domain.JavaModifier;
 import com.tngtech.archunit.core.importer.ClassFileImporter;
@@ -17,20 +22,137 @@ import com.tngtech.archunit.core.importer.ImportOption;
 import com.tngtech.archunit.lang.ArchCondition;
 import com.tngtech.archunit.lang.ConditionEvents;
 import com.tngtech.archunit.lang.SimpleConditionEvent;
+import java.io.File;
+import java.io.IOException;
 import java.io.ObjectInputStream;
 import java.io.ObjectOutputStream;
+import java.nio.file.DirectoryStream;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.CyclicBarrier;
+import java.util.concurrent.Future;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.locks.Condition;
+import java.util.stream.Stream;
+import java.util.stream.StreamSupport;
 import org.jspecify.annotations.NullMarked;
 import org.junit.jupiter.api.Test;
 
-/** The floors of the house: a module uses only floors below its own. */
+/** Rules for all main code: layers of modules, cycles, waits, clocks, sizes. */
 class FloorsTest {
-    private static final JavaClasses HOUSE = new ClassFileImporter()
+    private static final JavaClasses CODE = new ClassFileImporter()
             .withImportOption(ImportOption.Predefined.DO_NOT_INCLUDE_TESTS)
             .importPackages("baton");
 
+    /**
+     * A method that waits, in its form without parameters: without a deadline.
+     *
+     * @param type that declares the method, or a subtype of it
+     */
+    private record Wait(Class<?> type, String method) {
+        boolean isCalled(CodeUnitAccessTarget call) {
+            return call.getName().equals(method)
+                    && call.getRawParameterTypes().isEmpty()
+                    && call.getOwner().isAssignableTo(type);
+        }
+    }
+
+    private static final List<Wait> WAITS = List.of(
+            new Wait(CountDownLatch.class, "await"),
+            new Wait(CyclicBarrier.class, "await"),
+            new Wait(Condition.class, "await"),
+            new Wait(Future.class, "get"),
+            new Wait(CompletableFuture.class, "join"),
+            new Wait(Thread.class, "join"),
+            new Wait(BlockingQueue.class, "take"),
+            new Wait(Object.class, "wait"),
+            new Wait(Semaphore.class, "acquire"),
+            new Wait(Process.class, "waitFor"));
+
+    /** Classes with waits that have no deadline, and what they wait for. Nested classes are included, in all these lists. */
+    private static final Map<String, String> UNTIMED_WAITS = Map.ofEntries(
+            entry("baton.cli.Service", "until a signal"),
+            entry("baton.cli.UpCommand", "until a signal, or a process ends"),
+            entry("baton.engine.local.GenerationCollector", "a request, which the engine ends"),
+            entry("baton.engine.local.LocalEngine", "an idle engine: until a command comes"),
+            entry("baton.engine.model.TorchModels", "computation of this process"),
+            entry("baton.connectors.nixl.ArrivalChecksums", "computation of this process"),
+            entry("baton.connectors.nixl.BlockLoad", "computation of this process"),
+            entry("baton.connectors.nixl.PeerEngine", "a future that is done"),
+            entry("baton.connectors.pynccl.PyNcclWorker", "a copy of this process"),
+            entry("baton.connectors.sharedstorage.StepFileIo", "threads of this process"),
+            entry("baton.messages.zeromq.ZeroMqPeerChannel", "futures with a time-out of their own"),
+            entry("baton.pipe.LookupBuffers", "until an answer is to be sent, or the end"),
+            entry("baton.pipe.WirePipe", "until a message comes, or the end"),
+            entry("baton.pipe.c10d.LivenessSocket", "a socket that is closed by then"),
+            entry("baton.pipe.c10d.NativeCalls", "a native call that is aborted at its deadline"),
+            entry("baton.pipe.memory.MemoryTransport", "a future that is done"),
+            entry("baton.pipe.p2p.P2pEndpoint", "a step of this process"),
+            entry("baton.pipe.tcp.TokenListener", "futures that are done"),
+            entry("baton.transfer.embedded.EmbeddedAgent", "until a connection ends, or the agent"),
+            entry("baton.transfer.embedded.Moving", "a copy of this process"),
+            entry("baton.transfer.nixl.NixlAgent", "a thread that ends at once, before memory is freed"));
+
+    /** Classes that read the system's clock themselves. */
+    private static final Map<String, String> OWN_CLOCKS = Map.ofEntries(
+            entry("baton.connectors.nixl.SystemRuntime", "hands in the system's clock"),
+            entry("baton.connectors.p2pnccl.P2pNcclWorker", "not handed in yet"),
+            entry("baton.connectors.pynccl.PeerSession", "not handed in yet"),
+            entry("baton.connectors.pynccl.PyNcclWorker", "not handed in yet"),
+            entry("baton.pipe.LookupBuffers", "not handed in yet"),
+            entry("baton.pipe.LookupStore", "not handed in yet"),
+            entry("baton.pipe.WirePipe", "not handed in yet"),
+            entry("baton.pipe.c10d.GlooTransport", "not handed in yet"),
+            entry("baton.pipe.c10d.GlooWire", "not handed in yet"),
+            entry("baton.pipe.nccl.NcclTransport", "not handed in yet"),
+            entry("baton.pipe.nccl.NcclWire", "not handed in yet"),
+            entry("baton.pipe.p2p.P2pEndpoint", "not handed in yet"),
+            entry("baton.pipe.p2p.PeerLink", "not handed in yet"),
+            entry("baton.pipe.p2p.ReceiveStore", "not handed in yet"),
+            entry("baton.pipe.p2p.SendStore", "not handed in yet"),
+            entry("baton.pipe.p2p.Until", "not handed in yet"),
+            entry("baton.pipe.tcp.Deadline", "not handed in yet"),
+            entry("baton.router.Leg", "not handed in yet"),
+            entry("baton.router.ProxiedRequest", "not handed in yet"),
+            entry("baton.router.Registrations", "not handed in yet"),
+            entry("baton.router.Router", "not handed in yet"),
+            entry("baton.router.WarmUp", "real requests before the router serves"),
+            entry("baton.transfer.embedded.Connection", "not handed in yet"),
+            entry("baton.transfer.embedded.EmbeddedAgent", "not handed in yet"),
+            entry("baton.transfer.embedded.Moving", "not handed in yet"),
+            entry("baton.transfer.nixl.NixlAgent", "not handed in yet"));
+
+    private static final int MOST_PARAMETERS = 7;
+
+    private static final Map<String, String> LONG_CONSTRUCTORS = Map.ofEntries(
+            entry("baton.connectors.nixl.BlockLoad", "to be divided"),
+            entry("baton.engine.core.Request", "to be divided"),
+            entry("baton.engine.core.Scheduler", "to be divided"),
+            entry("baton.engine.kernel.PagedAttention", "to be divided"),
+            entry("baton.engine.kernel.PanelMatrix", "to be divided"),
+            entry("baton.engine.local.LocalEngine", "to be divided"),
+            entry("baton.engine.model.DecoderRunner", "to be divided"),
+            entry("baton.router.RouterVerticle", "to be divided"),
+            entry("baton.transfer.embedded.Connection", "to be divided"));
+
+    private static final int MOST_LINES = 700;
+
+    private static final Map<String, String> LONG_FILES = Map.ofEntries(
+            entry("baton.engine.core.Scheduler", "one algorithm"),
+            entry("baton.transfer.nixl.NixlAgent", "one state machine over NIXL's C API"),
+            entry("baton.connectors.nixl.NixlWorker", "to be divided"),
+            entry("baton.transfer.embedded.Connection", "to be divided"),
+            entry("baton.transfer.embedded.EmbeddedAgent", "to be divided"),
+            entry("baton.jinja.Python", "to be divided"));
+
     @Test
-    void theWholeHouseIsLookedAt() {
+    void everyModuleIsChecked() {
         for (String module : List.of(
                 "kv",
                 "jinja",
@@ -43,16 +165,17 @@ class FloorsTest {
                 "engine",
                 "server",
                 "router",
+                "cluster",
                 "bench",
                 "cli")) {
-            assertThat(HOUSE.stream().anyMatch(type -> type.getPackageName().startsWith("baton." + module)))
+            assertThat(CODE.stream().anyMatch(type -> type.getPackageName().startsWith("baton." + module)))
                     .as(module)
                     .isTrue();
         }
     }
 
     @Test
-    void aModuleUsesOnlyFloorsBelowItsOwn() {
+    void aModuleUsesOnlyModulesBelowIt() {
         layeredArchitecture()
                 .consideringOnlyDependenciesInAnyPackage("baton..")
                 .ensureAllClassesAreContainedInArchitecture()
@@ -64,6 +187,8 @@ class FloorsTest {
                 .definedBy("baton.router..")
                 .layer("bench")
                 .definedBy("baton.bench..")
+                .layer("cluster")
+                .definedBy("baton.cluster..")
                 .layer("engine")
                 .definedBy("baton.engine..")
                 .layer("connectors")
@@ -92,6 +217,8 @@ class FloorsTest {
                 .mayOnlyBeAccessedByLayers("cli")
                 .whereLayer("bench")
                 .mayOnlyBeAccessedByLayers("cli")
+                .whereLayer("cluster")
+                .mayOnlyBeAccessedByLayers("bench", "cli")
                 // The router speaks HTTP, so that it can front other servers too.
                 .whereLayer("engine")
                 .mayOnlyBeAccessedByLayers("server", "bench", "cli")
@@ -103,7 +230,7 @@ class FloorsTest {
                 .whereLayer("jinja")
                 .mayOnlyBeAccessedByLayers("engine")
                 .whereLayer("transfer")
-                .mayOnlyBeAccessedByLayers("connectors", "engine", "bench", "testkit")
+                .mayOnlyBeAccessedByLayers("connectors", "engine", "bench", "cli", "testkit")
                 .whereLayer("pipe")
                 .mayOnlyBeAccessedByLayers("connectors", "bench", "testkit")
                 .whereLayer("messages")
@@ -112,22 +239,129 @@ class FloorsTest {
                 .mayOnlyBeAccessedByLayers("transfer", "engine")
                 .whereLayer("testkit")
                 .mayNotBeAccessedByAnyLayer()
-                .check(HOUSE);
+                .check(CODE);
+    }
+
+    /** The processes of a cluster are started by command lines, so that any program can be one. */
+    @Test
+    void clusterUsesTheVocabularyOnly() {
+        noClasses()
+                .that()
+                .resideInAPackage("baton.cluster..")
+                .should()
+                .dependOnClassesThat(new DescribedPredicate<>("are of other modules than kv") {
+                    @Override
+                    public boolean test(JavaClass type) {
+                        String name = type.getPackageName();
+                        return name.startsWith("baton.")
+                                && !name.equals("baton.cluster")
+                                && !name.startsWith("baton.kv");
+                    }
+                })
+                .check(CODE);
     }
 
     @Test
-    void onlyTheModelPackageAndTheC10dWireKnowLibTorch() {
+    void everyWaitHasADeadline() {
+        noClasses()
+                .that(areNotIn(UNTIMED_WAITS))
+                .should()
+                .accessTargetWhere(new DescribedPredicate<JavaAccess<?>>("waits without a deadline") {
+                    @Override
+                    public boolean test(JavaAccess<?> access) {
+                        return access.getTarget() instanceof CodeUnitAccessTarget call
+                                && WAITS.stream().anyMatch(wait -> wait.isCalled(call));
+                    }
+                })
+                .check(CODE);
+        assertAllNeeded(UNTIMED_WAITS);
+    }
+
+    /** What can be simulated under a virtual clock reads the clock it is given. */
+    @Test
+    void noClockIsReadDirectly() {
+        noClasses()
+                .that()
+                .resideInAnyPackage("baton.connectors..", "baton.pipe..", "baton.transfer..", "baton.router..")
+                .and(areNotIn(OWN_CLOCKS))
+                .should()
+                .callMethod(System.class, "nanoTime")
+                .orShould()
+                .callMethod(System.class, "currentTimeMillis")
+                .check(CODE);
+        assertAllNeeded(OWN_CLOCKS);
+    }
+
+    @Test
+    void constructorsHaveAtMostSevenParameters() {
+        noConstructors()
+                .that(new DescribedPredicate<>("are not of records, enums, local or listed classes") {
+                    @Override
+                    public boolean test(JavaConstructor constructor) {
+                        JavaClass owner = constructor.getOwner();
+                        return !owner.isRecord()
+                                && !owner.isEnum()
+                                && !owner.isLocalClass()
+                                && !owner.isAnonymousClass()
+                                && !listed(owner, LONG_CONSTRUCTORS);
+                    }
+                })
+                .should(new ArchCondition<>("have more than " + MOST_PARAMETERS + " parameters") {
+                    @Override
+                    public void check(JavaConstructor constructor, ConditionEvents events) {
+                        events.add(new SimpleConditionEvent(
+                                constructor,
+                                constructor.getRawParameterTypes().size() > MOST_PARAMETERS,
+                                constructor.getFullName()));
+                    }
+                })
+                .check(CODE);
+        assertAllNeeded(LONG_CONSTRUCTORS);
+    }
+
+    @Test
+    void filesHaveAtMostSevenHundredLines() throws IOException {
+        List<String> tooLong = new ArrayList<>();
+        List<Path> sources;
+        try (DirectoryStream<Path> modules = Files.newDirectoryStream(Program.ROOT)) {
+            sources = StreamSupport.stream(modules.spliterator(), false)
+                    .map(module -> module.resolve("src/main/java"))
+                    .filter(Files::isDirectory)
+                    .toList();
+        }
+        assertThat(sources).hasSizeGreaterThan(10);
+        for (Path source : sources) {
+            try (Stream<Path> files = Files.walk(source)) {
+                for (Path file :
+                        files.filter(each -> each.toString().endsWith(".java")).toList()) {
+                    String type = source.relativize(file)
+                            .toString()
+                            .replace(".java", "")
+                            .replace(File.separatorChar, '.');
+                    int lines = Files.readAllLines(file).size();
+                    if (lines > MOST_LINES && !LONG_FILES.containsKey(type)) {
+                        tooLong.add(type + " has " + lines + " lines");
+                    }
+                }
+            }
+        }
+        assertThat(tooLong).isEmpty();
+        assertAllNeeded(LONG_FILES);
+    }
+
+    @Test
+    void onlyTheModelPackageAndTheC10dWireUseLibTorch() {
         noClasses()
                 .that()
                 .resideOutsideOfPackages("baton.engine.model..", "baton.pipe.c10d..")
                 .should()
                 .dependOnClassesThat()
                 .resideInAPackage("org.bytedeco..")
-                .check(HOUSE);
+                .check(CODE);
     }
 
     @Test
-    void connectorsKnowNeitherSocketsNorFilesNorNativeLibraries() {
+    void connectorsUseNeitherSocketsNorFilesNorNativeLibraries() {
         noClasses()
                 .that()
                 .resideInAPackage("baton.connectors..")
@@ -136,7 +370,7 @@ class FloorsTest {
                         .and(DescribedPredicate.not(named("java.nio.file.Path"))))
                 .orShould()
                 .dependOnClassesThat(named("java.lang.foreign.Linker", "java.lang.foreign.SymbolLookup"))
-                .check(HOUSE);
+                .check(CODE);
     }
 
     @Test
@@ -145,7 +379,7 @@ class FloorsTest {
                 .should()
                 .dependOnClassesThat()
                 .belongToAnyOf(ObjectInputStream.class, ObjectOutputStream.class)
-                .check(HOUSE);
+                .check(CODE);
     }
 
     @Test
@@ -155,12 +389,12 @@ class FloorsTest {
                 .areDeclaredInClassesThat()
                 .resideInAPackage("baton..")
                 .should(beMutableStatics())
-                .check(HOUSE);
+                .check(CODE);
     }
 
     @Test
     void packagesHaveNoCycles() {
-        slices().matching("baton.(**)").should().beFreeOfCycles().check(HOUSE);
+        slices().matching("baton.(**)").should().beFreeOfCycles().check(CODE);
     }
 
     @Test
@@ -183,7 +417,29 @@ class FloorsTest {
                                 new SimpleConditionEvent(type, marked, type.getPackageName() + " is not @NullMarked"));
                     }
                 })
-                .check(HOUSE);
+                .check(CODE);
+    }
+
+    /** A listed class, or one inside it. */
+    private static boolean listed(JavaClass type, Map<String, String> reasons) {
+        return reasons.keySet().stream()
+                .anyMatch(name -> type.getName().equals(name) || type.getName().startsWith(name + "$"));
+    }
+
+    private static DescribedPredicate<JavaClass> areNotIn(Map<String, String> reasons) {
+        return new DescribedPredicate<>("are not excepted") {
+            @Override
+            public boolean test(JavaClass type) {
+                return !listed(type, reasons);
+            }
+        };
+    }
+
+    /** An exception for a class that is gone is no longer needed. */
+    private static void assertAllNeeded(Map<String, String> reasons) {
+        assertThat(reasons.keySet())
+                .allSatisfy(name ->
+                        assertThat(CODE.contain(name)).as("%s exists", name).isTrue());
     }
 
     private static DescribedPredicate<JavaClass> in(String... packages) {
