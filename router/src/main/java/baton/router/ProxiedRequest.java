@@ -215,7 +215,8 @@ final class ProxiedRequest implements DecodeRelay.Request {
                             atOnce.prefilled().accept(answer);
                             return answer;
                         })
-                        .onFailure(cause -> log.warn("{}: {}: {}", givenId, prefill, cause.toString())));
+                        .onFailure(cause ->
+                                log.warn("{}: no connector address from {}: {}", givenId, prefill, cause.toString())));
                 startDecode(attempt, current, chosen, 0, atOnce.body());
             }
             case HandoffFlow.AfterPrefill after ->

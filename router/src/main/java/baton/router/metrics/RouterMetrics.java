@@ -79,7 +79,7 @@ public final class RouterMetrics implements AutoCloseable {
     }
 
     /** The result of a connector address query; the label {@code result}. */
-    public enum AskedResult {
+    public enum AddressQueryResult {
         /** The answer has the address. */
         TOLD,
         /** The instance has no connector address, or does not know the query. */
@@ -108,7 +108,7 @@ public final class RouterMetrics implements AutoCloseable {
 
     private final Map<LocalPrefillReason, Counter> localPrefills = new EnumMap<>(LocalPrefillReason.class);
     private final Map<RegistrationResult, Counter> registrations = new EnumMap<>(RegistrationResult.class);
-    private final Map<AskedResult, Counter> asked = new EnumMap<>(AskedResult.class);
+    private final Map<AddressQueryResult, Counter> addressQueries = new EnumMap<>(AddressQueryResult.class);
 
     public final Timer prefill = timer("baton:router_prefill", "Prefill leg, from sending to the whole answer");
     public final Timer decodeFirstByte =
@@ -152,8 +152,8 @@ public final class RouterMetrics implements AutoCloseable {
                             "result",
                             result.label));
         }
-        for (AskedResult result : AskedResult.values()) {
-            asked.put(
+        for (AddressQueryResult result : AddressQueryResult.values()) {
+            addressQueries.put(
                     result,
                     counter(
                             "baton:router_asked_ahead",
@@ -196,8 +196,8 @@ public final class RouterMetrics implements AutoCloseable {
         Objects.requireNonNull(registrations.get(result)).increment();
     }
 
-    public void asked(AskedResult result) {
-        Objects.requireNonNull(asked.get(result)).increment();
+    public void addressQuery(AddressQueryResult result) {
+        Objects.requireNonNull(addressQueries.get(result)).increment();
     }
 
     /** A leg goes to another instance of a role that was added. */

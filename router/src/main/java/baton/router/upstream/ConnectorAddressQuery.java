@@ -3,7 +3,7 @@ package baton.router.upstream;
 import baton.kv.ConfigException;
 import baton.router.body.JsonObjectText;
 import baton.router.metrics.RouterMetrics;
-import baton.router.metrics.RouterMetrics.AskedResult;
+import baton.router.metrics.RouterMetrics.AddressQueryResult;
 import baton.router.upstream.UpstreamFailure.Kind;
 import io.vertx.core.MultiMap;
 import io.vertx.core.buffer.Buffer;
@@ -77,22 +77,22 @@ public final class ConnectorAddressQuery {
     private void learnt(ConnectorAddress address) {
         failureLogged = false;
         instance.learnConnectorAddress(address);
-        metrics.asked(AskedResult.TOLD);
+        metrics.addressQuery(AddressQueryResult.TOLD);
     }
 
     private void noAddress() {
         hasNoAddress = true;
         // A known address is that of the server that this one has replaced.
         instance.forgetConnectorAddress();
-        metrics.asked(AskedResult.UNTOLD);
+        metrics.addressQuery(AddressQueryResult.UNTOLD);
     }
 
     private void failed(String reason) {
-        metrics.asked(AskedResult.FAILED);
+        metrics.addressQuery(AddressQueryResult.FAILED);
         if (!failureLogged) {
             failureLogged = true;
             log.warn(
-                    "{}: GET {}: {}; it is asked again with each probe, and an answer to a request will tell too",
+                    "{}: GET {}: {}; the query is repeated with each probe, and the address is also learnt from an answer to a request",
                     instance,
                     PATH,
                     reason);

@@ -303,9 +303,9 @@ public final class Registrations implements AutoCloseable {
     }
 
     private synchronized void sweep(long now) {
-        say(joins.due(), "have registered");
-        say(drops.due(), "have not said that they are there");
-        say(refusals.due(), "could not register");
+        logRest(joins.due(), "have registered");
+        logRest(drops.due(), "have sent no registration and are dropped");
+        logRest(refusals.due(), "could not register");
         boolean suspended = now - swept > settings.ttl().toNanos() / 2;
         swept = now;
         for (Iterator<Map.Entry<Key, Entry>> all = known.entrySet().iterator(); all.hasNext(); ) {
@@ -321,16 +321,16 @@ public final class Registrations implements AutoCloseable {
         }
     }
 
-    private static void say(long more, String what) {
+    private static void logRest(long more, String what) {
         if (more > 0) {
-            log.info("{} instances more {}", more, what);
+            log.info("{} more instances {}", more, what);
         }
     }
 
     private void drop(Entry entry) {
         metrics.registration(RegistrationResult.EXPIRED);
         drops.event(more -> log.warn(
-                "{} has not said for {} s that it is there{}",
+                "{} has sent no registration for {} s and is dropped{}",
                 entry.instance,
                 settings.ttl().toMillis() / 1e3,
                 more));
