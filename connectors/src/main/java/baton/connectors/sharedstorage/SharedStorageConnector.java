@@ -41,7 +41,7 @@ public final class SharedStorageConnector implements KvConnector {
     private Optional<StepFileIo> stepFileIo = Optional.empty();
 
     public SharedStorageConnector() {
-        this(new PlatformFileThreads(), FileOperations.SYSTEM);
+        this(systemThreads(), FileOperations.SYSTEM);
     }
 
     /**
@@ -51,6 +51,11 @@ public final class SharedStorageConnector implements KvConnector {
     public SharedStorageConnector(FileThreads threads, FileOperations files) {
         this.threads = threads;
         this.files = files;
+    }
+
+    /** Threads of this process, which end when they are idle. */
+    public static FileThreads systemThreads() {
+        return new PlatformFileThreads();
     }
 
     @Override

@@ -209,6 +209,7 @@ final class SimCluster implements AutoCloseable {
         for (Instance instance : instances()) {
             instance.shutDown();
         }
+        wiring.close();
         arena.close();
     }
 

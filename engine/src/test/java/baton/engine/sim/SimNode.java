@@ -72,6 +72,9 @@ record SimNode(Endpoint endpoint, Ticker ticker) {
 
         /** Once it has begun, no transfer holds blocks for longer than this. */
         Duration longestTransfer();
+
+        /** After the world's end. */
+        default void close() {}
     }
 
     String name() {

@@ -2,14 +2,10 @@ package baton.engine.sim;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import baton.engine.core.OracleRunner;
-import baton.kv.DType;
-import baton.kv.KvLayout;
 import baton.kv.connector.KvConnector;
 import java.time.Duration;
 import java.util.Map;
 import java.util.TreeMap;
-import java.util.function.Function;
 import org.junit.jupiter.api.Test;
 
 /** Worlds from seeds. A failure says which seed replays it. */
@@ -28,15 +24,13 @@ class SimulationTest {
         if (kind >= 4) {
             return new NixlSimConnectors(site, kind == 7);
         }
-        Function<SimNode, KvConnector> connectors = switch (kind) {
-            case 0 -> store(site, false);
-            case 1 -> store(site, true);
-            default -> PullConnector::new;
-        };
+        if (kind < 2) {
+            return new StorageSimConnectors(site);
+        }
         return new SimNode.SimConnectors() {
             @Override
             public KvConnector connect(SimNode place) {
-                return connectors.apply(place);
+                return new PullConnector(place);
             }
 
             @Override
@@ -44,15 +38,6 @@ class SimulationTest {
                 return Duration.ofSeconds(2);
             }
         };
-    }
-
-    private static Function<SimNode, KvConnector> store(SimCluster.Site site, boolean async) {
-        long blockBytes = new KvLayout(OracleRunner.LAYERS, 1, 1, site.blockSize(), DType.F32).blockBytes();
-        int slots = 4 + site.random().nextInt(60);
-        StoreConnector.Store store =
-                new StoreConnector.Store(site.network(), site.arena().allocate(slots * blockBytes), blockBytes);
-        Duration think = Duration.ofMillis(site.random().nextInt(3) * 4L);
-        return place -> new StoreConnector(place, store, async, think);
     }
 
     private static Map<String, Long> live(long seed) {
@@ -100,6 +85,10 @@ class SimulationTest {
                             "fault: connector fails",
                             "fault: connection ends",
                             "fault: entry lost",
+                            "fault: entry damaged",
+                            "fault: file operation fails",
+                            "fault: file work hangs",
+                            "fault: file work late",
                             "fault: handshake fails",
                             "fault: handshake late",
                             "fault: id changed",
