@@ -29,11 +29,11 @@ import java.util.Set;
 /**
  * Decides what to load and what to save.
  *
- * <p>A prompt is saved in the step at whose end the KV of all its full blocks is in the pool, wherever it came from: this
- * step, earlier chunks, the prefix cache, or in part from here. It is not saved if all of it came from here, or if its entry is
- * there already.
+ * <p>A prompt is saved in the step at the end of which the KV of all its full blocks is in the pool: computed in this step or in
+ * earlier ones, from the prefix cache, or in part from this storage. It is not saved if all of it came from this storage, or if its
+ * entry exists.
  *
- * <p>A request whose load failed never loads again, so that recomputing it ends; its entry is left alone for a while.
+ * <p>A request that had a load fail does not load again, so that recomputing it ends; the entry is not used for a while.
  *
  * <p>The scheduler's thread uses no file. Whether there is an entry to load, and whether the one to be saved exists, is looked up beside
  * it before the request is scheduled; the request waits for that, at most {@link EntryLookups#TIMEOUT}. The result is kept until the
@@ -320,7 +320,7 @@ final class SharedStorageScheduler implements SchedulerConnector {
         Saved saved = Saved.UNKNOWN;
     }
 
-    /** A look-up for a request, of whose tokens so many are in the pool. */
+    /** A look-up for a request that has this many tokens in the pool. */
     private static final class Query {
         final int computedTokens;
         /** Whether it finds out as well if the request's entry exists. */

@@ -40,7 +40,7 @@ import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** Ranks put one entry together, all of it or nothing, and take one apart. */
+/** Several ranks save and load one entry, all of it or nothing. */
 class RanksTest {
     private static final KvLayout MODEL_LAYOUT = new KvLayout(3, 2, 4, 16, DType.F32);
     private static final int BLOCKS = 8;
@@ -152,7 +152,7 @@ class RanksTest {
     }
 
     @Test
-    void anEntryIsThereWhenAllRanksHaveDeliveredAllLayers() throws Exception {
+    void anEntryExistsOnceAllRanksHaveSavedAllLayers() throws Exception {
         int[] prompt = FakeKvRequest.counting(0, 40);
         int[] table = {5, 2, 7};
         try (Engine producer = new Engine();

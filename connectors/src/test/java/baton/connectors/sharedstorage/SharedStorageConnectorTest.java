@@ -82,7 +82,7 @@ class SharedStorageConnectorTest {
 
     /** Names computed with Python's hashlib; those of 16 and 32 tokens are what vLLM computes. */
     @Test
-    void namesAreVllms() throws IOException {
+    void entryNamesAreThoseOfVllm() throws IOException {
         FakeEngine producer = engine(KvRole.PRODUCER);
 
         producer.prefill(counting(17));
@@ -102,7 +102,7 @@ class SharedStorageConnectorTest {
     }
 
     @Test
-    void filesAreVllms() throws IOException {
+    void filesAreThoseOfVllm() throws IOException {
         FakeEngine producer = engine(KvRole.PRODUCER);
         FakeKvRequest request = counting(33);
         producer.prefill(request);
@@ -117,7 +117,7 @@ class SharedStorageConnectorTest {
 
     /** The text prompts of vLLM's test_shared_storage_connector_hashes: a new text adds a directory, a known one none. */
     @Test
-    void aDirectoryForEachDistinctPrompt() throws IOException {
+    void eachDistinctPromptHasADirectory() throws IOException {
         FakeEngine instance = engine(KvRole.BOTH);
         int[] a = FakeKvRequest.counting(100, 40);
         int[] b = FakeKvRequest.counting(500, 40);
@@ -234,7 +234,7 @@ class SharedStorageConnectorTest {
     }
 
     @Test
-    void rolesAreKept() throws IOException {
+    void producersOnlySaveAndConsumersOnlyLoad() throws IOException {
         engine(KvRole.CONSUMER).prefill(counting(40));
         assertThat(entries()).isEmpty();
 
@@ -245,7 +245,7 @@ class SharedStorageConnectorTest {
     }
 
     @Test
-    void saltAndAdapterSeparate() {
+    void cacheSaltAndLoraAdapterSeparateEntries() {
         FakeEngine producer = engine(KvRole.PRODUCER);
         FakeEngine consumer = engine(KvRole.CONSUMER);
         producer.prefill(counting(40).withCacheSalt("a"));
@@ -261,7 +261,7 @@ class SharedStorageConnectorTest {
     }
 
     @Test
-    void matchAsksTheDirectoryOnce() throws IOException {
+    void aMatchLooksTheDirectoryUpOnce() throws IOException {
         engine(KvRole.PRODUCER).prefill(counting(40));
         FakeEngine consumer = engine(KvRole.CONSUMER);
         FakeKvRequest request = counting(40);
@@ -276,7 +276,7 @@ class SharedStorageConnectorTest {
     }
 
     @Test
-    void blocksComputedHereAreNotTouched() throws IOException {
+    void aLoadLeavesLocallyComputedBlocksAlone() throws IOException {
         byte[] foreign = new byte[(int) (LAYOUT.entryBytes() * LAYOUT.kvHeads() * 2 * BLOCK)];
         new Random(3).nextBytes(foreign);
         Files.createDirectory(root.resolve(TOKENS_0_TO_31));
@@ -574,10 +574,10 @@ class SharedStorageConnectorTest {
         }
     }
 
-    /** Two instances, prompts with common prefixes, any chunking, any cached prefix, and someone who damages files. */
+    /** Two instances, prompts with common prefixes, any chunking, any cached prefix, and files damaged at random. */
     @ParameterizedTest
     @ValueSource(longs = {1, 2, 3, 4, 5, 6})
-    void whateverHappensTheKvIsRightOrReportedInvalid(long seed) throws IOException {
+    void withDamagedFilesTheKvIsRightOrReportedInvalid(long seed) throws IOException {
         Random random = new Random(seed);
         List<FakeEngine> instances = List.of(engine(KvRole.BOTH), engine(KvRole.BOTH));
         int loaded = 0;
@@ -829,7 +829,7 @@ class SharedStorageConnectorTest {
         return root.resolve(entry).resolve("model.layers." + layer + ".self_attn.attn.safetensors");
     }
 
-    /** What readers look for; a save that was given up may still be deleting its temporary files. */
+    /** Entries that a reader can find; a save that has timed out may still be deleting its temporary files. */
     private List<String> entries() throws IOException {
         return files().stream().filter(name -> !name.startsWith(".")).toList();
     }

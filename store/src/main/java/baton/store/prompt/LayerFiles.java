@@ -159,7 +159,7 @@ record LayerFiles(SharedStorage.Format format, SharedStorage.Layouts layouts, Fi
                 otherTokens.set(tokenDimension, shape.get(tokenDimension));
             }
             String message = "%s: shape is %s, expected %s".formatted(file, shape, expected);
-            // Fewer tokens than the name stands for: whoever wrote it did not write all of it.
+            // Other tokens than the name stands for: its writer did not complete it.
             throw shape.equals(otherTokens)
                     ? new SafetensorsException(message)
                     : new StorageException(StorageException.Fault.INCOMPATIBLE, message);

@@ -44,7 +44,7 @@ import org.slf4j.LoggerFactory;
  * A writer fills a temporary directory beside the entries, under a name that no reader looks for, and renames it. So an entry
  * of this class is complete from the moment it exists. Entries of other programs may not be: a reader checks that every
  * layer's file is there and has the size, shape and element type it must have. Writers of the same entry may race: the
- * first complete entry stays, the others are discarded; what is in the way and is not complete is moved aside and replaced.
+ * first complete entry stays, later ones are discarded; a directory of that name that is not complete is moved aside and replaced.
  *
  * <h2>Compatible and intact</h2>
  *
@@ -53,7 +53,7 @@ import org.slf4j.LoggerFactory;
  * do not fit their checksum are an error. A file without these keys is foreign: neither its shape nor its name tells how keys
  * and values lie in it or which model they are of. It is taken only if {@link Layouts#foreign} says how, and unproven then.
  *
- * <p>Nothing is mapped into memory, because a mapped file that another process truncates takes the JVM with it. Symbolic
+ * <p>Nothing is mapped into memory, because an access to a mapped file that another process has truncated ends the JVM. Symbolic
  * links below the root are not followed. Thread-safe.
  */
 public final class SharedStorage {
@@ -104,7 +104,7 @@ public final class SharedStorage {
     }
 
     /**
-     * Makes the directory unless it is there, and sees whether entries can be written to it.
+     * Makes the directory unless it exists, and checks that entries can be written to it.
      *
      * @param field the setting, for errors
      * @throws ConfigException if not
@@ -262,13 +262,13 @@ public final class SharedStorage {
         }
     }
 
-    /** The data of this entry turned out to be bad: for a while it counts as broken, unless it is replaced. */
+    /** Marks an entry with bad data: for a while it counts as broken, unless it is replaced. */
     public void distrust(Entry entry) {
         distrusted.put(entry.name(), new Distrusted(entry.identity(), ticker.nanos()));
     }
 
     /**
-     * Starts to write an entry. The first call, and from time to time a later one, deletes what dead writers have left.
+     * Starts to write an entry. The first call, and from time to time a later one, deletes the temporary directories of writers that are gone.
      *
      * @throws StorageException if the temporary directory cannot be made; logged once for each cause
      */
@@ -436,7 +436,7 @@ public final class SharedStorage {
         files.delete(path);
     }
 
-    /** A small thread-safe map that forgets what was put first. */
+    /** A small thread-safe map that drops its oldest entries. */
     private static <V> Map<String, V> remembering() {
         return Collections.synchronizedMap(new LinkedHashMap<>() {
             @Override

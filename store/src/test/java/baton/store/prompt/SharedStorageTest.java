@@ -125,7 +125,7 @@ class SharedStorageTest {
 
     /** Name, shape and type are those of a file that a vLLM on CPUs writes; the interior is another. */
     @Test
-    void filesThatDoNotTellWhatTheyHoldAreNotReadUnlessASettingDoes() throws IOException {
+    void foreignFilesAreNotReadWithoutALayoutSetting() throws IOException {
         SharedStorage storage = storage(FORMAT);
         write(storage, 1);
         SharedStorage.Entry entry = found(storage);
@@ -148,7 +148,7 @@ class SharedStorageTest {
     }
 
     @Test
-    void metadataCountsWhateverASettingSaysOfFilesWithoutIt() throws IOException {
+    void aFilesMetadataTakePrecedenceOverTheForeignLayout() throws IOException {
         write(storage(FORMAT), 1);
         SharedStorage.Format model = new SharedStorage.Format(LAYERS, KV_HEADS, HEAD_DIM, DType.BF16, "f00d");
         assertThat(trusting(model).find(NAME, TOKENS)).isInstanceOf(SharedStorage.Lookup.Incompatible.class);
@@ -251,7 +251,7 @@ class SharedStorageTest {
     }
 
     @Test
-    void entriesOfOthersAreIncompatibleAndStay() throws IOException {
+    void entriesOfAnotherModelAreIncompatibleAndStay() throws IOException {
         write(storage(FORMAT), 1);
         SharedStorage.Format fp16 = new SharedStorage.Format(LAYERS, KV_HEADS, HEAD_DIM, DType.F16, "feed");
         SharedStorage.Format model = new SharedStorage.Format(LAYERS, KV_HEADS, HEAD_DIM, DType.BF16, "f00d");
@@ -479,7 +479,7 @@ class SharedStorageTest {
         return new SharedStorage(root, format, ticker);
     }
 
-    /** One that takes foreign files for those of vLLM's GPU backends. */
+    /** A storage that takes foreign files for those of vLLM's GPU backends. */
     private SharedStorage trusting(SharedStorage.Format format) {
         return new SharedStorage(
                 root,
