@@ -13,8 +13,8 @@ import java.util.Locale;
 import java.util.Set;
 
 /**
- * The hosts that this instance connects to and serves. A host name is allowed only if it is listed itself, so that no name that a peer or a
- * client sends is ever looked up; an address if it is listed or within a listed network.
+ * The hosts that this instance connects to and serves. A host name is allowed only if it is listed itself, so that no name that a
+ * peer or a client sends is ever looked up; an address if it is listed or within a listed network.
  */
 public final class AllowedPeers {
     private final Set<String> names;
@@ -83,8 +83,8 @@ public final class AllowedPeers {
     }
 
     /**
-     * The default: this machine's loopback, and the networks that {@code ownHost} is in, if it is the address of one of this machine's
-     * interfaces or a name that resolves to some. The name is looked up now.
+     * The default: this machine's loopback, and the networks that {@code ownHost} is in, if it is the address of one of this
+     * machine's interfaces or a name that resolves to some. The name is looked up now.
      *
      * @param field that has {@code ownHost}, for errors
      */
@@ -164,7 +164,10 @@ public final class AllowedPeers {
                 && networks.stream().anyMatch(network -> network.contains(address));
     }
 
-    /** Whether a connection from that address is served: it is allowed, or a listed name was found to resolve to it. Does not wait. */
+    /**
+     * Whether a connection from that address is served: it is allowed, or a listed name was found to resolve to it. Does not
+     * wait.
+     */
     public boolean admits(InetAddress address) {
         return allows(address) || lookups.resolveTo(address);
     }

@@ -10,9 +10,9 @@ import java.util.concurrent.CompletableFuture;
 /**
  * A side channel that answers only peers that {@link PeerAccess} admits.
  *
- * <p>Without a secret, questions and answers of allowed peers go through unchanged. With one, the asking side sends a hello first; the question
- * has a proof behind its last frame, valid for this question on this connection, and so has the answer. A side that has the secret neither
- * answers a peer that has none nor accepts its answers.
+ * <p>Without a secret, questions and answers of allowed peers go through unchanged. With one, the asking side sends a hello
+ * first; the question has a proof behind its last frame, valid for this question on this connection, and so has the answer. A
+ * side that has the secret neither answers a peer that has none nor accepts its answers.
  */
 public final class GuardedSideChannel implements AutoCloseable {
     private static final String PURPOSE = "side channel";
@@ -125,8 +125,8 @@ public final class GuardedSideChannel implements AutoCloseable {
      * Asks the peer that listens at an address.
      *
      * @param frames at least one
-     * @return the answer, at least one frame; fails with a {@link MessageException}, also if the peer does not prove that it has the
-     *     secret, at the latest after {@code timeout}
+     * @return the answer, at least one frame; fails with a {@link MessageException}, also if the peer does not prove that it has
+     *     the secret, at the latest after {@code timeout}
      */
     public CompletableFuture<List<byte[]>> ask(String host, int port, List<byte[]> frames, Duration timeout) {
         if (!access.mayConnect(host)) {

@@ -10,8 +10,8 @@ import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 
 /**
- * The addresses of names. They are resolved in the background, by one thread at most, so that nothing waits for a name server: the result of
- * the last look-up counts. Any thread.
+ * The addresses of names. They are resolved in the background, by one thread at most, so that nothing waits for a name server:
+ * the result of the last look-up counts. Any thread.
  */
 final class NameLookups {
     private static final Duration FRESH = Duration.ofMinutes(1);

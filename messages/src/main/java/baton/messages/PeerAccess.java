@@ -65,7 +65,10 @@ public final class PeerAccess {
         this.complaints = new Bursts(1, BETWEEN_COMPLAINTS, ticker);
     }
 
-    /** Every peer, without a secret: for connections that are authenticated in another way, such as by a token. Counts no refusals. */
+    /**
+     * Every peer, without a secret: for connections that are authenticated in another way, such as by a token. Counts no
+     * refusals.
+     */
     public static PeerAccess everyone() {
         return new PeerAccess(
                 AllowedPeers.of(ALLOWED_PEERS, List.of("0.0.0.0/0", "::/0")),
@@ -110,8 +113,8 @@ public final class PeerAccess {
     }
 
     /**
-     * Requires that the port is not open to the network unauthenticated: there is a secret, the host is loopback, or the configuration
-     * allows it.
+     * Requires that the port is not open to the network unauthenticated: there is a secret, the host is loopback, or the
+     * configuration allows it.
      *
      * @param field setting that has {@code host}
      * @throws ConfigException if it is open

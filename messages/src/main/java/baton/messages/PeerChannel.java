@@ -5,8 +5,8 @@ import java.time.Duration;
 import java.util.List;
 
 /**
- * Long-lived connections between instances: the calling side sends its identity, then questions and one-way messages; both sides are notified
- * when the connection ends. Messages are lists of byte frames whose meaning the users define.
+ * Long-lived connections between instances: the calling side sends its identity, then questions and one-way messages; both sides
+ * are notified when the connection ends. Messages are lists of byte frames whose meaning the users define.
  */
 public interface PeerChannel extends AutoCloseable {
     /**
@@ -96,8 +96,8 @@ public interface PeerChannel extends AutoCloseable {
         void tell(List<byte[]> frames, Duration timeout) throws MessageException;
 
         /**
-         * Asks and waits for the answer. One question at a time; concurrent ones wait for their turn. A question that is not answered in
-         * time ends the connection, because a late answer could be taken for that to the next question.
+         * Asks and waits for the answer. One question at a time; concurrent ones wait for their turn. A question that is not
+         * answered in time ends the connection, because a late answer could be taken for that to the next question.
          *
          * @throws MessageException if there was no answer in time, or the connection has ended
          */

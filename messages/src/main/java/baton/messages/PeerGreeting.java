@@ -6,8 +6,8 @@ import java.util.List;
 import java.util.Optional;
 
 /**
- * The mutual authentication of both ends of a {@link PeerChannel} connection by their shared secret, before any other message. The proofs
- * cover both addresses, so that the called peer cannot relay them to another one.
+ * The mutual authentication of both ends of a {@link PeerChannel} connection by their shared secret, before any other message.
+ * The proofs cover both addresses, so that the called peer cannot relay them to another one.
  */
 public final class PeerGreeting {
     private static final String PURPOSE = "peer channel";

@@ -7,9 +7,9 @@ import java.util.Optional;
 import java.util.stream.Stream;
 
 /**
- * The frames by which both sides of a connection prove that they have the {@link PeerSecret}: the caller sends a hello with a nonce, receives
- * the host's nonce, sends an HMAC over both, and receives one over both. Each frame begins with its name in ASCII, so that it cannot be
- * confused with another message.
+ * The frames by which both sides of a connection prove that they have the {@link PeerSecret}: the caller sends a hello with a
+ * nonce, receives the host's nonce, sends an HMAC over both, and receives one over both. Each frame begins with its name in
+ * ASCII, so that it cannot be confused with another message.
  */
 final class PeerProof {
     private static final String PREFIX = "baton-kv-auth/1 ";

@@ -18,8 +18,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * A secret that instances share and by which they authenticate each other. It is never sent: the proofs are HMACs over nonces of both sides,
- * a purpose and the authenticated message.
+ * A secret that instances share and by which they authenticate each other. It is never sent: the proofs are HMACs over nonces of
+ * both sides, a purpose and the authenticated message.
  */
 public final class PeerSecret {
     /** Bytes of a nonce. */

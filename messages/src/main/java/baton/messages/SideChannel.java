@@ -61,8 +61,8 @@ public interface SideChannel extends AutoCloseable {
         List<byte[]> answer(List<byte[]> frames);
 
         /**
-         * Whether the asking peer is authenticated. Until then all its questions share the time of a handshake, and its connection takes no
-         * established connection's place.
+         * Whether the asking peer is authenticated. Until then all its questions share the time of a handshake, and its
+         * connection takes no established connection's place.
          */
         default boolean isGreeted() {
             return true;

@@ -5,8 +5,8 @@ import java.time.Duration;
 import java.util.Optional;
 
 /**
- * Entries by prompt: a producer inserts a prompt's keys, values and hidden states, a consumer takes them out by the prompt, in any order
- * (vLLM's {@code KVLookupBufferBase}). Services with lookups by key can implement this without pipes.
+ * Entries by prompt: a producer inserts a prompt's keys, values and hidden states, a consumer takes them out by the prompt, in
+ * any order (vLLM's {@code KVLookupBufferBase}). Services with lookups by key can implement this without pipes.
  */
 public interface LookupBuffer extends AutoCloseable {
     /**
@@ -52,8 +52,8 @@ public interface LookupBuffer extends AutoCloseable {
     void insertNever(int[] tokens, boolean[] roi, Duration timeout) throws PipeException;
 
     /**
-     * Takes the oldest entry that matches: its tokens and the given ones, and likewise the regions of interest, are equal up to the length of
-     * the shorter one; without tokens any entry matches. Waits for such an entry. Any number of threads may wait.
+     * Takes the oldest entry that matches: its tokens and the given ones, and likewise the regions of interest, are equal up to
+     * the length of the shorter one; without tokens any entry matches. Waits for such an entry. Any number of threads may wait.
      *
      * @param tokens to look for; empty for any entry
      * @param roi of {@code tokens}

@@ -13,8 +13,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The end of a lookup buffer over two pipes that looks entries up. One thread reads the answers and completes the lookups that wait for them;
- * its failure ends both pipes and fails all lookups.
+ * The end of a lookup buffer over two pipes that looks entries up. One thread reads the answers and completes the lookups that
+ * wait for them; its failure ends both pipes and fails all lookups.
  */
 final class LookupConsumer implements LookupBuffer {
     private static final Logger LOG = LoggerFactory.getLogger(LookupConsumer.class);
@@ -150,6 +150,7 @@ final class LookupConsumer implements LookupBuffer {
         while (true) {
             LookupMessage answer;
             try (Arena arena = Arena.ofConfined()) {
+                // Without a deadline: the pipe ends when the peer is silent, or this buffer is closed.
                 answer = LookupMessage.decode(answers.receive(arena, Deadline.LONGEST));
             }
             Optional<Taken> content = switch (answer.what()) {

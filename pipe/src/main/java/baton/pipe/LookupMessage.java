@@ -7,8 +7,8 @@ import java.util.List;
 import java.util.Optional;
 
 /**
- * A message between the ends of a lookup buffer: a tensor of int64, {@code [what, number, tokens..., roi...]}. Requests have ascending
- * numbers; answers may be in any order. After a {@link What#FOUND} follow the entry's key, value and hidden states.
+ * A message between the ends of a lookup buffer: a tensor of int64, {@code [what, number, tokens..., roi...]}. Requests have
+ * ascending numbers; answers may be in any order. After a {@link What#FOUND} follow the entry's key, value and hidden states.
  *
  * @param number of the request
  * @param tokens of the lookup, or of the entry that was found; empty for other messages

@@ -14,8 +14,8 @@ import org.jspecify.annotations.Nullable;
 /**
  * The inserting end of a lookup buffer over two pipes.
  *
- * <p>One thread reads requests and registers them with the store; another one sends the answers in the order in which their entries were
- * matched. Either thread's failure ends both pipes.
+ * <p>One thread reads requests and registers them with the store; another one sends the answers in the order in which their
+ * entries were matched. Either thread's failure ends both pipes.
  */
 final class LookupProducer implements LookupBuffer {
     private static final int MOST_WAITING = 4096;
@@ -77,6 +77,7 @@ final class LookupProducer implements LookupBuffer {
         while (true) {
             LookupMessage request;
             try (Arena arena = Arena.ofConfined()) {
+                // Without a deadline: the pipe ends when the peer is silent, or this buffer is closed.
                 request = LookupMessage.decode(requests.receive(arena, Deadline.LONGEST));
             }
             switch (request.what()) {

@@ -18,8 +18,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Entries and waiting lookups, both in the order of their arrival. No stored entry matches a waiting lookup: a new one of either kind is
- * compared with those of the other kind first.
+ * Entries and waiting lookups, both in the order of their arrival. No stored entry matches a waiting lookup: a new one of either
+ * kind is compared with those of the other kind first.
  */
 final class LookupStore {
     private static final Logger LOG = LoggerFactory.getLogger(LookupStore.class);
@@ -74,7 +74,10 @@ final class LookupStore {
         abstract void ended(String reason);
     }
 
-    /** Whether an entry matches a lookup: the shorter one of both is a prefix of the other; a lookup without tokens matches any entry. */
+    /**
+     * Whether an entry matches a lookup: the shorter one of both is a prefix of the other; a lookup without tokens matches any
+     * entry.
+     */
     static boolean matches(int[] asked, boolean[] askedRoi, int[] tokens, boolean[] roi) {
         if (asked.length == 0) {
             return true;

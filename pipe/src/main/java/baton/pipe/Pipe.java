@@ -10,8 +10,8 @@ import java.util.Optional;
  */
 public interface Pipe extends AutoCloseable {
     /**
-     * Queues a copy of a tensor. Waits while there is no room for it: the tensors that the receiver has not taken fill this end's buffer. A
-     * tensor that is larger than the buffer is sent alone.
+     * Queues a copy of a tensor. Waits while there is no room for it: the tensors that the receiver has not taken fill this end's
+     * buffer. A tensor that is larger than the buffer is sent alone.
      *
      * @throws PipeException if the pipe has ended, if an earlier tensor could not be sent, or if there was no room in time
      */
@@ -21,8 +21,8 @@ public interface Pipe extends AutoCloseable {
      * Receives the next tensor; waits for it.
      *
      * @param arena of the tensor's memory, which is allocated once its size is known to be allowed
-     * @throws PipeException if there was none in time, after which the pipe can still be used; or if the pipe has ended, or ends because of
-     *     an invalid frame
+     * @throws PipeException if there was none in time, after which the pipe can still be used; or if the pipe has ended, or ends
+     *     because of an invalid frame
      */
     Optional<Tensor> receive(Arena arena, Duration timeout) throws PipeException;
 

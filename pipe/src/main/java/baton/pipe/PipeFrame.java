@@ -7,8 +7,8 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * A frame on a pipe's wire: before a tensor's bytes, and back from the receiver. Big endian, of a fixed size of {@value #BYTES} bytes, because
- * a wire does not delimit messages:
+ * A frame on a pipe's wire: before a tensor's bytes, and back from the receiver. Big endian, of a fixed size of {@value #BYTES}
+ * bytes, because a wire does not delimit messages:
  *
  * <pre>
  *   0  int   magic

@@ -4,15 +4,15 @@ import java.lang.foreign.MemorySegment;
 import java.time.Duration;
 
 /**
- * A connection between two processes that carries bytes in both directions, independently and in order. The receiver has to know how many
- * bytes follow, as with NCCL's and Gloo's send and receive.
+ * A connection between two processes that carries bytes in both directions, independently and in order. The receiver has to know
+ * how many bytes follow, as with NCCL's and Gloo's send and receive.
  *
  * <p>One thread may send while another receives. After a failure of either the wire cannot be used any more and has to be closed.
  */
 public interface Wire extends AutoCloseable {
     /**
-     * Sends bytes; returns when their memory may be changed again. With TCP they may still be under way then, with NCCL and Gloo the peer has
-     * received them.
+     * Sends bytes; returns when their memory may be changed again. With TCP they may still be under way then, with NCCL and Gloo
+     * the peer has received them.
      *
      * @param bytes native memory
      * @throws PipeException if the connection has ended, or the peer has not received them in time

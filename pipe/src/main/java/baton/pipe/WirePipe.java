@@ -15,15 +15,17 @@ import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 
 /*
- * Threads. Each end has two: one sends frames, the other receives them. A tensor's bytes are sent by the sending end's thread and received
- * by the thread that calls receive(), straight into its arena; meanwhile the receiving thread waits and does not use the wire.
+ * Threads. Each end has two: one sends frames, the other receives them. A tensor's bytes are sent by the sending end's thread and
+ * received by the thread that calls receive(), straight into its arena; meanwhile the receiving thread waits and does not use the
+ * wire.
  *
- * Back-pressure. The sending end counts the bytes of copied tensors until the receiving end acknowledges them, whether they are queued or on
- * the wire. The receiving end buffers nothing: tensors that are not received yet stay on the wire, and in the sending end.
+ * Back-pressure. The sending end counts the bytes of copied tensors until the receiving end acknowledges them, whether they are
+ * queued or on the wire. The receiving end buffers nothing: tensors that are not received yet stay on the wire, and in the
+ * sending end.
  *
- * End. Each side sends a frame at least four times within `silence`. If it receives none for that long, if the wire fails or if a frame is
- * invalid, it ends the pipe: it closes the wire, and waiting and later callers fail with the reason. A slow receiver still sends frames, so
- * the sending end waits for it as long as its callers do.
+ * End. Each side sends a frame at least four times within `silence`. If it receives none for that long, if the wire fails or if a
+ * frame is invalid, it ends the pipe: it closes the wire, and waiting and later callers fail with the reason. A slow receiver
+ * still sends frames, so the sending end waits for it as long as its callers do.
  */
 
 /** A pipe over any wire, which it closes. */

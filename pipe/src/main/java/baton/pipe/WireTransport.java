@@ -8,7 +8,8 @@ public interface WireTransport extends AutoCloseable {
     String name();
 
     /**
-     * The wire between ranks 0 and 1, at an address that both know: rank 0 listens, rank 1 connects and retries until rank 0 listens.
+     * The wire between ranks 0 and 1, at an address that both know: rank 0 listens, rank 1 connects and retries until rank 0
+     * listens.
      *
      * @throws PipeException if the peer has not come in time, or the address cannot be bound
      */

@@ -27,12 +27,12 @@ import java.util.Set;
 
 /**
  * The prefill instance sends a prompt's KV to the decode instance, a tensor for each layer; the request's id
- * ({@link baton.messages.p2p.P2pRequestId}) contains the addresses of both: vLLM's {@code P2pNcclConnector}. There may be any number of
- * instances, which may start and end at any time.
+ * ({@link baton.messages.p2p.P2pRequestId}) contains the addresses of both: vLLM's {@code P2pNcclConnector}. There may be any
+ * number of instances, which may start and end at any time.
  *
- * <p>A layer's tensor is {@code [2, blocks, block size, kv heads, head dim]}: the keys of a prompt's tokens, then the values, in the order
- * of vLLM's FlashAttention blocks when it had this connector; the last block is padded with zeros. A receiver reads it as
- * {@code [2, tokens, kv heads, head dim]}, so that block sizes may differ.
+ * <p>A layer's tensor is {@code [2, blocks, block size, kv heads, head dim]}: the keys of a prompt's tokens, then the values, in
+ * the order of vLLM's FlashAttention blocks when it had this connector; the last block is padded with zeros. A receiver reads it
+ * as {@code [2, tokens, kv heads, head dim]}, so that block sizes may differ.
  */
 public final class P2pNcclConnector implements KvConnector {
     private static final String LOOPBACK = "127.0.0.1";

@@ -31,9 +31,9 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Decides which prompts are saved and loaded. A request's id contains the peers' addresses; a request with an ordinary id is computed here. Of
- * several sequences of a request only the first one loads, because a prompt's tensors can be taken once; the other ones find its blocks in the
- * prefix cache.
+ * Decides which prompts are saved and loaded. A request's id contains the peers' addresses; a request with an ordinary id is
+ * computed here. Of several sequences of a request only the first one loads, because a prompt's tensors can be taken once; the
+ * other ones find its blocks in the prefix cache.
  *
  * <p>A prompt is sent in the step that computes its last token: each layer when it has been computed, all chunks at once.
  */
@@ -214,7 +214,10 @@ final class P2pNcclScheduler implements SchedulerConnector {
         requests.clear();
     }
 
-    /** A digest of what both sides must have in common: model, layers, prompt, LoRA adapter and cache salt. Part of the wire format. */
+    /**
+     * A digest of what both sides must have in common: model, layers, prompt, LoRA adapter and cache salt. Part of the wire
+     * format.
+     */
     private String digest(KvRequest request) {
         try {
             MessageDigest sha = MessageDigest.getInstance("SHA-256");

@@ -18,8 +18,8 @@ import java.util.Optional;
 
 /**
  * Copies a prompt's keys, values and last hidden state between a rank's pool and entries of a lookup buffer: vLLM's
- * {@code send_kv_caches_and_hidden_states} and {@code recv_kv_caches_and_hidden_states}. Keys and values are {@code [layers, tokens,
- * kv heads, head dim]} each. vLLM sends all hidden states; only the last one, {@code [1, hidden size]}, is needed.
+ * {@code send_kv_caches_and_hidden_states} and {@code recv_kv_caches_and_hidden_states}. Keys and values are {@code [layers,
+ * tokens, kv heads, head dim]} each. vLLM sends all hidden states; only the last one, {@code [1, hidden size]}, is needed.
  *
  * @param cache the rank's pool
  * @param hasHidden whether the rank has hidden states, that is whether its stage is the last

@@ -5,8 +5,8 @@ import java.time.Duration;
 import java.util.Optional;
 
 /**
- * A rank's connection with its counterpart on the other side, which is made again whenever it is lost, and the lookup buffer over it. Each
- * connection has a lookup buffer of its own. Any thread.
+ * A rank's connection with its counterpart on the other side, which is made again whenever it is lost, and the lookup buffer over
+ * it. Each connection has a lookup buffer of its own. Any thread.
  */
 public interface LookupSession extends AutoCloseable {
     /**
@@ -19,7 +19,9 @@ public interface LookupSession extends AutoCloseable {
     /** Waits for the lookup buffer; empty if there is none in time, or the peer has been away for long. */
     Optional<LookupBuffer> await(Duration timeout);
 
-    /** Whether that is still the lookup buffer: a call of it that has failed did so for another reason than the connection's end. */
+    /**
+     * Whether that is still the lookup buffer: a call of it that has failed did so for another reason than the connection's end.
+     */
     boolean isUp(LookupBuffer used);
 
     /** Ends the connection; calls of the lookup buffer fail. */

@@ -22,8 +22,9 @@ import org.slf4j.LoggerFactory;
 import org.slf4j.event.Level;
 
 /**
- * A session over two wires: on each both sides authenticate and compare their configurations first, then it carries a pipe, and the pipes carry
- * the lookup buffer. A thread of its own connects, and connects again when the connection is lost. Either side may start first and restart.
+ * A session over two wires: on each both sides authenticate and compare their configurations first, then it carries a pipe, and
+ * the pipes carry the lookup buffer. A thread of its own connects, and connects again when the connection is lost. Either side
+ * may start first and restart.
  */
 final class PeerSession implements LookupSession {
     private static final Logger log = LoggerFactory.getLogger(PeerSession.class);

@@ -7,9 +7,10 @@ import java.nio.ByteBuffer;
 import java.nio.IntBuffer;
 
 /**
- * The lookup key of a prompt, instead of its tokens alone: a hash of 256 bits of the model, the LoRA adapter and the {@code cache_salt}, the
- * number of tokens, and the tokens. A lookup buffer matches keys of which one is a prefix of the other, so with tokens alone a prompt would
- * take the entry of its own prefix; with hash and length in front, only equal prompts that may share KV match.
+ * The lookup key of a prompt, instead of its tokens alone: a hash of 256 bits of the model, the LoRA adapter and the
+ * {@code cache_salt}, the number of tokens, and the tokens. A lookup buffer matches keys of which one is a prefix of the other,
+ * so with tokens alone a prompt would take the entry of its own prefix; with hash and length in front, only equal prompts that
+ * may share KV match.
  */
 final class PromptKey {
     /** Elements before the tokens. */

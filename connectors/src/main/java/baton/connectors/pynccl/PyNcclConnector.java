@@ -19,9 +19,9 @@ import java.util.Set;
 import org.slf4j.event.Level;
 
 /**
- * One producer and one consumer that connect at {@code kv_ip:kv_port}: {@code PyNcclConnector}, vLLM's first connector. The producer inserts
- * the keys, values and last hidden state of each prompt into a lookup buffer of {@code kv_buffer_size} bytes; the consumer takes them out by the
- * prompt and, if the entry is complete, does not run the model over the prompt at all.
+ * One producer and one consumer that connect at {@code kv_ip:kv_port}: {@code PyNcclConnector}, vLLM's first connector. The
+ * producer inserts the keys, values and last hidden state of each prompt into a lookup buffer of {@code kv_buffer_size} bytes;
+ * the consumer takes them out by the prompt and, if the entry is complete, does not run the model over the prompt at all.
  *
  * <p>The counterpart of a rank is the other side's rank of the same stage and number, so both sides need the same parallel sizes.
  */

@@ -19,9 +19,9 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Decides which prompts to send and to load. A producer sends each prompt once, in the step that computes its last token, and keeps a finished
- * request's blocks until they are read. A consumer loads each prompt once: an entry can be taken once, and further samples share it through the
- * prefix cache. The entry of a request that does not load is discarded.
+ * Decides which prompts to send and to load. A producer sends each prompt once, in the step that computes its last token, and
+ * keeps a finished request's blocks until they are read. A consumer loads each prompt once: an entry can be taken once, and
+ * further samples share it through the prefix cache. The entry of a request that does not load is discarded.
  */
 final class PyNcclScheduler implements SchedulerConnector {
     private static final Logger log = LoggerFactory.getLogger(PyNcclScheduler.class);

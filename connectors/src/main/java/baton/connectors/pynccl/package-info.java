@@ -1,4 +1,7 @@
-/** The connector that pairs one producer with one consumer over pipes: vLLM's first one, with what it lacked: deadlines, reconnection, authentication. */
+/**
+ * The connector that pairs one producer with one consumer over pipes: vLLM's first one, with what it lacked: deadlines,
+ * reconnection, authentication.
+ */
 @NullMarked
 package baton.connectors.pynccl;
 

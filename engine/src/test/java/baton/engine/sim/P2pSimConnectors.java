@@ -32,8 +32,9 @@ import java.util.random.RandomGenerator;
 import java.util.zip.CRC32C;
 
 /**
- * P2pNcclConnector over an exchange in the simulated network. Faults: tensors are lost, late, reordered, duplicated or corrupt (and then
- * dropped), or find no memory on either side; peers die between a prompt's layers; ids are reused, or changed to another request's.
+ * P2pNcclConnector over an exchange in the simulated network. Faults: tensors are lost, late, reordered, duplicated or corrupt
+ * (and then dropped), or find no memory on either side; peers die between a prompt's layers; ids are reused, or changed to
+ * another request's.
  *
  * <p>So a tensor of another client's prompt may arrive under an id, and the connector has to detect it.
  */

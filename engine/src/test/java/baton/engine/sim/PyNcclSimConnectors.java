@@ -34,9 +34,10 @@ import java.util.function.BooleanSupplier;
 import java.util.random.RandomGenerator;
 
 /**
- * PyNcclConnector over sessions in the simulated network: prefill instance {@code p1} has {@code d1} as its counterpart, and so on; an instance
- * without a counterpart never connects. Requests go to any pair of instances, so many lookups find no entry. Faults: connections end, also
- * between the tensors of an entry; peers connect late; entries are lost, late, or find no room; instances die and come back.
+ * PyNcclConnector over sessions in the simulated network: prefill instance {@code p1} has {@code d1} as its counterpart, and so
+ * on; an instance without a counterpart never connects. Requests go to any pair of instances, so many lookups find no entry.
+ * Faults: connections end, also between the tensors of an entry; peers connect late; entries are lost, late, or find no room;
+ * instances die and come back.
  */
 final class PyNcclSimConnectors implements SimNode.SimConnectors {
     private static final int FIRST_PORT = 6000;

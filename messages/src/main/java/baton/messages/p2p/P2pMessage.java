@@ -11,8 +11,8 @@ import org.jspecify.annotations.Nullable;
 import org.msgpack.core.MessageBufferPacker;
 
 /**
- * A message from an instance to another one's control address, sent by a DEALER socket whose identity is its own control address: one frame
- * with a msgpack map, as vLLM's P2pNcclEngine sends it.
+ * A message from an instance to another one's control address, sent by a DEALER socket whose identity is its own control address:
+ * one frame with a msgpack map, as vLLM's P2pNcclEngine sends it.
  */
 public sealed interface P2pMessage {
     /** Bytes of NCCL's unique id; none is longer. */
@@ -56,8 +56,8 @@ public sealed interface P2pMessage {
     }
 
     /**
-     * Announces a tensor: {@code {"cmd": "PUT", "tensor_id": text, "shape": [sizes], "dtype": text}}. Answered by a {@link PutReply}; if that
-     * is {@link PutReply#TAKEN}, the tensor's bytes follow on the connection.
+     * Announces a tensor: {@code {"cmd": "PUT", "tensor_id": text, "shape": [sizes], "dtype": text}}. Answered by a
+     * {@link PutReply}; if that is {@link PutReply#TAKEN}, the tensor's bytes follow on the connection.
      */
     record Put(String tensorId, TensorHead head) implements P2pMessage {
         @Override

@@ -41,8 +41,8 @@ public record P2pRequestId(PeerAddress prefill, PeerAddress decode, String uniqu
      * A request's id that contains such an id.
      *
      * @param id the addresses
-     * @param shared the part that both legs and the ids of their tensors have in common: without an engine's random part and a sequence's
-     *     number
+     * @param shared the part that both legs and the ids of their tensors have in common: without an engine's random part and a
+     *     sequence's number
      * @param sequence of the sequences of one request; 0 if there is one
      */
     public record Found(P2pRequestId id, String shared, int sequence) {

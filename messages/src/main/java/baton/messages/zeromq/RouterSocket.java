@@ -143,7 +143,10 @@ final class RouterSocket implements SideChannel.Listener {
         caller.thread.start();
     }
 
-    /** Makes a connection whose peer is authenticated an established one; if there are too many, closes the one that is idle longest. */
+    /**
+     * Makes a connection whose peer is authenticated an established one; if there are too many, closes the one that is idle
+     * longest.
+     */
     private void establish(Caller caller) throws IOException {
         synchronized (callers) {
             if (!callers.contains(caller)) {

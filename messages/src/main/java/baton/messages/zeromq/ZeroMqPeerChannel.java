@@ -27,8 +27,8 @@ import org.slf4j.LoggerFactory;
 /**
  * Calls are ZeroMQ DEALER sockets with an identity, listeners ROUTER sockets: what vLLM's P2pNcclEngine and its proxy speak.
  *
- * <p>Unlike libzmq's, a socket here is one connection: when it ends its user is notified and has to connect again. A message may begin with
- * an empty frame, as REQ sockets send it; the answer then has one too.
+ * <p>Unlike libzmq's, a socket here is one connection: when it ends its user is notified and has to connect again. A message may
+ * begin with an empty frame, as REQ sockets send it; the answer then has one too.
  */
 public final class ZeroMqPeerChannel implements PeerChannel {
     /** Messages are small; connections last. */

@@ -25,8 +25,8 @@ import org.slf4j.LoggerFactory;
  * handshake is of this kind.
  *
  * <h2>Bounds</h2>
- * What a peer can make this process hold is bounded: connections, bytes and frames of a message. ZeroMQ's own sockets cannot promise
- * that, as they keep the frames of an unfinished message without limit. One connection has one question at a time.
+ * What a peer can make this process hold is bounded: connections, bytes and frames of a message. ZeroMQ's own sockets cannot
+ * promise that, as they keep the frames of an unfinished message without limit. One connection has one question at a time.
  *
  * <h2>Time</h2>
  * Each connection has a virtual thread that blocks on it. A listener's thread closes the connections whose time is up: those in the
@@ -121,8 +121,8 @@ public final class ZeroMqSideChannel implements SideChannel {
     }
 
     /**
-     * A question that this side asks, with those that follow from its answer, on a connection of its own. Its thread's waits have no
-     * timeouts of their own: the timer closes the socket, which ends them all.
+     * A question that this side asks, with those that follow from its answer, on a connection of its own. Its thread's waits have
+     * no timeouts of their own: the timer closes the socket, which ends them all.
      */
     private final class Question {
         private final String host;

@@ -14,8 +14,8 @@ import java.util.List;
 import java.util.Set;
 
 /**
- * One side of a connection in ZMTP 3.0 with the NULL mechanism (rfc.zeromq.org/spec/23), as libzmq 4 speaks it; the PING of ZMTP 3.1
- * (spec/37) is answered. What the peer may send is bounded: the size of a command, the frames of a message and their bytes.
+ * One side of a connection in ZMTP 3.0 with the NULL mechanism (rfc.zeromq.org/spec/23), as libzmq 4 speaks it; the PING of ZMTP
+ * 3.1 (spec/37) is answered. What the peer may send is bounded: the size of a command, the frames of a message and their bytes.
  *
  * <p>After the handshake one thread may send while another receives. Blocks as long as the streams do.
  */

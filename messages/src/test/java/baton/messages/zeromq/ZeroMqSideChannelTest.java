@@ -438,9 +438,9 @@ class ZeroMqSideChannelTest {
     }
 
     /**
-     * One in 20 to 40 of JeroMQ's connections stalls in its handshake, and what was sent over it is lost: it has connected and sends not
-     * one byte, though all of our greeting has come. Between two of its own sockets, REQ and ROUTER, that happens as often. So a
-     * conversation may begin anew, with sockets of its own.
+     * One in 20 to 40 of JeroMQ's connections stalls in its handshake, and what was sent over it is lost: it has connected and
+     * sends not one byte, though all of our greeting has come. Between two of its own sockets, REQ and ROUTER, that happens as
+     * often. So a conversation may begin anew, with sockets of its own.
      */
     private static void withJeroMq(Consumer<ZContext> conversation) {
         for (int left = CONVERSATIONS; left > 0; left--) {

@@ -28,12 +28,12 @@ import org.bytedeco.pytorch.global.torch;
 import org.bytedeco.pytorch.gloo.Device;
 
 /**
- * Wires over Gloo, as {@code torch.distributed} makes them: both ranks connect to a TCPStore, which rank 0 serves, and then to each other, once
- * each has found the other's key in it. Keys begin with a token: for an offer the random token of its id.
+ * Wires over Gloo, as {@code torch.distributed} makes them: both ranks connect to a TCPStore, which rank 0 serves, and then to
+ * each other, once each has found the other's key in it. Keys begin with a token: for an offer the random token of its id.
  *
- * <p>Gloo trusts its peer and the network: the store listens on every address of its machine, the peer chooses the address to connect to, and a
- * malicious peer can crash this process. Use it only on networks without other hosts. Gloo does not always notice a peer's death, so a second
- * connection ({@link LivenessSocket}) does.
+ * <p>Gloo trusts its peer and the network: the store listens on every address of its machine, the peer chooses the address to
+ * connect to, and a malicious peer can crash this process. Use it only on networks without other hosts. Gloo does not always
+ * notice a peer's death, so a second connection ({@link LivenessSocket}) does.
  */
 public final class GlooTransport implements WireTransport {
     private static final String MEETING = "baton-wire";

@@ -22,8 +22,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * A connection beside Gloo's that carries no bytes: its end is the end of the other rank's process or wire, which Gloo does not always notice.
- * Rank 0 listens, and publishes its address and a token in the store.
+ * A connection beside Gloo's that carries no bytes: its end is the end of the other rank's process or wire, which Gloo does not
+ * always notice. Rank 0 listens, and publishes its address and a token in the store.
  */
 final class LivenessSocket implements AutoCloseable {
     private static final Logger log = LoggerFactory.getLogger(LivenessSocket.class);

@@ -10,8 +10,8 @@ import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 
 /**
- * Makes calls that wait in native code on platform threads of its own: a virtual thread that waits there pins its carrier, and as many as there
- * are processors would stop all other ones. Callers on platform threads make their calls themselves.
+ * Makes calls that wait in native code on platform threads of its own: a virtual thread that waits there pins its carrier, and as
+ * many as there are processors would stop all other ones. Callers on platform threads make their calls themselves.
  */
 final class NativeCalls implements AutoCloseable {
     private static final long IDLE_SECONDS = 5;

@@ -20,8 +20,8 @@ import java.util.NoSuchElementException;
 import java.util.Optional;
 
 /**
- * The functions of NCCL (2.14 and later, {@code nccl.h}) and of CUDA's runtime ({@code cuda_runtime_api.h}) that wires need. Handles
- * are addresses of native objects. CUDA's functions are for the device that the calling thread has chosen.
+ * The functions of NCCL (2.14 and later, {@code nccl.h}) and of CUDA's runtime ({@code cuda_runtime_api.h}) that wires need.
+ * Handles are addresses of native objects. CUDA's functions are for the device that the calling thread has chosen.
  *
  * <p>The libraries stay loaded for the life of the process.
  */

@@ -7,8 +7,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Streams of a GPU with memory for a piece each. A returned lane is kept for the next wire: to free memory CUDA waits until the GPU is idle,
- * including other wires' kernels that wait for their peers. So it is freed after the transport's last wire.
+ * Streams of a GPU with memory for a piece each. A returned lane is kept for the next wire: to free memory CUDA waits until the
+ * GPU is idle, including other wires' kernels that wait for their peers. So it is freed after the transport's last wire.
  */
 final class NcclLanes {
     private static final Logger LOG = LoggerFactory.getLogger(NcclLanes.class);

@@ -12,11 +12,12 @@ import java.time.Duration;
 import java.util.Map;
 
 /**
- * Experimental: wires over NCCL, between processes that have a GPU each. Both ends connect over TCP first, where tokens and addresses are
- * checked as for wires over TCP, and exchange NCCL's unique ids there; the bytes go from host memory through the GPUs. NCCL trusts its network.
+ * Experimental: wires over NCCL, between processes that have a GPU each. Both ends connect over TCP first, where tokens and
+ * addresses are checked as for wires over TCP, and exchange NCCL's unique ids there; the bytes go from host memory through the
+ * GPUs. NCCL trusts its network.
  *
- * <p>Never run on a GPU so far: only the calls of the libraries' functions are tested. Memory of the GPU is kept for the next wire, and freed
- * when the transport and its last wire are closed.
+ * <p>Never run on a GPU so far: only the calls of the libraries' functions are tested. Memory of the GPU is kept for the next
+ * wire, and freed when the transport and its last wire are closed.
  */
 public final class NcclTransport implements WireTransport {
     private final TcpTransport control;

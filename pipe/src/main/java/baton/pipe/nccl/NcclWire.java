@@ -18,15 +18,16 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Two communicators, one for each direction, so that sending never waits for receiving; and the control connection over which the ranks have
- * exchanged their ids, whose end is the end of the peer. Bytes are copied from host memory through pinned memory and memory of the GPU, in
- * pieces of the same size on both sides.
+ * Two communicators, one for each direction, so that sending never waits for receiving; and the control connection over which the
+ * ranks have exchanged their ids, whose end is the end of the peer. Bytes are copied from host memory through pinned memory and
+ * memory of the GPU, in pieces of the same size on both sides.
  *
- * <p>Over the control connection both sides announce the start of a message, so that no kernel waits on a GPU for a peer that does not send or
- * receive; and the receiver acknowledges its end, for which the sender waits: NCCL drops buffered data when a communicator is ended.
+ * <p>Over the control connection both sides announce the start of a message, so that no kernel waits on a GPU for a peer that
+ * does not send or receive; and the receiver acknowledges its end, for which the sender waits: NCCL drops buffered data when a
+ * communicator is ended.
  *
- * <p>Sending, receiving and closing do not block in a native call: waits poll, at the deadline and for the wire's end as well, and communicators
- * are ended on threads of their own.
+ * <p>Sending, receiving and closing do not block in a native call: waits poll, at the deadline and for the wire's end as well,
+ * and communicators are ended on threads of their own.
  */
 final class NcclWire implements Wire {
     private static final Logger LOG = LoggerFactory.getLogger(NcclWire.class);
@@ -281,8 +282,8 @@ final class NcclWire implements Wire {
         }
 
         /**
-         * On a thread of its own, because NCCL frees memory then, which waits for the kernels of other wires. The lane is kept only if
-         * the communicator is known to be done with it.
+         * On a thread of its own, because NCCL frees memory then, which waits for the kernels of other wires. The lane is kept
+         * only if the communicator is known to be done with it.
          */
         private void end() {
             NcclLanes.Lane own = lane;

@@ -10,13 +10,14 @@ import java.util.Optional;
 import java.util.Set;
 
 /**
- * Native memory in pieces whose sizes are powers of two, from {@value #LEAST} bytes on: a buddy allocator, as vLLM's TensorMemoryPool.
+ * Native memory in pieces whose sizes are powers of two, from {@value #LEAST} bytes on: a buddy allocator, as vLLM's
+ * TensorMemoryPool.
  *
  * <h2>Invariants</h2>
- * Memory is allocated from the system in roots, on demand; all roots together never exceed the capacity. A root is divided into pieces by
- * halving; every byte of a root belongs to exactly one piece, which is free or in use. Two halves of one piece are never both free: they are
- * merged. Roots that are larger than usual are freed when no piece of them is in use, other ones when another root needs their room, and all
- * when the pool is closed and no piece is in use.
+ * Memory is allocated from the system in roots, on demand; all roots together never exceed the capacity. A root is divided into
+ * pieces by halving; every byte of a root belongs to exactly one piece, which is free or in use. Two halves of one piece are
+ * never both free: they are merged. Roots that are larger than usual are freed when no piece of them is in use, other ones when
+ * another root needs their room, and all when the pool is closed and no piece is in use.
  */
 final class BuddyPool implements AutoCloseable {
     /** Bytes of the smallest piece. */

@@ -41,23 +41,23 @@ import org.slf4j.LoggerFactory;
  * One of many peers that exchange tensors by name: vLLM's P2pNcclEngine, with a deadline for every wait.
  *
  * <h2>Protocol</h2>
- * Control messages ({@link P2pMessage}) are sent by a DEALER socket, whose identity is this endpoint's own address, to the peer's ROUTER. NEW
- * makes a wire between the two; after PUT and GET the tensor's bytes follow on it. Each endpoint makes a wire of its own for its requests; the
- * answers to them use the same wire.
+ * Control messages ({@link P2pMessage}) are sent by a DEALER socket, whose identity is this endpoint's own address, to the peer's
+ * ROUTER. NEW makes a wire between the two; after PUT and GET the tensor's bytes follow on it. Each endpoint makes a wire of its
+ * own for its requests; the answers to them use the same wire.
  *
  * <h2>Time and peers</h2>
- * Every exchange has a deadline. The end of a connection counts as the end of the peer: calls that wait for its tensors fail at once, and so
- * do later ones while nothing listens at its address. The next use connects again. Only allowed addresses are connected to, wherever they come
- * from, and only connections from allowed ones are served.
+ * Every exchange has a deadline. The end of a connection counts as the end of the peer: calls that wait for its tensors fail at
+ * once, and so do later ones while nothing listens at its address. The next use connects again. Only allowed addresses are
+ * connected to, wherever they come from, and only connections from allowed ones are served.
  *
  * <h2>Memory</h2>
- * Memory for a received tensor is reserved before the peer may send it; if there is no room the answer is delayed, and so is the peer's sender.
- * Tensors to be sent have at most as much memory; a peer that is slow to take them delays other peers' tensors for a short time only, see
- * {@link SendStore}. Tensors that are not taken expire.
+ * Memory for a received tensor is reserved before the peer may send it; if there is no room the answer is delayed, and so is the
+ * peer's sender. Tensors to be sent have at most as much memory; a peer that is slow to take them delays other peers' tensors for
+ * a short time only, see {@link SendStore}. Tensors that are not taken expire.
  *
  * <h2>Threads</h2>
- * One virtual thread for each connection, one for each peer with queued tensors, one that removes expired tensors. Any thread may use an
- * endpoint.
+ * One virtual thread for each connection, one for each peer with queued tensors, one that removes expired tensors. Any thread may
+ * use an endpoint.
  */
 public final class P2pEndpoint implements TensorExchange {
     private static final Logger log = LoggerFactory.getLogger(P2pEndpoint.class);

@@ -24,8 +24,8 @@ import java.util.Optional;
 import java.util.concurrent.locks.ReentrantLock;
 
 /**
- * The outgoing connections to a peer: one for control messages, and one for bytes that is made with the first tensor. Both end together, and
- * the next use makes them again; so a peer that restarts at the same address is connected to anew.
+ * The outgoing connections to a peer: one for control messages, and one for bytes that is made with the first tensor. Both end
+ * together, and the next use makes them again; so a peer that restarts at the same address is connected to anew.
  *
  * <p>One exchange at a time: message, answer and bytes.
  */

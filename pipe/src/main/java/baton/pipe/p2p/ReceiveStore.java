@@ -18,8 +18,8 @@ import java.util.function.Supplier;
 /**
  * Received tensors that wait to be taken.
  *
- * <p>Guarded by one lock. A tensor is identified by its id and its sender, so that no peer can replace another's tensor. Memory comes from
- * the buffer, then from the pool; when both are full, the sender waits.
+ * <p>Guarded by one lock. A tensor is identified by its id and its sender, so that no peer can replace another's tensor. Memory
+ * comes from the buffer, then from the pool; when both are full, the sender waits.
  */
 final class ReceiveStore implements AutoCloseable {
     /** Unwanted groups that are remembered. */

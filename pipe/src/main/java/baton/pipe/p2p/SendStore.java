@@ -16,14 +16,14 @@ import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
 
 /**
- * Memory of tensors to be sent, {@code kv_buffer_size} in all, and those that are kept until their peers request them: when there is no room
- * for another one, the oldest of these are evicted.
+ * Memory of tensors to be sent, {@code kv_buffer_size} in all, and those that are kept until their peers request them: when there
+ * is no room for another one, the oldest of these are evicted.
  *
- * <p>A sender that finds no room waits for the peer that holds most of it, as long as every peer has tensors to take: then queued tensors keep
- * all peers busy, and a single slow one only slows the sender down. While a peer has none, waiting harms that peer; such waits use up the
- * slow peer's patience, which is a tenth of a tensor's time limit at first, and grows by a quarter of the time in which the peer takes a tensor.
- * When it is used up, the tensors that were queued last for the slow peer are dropped, with their whole group. Tensors for the slow peer
- * itself are refused once it has taken none for as long as the full patience.
+ * <p>A sender that finds no room waits for the peer that holds most of it, as long as every peer has tensors to take: then queued
+ * tensors keep all peers busy, and a single slow one only slows the sender down. While a peer has none, waiting harms that peer;
+ * such waits use up the slow peer's patience, which is a tenth of a tensor's time limit at first, and grows by a quarter of the
+ * time in which the peer takes a tensor. When it is used up, the tensors that were queued last for the slow peer are dropped,
+ * with their whole group. Tensors for the slow peer itself are refused once it has taken none for as long as the full patience.
  */
 final class SendStore implements AutoCloseable {
     private static final int PATIENCE_SHARE = 4;

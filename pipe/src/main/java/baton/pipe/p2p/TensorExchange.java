@@ -33,12 +33,15 @@ public interface TensorExchange extends AutoCloseable {
     Received receive(PeerAddress from, String tensorId, Duration timeout) throws P2pException;
 
     /**
-     * Drops a group that was to be received, that is all tensors whose ids are the same up to a {@code #}: those that are here and later ones.
-     * Calls that wait for one fail at once.
+     * Drops a group that was to be received, that is all tensors whose ids are the same up to a {@code #}: those that are here
+     * and later ones. Calls that wait for one fail at once.
      */
     void forget(String group);
 
-    /** Whether a tensor is queued, kept for a peer or being sent. Once there is none, all sent tensors are counted in the statistics. */
+    /**
+     * Whether a tensor is queued, kept for a peer or being sent. Once there is none, all sent tensors are counted in the
+     * statistics.
+     */
     boolean isSending();
 
     /** Drops a group's tensors that are to be sent. */

@@ -22,8 +22,8 @@ import java.util.concurrent.locks.LockSupport;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Wires over TCP. The connecting side sends a token first, and is accepted or disconnected: for an offer the random token of its id, at a
- * meeting point a constant or, with a secret, an HMAC with it.
+ * Wires over TCP. The connecting side sends a token first, and is accepted or disconnected: for an offer the random token of its
+ * id, at a meeting point a constant or, with a secret, an HMAC with it.
  */
 public final class TcpTransport implements WireTransport {
     static final byte[] MEETING = new byte[WireId.TOKEN_BYTES];

@@ -23,8 +23,8 @@ import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicLong;
 
 /**
- * A connection. Its channel is in blocking mode, so that bytes are copied directly from and to native memory, also on virtual threads; a timer
- * closes it at a deadline, which ends the blocking call.
+ * A connection. Its channel is in blocking mode, so that bytes are copied directly from and to native memory, also on virtual
+ * threads; a timer closes it at a deadline, which ends the blocking call.
  */
 final class TcpWire implements Wire {
     /** Sent by the connecting side, before its token. */

@@ -28,8 +28,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * A listening socket that accepts one connection: the first whose peer sends the token. Other connections are closed after a short time, and at
- * most {@value #MOST_AT_ONCE} are in their handshake: one more closes the oldest one.
+ * A listening socket that accepts one connection: the first whose peer sends the token. Other connections are closed after a
+ * short time, and at most {@value #MOST_AT_ONCE} are in their handshake: one more closes the oldest one.
  */
 final class TokenListener implements AutoCloseable {
     static final int MOST_AT_ONCE = 16;
