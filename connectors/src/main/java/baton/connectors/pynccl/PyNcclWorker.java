@@ -186,7 +186,12 @@ final class PyNcclWorker implements WorkerConnector {
 
     private void sendQueued() {
         for (Optional<Sending> next = next(); next.isPresent(); next = next()) {
-            next.get().run();
+            try {
+                next.get().run();
+            } catch (RuntimeException | Error e) {
+                // This thread continues: no other one sends the queued prompts.
+                log.error("Sending request {}", next.get().send.requestId(), e);
+            }
         }
     }
 
