@@ -211,8 +211,8 @@ class OfflineHandOverTest {
     }
 
     /**
-     * A connector of a user's own that breaks when it is told to build a step for a prompt of 13 tokens, and when it hears of a refused
-     * request, of which it first takes note in the file {@code refusals}.
+     * A connector of a user's own that throws when it builds a step for a prompt of 13 tokens, and that writes the ids of rejected requests
+     * into the file {@code refusals}.
      */
     public static final class Fragile implements KvConnector {
         @Override
@@ -232,7 +232,6 @@ class OfflineHandOverTest {
                     } catch (IOException e) {
                         throw new UncheckedIOException(e);
                     }
-                    throw new IllegalStateException("refused");
                 }
 
                 @Override
@@ -279,7 +278,7 @@ class OfflineHandOverTest {
         }
     }
 
-    /** What waits may be tried with another instance, which then wants what the request refers to. */
+    /** A request for which there is no room may be tried with another instance, which then needs the blocks that it refers to. */
     @Test
     void theConnectorIsToldOfRejectedRequestsButNotOfThoseThatMayBeRetriedElsewhere(@TempDir Path directory)
             throws IOException {
@@ -288,7 +287,7 @@ class OfflineHandOverTest {
                 .maxNumSeqs(1)
                 .maxWaiting(1)
                 .kvTransfer(KvTransferConfig.builder("OfflineHandOverTest$Fragile", KvRole.BOTH)
-                        .modulePath("baton.engine")
+                        .modulePath("baton.engine.local")
                         .extra("refusals", refusals.toString())
                         .build())
                 .build();
@@ -300,7 +299,7 @@ class OfflineHandOverTest {
                     .build();
             assertThatThrownBy(() -> engine.submit(handedOver("empty", new int[0], endless), _ -> {}))
                     .isInstanceOf(ConfigException.class);
-            // As many refusals as requests may wait for the engine's thread, more are dropped.
+            // At most max_waiting rejections wait for the engine's thread, more are dropped.
             LLMTest.await(() -> refusals.toFile().length() > 0);
             List<GenerationEvent.Finished> ended = new CopyOnWriteArrayList<>();
             Consumer<GenerationEvent> sink = event -> {
@@ -317,7 +316,7 @@ class OfflineHandOverTest {
             engine.abort("waits");
             engine.abort("runs");
             LLMTest.await(() -> ended.size() == 2);
-            // It lives on, and has heard of them in order.
+            // The engine serves on, and the connector was told of the rejected requests in order.
             engine.submit(handedOver("next", LLMTest.prompt(3, 12), SamplingParams.greedy(2)), sink);
             LLMTest.await(() -> ended.size() == 3);
             assertThat(ended.getLast().usage().outputTokens()).isEqualTo(2);
@@ -331,10 +330,10 @@ class OfflineHandOverTest {
     }
 
     @Test
-    void aUsersConnectorThatBreaksEndsEveryRequestAndTheStatusSaysWhy() {
+    void aUsersConnectorThatThrowsIsClosedAndTheEngineServesOnWithoutIt() {
         try (LLM llm = new LLM(LLMTest.config()
                 .kvTransfer(KvTransferConfig.builder("OfflineHandOverTest$Fragile", KvRole.BOTH)
-                        .modulePath("baton.engine")
+                        .modulePath("baton.engine.local")
                         .build())
                 .build())) {
             SamplingParams two = SamplingParams.greedy(2);
@@ -346,16 +345,17 @@ class OfflineHandOverTest {
             for (int length = 10; length < 16; length++) {
                 prompts.add(LLMTest.prompt(length, length));
             }
-            assertThat(llm.generateTokens(prompts, SamplingParams.greedy(500)))
-                    .allSatisfy(output -> assertThat(
-                                    output.completions().getFirst().error().orElse(""))
-                            .contains("thirteen"));
-            assertThat(llm.engine().status().failure().orElseThrow()).contains("thirteen");
+            assertThat(llm.generateTokens(prompts, SamplingParams.greedy(500))).allSatisfy(output -> {
+                assertThat(output.completions().getFirst().error()).isEmpty();
+                assertThat(output.tokens()).isNotEmpty();
+            });
+            assertThat(llm.engine().status().failure()).isEmpty();
             // The status follows the last event.
             LLMTest.await(() -> llm.engine().status().usedBlocks() == 0);
-            assertThatThrownBy(() -> llm.generateTokens(List.of(LLMTest.prompt(1, 3)), two))
-                    .isInstanceOf(EngineUnavailableException.class)
-                    .hasMessageContaining("thirteen");
+            assertThat(llm.generateTokens(List.of(LLMTest.prompt(13, 13)), two)
+                            .getFirst()
+                            .tokens())
+                    .hasSize(2);
         }
     }
 }
