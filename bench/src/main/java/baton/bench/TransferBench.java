@@ -6,11 +6,11 @@ import baton.cluster.JavaCommand;
 import baton.cluster.WorkerProcess;
 import baton.kv.ConfigException;
 import baton.kv.FreePorts;
+import baton.memory.RunDigests;
 import baton.pipe.PipeException;
 import baton.pipe.Wire;
 import baton.pipe.WireTransport;
 import baton.pipe.select.WireTransports;
-import baton.transfer.Digests;
 import baton.transfer.Range;
 import baton.transfer.Region;
 import baton.transfer.Transfer;
@@ -81,7 +81,7 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
     private static final int LAYERS = 16;
 
     /** Digests as a reader of this shape asks for them: one for each head over all layers. */
-    private static final Digests DIGESTS = new Digests(LAYERS, HEADS, HEAD_BYTES, (_, crc32c) -> {
+    private static final RunDigests DIGESTS = new RunDigests(LAYERS, HEADS, HEAD_BYTES, (_, crc32c) -> {
         if (IntStream.of(crc32c).anyMatch(digest -> digest == 0)) {
             throw new IllegalStateException("the digest of a filled block is not zero");
         }
@@ -388,7 +388,7 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
         }
 
         /** Reads, and returns seconds until the last byte, as the agent has seen it. */
-        private double read(String name, List<Range> ranges, Optional<Digests> digests) throws TransferException {
+        private double read(String name, List<Range> ranges, Optional<RunDigests> digests) throws TransferException {
             TransferAgent agent = agents.get(name);
             Peer peer = peers.get(name);
             if (agent == null || peer == null) {

@@ -236,7 +236,7 @@ class FloorsTest {
                 .whereLayer("messages")
                 .mayOnlyBeAccessedByLayers("pipe", "transfer", "connectors", "router", "testkit")
                 .whereLayer("memory")
-                .mayOnlyBeAccessedByLayers("transfer", "engine")
+                .mayOnlyBeAccessedByLayers("transfer", "connectors", "engine", "bench")
                 .whereLayer("testkit")
                 .mayNotBeAccessedByAnyLayer()
                 .check(CODE);

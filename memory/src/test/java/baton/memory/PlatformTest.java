@@ -17,7 +17,8 @@ class PlatformTest {
         "Mac OS X, x86_64, macosx-x86_64, false, true, true",
         "Windows 11, amd64, windows 11-x86_64, false, false, true"
     })
-    void isKnownByTheJvmsNames(String name, String arch, String text, boolean linux, boolean mac, boolean x86) {
+    void theJvmsNamesOfSystemsAndProcessorsAreUnderstood(
+            String name, String arch, String text, boolean linux, boolean mac, boolean x86) {
         Platform platform = Platform.of(name, arch);
         assertThat(platform).hasToString(text);
         assertThat(platform.isLinux()).isEqualTo(linux);
@@ -26,14 +27,14 @@ class PlatformTest {
     }
 
     @Test
-    void anotherIsKnownByTheNameThatItHasHere() {
+    void aPlatformIsParsedFromItsOwnText() {
         assertThat(Platform.parse("macosx-arm64")).isEqualTo(Platform.of("Mac OS X", "aarch64"));
         assertThat(Platform.parse("linux-x86_64")).isEqualTo(Platform.of("Linux", "amd64"));
     }
 
     @ParameterizedTest
     @ValueSource(strings = {"", "mac", "-arm64", "macosx-", "a-b-c"})
-    void whatIsNoPlatformIsNamed(String wrong) {
+    void anUnknownPlatformIsAnErrorThatNamesIt(String wrong) {
         assertThatThrownBy(() -> Platform.parse(wrong))
                 .isInstanceOf(IllegalArgumentException.class)
                 .hasMessageContaining("baton.platform=" + wrong + " must be");

@@ -1,5 +1,6 @@
 package baton.transfer;
 
+import baton.memory.MappableMemory;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.nio.file.Path;

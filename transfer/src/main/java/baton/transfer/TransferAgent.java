@@ -1,5 +1,6 @@
 package baton.transfer;
 
+import baton.memory.RunDigests;
 import java.lang.foreign.MemorySegment;
 import java.time.Duration;
 import java.util.List;
@@ -15,13 +16,13 @@ import java.util.Optional;
 public interface TransferAgent extends AutoCloseable {
     /** Direction of a transfer, seen from the agent that starts it. */
     enum Operation {
-        /** From the peer's memory into ours. */
+        /** From the peer's memory into this process's. */
         READ,
-        /** From our memory into the peer's. */
+        /** From this process's memory into the peer's. */
         WRITE
     }
 
-    /** A name that no other agent has, in no other life of this process either. */
+    /** A name that no other agent has, neither one of an earlier process at the same address. */
     String name();
 
     /**
@@ -53,7 +54,7 @@ public interface TransferAgent extends AutoCloseable {
     /**
      * As {@link #start(Operation, Peer, List, Optional, Duration)}, and digests the ranges while it moves them.
      *
-     * @param digests of ranges that all have {@link Digests#bytes}; an implementation may digest none of them
+     * @param digests of ranges that all have {@link RunDigests#bytes}; an implementation may digest none of them
      */
     default Transfer start(
             Operation operation,
@@ -61,14 +62,14 @@ public interface TransferAgent extends AutoCloseable {
             List<Range> ranges,
             Optional<byte[]> notification,
             Duration timeout,
-            Digests digests) {
+            RunDigests digests) {
         return start(operation, peer, ranges, notification, timeout);
     }
 
     /**
-     * Lets who names the permit's token write to some memory, until the permit is closed.
+     * Lets peers that name the permit's token write to some memory, until the permit is closed.
      *
-     * @param memory in regions that are registered, or will be: elsewhere nobody writes all the same
+     * @param memory in regions that are registered, or will be; elsewhere no peer can write anyway
      * @return empty where writes cannot be held back once a peer knows of the memory; then regions need no permits either
      */
     default Optional<Permit> permit(List<MemorySegment> memory) {
@@ -94,8 +95,8 @@ public interface TransferAgent extends AutoCloseable {
     void notify(Peer peer, byte[] message) throws TransferException;
 
     /**
-     * Has it tell when a transfer of ours is over and when a message has arrived, instead of being asked all the time. Told by any
-     * thread, at times for nothing; an implementation may never tell.
+     * Sets a listener that is called when a transfer of this agent is over and when a message has arrived, in place of polling. It is
+     * called by any thread, at times for nothing; an implementation may never call it.
      *
      * @param progress quick, and throws nothing; replaces the one before
      */
@@ -133,17 +134,17 @@ public interface TransferAgent extends AutoCloseable {
         void close();
     }
 
-    /** Memory that may be written to by who knows of it. Other permits may be for the same memory. */
+    /** Permission for peers that know its token to write to some memory. Several permits may be for the same memory. */
     interface Permit extends AutoCloseable {
-        /** To be told to who shall write: random, so that nobody else names it, and not 0. */
+        /** To be sent to the peers that shall write: random, so that no other peer can name it, and not 0. */
         long token();
 
         /** How many writes that name it have begun, be they done or not. After {@link #close} there are no more. */
         long writes();
 
         /**
-         * When it returns, no write that names it is under way, those that were having failed as {@link Transfer.Cause#NOT_PERMITTED}, and none
-         * starts any more. What else goes over the writers' connections does not notice.
+         * Aborts the writes under way that name it, which fail as {@link Transfer.Cause#NOT_PERMITTED}, and rejects later ones; returns when
+         * none is under way any more. Other transfers of the writers are not affected.
          */
         @Override
         void close();

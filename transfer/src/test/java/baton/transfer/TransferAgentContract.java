@@ -79,7 +79,7 @@ public abstract class TransferAgentContract {
     }
 
     @Test
-    void aReadBringsThePeersBytes() {
+    void aReadMovesThePeersBytes() {
         fill(theirs, 1);
         fill(mine, 2);
         byte[] before = bytes(mine);
@@ -93,7 +93,7 @@ public abstract class TransferAgentContract {
     }
 
     @Test
-    void aWriteBringsOurBytesToThePeer() {
+    void aWriteMovesLocalBytesToThePeer() {
         fill(theirs, 3);
         fill(mine, 4);
         byte[] before = bytes(theirs);
@@ -248,7 +248,7 @@ public abstract class TransferAgentContract {
     }
 
     @Test
-    void whatIsNoMetadataIsRefused() {
+    void invalidMetadataIsRefused() {
         Random random = new Random(16);
         byte[] good = there.metadata();
         for (int length : new int[] {0, 1, 10, good.length / 2, good.length - 1}) {
@@ -262,7 +262,7 @@ public abstract class TransferAgentContract {
     }
 
     @Test
-    void anotherAgentsPeerIsNotOurs() throws TransferException {
+    void aPeerOfAnotherAgentIsRefused() throws TransferException {
         TransferAgent third = agent("third");
         Peer foreign = third.connect(there.metadata(), LONG);
         assertFails(
@@ -352,7 +352,7 @@ public abstract class TransferAgentContract {
     }
 
     @Test
-    void closingThePeerEndsWhatIsUnderWay() throws TransferException {
+    void closingThePeerEndsItsTransfers() throws TransferException {
         Pools large = large();
         Transfer read = here.start(Operation.READ, peer, large.scattered(), Optional.empty(), LONG);
         peer.close();
@@ -443,7 +443,7 @@ public abstract class TransferAgentContract {
     }
 
     @Test
-    void onceAPermitIsClosedNothingChangesAndAllElseGoesOn() throws TransferException {
+    void closingAPermitEndsItsWritesAndNothingElse() throws TransferException {
         assumeTrue(there.permit(List.of()).isPresent(), "this agent cannot hold back its peers");
         MemorySegment source = registered(here, LARGE);
         Region region = allocate(arena, LARGE).withPermitsOnly();
@@ -488,7 +488,7 @@ public abstract class TransferAgentContract {
     }
 
     @Test
-    void closingTheAgentEndsWhatIsUnderWay() throws TransferException {
+    void closingTheAgentEndsItsTransfers() throws TransferException {
         Pools large = large();
         List<Transfer> all = new ArrayList<>();
         for (Operation operation : Operation.values()) {
@@ -511,7 +511,7 @@ public abstract class TransferAgentContract {
     }
 
     @Test
-    void aNewLifeIsAnotherPeer() throws TransferException {
+    void anAgentThatIsOpenedAgainIsAnotherPeer() throws TransferException {
         byte[] old = there.metadata();
         there.close();
         await("the peer's end is noticed", () -> !peer.alive());
@@ -533,7 +533,7 @@ public abstract class TransferAgentContract {
     }
 
     @Test
-    void closingARegistrationEndsWhatIsUnderWay() throws TransferException {
+    void closingARegistrationEndsTransfersOfItsMemory() throws TransferException {
         Region region = allocate(arena, LARGE);
         Registration registration = here.register(region);
         MemorySegment source = registered(there, LARGE);

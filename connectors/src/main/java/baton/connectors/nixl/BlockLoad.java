@@ -7,7 +7,7 @@ import baton.connectors.nixl.PeerEngine.RemoteRank;
 import baton.kv.KvCache;
 import baton.kv.KvLayout;
 import baton.kv.Ticker;
-import baton.transfer.Digests;
+import baton.memory.RunDigests;
 import baton.transfer.Range;
 import baton.transfer.Transfer;
 import baton.transfer.TransferAgent;
@@ -325,7 +325,7 @@ final class BlockLoad {
     /** @param each pieces of a block, which is a range */
     private Transfer startDigested(Heads heads, List<Range> ranges, Duration timeout, Part part, int each) {
         KvLayout layout = cache.layout();
-        Digests digests = new Digests(
+        RunDigests digests = new RunDigests(
                 layout.layers(),
                 layout.kvHeads() * each,
                 Math.toIntExact(map.slots() * layout.entryBytes()),

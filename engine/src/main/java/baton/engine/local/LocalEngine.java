@@ -29,7 +29,7 @@ import baton.kv.DType;
 import baton.kv.JsonFields;
 import baton.kv.Ticker;
 import baton.kv.connector.KvConnectors;
-import baton.transfer.MappableMemory;
+import baton.memory.MappableMemory;
 import java.io.IOException;
 import java.time.Duration;
 import java.util.ArrayList;

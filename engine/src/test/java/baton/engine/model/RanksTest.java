@@ -10,7 +10,7 @@ import baton.kv.DType;
 import baton.kv.KvCache;
 import baton.kv.KvLayout;
 import baton.kv.connector.HiddenState;
-import baton.transfer.MappableMemory;
+import baton.memory.MappableMemory;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;

@@ -1,16 +1,21 @@
 package baton.transfer.embedded;
 
 import baton.kv.ConfigException;
+import baton.kv.Deadline;
+import baton.kv.Ticker;
+import baton.memory.CopyKernel;
+import baton.memory.MappableMemory;
+import baton.memory.ParallelCopier;
+import baton.memory.RunDigests;
 import baton.messages.PeerAccess;
 import baton.messages.PeerSecret;
-import baton.transfer.Digests;
-import baton.transfer.MappableMemory;
 import baton.transfer.Range;
 import baton.transfer.Region;
 import baton.transfer.Transfer;
 import baton.transfer.Transfer.Cause;
 import baton.transfer.TransferAgent;
 import baton.transfer.TransferException;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.lang.foreign.MemorySegment;
@@ -23,24 +28,18 @@ import java.nio.file.Path;
 import java.security.MessageDigest;
 import java.security.SecureRandom;
 import java.time.Duration;
-import java.util.ArrayDeque;
-import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.Map;
-import java.util.NavigableMap;
 import java.util.Optional;
-import java.util.Queue;
 import java.util.Set;
-import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.locks.LockSupport;
-import java.util.function.Predicate;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import java.util.stream.Stream;
@@ -49,29 +48,36 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /*
- * No process writes into another's memory, and who fails, fails alone:
+ * No process writes into another's memory, and a process that fails, fails alone:
  *
  *   A READ is done by the reader: it copies from its mapping of the peer's memory, or asks for the bytes over TCP and receives them
- *   where they belong. A WRITE is a command to the peer, which copies from its mapping of our memory, or receives the bytes over TCP. So
- *   each process can end whatever changes its memory, at once and surely. Each transfer is a gate (Moving); everything that touches its
- *   memory does so piece by piece inside the gate and never waits there. A write may name a permit of the agent that is written to: it is
- *   then one of the things that the transfer touches, and its end is the transfer's, whatever the writer believes or still sends.
+ *   in place. A WRITE is a command to the peer, which copies from its mapping of the writer's memory, or receives the bytes over TCP. So
+ *   each process can stop whatever changes its memory, at once and surely. Each transfer is a gate (InFlightTransfer); everything that
+ *   touches its memory does so piece by piece inside the gate and never waits there. A write may name a grant of the agent that is
+ *   written to (TransferAgent.Permit): closing the grant aborts the writes under way that name it and rejects later ones, whatever the
+ *   writer still sends.
  *
- *   An agent asks over the connection that it opened and serves those that it accepted (Link). A connection's end is the peer's
- *   death, on one host as well, and ends every transfer over it. A silent peer is taken for dead too.
+ *   An agent starts transfers over the connection that it opened (Initiator) and serves those that it accepted (Responder). The end of
+ *   a connection counts as the peer's death, on one host as well, and ends every transfer over it. A silent peer counts as dead too.
  *
  *   The notification of a transfer is sent by the agent that started it, once it is done. So it never arrives for one that failed.
  *
- *   Threads: two for each connection, one that accepts, one that looks at the clock, and those that copy. What they share is
- *   behind monitors that nobody holds while waiting for a peer.
+ *   Threads: two for each connection, one that accepts, one that ends late transfers, and those that copy. No monitor is held while
+ *   waiting for a peer, but for that of step 1 below.
+ *
+ *   Lock order. A thread that holds a monitor takes only monitors of later steps, and at most one of a step:
+ *     1. one of EmbeddedAgent.connecting, while a connection to a peer of that hash is opened, for the caller's timeout
+ *     2. MemoryRegistry; EmbeddedAgent.monitor
+ *     3. Connection.monitor; PeerMemory
+ *     4. Gate (of a transfer), Inbox
  */
 
 /**
  * The transfer agent that needs nothing but the JDK. Peers of the same host that can map each other's registered memory move bytes
- * with one copy, all others over TCP.
+ * with one copy, other peers over TCP.
  *
- * <p>A region can be mapped by peers if it is {@link MappableMemory}. Who has an agent's metadata may read its registered memory, and
- * write to what needs no permit; connections are not encrypted.
+ * <p>A region can be mapped by peers if it is {@link MappableMemory}. A process that has an agent's metadata may read its registered
+ * memory, and write to what needs no permit; connections are not encrypted.
  */
 public final class EmbeddedAgent implements TransferAgent {
     private static final Logger LOG = LoggerFactory.getLogger(EmbeddedAgent.class);
@@ -84,26 +90,27 @@ public final class EmbeddedAgent implements TransferAgent {
     private final byte[] secret = new byte[Metadata.SECRET_BYTES];
     private final String system = Metadata.thisSystem();
     private final ServerSocketChannel server;
-    private final Copier copier;
+    private final ParallelCopier copier;
+    private final Ticker ticker;
+    private final MemoryRegistry registry = new MemoryRegistry(this::sendRegions);
     private final CountDownLatch stopped = new CountDownLatch(1);
     private final Thread acceptor;
+    /** As many as connections may still be accepted. */
     private final Semaphore accepted;
+
     private final Inbox inbox;
+    private final AtomicLong mappedBytes = new AtomicLong();
     private volatile Runnable progress = () -> {};
 
-    /** Guards what follows. */
-    private final Object registry = new Object();
+    private final Object monitor = new Object();
 
-    private final NavigableMap<Long, Registered> regions = new TreeMap<>();
-    private final Set<Moving> movings = new HashSet<>();
-    private final Set<Connection> links = new HashSet<>();
-    private final Permits permits = new Permits(this);
-    private final AtomicLong mappedBytes = new AtomicLong();
+    @GuardedBy("monitor")
+    private final Set<Connection> connections = new HashSet<>();
 
-    private long revision;
+    @GuardedBy("monitor")
     private boolean closed;
 
-    /** Who connects to a peer holds one of these, chosen by its name, so that two that connect to one peer get the same. */
+    /** A thread that connects to a peer holds one of these, chosen by the peer's name, so that two threads get the same connection. */
     private final List<Object> connecting =
             Stream.generate(Object::new).limit(64).toList();
 
@@ -148,7 +155,8 @@ public final class EmbeddedAgent implements TransferAgent {
      * @param port to listen at; 0 for a free one
      * @param threads that copy
      * @param silence after which a peer is taken for dead
-     * @param access which agents it talks to, besides their knowing what {@link EmbeddedAgent#metadata} tells; empty: all that know that
+     * @param access hosts and secrets of the agents that it connects to and admits; empty: all that have its {@linkplain
+     *     EmbeddedAgent#metadata metadata}
      */
     public record Settings(
             String host,
@@ -188,10 +196,6 @@ public final class EmbeddedAgent implements TransferAgent {
             return new Settings(host, port, value, transport, silence, limits, access);
         }
 
-        public Settings withPort(int value) {
-            return new Settings(host, value, threads, transport, silence, limits, access);
-        }
-
         public Settings withSilence(Duration value) {
             return new Settings(host, port, threads, transport, value, limits, access);
         }
@@ -210,8 +214,15 @@ public final class EmbeddedAgent implements TransferAgent {
      *
      * @param prefix of its name, for people to recognise
      * @throws TransferException if it cannot listen there
+     * @throws IllegalArgumentException if {@value CopyKernel#PROPERTY} has a value that it cannot have
      */
     public static EmbeddedAgent open(String prefix, Settings settings) throws TransferException {
+        return open(prefix, settings, Ticker.system());
+    }
+
+    /** @param ticker the clock of timeouts */
+    public static EmbeddedAgent open(String prefix, Settings settings, Ticker ticker) throws TransferException {
+        Optional<CopyKernel> kernel = CopyKernel.ofThisMachine();
         ServerSocketChannel server;
         try {
             server = ServerSocketChannel.open();
@@ -230,18 +241,20 @@ public final class EmbeddedAgent implements TransferAgent {
             throw new TransferException(
                     "cannot listen at host=%s port=%d: %s".formatted(settings.host, settings.port, e.getMessage()), e);
         }
-        return new EmbeddedAgent(prefix, settings, server);
+        return new EmbeddedAgent(prefix, settings, ticker, server, kernel);
     }
 
-    private EmbeddedAgent(String prefix, Settings settings, ServerSocketChannel server) {
+    private EmbeddedAgent(
+            String prefix, Settings settings, Ticker ticker, ServerSocketChannel server, Optional<CopyKernel> kernel) {
         this.settings = settings;
+        this.ticker = ticker;
         this.server = server;
         SecureRandom random = new SecureRandom();
         random.nextBytes(secret);
         byte[] unique = new byte[8];
         random.nextBytes(unique);
         this.name = prefix + "-" + HexFormat.of().formatHex(unique);
-        this.copier = new Copier(prefix, settings.threads, CopyKernel.ofThisMachine());
+        this.copier = new ParallelCopier("transfer-copier-" + prefix, settings.threads, kernel);
         this.accepted = new Semaphore(settings.limits.peers);
         this.inbox = new Inbox(settings.limits.waitingBytes);
         settings.access.ifPresent(PeerAccess::expectPeers);
@@ -262,21 +275,9 @@ public final class EmbeddedAgent implements TransferAgent {
             throw new TransferException("memory at %d of %d bytes is confined to one thread, must be of a shared arena"
                     .formatted(memory.address(), memory.byteSize()));
         }
-        Registered registered = new Registered(memory, exposed(region), region.needsPermit());
-        synchronized (registry) {
-            requireOpen();
-            if (regions.size() == Metadata.MOST_REGIONS) {
-                throw new TransferException("%d regions are registered, no more are allowed".formatted(regions.size()));
-            }
-            Map.Entry<Long, Registered> before = regions.floorEntry(memory.address() + memory.byteSize() - 1);
-            if (before != null && before.getKey() + before.getValue().memory.byteSize() > memory.address()) {
-                throw new TransferException("memory at %d of %d bytes is registered already, in part at least"
-                        .formatted(memory.address(), memory.byteSize()));
-            }
-            regions.put(memory.address(), registered);
-            revision++;
-        }
-        tellRegions();
+        requireOpen();
+        Registration registered = registry.register(region, exposed(region));
+        sendRegions();
         return registered;
     }
 
@@ -316,18 +317,16 @@ public final class EmbeddedAgent implements TransferAgent {
     }
 
     private Metadata described(byte[] shown) {
-        InetSocketAddress address = listening();
-        synchronized (registry) {
-            return new Metadata(
-                    name,
-                    system,
-                    ProcessHandle.current().pid(),
-                    settings.host,
-                    address.getPort(),
-                    shown,
-                    revision,
-                    exposed());
-        }
+        Metadata.Update regions = registry.exposed();
+        return new Metadata(
+                name,
+                system,
+                ProcessHandle.current().pid(),
+                settings.host,
+                listening().getPort(),
+                shown,
+                regions.revision(),
+                regions.regions());
     }
 
     /** Where peers connect to. */
@@ -335,21 +334,16 @@ public final class EmbeddedAgent implements TransferAgent {
         return new InetSocketAddress(settings.host, server.socket().getLocalPort());
     }
 
-    private List<Metadata.Exposed> exposed() {
-        List<Metadata.Exposed> all = new ArrayList<>();
-        regions.values().forEach(each -> all.add(each.exposed));
-        return all;
+    /** Sends every peer the regions as they are now. */
+    private void sendRegions() {
+        Frame.Regions frame = new Frame.Regions(registry.exposed());
+        openConnections().forEach(connection -> connection.send(frame));
     }
 
-    /** Tells every peer what regions there are now. */
-    private void tellRegions() {
-        List<Connection> now;
-        Frame.Regions frame;
-        synchronized (registry) {
-            now = List.copyOf(links);
-            frame = new Frame.Regions(new Metadata.Update(revision, exposed()));
+    private List<Connection> openConnections() {
+        synchronized (monitor) {
+            return List.copyOf(connections);
         }
-        now.forEach(link -> link.send(frame));
     }
 
     @Override
@@ -365,7 +359,7 @@ public final class EmbeddedAgent implements TransferAgent {
         synchronized (connecting.get(Math.floorMod(peer.name().hashCode(), connecting.size()))) {
             EmbeddedPeer known = peers.get(peer.name());
             if (known != null && known.alive()) {
-                known.link.updateMemory(new Metadata.Update(peer.revision(), peer.regions()));
+                known.connection().updateMemory(new Metadata.Update(peer.revision(), peer.regions()));
                 return known;
             }
             EmbeddedPeer made = new EmbeddedPeer(dial(peer, timeout));
@@ -378,7 +372,7 @@ public final class EmbeddedAgent implements TransferAgent {
     }
 
     private Connection dial(Metadata peer, Duration timeout) throws TransferException {
-        long deadline = System.nanoTime() + timeout.toNanos();
+        Deadline deadline = Deadline.after(ticker, timeout);
         SocketChannel channel = null;
         try {
             channel = SocketChannel.open();
@@ -386,33 +380,27 @@ public final class EmbeddedAgent implements TransferAgent {
             if (address.isUnresolved()) {
                 throw new IOException("no such host");
             }
-            channel.socket().connect(address, Math.clamp(timeout.toMillis(), 1, Integer.MAX_VALUE));
-            Connection link = new Connection(this, channel, true);
-            link.greet(
-                    peer,
-                    new Frame.Hello(
-                            peerSecret().isPresent() ? PeerSecret.nonce() : peer.secret(),
-                            peer.name(),
-                            described(new byte[Metadata.SECRET_BYTES]).bytes()),
-                    deadline);
-            link.updateMemory(new Metadata.Update(peer.revision(), peer.regions()));
-            enlist(link);
-            link.start();
-            // What was registered meanwhile is in nobody's message.
-            link.send(regionsNow());
-            return link;
+            channel.socket().connect(address, deadline.remainingMillis());
+            Connection connection = new Connection(this, channel, true);
+            new Handshake(connection, deadline)
+                    .connect(
+                            peer,
+                            new Frame.Hello(
+                                    peerSecret().isPresent() ? PeerSecret.nonce() : peer.secret(),
+                                    peer.name(),
+                                    described(new byte[Metadata.SECRET_BYTES]).bytes()));
+            connection.updateMemory(new Metadata.Update(peer.revision(), peer.regions()));
+            enlist(connection);
+            connection.start();
+            // What was registered since the hello was made is in no message yet.
+            connection.send(new Frame.Regions(registry.exposed()));
+            return connection;
         } catch (IOException | RuntimeException | TransferException e) {
             closeQuietly(channel);
             throw new TransferException(
                     "cannot connect to transfer agent %s at host=%s port=%d: %s"
                             .formatted(peer.name(), peer.host(), peer.port(), e.getMessage()),
                     e);
-        }
-    }
-
-    private Frame.Regions regionsNow() {
-        synchronized (registry) {
-            return new Frame.Regions(new Metadata.Update(revision, exposed()));
         }
     }
 
@@ -426,14 +414,14 @@ public final class EmbeddedAgent implements TransferAgent {
         }
     }
 
-    private void enlist(Connection link) throws IOException, TransferException {
+    private void enlist(Connection connection) throws IOException, TransferException {
         try {
-            synchronized (registry) {
+            synchronized (monitor) {
                 requireOpen();
-                links.add(link);
+                connections.add(connection);
             }
         } catch (TransferException e) {
-            link.abandon();
+            connection.abandon();
             throw e;
         }
     }
@@ -441,6 +429,7 @@ public final class EmbeddedAgent implements TransferAgent {
     private void accept() {
         while (server.isOpen()) {
             try {
+                // Both waits are for peers that may never come, and are ended by close.
                 accepted.acquire();
                 boolean handed = false;
                 try {
@@ -455,7 +444,7 @@ public final class EmbeddedAgent implements TransferAgent {
             } catch (IOException | InterruptedException e) {
                 if (server.isOpen()) {
                     LOG.warn("transfer agent {} could not accept a connection: {}", name, e.toString());
-                    // What it lacks, file descriptors say, it may have again in a while.
+                    // What it lacks, such as file descriptors, it may have again in a while.
                     LockSupport.parkNanos(TICK.toNanos());
                 }
             }
@@ -465,11 +454,11 @@ public final class EmbeddedAgent implements TransferAgent {
     private void serve(SocketChannel channel) {
         try (channel) {
             requireAllowed(channel);
-            Connection link = new Connection(this, channel, false);
-            link.receiveGreeting(System.nanoTime() + HANDSHAKE.toNanos());
-            enlist(link);
-            link.send(regionsNow());
-            link.serve();
+            Connection connection = new Connection(this, channel, false);
+            new Handshake(connection, Deadline.after(ticker, HANDSHAKE)).accept();
+            enlist(connection);
+            connection.send(new Frame.Regions(registry.exposed()));
+            connection.run();
         } catch (IOException | TransferException | RuntimeException e) {
             LOG.debug("transfer agent {} ended a connection: {}", name, e.toString());
         } finally {
@@ -520,7 +509,7 @@ public final class EmbeddedAgent implements TransferAgent {
             List<Range> ranges,
             Optional<byte[]> notification,
             Duration timeout,
-            Digests digests) {
+            RunDigests digests) {
         return start(operation, peer, 0, ranges, notification, timeout, Optional.of(digests));
     }
 
@@ -536,17 +525,17 @@ public final class EmbeddedAgent implements TransferAgent {
             List<Range> ranges,
             Optional<byte[]> notification,
             Duration timeout,
-            Optional<Digests> digests) {
-        if (!(peer instanceof EmbeddedPeer ours) || !ours.isOf(this)) {
-            return new Refused(Cause.REFUSED, "peer=%s is not a peer of agent %s".formatted(peer.name(), name));
+            Optional<RunDigests> digests) {
+        if (!(peer instanceof EmbeddedPeer known) || !known.isOf(this)) {
+            return new RefusedTransfer(Cause.REFUSED, "peer=%s is not a peer of agent %s".formatted(peer.name(), name));
         }
         if (ranges.size() > settings.limits.ranges) {
-            return new Refused(
+            return new RefusedTransfer(
                     Cause.REFUSED,
                     "%d ranges, at most %d are allowed".formatted(ranges.size(), settings.limits.ranges));
         }
         if (notification.isPresent() && notification.get().length > settings.limits.messageBytes) {
-            return new Refused(
+            return new RefusedTransfer(
                     Cause.REFUSED,
                     "a notification of %d bytes, at most %d are allowed"
                             .formatted(notification.get().length, settings.limits.messageBytes));
@@ -554,26 +543,29 @@ public final class EmbeddedAgent implements TransferAgent {
         if (digests.isPresent()) {
             for (Range range : ranges) {
                 if (range.bytes() != digests.get().bytes()) {
-                    return new Refused(
+                    return new RefusedTransfer(
                             Cause.REFUSED,
                             "%s: must have the %d bytes that are to be digested"
                                     .formatted(range, digests.get().bytes()));
                 }
             }
         }
-        return ours.link.ask(operation, permit, ranges, notification.map(byte[]::clone), timeout, digests);
+        return known.connection()
+                .initiator()
+                .start(new OutboundTransfer.Request(
+                        operation, permit, ranges, notification.map(byte[]::clone), timeout, digests));
     }
 
     @Override
     public void notify(Peer peer, byte[] message) throws TransferException {
-        if (!(peer instanceof EmbeddedPeer ours) || !ours.isOf(this)) {
+        if (!(peer instanceof EmbeddedPeer known) || !known.isOf(this)) {
             throw new TransferException("peer=%s is not a peer of agent %s".formatted(peer.name(), name));
         }
         if (message.length > settings.limits.messageBytes) {
             throw new TransferException("a notification of %d bytes, at most %d are allowed"
                     .formatted(message.length, settings.limits.messageBytes));
         }
-        ours.link.sendMessage(message.clone());
+        known.connection().sendMessage(message.clone());
     }
 
     @Override
@@ -583,10 +575,9 @@ public final class EmbeddedAgent implements TransferAgent {
 
     @Override
     public boolean isGone(String peer) {
-        synchronized (registry) {
-            return links.stream()
-                    .noneMatch(link -> link.isOpen() && link.peerName().equals(peer));
-        }
+        return openConnections().stream()
+                .noneMatch(connection ->
+                        connection.isOpen() && connection.peerName().equals(peer));
     }
 
     @Override
@@ -601,19 +592,18 @@ public final class EmbeddedAgent implements TransferAgent {
 
     @Override
     public Optional<Permit> permit(List<MemorySegment> memory) {
-        return Optional.of(permits.give(memory));
+        return Optional.of(registry.grant(memory));
     }
 
     @Override
     public void close() {
-        List<Connection> open;
-        synchronized (registry) {
+        synchronized (monitor) {
             if (closed) {
                 return;
             }
             closed = true;
-            open = List.copyOf(links);
         }
+        List<Connection> open = openConnections();
         try {
             server.close();
         } catch (IOException e) {
@@ -622,19 +612,18 @@ public final class EmbeddedAgent implements TransferAgent {
             acceptor.interrupt();
             open.forEach(Connection::beginClosing);
             open.forEach(Connection::close);
-            endAll(_ -> true, Cause.CANCELLED, "the agent was closed");
+            registry.endAll(_ -> true, Cause.CANCELLED, "the agent was closed");
+            // Its threads are done soon, as every gate has ended.
             copier.close();
             stopped.countDown();
         }
     }
 
-    // What follows is for links.
-
     Settings settings() {
         return settings;
     }
 
-    Copier copier() {
+    ParallelCopier copier() {
         return copier;
     }
 
@@ -653,201 +642,43 @@ public final class EmbeddedAgent implements TransferAgent {
         this.progress = progress;
     }
 
-    /** Something that the agent's user waits for may have happened. */
+    /** Something may have happened that the user of the agent waits for. */
     void tellProgress() {
         progress.run();
     }
 
-    /** Bytes of a region, if all of them are in one. The registry's monitor is held. */
-    Optional<MemorySegment> local(long address, long bytes, Set<Object> touched) {
-        Map.Entry<Long, Registered> entry = regions.floorEntry(address);
-        if (entry == null || !entry.getValue().exposed.holds(address, bytes)) {
-            return Optional.empty();
-        }
-        touched.add(entry.getValue());
-        return Optional.of(entry.getValue().memory.asSlice(address - entry.getKey(), bytes));
+    Ticker ticker() {
+        return ticker;
     }
 
-    /** Of memory of a region. The registry's monitor is held. */
-    boolean needsPermit(MemorySegment memory) {
-        Map.Entry<Long, Registered> entry = regions.floorEntry(memory.address());
-        return entry != null && entry.getValue().needsPermit;
-    }
-
-    /** The registry's monitor is held while they are asked. */
-    Permits permits() {
-        return permits;
-    }
-
-    /** Whether peers can map the memory at an address. */
-    boolean mappable(Set<Object> touched) {
-        return touched.stream().allMatch(each -> each instanceof Registered region && region.exposed.mappable());
-    }
-
-    /** What finds and adds movings does so under this monitor, so that none slips through a registration's end. */
-    Object registry() {
+    MemoryRegistry registry() {
         return registry;
     }
 
-    /** Adds ranges on their way; the registry's monitor is held since their memory was found. */
-    void add(Moving moving) {
-        movings.add(moving);
-    }
-
-    void remove(Moving moving) {
-        synchronized (registry) {
-            movings.remove(moving);
+    /** A connection has ended. */
+    void ended(Connection connection) {
+        synchronized (monitor) {
+            connections.remove(connection);
         }
+        peers.values().removeIf(each -> each.connection() == connection);
     }
 
-    void ended(Connection link) {
-        synchronized (registry) {
-            links.remove(link);
-        }
-        peers.values().removeIf(each -> each.link == link);
-    }
-
-    boolean isClosed() {
-        synchronized (registry) {
-            return closed;
-        }
-    }
-
-    /** Ends what is late, also if nobody looks at it. */
+    /** Ends late transfers, also those that are not asked for their state. */
     private void endLate() {
         try {
             while (!stopped.await(TICK.toMillis(), TimeUnit.MILLISECONDS)) {
-                List<Moving> all;
-                synchronized (registry) {
-                    all = List.copyOf(movings);
-                }
-                all.forEach(Moving::endIfLate);
+                registry.endLate();
             }
         } catch (InterruptedException e) {
-            throw new IllegalStateException("nobody interrupts this thread", e);
+            throw new IllegalStateException("this thread is never interrupted", e);
         }
-    }
-
-    /** Ends what is under way, if it is of that kind, and returns when nothing of it touches memory any more. */
-    void endAll(Predicate<Moving> which, Cause cause, String message) {
-        List<Moving> ending = new ArrayList<>();
-        synchronized (registry) {
-            for (Moving moving : movings) {
-                if (which.test(moving)) {
-                    ending.add(moving);
-                }
-            }
-        }
-        ending.forEach(each -> each.fail(cause, message));
-        ending.forEach(Moving::awaitOver);
     }
 
     private void requireOpen() throws TransferException {
-        if (closed) {
-            throw new TransferException("transfer agent " + name + " is closed");
-        }
-    }
-
-    /** Registered memory of this process. */
-    final class Registered implements Registration {
-        private final MemorySegment memory;
-        private final Metadata.Exposed exposed;
-        private final boolean needsPermit;
-
-        private Registered(MemorySegment memory, Metadata.Exposed exposed, boolean needsPermit) {
-            this.memory = memory;
-            this.exposed = exposed;
-            this.needsPermit = needsPermit;
-        }
-
-        @Override
-        public void close() {
-            synchronized (registry) {
-                if (!regions.remove(memory.address(), this)) {
-                    return;
-                }
-                revision++;
+        synchronized (monitor) {
+            if (closed) {
+                throw new TransferException("transfer agent " + name + " is closed");
             }
-            endAll(moving -> moving.touches(this), Cause.REFUSED, "the memory's registration was closed");
-            tellRegions();
-        }
-    }
-
-    /** An agent that this one opened a connection to. */
-    private static final class EmbeddedPeer implements Peer {
-        private final Connection link;
-
-        private EmbeddedPeer(Connection link) {
-            this.link = link;
-        }
-
-        private boolean isOf(EmbeddedAgent agent) {
-            return link.agent() == agent;
-        }
-
-        @Override
-        public String name() {
-            return link.peerName();
-        }
-
-        @Override
-        public boolean alive() {
-            return link.isOpen();
-        }
-
-        @Override
-        public void close() {
-            link.beginClosing();
-            link.close();
-        }
-
-        @Override
-        public String toString() {
-            return link.toString();
-        }
-    }
-
-    /** A transfer that was not even begun. */
-    record Refused(Cause cause, String message) implements Transfer {
-        @Override
-        public State state() {
-            return new State.Failed(cause, message);
-        }
-
-        @Override
-        public void cancel() {
-            // It is over.
-        }
-    }
-
-    /** Messages that have arrived and were not taken yet. */
-    static final class Inbox {
-        /** A message costs more than its bytes. */
-        private static final int OVERHEAD = 256;
-
-        private final long most;
-        private final Queue<Notification> messages = new ArrayDeque<>();
-        private long bytes;
-
-        private Inbox(long most) {
-            this.most = most;
-        }
-
-        /** @return false if too much waits already */
-        synchronized boolean add(Notification message) {
-            long size = (long) message.message().length + OVERHEAD;
-            if (bytes + size > most) {
-                return false;
-            }
-            bytes += size;
-            return messages.add(message);
-        }
-
-        private synchronized List<Notification> takeAll() {
-            List<Notification> all = List.copyOf(messages);
-            messages.clear();
-            bytes = 0;
-            return all;
         }
     }
 }

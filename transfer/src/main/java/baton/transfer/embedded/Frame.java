@@ -10,12 +10,12 @@ import java.util.Arrays;
 import java.util.Optional;
 
 /**
- * What agents say to each other over a connection.
+ * The frames between two agents.
  *
  * <p>A frame is a header of 16 bytes, integers in network order: type (1), zero (3), bytes of the payload (4), id (8); and its
- * payload. The connecting agent says {@link Hello} and is answered {@link Welcome} or {@link Refuse}. Where instances have a secret, the
- * answer to the hello is a {@link Challenge}; then the connecting agent shows its {@link Proof}, and is shown the other's. From then on it asks and the other
- * serves. A frame of type {@link #DATA} carries the next bytes of the transfer of that id, of all its ranges one after the other.
+ * payload. The connecting agent sends {@link Hello} and is answered {@link Welcome} or {@link Refuse}. Where instances have a secret, the
+ * answer to the hello is a {@link Challenge}; then the connecting agent sends its {@link Proof}, and gets that of the other agent. From then
+ * on the connecting agent is the initiator, the other one the responder. A frame of type {@link #DATA} carries the next bytes of the transfer of that id, of all its ranges one after the other.
  */
 sealed interface Frame {
     int HEADER_BYTES = 16;
@@ -30,16 +30,16 @@ sealed interface Frame {
     }
 
     /**
-     * Asks to be let in: shows the secret of the agent that it wants, and tells which agent asks (its metadata, without its secret).
+     * Asks to be admitted: contains the secret of the agent called, and the metadata of the one that calls, without its secret.
      *
      * @param secret that of the agent called; where instances have a PeerSecret, a nonce instead
      */
     record Hello(byte[] secret, String name, byte[] metadata) implements Frame {}
 
-    /** Lets in. */
+    /** Admits. */
     record Welcome() implements Frame {}
 
-    /** Does not let in. */
+    /** Does not admit. */
     record Refuse(String reason) implements Frame {}
 
     /** @param nonce random, for this connection only */
@@ -60,11 +60,11 @@ sealed interface Frame {
     /**
      * Asks to take data over.
      *
-     * @param permit token of the agent asked; 0 for none
+     * @param grant token of a {@link WriteGrant} of the agent asked; 0 for none
      * @param mapped the agent asked copies from the memory of the one that asks, instead of being sent the data
      * @param ranges for each range its address in the memory of the agent that asks, in that of the agent asked, and its bytes
      */
-    record Write(long id, long timeoutMillis, long permit, boolean mapped, long[] ranges) implements Frame {}
+    record Write(long id, long timeoutMillis, long grant, boolean mapped, long[] ranges) implements Frame {}
 
     /**
      * The end of what was asked.
@@ -139,7 +139,7 @@ sealed interface Frame {
             Frame frame = switch (header.type) {
                 case 1 -> {
                     if (header.id != MAGIC) {
-                        throw new TransferException("who connects is no embedded transfer agent");
+                        throw new TransferException("the connecting process is no embedded transfer agent");
                     }
                     yield new Hello(
                             take(payload, Metadata.SECRET_BYTES),
@@ -198,10 +198,10 @@ sealed interface Frame {
                 out.asLongBuffer().put(ranges);
                 yield out.rewind();
             }
-            case Write(long id, long timeoutMillis, long permit, boolean mapped, long[] ranges) -> {
+            case Write(long id, long timeoutMillis, long grant, boolean mapped, long[] ranges) -> {
                 ByteBuffer out = begin(6, 2 * Long.BYTES + 1 + ranges.length * Long.BYTES, id)
                         .putLong(timeoutMillis)
-                        .putLong(permit)
+                        .putLong(grant)
                         .put((byte) (mapped ? 1 : 0));
                 out.asLongBuffer().put(ranges);
                 yield out.rewind();

@@ -12,7 +12,7 @@ import java.util.HexFormat;
 import java.util.List;
 
 /**
- * What an agent says of itself: to whom it gives its metadata, and to the agents it connects to.
+ * The description of an agent: what it gives out as its metadata, and sends to agents that it connects to.
  *
  * <p>The bytes, integers in network order and strings in UTF-8 after their length in two bytes: magic {@code "BtnT"}, version (2),
  * name, system, pid (8), host, port (4), length of the secret (2), secret, revision (8), number of regions (4), and for each region
@@ -20,7 +20,7 @@ import java.util.List;
  *
  * @param system the same for processes that may be able to map each other's memory: boot id, namespace of pids and user
  * @param host at which it listens
- * @param secret that who connects has to show
+ * @param secret that a connecting agent has to send
  * @param revision grows with each change of the regions
  */
 record Metadata(
@@ -34,7 +34,7 @@ record Metadata(
         List<Exposed> regions) {
     static final int SECRET_BYTES = 32;
     static final int MOST_REGIONS = 4096;
-    /** What the longest metadata takes. */
+    /** Bytes of the longest metadata. */
     static final int MOST_BYTES = 256 << 10;
 
     private static final int MAGIC = 0x42746e54;

@@ -1,6 +1,7 @@
 package baton.transfer.embedded;
 
-import baton.transfer.MappableMemory;
+import baton.memory.MappableMemory;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -22,13 +23,21 @@ final class PeerMemory {
     private final Metadata peer;
     private final boolean sameSystem;
     private final AtomicLong mappedBytes;
+
+    @GuardedBy("this")
     private final NavigableMap<Long, Mapped> mapped = new TreeMap<>();
+
+    @GuardedBy("this")
     private final Set<Metadata.Exposed> refused = new HashSet<>();
+
+    @GuardedBy("this")
     private long revision;
+
+    @GuardedBy("this")
     private boolean closed;
 
     /**
-     * @param sameSystem whether it is worth trying
+     * @param sameSystem whether mapping is worth trying
      * @param mappedBytes what all peers' mappings have together
      */
     PeerMemory(Metadata peer, boolean sameSystem, AtomicLong mappedBytes) {
@@ -78,9 +87,9 @@ final class PeerMemory {
     }
 
     /**
-     * Takes note of the peer's regions.
+     * Maps the peer's regions as they are now.
      *
-     * @return those that are no longer there; to be closed when nothing touches them
+     * @return mappings of regions that are gone; to be closed when nothing touches them
      */
     synchronized List<Mapped> update(Metadata.Update update) {
         if (closed || !sameSystem || update.revision() <= revision) {
@@ -105,6 +114,7 @@ final class PeerMemory {
         return gone;
     }
 
+    @GuardedBy("this")
     private void map(Metadata.Exposed region) {
         Arena arena = Arena.ofShared();
         try {
@@ -121,7 +131,7 @@ final class PeerMemory {
         }
     }
 
-    /** Gives all of it up; to be closed when nothing touches them. */
+    /** Gives up all mappings, which are to be closed when nothing touches them; nothing is mapped any more. */
     synchronized List<Mapped> giveUp() {
         closed = true;
         List<Mapped> all = List.copyOf(mapped.values());

@@ -1,14 +1,10 @@
 package baton.transfer.nixl;
 
+import baton.memory.Posix;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.lang.foreign.Arena;
-import java.lang.foreign.FunctionDescriptor;
-import java.lang.foreign.Linker;
-import java.lang.foreign.MemorySegment;
 import java.lang.foreign.SymbolLookup;
-import java.lang.foreign.ValueLayout;
-import java.lang.invoke.MethodHandle;
 import java.nio.file.DirectoryStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -176,11 +172,6 @@ public sealed interface NixlLibrary {
      * that registers all its memory has no use; and its log goes to standard output.
      */
     private static void prepare(Path file, Map<String, String> environment) {
-        Linker linker = Linker.nativeLinker();
-        MethodHandle setenv = linker.downcallHandle(
-                linker.defaultLookup().findOrThrow("setenv"),
-                FunctionDescriptor.of(
-                        ValueLayout.JAVA_INT, ValueLayout.ADDRESS, ValueLayout.ADDRESS, ValueLayout.JAVA_INT));
         List<Map.Entry<String, String>> variables = new ArrayList<>();
         variables.add(Map.entry("UCX_ERROR_SIGNALS", ""));
         variables.add(Map.entry("UCX_MEM_EVENTS", "n"));
@@ -190,14 +181,6 @@ public sealed interface NixlLibrary {
                 .filter(Files::isDirectory)
                 .filter(_ -> !environment.containsKey("NIXL_PLUGIN_DIR"))
                 .ifPresent(plugins -> variables.add(Map.entry("NIXL_PLUGIN_DIR", plugins.toString())));
-        try (Arena arena = Arena.ofConfined()) {
-            for (Map.Entry<String, String> variable : variables) {
-                MemorySegment name = arena.allocateFrom(variable.getKey());
-                int _ = (int)
-                        setenv.invokeExact(name, arena.allocateFrom(variable.getValue()), 0 /* keep the user's */);
-            }
-        } catch (Throwable e) {
-            throw new AssertionError("setenv throws nothing", e);
-        }
+        variables.forEach(variable -> Posix.setenv(variable.getKey(), variable.getValue(), false));
     }
 }

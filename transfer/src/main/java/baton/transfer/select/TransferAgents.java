@@ -62,7 +62,7 @@ public final class TransferAgents {
      * Opens the agent that is asked for.
      *
      * @param prefix with which its name begins
-     * @param extra the connector's settings; keys of others are left alone
+     * @param extra the connector's settings; keys that are not of transfer agents are ignored
      * @param embedded settings of the embedded agent, should it be taken
      * @throws ConfigException if a setting is wrong, or NIXL is asked for and not there
      * @throws TransferException if the agent cannot be opened

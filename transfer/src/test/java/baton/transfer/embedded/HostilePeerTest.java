@@ -56,7 +56,7 @@ class HostilePeerTest {
 
     /** Whatever was sent: memory is as it was and the agent still serves. */
     @AfterEach
-    void theAgentIsWell() throws TransferException {
+    void theAgentStillServesAnHonestPeer() throws TransferException {
         assertThat(memory.asSlice(1).mismatch(memory.asSlice(0, BYTES - 1))).isEqualTo(-1);
         assertThat(memory.get(ValueLayout.JAVA_BYTE, 0)).isZero();
         memory.fill((byte) 9);
@@ -113,7 +113,7 @@ class HostilePeerTest {
     }
 
     @Test
-    void whoLacksTheSecretIsTurnedAway() throws IOException {
+    void anAgentWithoutTheSecretIsRefused() throws IOException {
         byte[] wrong = metadata.secret().clone();
         wrong[31] ^= 1;
         try (Socket socket = socket()) {
@@ -124,7 +124,7 @@ class HostilePeerTest {
     }
 
     @Test
-    void aStrangerIsAskedForTheSecretBeforeItIsToldAName(@TempDir Path directory) throws Exception {
+    void aConnectingAgentProvesTheSecretBeforeItIsToldTheName(@TempDir Path directory) throws Exception {
         Path file = Files.writeString(directory.resolve("secret"), "0123456789abcdef");
         PeerAccess access = PeerAccess.of(
                 JsonFields.parse("extra", "{\"kv_auth_secret_file\": \"" + file + "\"}"),
@@ -223,7 +223,7 @@ class HostilePeerTest {
     }
 
     @Test
-    void whoBreaksTheRulesIsDisconnected() throws IOException {
+    void aPeerThatBreaksTheProtocolIsDisconnected() throws IOException {
         List<byte[]> wrong = new ArrayList<>();
         wrong.add(frame(99, 0, 0));
         wrong.add(frame(-1, 0, 0));
@@ -257,7 +257,7 @@ class HostilePeerTest {
     }
 
     @Test
-    void notificationsThatNobodyTakesEndTheConnection() throws IOException {
+    void tooManyUntakenNotificationsEndTheConnection() throws IOException {
         try (Socket socket = insider()) {
             byte[] message =
                     new Frame.Notify(new byte[LIMITS.messageBytes()]).encode().array();
@@ -317,7 +317,7 @@ class HostilePeerTest {
     }
 
     @Test
-    void theParserTakesWhatItWroteAndNothingShorter() throws TransferException {
+    void framesAreParsedAsWrittenAndTruncatedOnesAreRefused() throws TransferException {
         List<Frame> frames = List.of(
                 new Frame.Hello(metadata.secret(), "name", agent.metadata()),
                 new Frame.Welcome(),
@@ -357,7 +357,7 @@ class HostilePeerTest {
     }
 
     @Test
-    void metadataIsTakenWholeOrNot() throws TransferException {
+    void truncatedMetadataIsRefused() throws TransferException {
         byte[] good = agent.metadata();
         assertThat(Metadata.parse(good).name()).isEqualTo(agent.name());
         for (int length = 0; length < good.length; length++) {

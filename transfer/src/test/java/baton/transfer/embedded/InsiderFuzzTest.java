@@ -26,7 +26,7 @@ import org.junit.jupiter.api.Test;
 /**
  * What a peer that knows the secret sends after Hello, at random: whole conversations of valid frames, some of them damaged, with tokens of
  * permits that are open, closed and made up. It may write where it has a permit, and nowhere else; the agent serves on and keeps nothing.
- * {@code -Dtests.conversations=N} is for more, {@code -Dtests.seed=N} for others.
+ * {@code -Dtests.conversations=N} runs more, {@code -Dtests.seed=N} other ones.
  */
 class InsiderFuzzTest {
     private static final int CONVERSATIONS = Integer.getInteger("tests.conversations", 400);

@@ -2,8 +2,8 @@ package baton.transfer.embedded;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import baton.transfer.Digests;
-import baton.transfer.MappableMemory;
+import baton.memory.MappableMemory;
+import baton.memory.RunDigests;
 import baton.transfer.Range;
 import baton.transfer.Region;
 import baton.transfer.Transfer;
@@ -45,7 +45,7 @@ class SharedMemoryAgentTest extends TransferAgentContract {
 
     /** It counts in what the system reports as this process's memory, so operators ask where that comes from. */
     @Test
-    void whatIsMappedOfPeersIsCounted() throws Exception {
+    void mappedBytesOfPeersAreCounted() throws Exception {
         assertThat(here.mappedPeerBytes()).isEqualTo(theirs.byteSize());
         try (Arena arena = Arena.ofShared()) {
             TransferAgent.Registration more = there.register(allocate(arena, 8192));
@@ -63,7 +63,7 @@ class SharedMemoryAgentTest extends TransferAgentContract {
 
     @ParameterizedTest
     @ValueSource(ints = {100, 5_000, 64_000})
-    void eachRangeIsDigestedWhenItIsHere(int runBytes) {
+    void eachRangeIsDigestedOnceItIsInPlace(int runBytes) {
         fill(theirs, 1);
         fill(mine, 2);
         int count = 5;
@@ -73,7 +73,7 @@ class SharedMemoryAgentTest extends TransferAgentContract {
         List<Range> ranges = IntStream.range(0, count)
                 .mapToObj(i -> range((long) i * size, (long) (count - 1 - i) * size, size))
                 .toList();
-        Digests digests = new Digests(1, 3, runBytes, (range, crc32c) -> {
+        RunDigests digests = new RunDigests(1, 3, runBytes, (range, crc32c) -> {
             told[range] = crc32c;
             MemorySegment source = theirs.asSlice((long) (count - 1 - range) * size, size);
             if (source.mismatch(mine.asSlice((long) range * size, size)) != -1) {
@@ -94,8 +94,8 @@ class SharedMemoryAgentTest extends TransferAgentContract {
     }
 
     @Test
-    void whoThrowsWhenToldFailsTheTransfer() {
-        Digests digests = new Digests(1, 1, 500_000, (_, _) -> {
+    void aDigestListenerThatThrowsFailsTheTransfer() {
+        RunDigests digests = new RunDigests(1, 1, 500_000, (_, _) -> {
             throw new IllegalStateException("on purpose");
         });
         assertFails(
@@ -104,8 +104,8 @@ class SharedMemoryAgentTest extends TransferAgentContract {
     }
 
     @Test
-    void rangesThatAreNotWhatIsToBeDigestedAreRefused() {
-        Digests digests = new Digests(1, 1, 4096, (_, _) -> {});
+    void rangesOfAnotherSizeThanTheDigestsAreRefused() {
+        RunDigests digests = new RunDigests(1, 1, 4096, (_, _) -> {});
         assertFails(
                 here.start(Operation.READ, peer, List.of(range(0, 0, 4095)), Optional.empty(), LONG, digests),
                 Cause.REFUSED);

@@ -3,8 +3,8 @@ package baton.transfer.embedded;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import baton.memory.MappableMemory;
 import baton.memory.Platform;
-import baton.transfer.MappableMemory;
 import baton.transfer.Range;
 import baton.transfer.Region;
 import baton.transfer.Transfer;
@@ -126,7 +126,7 @@ class TwoProcessesTest {
 
     @ParameterizedTest
     @EnumSource
-    void aDeadProcessIsNoticedByWhoItWasConnectedTo(EmbeddedAgent.Transport transport)
+    void theDeathOfAProcessIsNoticedByTheAgentItWasConnectedTo(EmbeddedAgent.Transport transport)
             throws IOException, TransferException {
         EmbeddedAgent agent = agent(transport);
         MemorySegment pool = pool(agent);

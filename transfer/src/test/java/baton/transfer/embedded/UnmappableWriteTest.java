@@ -1,6 +1,6 @@
 package baton.transfer.embedded;
 
-import baton.transfer.MappableMemory;
+import baton.memory.MappableMemory;
 import baton.transfer.Region;
 import baton.transfer.TransferAgent;
 import baton.transfer.TransferAgentContract;
@@ -8,7 +8,7 @@ import baton.transfer.TransferException;
 import java.lang.foreign.Arena;
 import java.util.Optional;
 
-/** Reads by shared memory from a peer that does not map ours, so that writes are asked for again over TCP. */
+/** Reads by shared memory from a peer that cannot map this process's memory, so that writes are requested again over TCP. */
 class UnmappableWriteTest extends TransferAgentContract {
     @Override
     protected TransferAgent open(String prefix) throws TransferException {

@@ -70,43 +70,46 @@ class NixlAgentTest {
     void movesListsOfRangesBothWaysAndNotifiesAfterThem(String transport) throws Exception {
         NixlAgent here = agent(transport);
         NixlAgent there = agent(transport);
-        MemorySegment ours = memory(here, 48 << 20, 1);
-        MemorySegment theirs = memory(there, 48 << 20, 2);
-        byte[] before = theirs.toArray(ValueLayout.JAVA_BYTE);
+        MemorySegment localMemory = memory(here, 48 << 20, 1);
+        MemorySegment remoteMemory = memory(there, 48 << 20, 2);
+        byte[] before = remoteMemory.toArray(ValueLayout.JAVA_BYTE);
         Peer peer = here.connect(there.metadata(), SOON);
         assertThat(peer.name()).isEqualTo(there.name());
 
         // Scattered, neighbouring, and longer than what is posted at once.
         List<Range> reads = new ArrayList<>();
         for (int i = 0; i < 3000; i++) {
-            reads.add(new Range(ours.address() + i * 4096L, theirs.address() + (2999 - i) * 4096L, 4000));
+            reads.add(new Range(localMemory.address() + i * 4096L, remoteMemory.address() + (2999 - i) * 4096L, 4000));
         }
-        reads.add(new Range(ours.address() + (12 << 20), theirs.address() + (13 << 20), 35 << 20));
+        reads.add(new Range(localMemory.address() + (12 << 20), remoteMemory.address() + (13 << 20), 35 << 20));
         State read = over(here.start(Operation.READ, peer, reads, Optional.of(bytes("read")), SOON));
 
         assertThat(read).isInstanceOf(State.Done.class);
         assertThat(((State.Done) read).bytes()).isEqualTo(3000 * 4000L + (35 << 20));
         for (Range range : reads) {
-            assertThat(slice(ours, range.local(), range.bytes()).mismatch(slice(theirs, range.remote(), range.bytes())))
+            assertThat(slice(localMemory, range.local(), range.bytes())
+                            .mismatch(slice(remoteMemory, range.remote(), range.bytes())))
                     .isEqualTo(-1);
         }
-        assertThat(theirs.mismatch(MemorySegment.ofArray(before)))
+        assertThat(remoteMemory.mismatch(MemorySegment.ofArray(before)))
                 .as("a read writes nothing")
                 .isEqualTo(-1);
         assertThat(messages(there, 1)).containsExactly(here.name() + ":read");
 
-        fill(ours, 3);
+        fill(localMemory, 3);
         assertThat(over(here.start(
                         Operation.WRITE,
                         peer,
-                        List.of(new Range(ours.address() + 5, theirs.address() + 7, 20 << 20)),
+                        List.of(new Range(localMemory.address() + 5, remoteMemory.address() + 7, 20 << 20)),
                         Optional.of(bytes("written")),
                         SOON)))
                 .isInstanceOf(State.Done.class);
         assertThat(messages(there, 1)).containsExactly(here.name() + ":written");
-        assertThat(ours.asSlice(5, 20 << 20).mismatch(theirs.asSlice(7, 20 << 20)))
+        assertThat(localMemory.asSlice(5, 20 << 20).mismatch(remoteMemory.asSlice(7, 20 << 20)))
                 .isEqualTo(-1);
-        assertThat(theirs.asSlice(0, 7).mismatch(MemorySegment.ofArray(before).asSlice(0, 7)))
+        assertThat(remoteMemory
+                        .asSlice(0, 7)
+                        .mismatch(MemorySegment.ofArray(before).asSlice(0, 7)))
                 .isEqualTo(-1);
 
         NixlAgent.Totals totals = here.totals();
@@ -139,11 +142,11 @@ class NixlAgentTest {
     void rangesOutsideOfRegisteredMemoryAreRefused() throws Exception {
         NixlAgent here = agent(BEST);
         NixlAgent there = agent(BEST);
-        MemorySegment ours = memory(here, 4096, 1);
-        MemorySegment theirs = memory(there, 4096, 2);
+        MemorySegment localMemory = memory(here, 4096, 1);
+        MemorySegment remoteMemory = memory(there, 4096, 2);
         Peer peer = here.connect(there.metadata(), SOON);
-        long local = ours.address();
-        long remote = theirs.address();
+        long local = localMemory.address();
+        long remote = remoteMemory.address();
         for (Range wrong : List.of(
                 new Range(local - 1, remote, 10),
                 new Range(local + 4090, remote, 10),
@@ -170,14 +173,14 @@ class NixlAgentTest {
     }
 
     @Test
-    void whatIsUnregisteredIsNotMovedAnyMore() throws Exception {
+    void unregisteredMemoryIsNotMovedAnyMore() throws Exception {
         NixlAgent here = agent(BEST);
         NixlAgent there = agent(BEST);
-        MemorySegment ours = arena.allocate(1 << 20, 64);
-        Registration registration = here.register(new Region(ours, Optional.empty()));
-        MemorySegment theirs = memory(there, 1 << 20, 2);
+        MemorySegment localMemory = arena.allocate(1 << 20, 64);
+        Registration registration = here.register(new Region(localMemory, Optional.empty()));
+        MemorySegment remoteMemory = memory(there, 1 << 20, 2);
         Peer peer = here.connect(there.metadata(), SOON);
-        List<Range> ranges = List.of(new Range(ours.address(), theirs.address(), 1 << 20));
+        List<Range> ranges = List.of(new Range(localMemory.address(), remoteMemory.address(), 1 << 20));
         assertThat(over(here.start(Operation.READ, peer, ranges, Optional.empty(), SOON)))
                 .isInstanceOf(State.Done.class);
         registration.close();
@@ -192,8 +195,8 @@ class NixlAgentTest {
     void aClosedAgentIsGone(String transport) throws Exception {
         NixlAgent here = agent(transport);
         NixlAgent there = agent(transport);
-        MemorySegment ours = memory(here, 4096, 1);
-        MemorySegment theirs = memory(there, 4096, 2);
+        MemorySegment localMemory = memory(here, 4096, 1);
+        MemorySegment remoteMemory = memory(there, 4096, 2);
         byte[] metadata = there.metadata();
         Peer peer = here.connect(metadata, SOON);
         assertThat(here.connect(metadata, SOON)).isSameAs(peer);
@@ -202,7 +205,7 @@ class NixlAgentTest {
         there.close();
 
         until(() -> !peer.alive());
-        List<Range> ranges = List.of(new Range(ours.address(), theirs.address(), 16));
+        List<Range> ranges = List.of(new Range(localMemory.address(), remoteMemory.address(), 16));
         assertThat(over(here.start(Operation.READ, peer, ranges, Optional.empty(), SOON)))
                 .isInstanceOfSatisfying(
                         State.Failed.class, failed -> assertThat(failed.cause()).isEqualTo(Cause.PEER_GONE));
@@ -214,10 +217,10 @@ class NixlAgentTest {
     void aClosedPeerCanBeConnectedAgain() throws Exception {
         NixlAgent here = agent(BEST);
         NixlAgent there = agent(BEST);
-        MemorySegment ours = memory(here, 4096, 1);
+        MemorySegment localMemory = memory(here, 4096, 1);
         Peer first = here.connect(there.metadata(), SOON);
-        MemorySegment theirs = memory(there, 4096, 2);
-        List<Range> ranges = List.of(new Range(ours.address(), theirs.address(), 4096));
+        MemorySegment remoteMemory = memory(there, 4096, 2);
+        List<Range> ranges = List.of(new Range(localMemory.address(), remoteMemory.address(), 4096));
         assertThat(over(here.start(Operation.READ, first, ranges, Optional.empty(), SOON)))
                 .as("registered after the connection was made")
                 .isInstanceOf(State.Failed.class);
@@ -236,10 +239,10 @@ class NixlAgentTest {
     void aTransferEndsWhenItIsCancelledOrItsTimeIsUp() throws Exception {
         NixlAgent here = agent(TCP);
         NixlAgent there = agent(TCP);
-        MemorySegment ours = memory(here, 256 << 20, 1);
-        MemorySegment theirs = memory(there, 256 << 20, 2);
+        MemorySegment localMemory = memory(here, 256 << 20, 1);
+        MemorySegment remoteMemory = memory(there, 256 << 20, 2);
         Peer peer = here.connect(there.metadata(), SOON);
-        List<Range> ranges = List.of(new Range(ours.address(), theirs.address(), 256 << 20));
+        List<Range> ranges = List.of(new Range(localMemory.address(), remoteMemory.address(), 256 << 20));
 
         Transfer cancelled = here.start(Operation.READ, peer, ranges, Optional.of(bytes("never")), SOON);
         cancelled.cancel();
@@ -264,13 +267,13 @@ class NixlAgentTest {
     @ValueSource(strings = {BEST, TCP})
     void theDeathOfAPeerProcessEndsItsTransfers(String transport) throws Exception {
         NixlAgent here = agent(transport);
-        MemorySegment ours = memory(here, 64 << 20, 1);
+        MemorySegment localMemory = memory(here, 64 << 20, 1);
         Remote remote = remote(transport, 64 << 20);
         Peer peer = here.connect(remote.metadata, SOON);
-        List<Range> ranges = List.of(new Range(ours.address(), remote.address, 64 << 20));
+        List<Range> ranges = List.of(new Range(localMemory.address(), remote.address, 64 << 20));
         assertThat(over(here.start(Operation.READ, peer, ranges, Optional.of(bytes("read")), SOON)))
                 .isInstanceOf(State.Done.class);
-        assertThat(ours.mismatch(pattern(64 << 20, RemoteAgent.SEED))).isEqualTo(-1);
+        assertThat(localMemory.mismatch(pattern(64 << 20, RemoteAgent.SEED))).isEqualTo(-1);
         assertThat(remote.out.readLine()).isEqualTo("message " + here.name() + " read");
 
         List<Transfer> running = new ArrayList<>();
@@ -296,7 +299,7 @@ class NixlAgentTest {
         assertThat(over(here.start(
                         Operation.READ,
                         other,
-                        List.of(new Range(ours.address(), next.address, 4096)),
+                        List.of(new Range(localMemory.address(), next.address, 4096)),
                         Optional.empty(),
                         SOON)))
                 .isInstanceOf(State.Done.class);
@@ -305,20 +308,20 @@ class NixlAgentTest {
     @Test
     void aPeerThatIsStoppedHoldsNoTransferBeyondItsTimeAndWritesNothingLater() throws Exception {
         NixlAgent here = agent(TCP);
-        MemorySegment ours = memory(here, 64 << 20, 1);
+        MemorySegment localMemory = memory(here, 64 << 20, 1);
         Remote remote = remote(TCP, 64 << 20);
         Peer peer = here.connect(remote.metadata, SOON);
         signal("STOP", remote.process);
         Transfer transfer = here.start(
                 Operation.READ,
                 peer,
-                List.of(new Range(ours.address(), remote.address, 64 << 20)),
+                List.of(new Range(localMemory.address(), remote.address, 64 << 20)),
                 Optional.empty(),
                 Duration.ofMillis(300));
         assertThat(over(transfer))
                 .isInstanceOfSatisfying(
                         State.Failed.class, failed -> assertThat(failed.cause()).isEqualTo(Cause.TIMEOUT));
-        fill(ours, 9);
+        fill(localMemory, 9);
         signal("CONT", remote.process);
 
         Remote next = remote(TCP, 4096);
@@ -326,7 +329,7 @@ class NixlAgentTest {
         here.notify(other, bytes("still here"));
         assertThat(next.out.readLine()).isEqualTo("message " + here.name() + " still here");
         assertThat(peer.alive()).isFalse();
-        assertThat(ours.mismatch(pattern(64 << 20, 9))).isEqualTo(-1);
+        assertThat(localMemory.mismatch(pattern(64 << 20, 9))).isEqualTo(-1);
     }
 
     @Test

@@ -63,7 +63,7 @@ class TransferAgentsTest {
                 "{'num_threads': -1}|extra.num_threads|at least 0",
                 "{'backend_params': {'POSIX': {}}}|extra.backend_params.POSIX|UCX"
             })
-    void whatCannotBeIsRefusedWithTheReason(String settings, String field, String reason) {
+    void impossibleSettingsAreRefusedWithTheReason(String settings, String field, String reason) {
         assertThatThrownBy(() -> open(settings.replace('\'', '"'), NOWHERE, true))
                 .isInstanceOfSatisfying(
                         ConfigException.class,
@@ -96,7 +96,7 @@ class TransferAgentsTest {
     }
 
     @Test
-    void aLibraryThatIsNotThereIsSaidToBeNotThere(@TempDir Path directory) throws IOException {
+    void aMissingLibraryIsReportedWithThePlacesTried(@TempDir Path directory) throws IOException {
         Path text = Files.writeString(directory.resolve("libnixl_capi.so"), "no library");
         Path missing = directory.resolve("missing");
         assertThat(tried(NixlLibrary.find(Optional.of(missing), Optional.empty(), Map.of())))

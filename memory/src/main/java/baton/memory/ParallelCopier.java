@@ -1,7 +1,5 @@
-package baton.transfer.embedded;
+package baton.memory;
 
-import baton.transfer.Digests;
-import baton.transfer.Transfer.Cause;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.nio.ByteBuffer;
@@ -17,8 +15,11 @@ import java.util.concurrent.atomic.AtomicLong;
 import java.util.stream.Stream;
 import java.util.zip.CRC32C;
 
-/** Threads that copy memory, piece by piece; between two pieces a copy can be ended. */
-final class Copier implements AutoCloseable {
+/**
+ * Threads that copy memory, piece by piece. A thread is inside the copy's {@link Gate} for a piece, so that a copy can be ended between
+ * two pieces.
+ */
+public final class ParallelCopier implements AutoCloseable {
     private static final long LEAST_PIECE = 128L << 10;
     /** Above 2.5 MiB Java copies past the caches as well, which is faster; much more makes ending slow. */
     private static final long MOST_PIECE = 4L << 20;
@@ -29,7 +30,7 @@ final class Copier implements AutoCloseable {
     /** Bytes that Java copies before it digests them: few enough to be in the cache still, many enough for copying to be as fast. */
     private static final long DIGESTED_AT_ONCE = 128L << 10;
 
-    /** Transfers from so many bytes on are copied past the caches: less may be there already, and be wanted there afterwards. */
+    /** Copies of so many bytes and more go past the caches: smaller ones may be in a cache already, and be read from it afterwards. */
     private static final long PAST_CACHES = 8L << 20;
 
     /** So many that threads end at about the same time although the machine does not run them equally. */
@@ -39,43 +40,63 @@ final class Copier implements AutoCloseable {
     private final Optional<CopyKernel> kernel;
     private final ExecutorService executor;
 
-    /** @param kernel that copies what it takes; the rest is copied by Java */
-    Copier(String name, int threads, Optional<CopyKernel> kernel) {
+    /**
+     * @param name prefix of the threads' names
+     * @param kernel copies the ranges that it takes; the others are copied by Java
+     */
+    public ParallelCopier(String name, int threads, Optional<CopyKernel> kernel) {
         this.threads = threads;
         this.kernel = kernel;
         this.executor = Executors.newFixedThreadPool(
-                threads,
-                Thread.ofPlatform()
-                        .daemon()
-                        .name("transfer-copier-" + name + "-", 0)
-                        .factory());
+                threads, Thread.ofPlatform().daemon().name(name + "-", 0).factory());
     }
 
-    /** A range to copy. */
-    record Copy(MemorySegment from, MemorySegment to) {
-        Copy {
+    /**
+     * A range to copy.
+     *
+     * @param from as many bytes as {@code to}, not overlapping it
+     */
+    public record Copy(MemorySegment from, MemorySegment to) {
+        public Copy {
             if (from.byteSize() != to.byteSize()) {
                 throw new IllegalArgumentException(
                         "from has %d bytes, to has %d".formatted(from.byteSize(), to.byteSize()));
             }
         }
 
-        long bytes() {
+        public long bytes() {
             return from.byteSize();
         }
     }
 
-    /** Starts to copy; ends {@code moving} with the last byte. The little is copied at once. */
-    void start(Moving moving, List<Copy> ranges) {
-        start(moving, ranges, Optional.empty());
+    /** Receives the end of a copy, from a thread that copies or the one that starts the copy. */
+    public interface Completion {
+        /** The last byte is in place. */
+        void copied();
+
+        /** It cannot go on: a page could not be had, or a listener has thrown. */
+        void failed(Throwable cause);
+
+        /** The copier is closed. */
+        void rejected();
     }
 
-    /** @param digests of whole ranges */
-    void start(Moving moving, List<Copy> ranges, Optional<Digests> digests) {
-        long bytes = moving.bytes();
+    /**
+     * Starts to copy, and returns without waiting for it. A small copy is done at once, on the calling thread.
+     *
+     * @param gate that threads enter to copy a piece; once it has ended nothing more is copied
+     * @param completion called while the gate has not ended, once, unless several threads fail at the same time
+     */
+    public void start(Gate<?> gate, Completion completion, List<Copy> ranges) {
+        start(gate, completion, ranges, Optional.empty());
+    }
+
+    /** @param digests of whole ranges, which all have {@link RunDigests#bytes} */
+    public void start(Gate<?> gate, Completion completion, List<Copy> ranges, Optional<RunDigests> digests) {
+        long bytes = ranges.stream().mapToLong(Copy::bytes).sum();
         long most = most(bytes, threads);
         List<List<Copy>> pieces = digests.isPresent() ? wholes(ranges, most) : pieces(ranges, most);
-        Job job = new Job(moving, pieces, digests);
+        Job job = new Job(gate, completion, bytes, pieces, digests);
         if (bytes <= MOST_AT_ONCE) {
             job.run();
             return;
@@ -85,7 +106,7 @@ final class Copier implements AutoCloseable {
                 executor.execute(job);
             }
         } catch (RejectedExecutionException _) {
-            moving.fail(Cause.CANCELLED, "the agent is closed");
+            completion.rejected();
         }
     }
 
@@ -95,11 +116,12 @@ final class Copier implements AutoCloseable {
         return Math.clamp(share - share % CopyKernel.SIDE_BY_SIDE, LEAST_PIECE, MOST_PIECE);
     }
 
-    /** A transfer's pieces, taken by each thread one after the other. */
+    /** The pieces of a copy, taken by each thread one after the other. */
     private final class Job implements Runnable {
-        private final Moving moving;
+        private final Gate<?> gate;
+        private final Completion completion;
         private final List<List<Copy>> pieces;
-        private final Optional<Digests> digests;
+        private final Optional<RunDigests> digests;
         private final boolean pastCaches;
         /** By piece: index of its first range. */
         private final int[] firsts;
@@ -107,12 +129,18 @@ final class Copier implements AutoCloseable {
         private final AtomicInteger next = new AtomicInteger();
         private final AtomicLong left;
 
-        private Job(Moving moving, List<List<Copy>> pieces, Optional<Digests> digests) {
-            this.moving = moving;
+        private Job(
+                Gate<?> gate,
+                Completion completion,
+                long bytes,
+                List<List<Copy>> pieces,
+                Optional<RunDigests> digests) {
+            this.gate = gate;
+            this.completion = completion;
             this.pieces = pieces;
             this.digests = digests;
-            pastCaches = moving.bytes() >= PAST_CACHES;
-            left = new AtomicLong(moving.bytes());
+            pastCaches = bytes >= PAST_CACHES;
+            left = new AtomicLong(bytes);
             firsts = new int[pieces.size()];
             for (int i = 1; i < firsts.length; i++) {
                 firsts[i] = firsts[i - 1] + pieces.get(i - 1).size();
@@ -124,9 +152,9 @@ final class Copier implements AutoCloseable {
             try (Arena arena = Arena.ofConfined()) {
                 Optional<CopyKernel.Work> work = digests.isPresent() || pastCaches
                         ? kernel.map(_ -> new CopyKernel.Work(
-                                arena, digests.map(Digests::runs).orElse(1)))
+                                arena, digests.map(RunDigests::runs).orElse(1)))
                         : Optional.empty();
-                while (moving.enter()) {
+                while (gate.enter()) {
                     long copied = 0;
                     try {
                         int piece = next.getAndIncrement();
@@ -135,23 +163,23 @@ final class Copier implements AutoCloseable {
                         }
                         copied = copy(pieces.get(piece), firsts[piece], work);
                     } finally {
-                        moving.exit();
+                        gate.exit();
                     }
                     if (left.addAndGet(-copied) == 0) {
-                        moving.succeed();
+                        completion.copied();
                     }
                 }
             } catch (RuntimeException | Error e) {
                 // An InternalError is a page of a mapping that could not be had.
-                moving.fail(Cause.TRANSPORT, "copying failed: " + e);
+                completion.failed(e);
             }
         }
 
         /** Returns how many bytes. */
         private long copy(List<Copy> piece, int first, Optional<CopyKernel.Work> work) {
             if (digests.isPresent()) {
-                for (int i = 0; i < piece.size(); i += KernelCode.LANES) {
-                    List<Copy> sideBySide = piece.subList(i, Math.min(i + KernelCode.LANES, piece.size()));
+                for (int i = 0; i < piece.size(); i += CopyKernelCode.LANES) {
+                    List<Copy> sideBySide = piece.subList(i, Math.min(i + CopyKernelCode.LANES, piece.size()));
                     copyAndDigest(sideBySide, first + i, digests.get(), work);
                 }
             } else {
@@ -168,7 +196,8 @@ final class Copier implements AutoCloseable {
             }
         }
 
-        private void copyAndDigest(List<Copy> sideBySide, int first, Digests digests, Optional<CopyKernel.Work> work) {
+        private void copyAndDigest(
+                List<Copy> sideBySide, int first, RunDigests digests, Optional<CopyKernel.Work> work) {
             if (work.isPresent() && sideBySide.stream().allMatch(copy -> CopyKernel.takes(copy, digests))) {
                 kernel.orElseThrow()
                         .digest(sideBySide.getFirst(), sideBySide.getLast(), digests, pastCaches, work.get());
@@ -185,7 +214,7 @@ final class Copier implements AutoCloseable {
         }
     }
 
-    private static int[] digestedByJava(Copy copy, Digests digests) {
+    private static int[] digestedByJava(Copy copy, RunDigests digests) {
         CRC32C[] runs = Stream.generate(CRC32C::new).limit(digests.runs()).toArray(CRC32C[]::new);
         long rowBytes = (long) digests.runs() * digests.runBytes();
         long most = Math.max(1, DIGESTED_AT_ONCE / rowBytes) * rowBytes;
@@ -205,7 +234,8 @@ final class Copier implements AutoCloseable {
         List<List<Copy>> pieces = new ArrayList<>();
         long bytes = 0;
         for (Copy range : ranges) {
-            if (pieces.isEmpty() || pieces.getLast().size() % KernelCode.LANES == 0 && bytes + range.bytes() > most) {
+            if (pieces.isEmpty()
+                    || pieces.getLast().size() % CopyKernelCode.LANES == 0 && bytes + range.bytes() > most) {
                 pieces.add(new ArrayList<>());
                 bytes = 0;
             }

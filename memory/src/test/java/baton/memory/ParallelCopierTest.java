@@ -1,20 +1,16 @@
-package baton.transfer.embedded;
+package baton.memory;
 
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
-import baton.transfer.Digests;
-import baton.transfer.Transfer.State;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
-import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
 import java.util.Random;
-import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
@@ -24,8 +20,8 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** Memory that is copied, by the kernel and by Java: every byte where it belongs, no other one touched, digests as the JDK makes them. */
-class CopierTest {
+/** Copies, by the kernel and by Java: every byte in its place, no other byte touched, digests equal to {@link CRC32C}. */
+class ParallelCopierTest {
     private static final int GUARD = 192;
 
     private final Random random = new Random(7);
@@ -47,7 +43,7 @@ class CopierTest {
 
     @ParameterizedTest
     @ValueSource(booleans = {true, false})
-    void whatIsCopiedAndDigestedIsWhatJavaCopiesAndDigests(boolean byKernel) throws Exception {
+    void copiesAndDigestsEqualThoseOfTheJdk(boolean byKernel) throws Exception {
         for (int[] shape : SHAPES) {
             for (int unaligned : new int[] {0, 16, 1}) {
                 copies(kernel(byKernel), shape[0], shape[1], shape[2], shape[3], unaligned, true);
@@ -57,7 +53,7 @@ class CopierTest {
 
     @ParameterizedTest
     @ValueSource(booleans = {true, false})
-    void whatIsCopiedIsWhatJavaCopies(boolean byKernel) throws Exception {
+    void copiesWithoutDigestsEqualThoseOfTheJdk(boolean byKernel) throws Exception {
         for (int[] shape : SHAPES) {
             copies(kernel(byKernel), shape[0], shape[1], shape[2], shape[3], 0, false);
             copies(kernel(byKernel), shape[0], shape[1], shape[2], shape[3], 32, false);
@@ -65,7 +61,7 @@ class CopierTest {
     }
 
     @Test
-    void oneByteThatIsNotCopiedShowsInItsDigestOnly() throws Exception {
+    void aByteThatDiffersChangesTheDigestOfItsRunOnly() throws Exception {
         Optional<CopyKernel> kernel = kernel(true);
         try (Arena arena = Arena.ofShared()) {
             MemorySegment from = arena.allocate(8192, 64);
@@ -73,20 +69,20 @@ class CopierTest {
             int[][] told = new int[2][];
             run(
                     kernel,
-                    List.of(new Copier.Copy(from, to)),
-                    Optional.of(new Digests(4, 2, 1024, (_, clean) -> told[0] = clean)));
+                    List.of(new ParallelCopier.Copy(from, to)),
+                    Optional.of(new RunDigests(4, 2, 1024, (_, clean) -> told[0] = clean)));
             from.set(ValueLayout.JAVA_BYTE, 5 * 1024 + 700, (byte) 1);
             run(
                     kernel,
-                    List.of(new Copier.Copy(from, to)),
-                    Optional.of(new Digests(4, 2, 1024, (_, flipped) -> told[1] = flipped)));
+                    List.of(new ParallelCopier.Copy(from, to)),
+                    Optional.of(new RunDigests(4, 2, 1024, (_, flipped) -> told[1] = flipped)));
             assertThat(told[1][0]).isEqualTo(told[0][0]);
             assertThat(told[1][1]).isNotEqualTo(told[0][1]);
         }
     }
 
     @Test
-    void aRangeWithoutAPartnerIsDigestedAsItIsWhereItCameTo() throws Exception {
+    void theDigestOfAnOddLastRangeIsThatOfItsDestinationWhileTheSourceChanges() throws Exception {
         Optional<CopyKernel> kernel = kernel(true);
         try (Arena arena = Arena.ofShared()) {
             MemorySegment from = arena.allocate(4096, 64);
@@ -98,9 +94,9 @@ class CopierTest {
                 }
             });
             int[][] told = new int[1][];
-            Digests digests = new Digests(1, 1, 4096, (_, crc32c) -> told[0] = crc32c);
+            RunDigests digests = new RunDigests(1, 1, 4096, (_, crc32c) -> told[0] = crc32c);
             for (int i = 0; i < 20_000; i++) {
-                run(kernel, List.of(new Copier.Copy(from, to)), Optional.of(digests));
+                run(kernel, List.of(new ParallelCopier.Copy(from, to)), Optional.of(digests));
                 assertThat(told[0]).isEqualTo(expected(to, 1, 1, 4096));
             }
             stop.set(true);
@@ -110,27 +106,54 @@ class CopierTest {
 
     @ParameterizedTest
     @ValueSource(booleans = {true, false})
-    void whatMayOnlyBeReadIsNotWrittenTo(boolean byKernel) throws Exception {
+    void aReadOnlyDestinationFailsTheCopyAndIsNotWritten(boolean byKernel) throws Exception {
         try (Arena arena = Arena.ofShared()) {
             MemorySegment to = arena.allocate(16 << 20, 64);
-            List<Copier.Copy> copies =
-                    List.of(new Copier.Copy(arena.allocate(16 << 20, 64).fill((byte) 1), to.asReadOnly()));
-            Digests digests = new Digests(1, 1, 16 << 20, (_, _) -> {});
-            assertThat(run(kernel(byKernel), copies, Optional.empty())).isInstanceOf(State.Failed.class);
-            assertThat(run(kernel(byKernel), copies, Optional.of(digests))).isInstanceOf(State.Failed.class);
+            List<ParallelCopier.Copy> copies =
+                    List.of(new ParallelCopier.Copy(arena.allocate(16 << 20, 64).fill((byte) 1), to.asReadOnly()));
+            RunDigests digests = new RunDigests(1, 1, 16 << 20, (_, _) -> {});
+            assertThat(run(kernel(byKernel), copies, Optional.empty())).isInstanceOf(End.Failed.class);
+            assertThat(run(kernel(byKernel), copies, Optional.of(digests))).isInstanceOf(End.Failed.class);
             assertThat(to.get(ValueLayout.JAVA_BYTE, 0)).isZero();
+        }
+    }
+
+    @Test
+    void aListenerThatThrowsFailsTheCopy() throws Exception {
+        try (Arena arena = Arena.ofShared()) {
+            List<ParallelCopier.Copy> copies =
+                    List.of(new ParallelCopier.Copy(arena.allocate(4096, 64), arena.allocate(4096, 64)));
+            RunDigests digests = new RunDigests(1, 1, 4096, (_, _) -> {
+                throw new IllegalStateException("no such block");
+            });
+            assertThat(run(Optional.empty(), copies, Optional.of(digests)))
+                    .isEqualTo(new End.Failed("java.lang.IllegalStateException: no such block"));
+        }
+    }
+
+    @Test
+    void aClosedCopierRejectsALargeCopy() throws Exception {
+        try (Arena arena = Arena.ofShared()) {
+            ParallelCopier copier = new ParallelCopier("test", 2, Optional.empty());
+            copier.close();
+            Copying copying = new Copying();
+            copier.start(
+                    copying,
+                    copying,
+                    List.of(new ParallelCopier.Copy(arena.allocate(1 << 20, 64), arena.allocate(1 << 20, 64))));
+            assertThat(copying.over.get(30, TimeUnit.SECONDS)).isEqualTo(new End.Failed("rejected"));
         }
     }
 
     @ParameterizedTest
     @ValueSource(ints = {1, 2, 3, 7})
-    void howManyThreadsEverThereAreTheKernelTakesWhatTheyShare(int threads) {
+    void theKernelTakesEveryPieceForAnyNumberOfThreads(int threads) {
         try (Arena arena = Arena.ofConfined()) {
-            List<Copier.Copy> ranges = new ArrayList<>();
+            List<ParallelCopier.Copy> ranges = new ArrayList<>();
             for (int i = 0; i < 20; i++) {
-                ranges.add(new Copier.Copy(arena.allocate(512 << 10, 64), arena.allocate(512 << 10, 64)));
+                ranges.add(new ParallelCopier.Copy(arena.allocate(512 << 10, 64), arena.allocate(512 << 10, 64)));
             }
-            assertThat(Copier.pieces(ranges, Copier.most(20L * (512 << 10), threads)))
+            assertThat(ParallelCopier.pieces(ranges, ParallelCopier.most(20L * (512 << 10), threads)))
                     .allSatisfy(piece -> assertThat(piece).allMatch(CopyKernel::takes));
         }
     }
@@ -141,7 +164,7 @@ class CopierTest {
         long bytes = (long) rows * runs * runBytes;
         try (Arena arena = Arena.ofShared()) {
             List<MemorySegment> destinations = new ArrayList<>();
-            List<Copier.Copy> copies = new ArrayList<>();
+            List<ParallelCopier.Copy> copies = new ArrayList<>();
             for (int i = 0; i < count; i++) {
                 byte[] content = new byte[(int) bytes];
                 random.nextBytes(content);
@@ -149,26 +172,26 @@ class CopierTest {
                 MemorySegment.copy(content, 0, from, ValueLayout.JAVA_BYTE, 0, content.length);
                 MemorySegment around = arena.allocate(bytes + 2 * GUARD, 64).fill((byte) 0x5a);
                 destinations.add(around);
-                copies.add(new Copier.Copy(from, around.asSlice(GUARD + unaligned, bytes)));
+                copies.add(new ParallelCopier.Copy(from, around.asSlice(GUARD + unaligned, bytes)));
             }
             int[][] told = new int[count][];
             AtomicIntegerArray times = new AtomicIntegerArray(count);
-            Digests digests = new Digests(rows, runs, runBytes, (range, crc32c) -> {
+            RunDigests digests = new RunDigests(rows, runs, runBytes, (range, crc32c) -> {
                 told[range] = crc32c;
                 times.incrementAndGet(range);
             });
-            State end = run(kernel, copies, digested ? Optional.of(digests) : Optional.empty());
+            End end = run(kernel, copies, digested ? Optional.of(digests) : Optional.empty());
 
             String what = "rows=%d runs=%d runBytes=%d ranges=%d unaligned=%d"
                     .formatted(rows, runs, runBytes, count, unaligned);
-            assertThat(end).as(what).isInstanceOf(State.Done.class);
+            assertThat(end).as(what).isInstanceOf(End.Copied.class);
             boolean lines = runBytes % 64 == 0 && unaligned % 64 == 0;
             assertThat(copies)
                     .as(what)
                     .allMatch(copy -> CopyKernel.takes(copy, digests) == lines
                             && CopyKernel.takes(copy) == (bytes % 128 == 0 && unaligned % 64 == 0));
             for (int i = 0; i < count; i++) {
-                Copier.Copy copy = copies.get(i);
+                ParallelCopier.Copy copy = copies.get(i);
                 assertThat(copy.from().mismatch(copy.to())).as(what).isEqualTo(-1);
                 MemorySegment around = destinations.get(i);
                 assertUntouched(around.asSlice(0, GUARD + unaligned), what);
@@ -208,19 +231,43 @@ class CopierTest {
         return wanted ? CopyKernel.ofThisMachine() : Optional.empty();
     }
 
-    private static State run(Optional<CopyKernel> kernel, List<Copier.Copy> copies, Optional<Digests> digests)
+    /** How a copy ends. */
+    private sealed interface End {
+        record Copied() implements End {}
+
+        record Failed(String why) implements End {}
+    }
+
+    private static final class Copying extends Gate<End> implements ParallelCopier.Completion {
+        private final CompletableFuture<End> over = new CompletableFuture<>();
+
+        @Override
+        protected void over(End end) {
+            over.complete(end);
+        }
+
+        @Override
+        public void copied() {
+            end(new End.Copied());
+        }
+
+        @Override
+        public void failed(Throwable cause) {
+            end(new End.Failed(cause.toString()));
+        }
+
+        @Override
+        public void rejected() {
+            end(new End.Failed("rejected"));
+        }
+    }
+
+    private static End run(Optional<CopyKernel> kernel, List<ParallelCopier.Copy> copies, Optional<RunDigests> digests)
             throws Exception {
-        long bytes = copies.stream().mapToLong(copy -> copy.from().byteSize()).sum();
-        CompletableFuture<State> over = new CompletableFuture<>();
-        Moving moving = new Moving(Set.of(), bytes, System.nanoTime(), Duration.ofSeconds(30)) {
-            @Override
-            void over(State end) {
-                over.complete(end);
-            }
-        };
-        try (Copier copier = new Copier("test", 2, kernel)) {
-            copier.start(moving, copies, digests);
-            return over.get(30, TimeUnit.SECONDS);
+        Copying copying = new Copying();
+        try (ParallelCopier copier = new ParallelCopier("test", 2, kernel)) {
+            copier.start(copying, copying, copies, digests);
+            return copying.over.get(30, TimeUnit.SECONDS);
         }
     }
 }

@@ -1,9 +1,8 @@
-package baton.transfer;
+package baton.memory;
 
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
-import baton.memory.Platform;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -17,7 +16,7 @@ class MappableMemoryTest {
     private static final long BYTES = (5L << 20) + 100;
 
     @Test
-    void whatIsWrittenIsSeenThroughTheMapping() throws IOException {
+    void bytesWrittenByTheOwnerAreReadThroughAMapping() throws IOException {
         try (Arena arena = Arena.ofShared()) {
             MappableMemory owned = MappableMemory.allocate(arena, BYTES, "a test");
             assertThat(owned.memory().byteSize()).isEqualTo(BYTES);
@@ -33,7 +32,7 @@ class MappableMemoryTest {
     }
 
     @Test
-    void theFileEndsWithTheArenaAndMappingsLiveOn() throws IOException {
+    void theFileIsGoneWithTheArenaWhileMappingsOfItStay() throws IOException {
         try (Arena reader = Arena.ofShared()) {
             Path file;
             MemorySegment mapped;
@@ -70,7 +69,7 @@ class MappableMemoryTest {
     }
 
     @Test
-    void itIsThereOnLinuxOnly() {
+    void mappableMemoryIsForLinuxOnly() {
         assertThat(MappableMemory.whyNone(Platform.of("Linux", "aarch64"))).isEmpty();
         assertThat(MappableMemory.whyNone(Platform.of("Mac OS X", "aarch64")))
                 .hasValueSatisfying(why -> assertThat(why).contains("macosx-arm64"));

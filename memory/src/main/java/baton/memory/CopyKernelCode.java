@@ -1,4 +1,4 @@
-package baton.transfer.embedded;
+package baton.memory;
 
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
@@ -13,7 +13,7 @@ import java.util.Arrays;
  *
  * @see <a href="https://www.intel.com/sdm">Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2</a>
  */
-final class KernelCode {
+final class CopyKernelCode {
     /** Bytes of a vector. */
     static final int LINE = 64;
 
@@ -58,7 +58,7 @@ final class KernelCode {
 
     private final ByteBuffer code = ByteBuffer.allocate(2048).order(ByteOrder.LITTLE_ENDIAN);
 
-    private KernelCode() {}
+    private CopyKernelCode() {}
 
     /** Where in {@code work} a run's digest is. */
     static long digestAt(int run, int lane) {
@@ -92,7 +92,7 @@ final class KernelCode {
      * @param pastCaches whether it stores past the caches, for which both destinations are aligned to {@link #LINE}
      */
     static byte[] copy(boolean digests, boolean pastCaches) {
-        KernelCode kernel = new KernelCode();
+        CopyKernelCode kernel = new CopyKernelCode();
         kernel.copyRows(digests, pastCaches);
         return Arrays.copyOf(kernel.code.array(), kernel.code.position());
     }

@@ -1,17 +1,17 @@
-package baton.transfer;
+package baton.memory;
 
 /**
- * What is to be digested while it is moved. Each range is {@code [row][run][runBytes]}; a run has one CRC32C over its bytes in all
+ * Digests to make of ranges while they are moved. Each range is {@code [row][run][runBytes]}; a run has one CRC32C over its bytes in all
  * rows, in their order. So one pass over a KV block, whose rows are its layers, digests each head apart.
  *
  * @param rows in a range
  * @param runs in a row
  * @param runBytes in a run
- * @param listener told of each range before the transfer is done
+ * @param listener receives the digests of each range before the transfer is done
  */
-public record Digests(int rows, int runs, int runBytes, Listener listener) {
+public record RunDigests(int rows, int runs, int runBytes, Listener listener) {
     /** @throws IllegalArgumentException if a range would have no bytes, or a row more than can be addressed by an int */
-    public Digests {
+    public RunDigests {
         if (rows <= 0 || runs <= 0 || runBytes <= 0 || (long) runs * runBytes > Integer.MAX_VALUE) {
             throw new IllegalArgumentException("rows=%d runs=%d runBytes=%d must be positive, and a row less than 2 GiB"
                     .formatted(rows, runs, runBytes));
@@ -24,8 +24,8 @@ public record Digests(int rows, int runs, int runBytes, Listener listener) {
     }
 
     /**
-     * Who is told, of several ranges at the same time: by threads of the agent, and of little by the one that starts the transfer. What
-     * it throws fails the transfer.
+     * Receives the digests, of several ranges at the same time: on the threads that copy, and for small transfers on the thread that
+     * starts the transfer. An exception that it throws fails the transfer.
      */
     @FunctionalInterface
     public interface Listener {

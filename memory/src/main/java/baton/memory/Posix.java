@@ -1,0 +1,275 @@
+package baton.memory;
+
+import java.lang.foreign.AddressLayout;
+import java.lang.foreign.Arena;
+import java.lang.foreign.FunctionDescriptor;
+import java.lang.foreign.Linker;
+import java.lang.foreign.MemoryLayout;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.lang.invoke.MethodHandle;
+import java.lang.invoke.MethodHandles;
+import java.lang.invoke.MethodType;
+import java.lang.invoke.VarHandle;
+import java.nio.file.Path;
+import java.util.Optional;
+
+/**
+ * Functions of the C library, called without native code of our own. Constants have Linux' values; callers ask {@link Platform} first.
+ *
+ * <p>A function that the C library lacks throws {@link UnsupportedOperationException} when it is called.
+ */
+public final class Posix {
+    public static final int PROT_NONE = 0;
+    public static final int PROT_READ = 0x1;
+    public static final int PROT_WRITE = 0x2;
+    public static final int PROT_EXEC = 0x4;
+
+    public static final int MAP_SHARED = 0x01;
+    public static final int MAP_PRIVATE = 0x02;
+    public static final int MAP_FIXED = 0x10;
+    public static final int MAP_ANONYMOUS = 0x20;
+    public static final int MAP_NORESERVE = 0x4000;
+
+    public static final int MADV_HUGEPAGE = 14;
+    public static final int MADV_POPULATE_READ = 22;
+    public static final int MADV_POPULATE_WRITE = 23;
+
+    public static final int MFD_CLOEXEC = 0x1;
+    public static final int MFD_ALLOW_SEALING = 0x2;
+
+    public static final int O_RDONLY = 0;
+    public static final int O_NONBLOCK = 0x800;
+    public static final int O_CLOEXEC = 0x80000;
+
+    public static final int F_ADD_SEALS = 1033;
+    public static final int F_GET_SEALS = 1034;
+    public static final int F_SEAL_SHRINK = 0x2;
+    public static final int F_SEAL_GROW = 0x4;
+
+    /** In place of a file descriptor, for anonymous memory. */
+    public static final int NO_FILE = -1;
+
+    private static final int PRIO_PROCESS = 0;
+    private static final int THIS_THREAD = 0;
+    private static final int LOWEST_PRIORITY = 19;
+    private static final long MAP_FAILED = -1;
+
+    private static final ValueLayout.OfInt INT = ValueLayout.JAVA_INT;
+    private static final ValueLayout.OfLong LONG = ValueLayout.JAVA_LONG;
+    private static final AddressLayout ADDRESS = ValueLayout.ADDRESS;
+    private static final Linker.Option ERRNO = Linker.Option.captureCallState("errno");
+    private static final VarHandle ERRNO_OF =
+            Linker.Option.captureStateLayout().varHandle(MemoryLayout.PathElement.groupElement("errno"));
+
+    private Posix() {}
+
+    /** A call that returned an error. */
+    public static final class Failure extends Exception {
+        private static final long serialVersionUID = 1;
+
+        private final String function;
+        private final int errno;
+
+        private Failure(String function, MemorySegment captured) {
+            this.function = function;
+            this.errno = (int) ERRNO_OF.get(captured, 0L);
+        }
+
+        /** Name of the function. */
+        public String function() {
+            return function;
+        }
+
+        /** Linux' number of the error, see errno(3). */
+        public int errno() {
+            return errno;
+        }
+
+        @Override
+        public String getMessage() {
+            return function + " failed, errno=" + errno;
+        }
+    }
+
+    /** Looked up when the first of them is called. */
+    private static final class Memory {
+        private static final MethodHandle MMAP =
+                function("mmap", FunctionDescriptor.of(ADDRESS, ADDRESS, LONG, INT, INT, INT, LONG), ERRNO);
+        private static final MethodHandle MUNMAP = function("munmap", FunctionDescriptor.of(INT, ADDRESS, LONG));
+        private static final MethodHandle MPROTECT =
+                function("mprotect", FunctionDescriptor.of(INT, ADDRESS, LONG, INT), ERRNO);
+        private static final MethodHandle MADVISE = function("madvise", FunctionDescriptor.of(INT, ADDRESS, LONG, INT));
+        private static final MethodHandle SETPRIORITY =
+                function("setpriority", FunctionDescriptor.of(INT, INT, INT, INT));
+    }
+
+    /** Looked up when the first of them is called. */
+    private static final class Files {
+        private static final MethodHandle MEMFD_CREATE =
+                function("memfd_create", FunctionDescriptor.of(INT, ADDRESS, INT), ERRNO);
+        private static final MethodHandle FTRUNCATE =
+                function("ftruncate", FunctionDescriptor.of(INT, INT, LONG), ERRNO);
+        private static final MethodHandle FCNTL =
+                function("fcntl", FunctionDescriptor.of(INT, INT, INT, INT), ERRNO, Linker.Option.firstVariadicArg(2));
+        private static final MethodHandle OPEN =
+                function("open", FunctionDescriptor.of(INT, ADDRESS, INT), ERRNO, Linker.Option.firstVariadicArg(2));
+        private static final MethodHandle CLOSE = function("close", FunctionDescriptor.of(INT, INT));
+    }
+
+    /** Looked up when the first of them is called. */
+    private static final class Environment {
+        private static final MethodHandle SETENV =
+                function("setenv", FunctionDescriptor.of(INT, ADDRESS, ADDRESS, INT));
+    }
+
+    /** A function of the C library; empty if it has none of that name. */
+    public static Optional<MethodHandle> find(String name, FunctionDescriptor descriptor, Linker.Option... options) {
+        Linker linker = Linker.nativeLinker();
+        return linker.defaultLookup().find(name).map(symbol -> linker.downcallHandle(symbol, descriptor, options));
+    }
+
+    /** A function of the C library; if it has none of that name, one that throws {@link UnsupportedOperationException}. */
+    public static MethodHandle function(String name, FunctionDescriptor descriptor, Linker.Option... options) {
+        return find(name, descriptor, options).orElseGet(() -> {
+            MethodType type = Linker.nativeLinker()
+                    .downcallHandle(descriptor, options)
+                    .type()
+                    .dropParameterTypes(0, 1);
+            MethodHandle missing = MethodHandles.throwException(type.returnType(), UnsupportedOperationException.class)
+                    .bindTo(new UnsupportedOperationException("the C library has no function " + name));
+            return MethodHandles.dropArguments(missing, 0, type.parameterList());
+        });
+    }
+
+    /** What a method handle of a C function has thrown: an exception of Java's, as C throws nothing. */
+    public static AssertionError thrown(Throwable e) {
+        switch (e) {
+            case RuntimeException wrong -> throw wrong;
+            case Error wrong -> throw wrong;
+            default -> throw new AssertionError("C throws nothing", e);
+        }
+    }
+
+    private interface Call {
+        /** @param errno where the call's errno is captured */
+        int invoke(Arena arena, MemorySegment errno) throws Throwable;
+    }
+
+    /** Calls a function of which a negative result is an error. */
+    private static int call(String function, Call call) throws Failure {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment errno = arena.allocate(Linker.Option.captureStateLayout());
+            int result;
+            try {
+                result = call.invoke(arena, errno);
+            } catch (Throwable e) {
+                throw thrown(e);
+            }
+            if (result < 0) {
+                throw new Failure(function, errno);
+            }
+            return result;
+        }
+    }
+
+    /** Creates a file without a name in memory; returns its descriptor. */
+    public static int memfdCreate(String name, int flags) throws Failure {
+        return call("memfd_create", (arena, errno) ->
+                (int) Files.MEMFD_CREATE.invokeExact(errno, arena.allocateFrom(name), flags));
+    }
+
+    /** Sets a file's size. */
+    public static void ftruncate(int fd, long bytes) throws Failure {
+        call("ftruncate", (_, errno) -> (int) Files.FTRUNCATE.invokeExact(errno, fd, bytes));
+    }
+
+    /** Changes or asks for a property of a file descriptor. */
+    public static int fcntl(int fd, int command, int argument) throws Failure {
+        return call("fcntl", (_, errno) -> (int) Files.FCNTL.invokeExact(errno, fd, command, argument));
+    }
+
+    /** Opens a file; returns its descriptor. */
+    public static int open(Path file, int flags) throws Failure {
+        return call("open", (arena, errno) ->
+                (int) Files.OPEN.invokeExact(errno, arena.allocateFrom(file.toString()), flags));
+    }
+
+    /** Closes a file descriptor. */
+    public static void close(int fd) {
+        try {
+            int _ = (int) Files.CLOSE.invokeExact(fd);
+        } catch (Throwable e) {
+            throw thrown(e);
+        }
+    }
+
+    /**
+     * Maps a file from its beginning, or anonymous memory.
+     *
+     * @param at where; {@link MemorySegment#NULL} for any address
+     * @param fd {@link #NO_FILE} for anonymous memory
+     * @return a segment of no length at the mapping's address
+     */
+    public static MemorySegment mmap(MemorySegment at, long bytes, int protection, int flags, int fd) throws Failure {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment errno = arena.allocate(Linker.Option.captureStateLayout());
+            MemorySegment mapped;
+            try {
+                mapped = (MemorySegment) Memory.MMAP.invokeExact(errno, at, bytes, protection, flags, fd, 0L);
+            } catch (Throwable e) {
+                throw thrown(e);
+            }
+            if (mapped.address() == MAP_FAILED) {
+                throw new Failure("mmap", errno);
+            }
+            return mapped;
+        }
+    }
+
+    /** Unmaps what starts at a segment. */
+    public static void munmap(MemorySegment mapping, long bytes) {
+        try {
+            int _ = (int) Memory.MUNMAP.invokeExact(mapping, bytes);
+        } catch (Throwable e) {
+            throw thrown(e);
+        }
+    }
+
+    /** Changes the protection of whole pages. */
+    public static void mprotect(MemorySegment pages, long bytes, int protection) throws Failure {
+        call("mprotect", (_, errno) -> (int) Memory.MPROTECT.invokeExact(errno, pages, bytes, protection));
+    }
+
+    /** @return false if the kernel refuses the advice */
+    public static boolean madvise(MemorySegment pages, long bytes, int advice) {
+        try {
+            return (int) Memory.MADVISE.invokeExact(pages, bytes, advice) == 0;
+        } catch (Throwable e) {
+            throw thrown(e);
+        }
+    }
+
+    /** Gives the calling thread the lowest priority. */
+    public static void lowerThreadPriority() {
+        try {
+            int _ = (int) Memory.SETPRIORITY.invokeExact(PRIO_PROCESS, THIS_THREAD, LOWEST_PRIORITY);
+        } catch (Throwable e) {
+            throw thrown(e);
+        }
+    }
+
+    /**
+     * Sets a variable of the environment as native code sees it; {@link System#getenv} does not.
+     *
+     * @param overwrite false to keep a value that is set already
+     */
+    public static void setenv(String name, String value, boolean overwrite) {
+        try (Arena arena = Arena.ofConfined()) {
+            int _ = (int) Environment.SETENV.invokeExact(
+                    arena.allocateFrom(name), arena.allocateFrom(value), overwrite ? 1 : 0);
+        } catch (Throwable e) {
+            throw thrown(e);
+        }
+    }
+}

@@ -1,0 +1,16 @@
+package baton.transfer.embedded;
+
+import baton.transfer.Transfer;
+
+/** A transfer that failed before it began. */
+record RefusedTransfer(Cause cause, String message) implements Transfer {
+    @Override
+    public State state() {
+        return new State.Failed(cause, message);
+    }
+
+    @Override
+    public void cancel() {
+        // It is over.
+    }
+}
