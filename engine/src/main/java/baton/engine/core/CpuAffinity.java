@@ -2,9 +2,9 @@ package baton.engine.core;
 
 import baton.kv.ConfigException;
 import baton.memory.Platform;
+import baton.memory.Posix;
 import java.lang.foreign.Arena;
 import java.lang.foreign.FunctionDescriptor;
-import java.lang.foreign.Linker;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.lang.invoke.MethodHandle;
@@ -21,13 +21,8 @@ final class CpuAffinity {
 
     /** Looked up when the first is called: not every system has them. */
     private static final class Calls {
-        private static final MethodHandle SET = handle("sched_setaffinity");
-        private static final MethodHandle GET = handle("sched_getaffinity");
-
-        private static MethodHandle handle(String name) {
-            Linker linker = Linker.nativeLinker();
-            return linker.downcallHandle(linker.defaultLookup().findOrThrow(name), SIGNATURE);
-        }
+        private static final MethodHandle SET = Posix.function("sched_setaffinity", SIGNATURE);
+        private static final MethodHandle GET = Posix.function("sched_getaffinity", SIGNATURE);
     }
 
     private CpuAffinity() {}
@@ -83,10 +78,8 @@ final class CpuAffinity {
     private static int call(MethodHandle function, MemorySegment mask) {
         try {
             return (int) function.invokeExact(0, MASK_BYTES, mask);
-        } catch (RuntimeException | Error e) {
-            throw e;
         } catch (Throwable e) {
-            throw new AssertionError("C throws nothing", e);
+            throw Posix.thrown(e);
         }
     }
 }

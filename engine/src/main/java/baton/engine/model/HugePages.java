@@ -1,9 +1,9 @@
 package baton.engine.model;
 
 import baton.memory.Platform;
+import baton.memory.Posix;
 import java.lang.foreign.Arena;
 import java.lang.foreign.FunctionDescriptor;
-import java.lang.foreign.Linker;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.lang.invoke.MethodHandle;
@@ -21,32 +21,6 @@ final class HugePages {
     private static final Platform PLATFORM = Platform.current();
     private static final long HUGE_PAGE = 2L << 20;
     private static final long CACHE_LINE = 64;
-    private static final int PROT_READ_WRITE = 0x1 | 0x2;
-    private static final int MAP_PRIVATE_ANONYMOUS = 0x02 | 0x20;
-    private static final int MADV_HUGEPAGE = 14;
-    private static final long MAP_FAILED = -1;
-
-    private static final Optional<MethodHandle> MMAP = find(
-            "mmap",
-            FunctionDescriptor.of(
-                    ValueLayout.ADDRESS,
-                    ValueLayout.ADDRESS,
-                    ValueLayout.JAVA_LONG,
-                    ValueLayout.JAVA_INT,
-                    ValueLayout.JAVA_INT,
-                    ValueLayout.JAVA_INT,
-                    ValueLayout.JAVA_LONG));
-    private static final Optional<MethodHandle> MUNMAP =
-            find("munmap", FunctionDescriptor.of(ValueLayout.JAVA_INT, ValueLayout.ADDRESS, ValueLayout.JAVA_LONG));
-    private static final Optional<MethodHandle> MADVISE = find(
-            "madvise",
-            FunctionDescriptor.of(
-                    ValueLayout.JAVA_INT, ValueLayout.ADDRESS, ValueLayout.JAVA_LONG, ValueLayout.JAVA_INT));
-    private static final Optional<MethodHandle> SETENV = find(
-            "setenv",
-            FunctionDescriptor.of(
-                    ValueLayout.JAVA_INT, ValueLayout.ADDRESS, ValueLayout.ADDRESS, ValueLayout.JAVA_INT));
-
     private static final int M_TRIM_THRESHOLD = -1;
     private static final int M_MMAP_THRESHOLD = -3;
 
@@ -78,7 +52,7 @@ final class HugePages {
      * @throws IllegalStateException if the system refuses
      */
     static MemorySegment allocate(Arena arena, long bytes, String purpose) {
-        return bytes < HUGE_PAGE || MMAP.isEmpty() ? ofTheJvm(arena, bytes, purpose) : map(arena, bytes, purpose);
+        return bytes < HUGE_PAGE || !PLATFORM.isLinux() ? ofTheJvm(arena, bytes, purpose) : map(arena, bytes, purpose);
     }
 
     static MemorySegment ofTheJvm(Arena arena, long bytes, String purpose) {
@@ -92,21 +66,21 @@ final class HugePages {
     private static MemorySegment map(Arena arena, long bytes, String purpose) {
         long mapped = bytes + HUGE_PAGE;
         try {
-            MemorySegment start = (MemorySegment) MMAP.orElseThrow()
-                    .invokeExact(MemorySegment.NULL, mapped, PROT_READ_WRITE, MAP_PRIVATE_ANONYMOUS, -1, 0L);
-            if (start.address() == MAP_FAILED) {
-                throw refused(bytes, purpose);
-            }
-            MemorySegment whole = start.reinterpret(mapped, arena, HugePages::unmap);
+            MemorySegment start = Posix.mmap(
+                    MemorySegment.NULL,
+                    mapped,
+                    Posix.PROT_READ | Posix.PROT_WRITE,
+                    Posix.MAP_PRIVATE | Posix.MAP_ANONYMOUS,
+                    Posix.NO_FILE);
+            MemorySegment whole =
+                    start.reinterpret(mapped, arena, mapping -> Posix.munmap(mapping, mapping.byteSize()));
             long aligned = Math.ceilDiv(start.address(), HUGE_PAGE) * HUGE_PAGE;
             MemorySegment pages = whole.asSlice(aligned - start.address(), bytes, HUGE_PAGE);
             // Refusal costs speed only, and there are kernels without huge pages.
-            int _ = (int) MADVISE.orElseThrow().invokeExact(pages, bytes, MADV_HUGEPAGE);
+            Posix.madvise(pages, bytes, Posix.MADV_HUGEPAGE);
             return pages;
-        } catch (RuntimeException | Error e) {
-            throw e;
-        } catch (Throwable e) {
-            throw new AssertionError("mmap throws nothing", e);
+        } catch (Posix.Failure e) {
+            throw refused(bytes, purpose);
         }
     }
 
@@ -115,17 +89,8 @@ final class HugePages {
      * at the variable {@code THP_MEM_ALLOC_ENABLE} at its first allocation; one set by the user stays.
      */
     static void adviseHugePagesToLibTorch() {
-        if (SETENV.isEmpty()) {
-            return;
-        }
-        try (Arena arena = Arena.ofConfined()) {
-            int _ = (int) SETENV.orElseThrow()
-                    .invokeExact(
-                            arena.allocateFrom("THP_MEM_ALLOC_ENABLE"),
-                            arena.allocateFrom("1"),
-                            0 /* keep the user's */);
-        } catch (Throwable e) {
-            throw new AssertionError("setenv throws nothing", e);
+        if (PLATFORM.isLinux()) {
+            Posix.setenv("THP_MEM_ALLOC_ENABLE", "1", false);
         }
     }
 
@@ -165,23 +130,12 @@ final class HugePages {
         }
     }
 
-    private static void unmap(MemorySegment mapping) {
-        try {
-            int _ = (int) MUNMAP.orElseThrow().invokeExact(mapping, mapping.byteSize());
-        } catch (Throwable e) {
-            throw new AssertionError("munmap throws nothing", e);
-        }
-    }
-
     private static IllegalStateException refused(long bytes, String purpose) {
         return new IllegalStateException("no memory: the system refused %d bytes for %s".formatted(bytes, purpose));
     }
 
     /** Empty where there is no such function, or it takes other numbers than Linux's. */
     private static Optional<MethodHandle> find(String name, FunctionDescriptor descriptor) {
-        Linker linker = Linker.nativeLinker();
-        return PLATFORM.isLinux()
-                ? linker.defaultLookup().find(name).map(symbol -> linker.downcallHandle(symbol, descriptor))
-                : Optional.empty();
+        return PLATFORM.isLinux() ? Posix.find(name, descriptor) : Optional.empty();
     }
 }
