@@ -1,5 +1,8 @@
 package baton.transfer.nixl;
 
+import baton.kv.Deadline;
+import baton.kv.OwnerThread;
+import baton.kv.Ticker;
 import baton.transfer.Range;
 import baton.transfer.Region;
 import baton.transfer.Transfer;
@@ -61,7 +64,7 @@ import org.slf4j.LoggerFactory;
  *       metadata before it is loaded (see {@link NixlMetadata}).
  * </ul>
  *
- * <p>A notification of a transfer is sent when its last piece is over, never for one that was cancelled.
+ * <p>The notification of a transfer is sent when its last piece is done, never for a transfer that was cancelled.
  *
  * <h2>Where UCX is not safe</h2>
  * Over TCP, UCX reads in software: the owner of the memory answers. If the reader dies while its answers are on their way, UCX may end
@@ -86,14 +89,13 @@ public final class NixlAgent implements TransferAgent {
     private static final long PAGE = 4096;
     private static final long PROBE_BYTES = 2 * Long.BYTES;
     private static final Duration LOCAL_CALL = Duration.ofMinutes(5);
-    private static final long CLOSE_MILLIS = 1000;
-    private static final long DRAIN_MILLIS = 3000;
+    private static final Duration CLOSE = Duration.ofSeconds(1);
+    private static final Duration DRAIN = Duration.ofSeconds(3);
     private static final int SPINS = 64;
     private static final long WORKING_NANOS = 20_000;
     private static final long WARM_NANOS = 50_000;
     private static final long COLD_NANOS = 1_000_000;
     private static final long WARM_FOR_NANOS = TimeUnit.SECONDS.toNanos(5);
-    private static final long GRACE_NANOS = TimeUnit.MILLISECONDS.toNanos(GRACE_MILLIS);
     private static final long PROBE_NANOS = TimeUnit.MILLISECONDS.toNanos(PROBE_MILLIS);
 
     /**
@@ -164,7 +166,9 @@ public final class NixlAgent implements TransferAgent {
     private final String name;
     private final Settings settings;
     private final NixlApi api;
+    private final Ticker ticker;
     private final Thread owner;
+    private final OwnerThread ownerThread;
 
     private final Queue<Runnable> commands = new ConcurrentLinkedQueue<>();
     private final Queue<Notification> arrived = new ConcurrentLinkedQueue<>();
@@ -176,7 +180,7 @@ public final class NixlAgent implements TransferAgent {
     private volatile boolean ended;
     private volatile Totals totals = Totals.NONE;
 
-    // What follows belongs to the owner thread.
+    // State of the owner thread, see ownerThread.check().
     private final Arena arena = Arena.ofShared();
     private final MemorySegment scratch = arena.allocate(SCRATCH_BYTES, PAGE);
     private final Deque<Integer> slots = new ArrayDeque<>();
@@ -190,15 +194,18 @@ public final class NixlAgent implements TransferAgent {
     private volatile Runnable progress = () -> {};
     private Identity identity = new Identity(0, 0, 0);
     private int lives;
-    private long lastWork = System.nanoTime();
+    private long lastWork;
     private int idleRounds;
     private boolean droppingSaid;
 
-    private NixlAgent(NixlLibrary.Found library, String prefix, Settings settings) {
+    private NixlAgent(NixlLibrary.Found library, String prefix, Settings settings, Ticker ticker) {
         this.api = library.api();
+        this.ticker = ticker;
+        this.lastWork = ticker.nanos();
         this.settings = settings;
         name = "%s-%d-%016x".formatted(prefix, ProcessHandle.current().pid(), new SecureRandom().nextLong());
         owner = Thread.ofPlatform().daemon().name("nixl-" + name).unstarted(this::run);
+        ownerThread = OwnerThread.of(owner);
     }
 
     /**
@@ -208,7 +215,13 @@ public final class NixlAgent implements TransferAgent {
      * @throws TransferException if a backend cannot be created, or none of them reaches other processes
      */
     public static NixlAgent open(NixlLibrary.Found library, String prefix, Settings settings) throws TransferException {
-        NixlAgent made = new NixlAgent(library, prefix, settings);
+        return open(library, prefix, settings, Ticker.system());
+    }
+
+    /** @param ticker the clock of timeouts and probes */
+    public static NixlAgent open(NixlLibrary.Found library, String prefix, Settings settings, Ticker ticker)
+            throws TransferException {
+        NixlAgent made = new NixlAgent(library, prefix, settings, ticker);
         CompletableFuture<Boolean> begun = new CompletableFuture<>();
         made.commands.add(() -> {
             try {
@@ -389,8 +402,7 @@ public final class NixlAgent implements TransferAgent {
         }
     }
 
-    // From here on: the owner thread.
-
+    /** The owner thread. Methods that check {@link #ownerThread}, and those that they call, are run by it. */
     private void run() {
         try {
             while (!closing) {
@@ -416,7 +428,7 @@ public final class NixlAgent implements TransferAgent {
     }
 
     private void idle(boolean worked) {
-        long now = System.nanoTime();
+        long now = ticker.nanos();
         if (worked) {
             lastWork = now;
             idleRounds = 0;
@@ -437,9 +449,10 @@ public final class NixlAgent implements TransferAgent {
     }
 
     private boolean step() {
+        ownerThread.check();
         boolean worked = false;
         for (Moving transfer : List.copyOf(active)) {
-            // One of them may end others.
+            // Advancing one transfer may end another.
             worked |= active.contains(transfer) && advance(transfer);
         }
         for (Notification message : api.notifications(agent, notificationMap)) {
@@ -465,6 +478,7 @@ public final class NixlAgent implements TransferAgent {
     }
 
     private void createNative() throws TransferException {
+        ownerThread.check();
         agent = api.createAgent(nativeName());
         notificationMap = api.createNotificationMap();
         for (String backend : settings.backends()) {
@@ -496,6 +510,7 @@ public final class NixlAgent implements TransferAgent {
     }
 
     private void identify(Identity now) {
+        ownerThread.check();
         identity = now;
         scratch.set(ValueLayout.JAVA_LONG, 0, now.word());
         scratch.set(ValueLayout.JAVA_LONG, Long.BYTES, now.revision());
@@ -512,6 +527,7 @@ public final class NixlAgent implements TransferAgent {
 
     /** Destroys the native agent, after which nothing touches memory for it. */
     private void destroyNative(String why) {
+        ownerThread.check();
         scratch.set(ValueLayout.JAVA_LONG, 0, 0);
         for (Moving transfer : List.copyOf(active)) {
             transfer.flights.forEach(flight -> api.release(agent, flight.request));
@@ -567,7 +583,7 @@ public final class NixlAgent implements TransferAgent {
             for (Moving transfer : List.copyOf(active)) {
                 finish(transfer, new Transfer.State.Failed(Transfer.Cause.CANCELLED, "agent " + name + " is closed"));
             }
-            // Commands find an agent that has ended; whoever waits for one hears so.
+            // Commands fail on an agent that has ended, which completes the futures that callers wait for.
             for (Runnable command; (command = commands.poll()) != null; ) {
                 command.run();
             }
@@ -577,16 +593,16 @@ public final class NixlAgent implements TransferAgent {
 
     /**
      * Lets what is under way end by itself, which it does unless a peer does not answer: UCX takes it badly if its answers find
-     * nobody. Peers can see meanwhile that this agent is closed.
+     * no agent. Peers can see meanwhile that this agent is closed.
      */
     private void drain() {
         scratch.set(ValueLayout.JAVA_LONG, 0, 0);
         for (Moving transfer : active) {
             transfer.end("agent " + name + " is closed");
         }
-        long limit = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(DRAIN_MILLIS);
+        Deadline limit = Deadline.after(ticker, DRAIN);
         boolean busy = true;
-        while (busy && System.nanoTime() - limit < 0) {
+        while (busy && !limit.isOver()) {
             for (Moving transfer : List.copyOf(active)) {
                 boolean _ = advance(transfer);
             }
@@ -603,6 +619,7 @@ public final class NixlAgent implements TransferAgent {
     }
 
     private void tryConnecting(NixlMetadata metadata, CompletableFuture<Peer> answered) {
+        ownerThread.check();
         if (leaving.stream().anyMatch(peer -> peer.metadata.agent().equals(metadata.agent()))) {
             // What is under way over an earlier connection has to be over first; the caller waits as long as it wants
             // to.
@@ -650,20 +667,21 @@ public final class NixlAgent implements TransferAgent {
             throw new TransferException(peer.why());
         }
         peer.waiting.add(answered);
-        peer.nextProbe = System.nanoTime();
+        peer.nextProbe = ticker.nanos();
         probe(peer);
     }
 
     /** Looks after a peer's probe: posts one if it is time, and draws conclusions from one that is over. */
     private void probe(Connected peer) {
+        ownerThread.check();
         if (peer.probe.isEmpty()) {
-            if (peer.nextProbe - System.nanoTime() > 0 || peers.get(peer.metadata.agent()) != peer) {
+            if (peer.nextProbe - ticker.nanos() > 0 || peers.get(peer.metadata.agent()) != peer) {
                 return;
             }
             Optional<Range> target = probeTarget(peer);
             if (target.isEmpty()) {
                 // A peer without memory of its own can be told nothing and asked nothing.
-                peer.nextProbe = System.nanoTime() + PROBE_NANOS;
+                peer.nextProbe = ticker.nanos() + PROBE_NANOS;
                 peer.checks++;
                 peer.answered();
                 return;
@@ -704,7 +722,7 @@ public final class NixlAgent implements TransferAgent {
         }
         api.release(agent, request);
         peer.probe = Optional.empty();
-        peer.nextProbe = System.nanoTime() + PROBE_NANOS;
+        peer.nextProbe = ticker.nanos() + PROBE_NANOS;
         long word = scratch.get(ValueLayout.JAVA_LONG, peer.slot * PROBE_BYTES);
         long revision = scratch.get(ValueLayout.JAVA_LONG, peer.slot * PROBE_BYTES + Long.BYTES);
         Optional<Identity> expected = peer.metadata.identity();
@@ -720,6 +738,7 @@ public final class NixlAgent implements TransferAgent {
     }
 
     private void gone(Connected peer, String why) {
+        ownerThread.check();
         peer.end("peer " + peer.name() + " " + why);
         if (peers.remove(peer.metadata.agent(), peer)) {
             leaving.add(peer);
@@ -729,6 +748,7 @@ public final class NixlAgent implements TransferAgent {
 
     /** Forgets a peer that is gone as soon as NIXL has nothing under way to it. */
     private void leave(Connected peer) {
+        ownerThread.check();
         peer.probe.ifPresent(request -> {
             if (api.status(agent, request) != Status.IN_PROGRESS) {
                 api.release(agent, request);
@@ -748,6 +768,7 @@ public final class NixlAgent implements TransferAgent {
     }
 
     private void begin(Moving transfer) {
+        ownerThread.check();
         active.add(transfer);
         if (ended) {
             finish(transfer, new Transfer.State.Failed(Transfer.Cause.REFUSED, "agent " + name + " is closed"));
@@ -821,6 +842,7 @@ public final class NixlAgent implements TransferAgent {
 
     /** Takes a transfer as far as it gets without waiting. */
     private boolean advance(Moving transfer) {
+        ownerThread.check();
         Connected peer = (Connected) transfer.peer;
         boolean worked = false;
         for (Flight flight : List.copyOf(transfer.flights)) {
@@ -833,7 +855,7 @@ public final class NixlAgent implements TransferAgent {
         }
         boolean checked = peer.checks >= transfer.checksNeeded;
         if (!checked && peer.alive()) {
-            peer.nextProbe = System.nanoTime();
+            peer.nextProbe = ticker.nanos();
             probe(peer);
             checked = peer.checks >= transfer.checksNeeded;
         }
@@ -847,14 +869,11 @@ public final class NixlAgent implements TransferAgent {
                         Transfer.Cause.REFUSED,
                         peer.name()
                                 + " has unregistered memory since it was connected; connect with its metadata of now"));
-            } else if (System.nanoTime() - transfer.deadline >= 0) {
+            } else if (transfer.deadline.isOver()) {
                 transfer.ending = Optional.of(new Transfer.State.Failed(
                         Transfer.Cause.TIMEOUT,
-                        "%d of %d bytes were moved within %d ms"
-                                .formatted(
-                                        transfer.moved,
-                                        transfer.bytes,
-                                        TimeUnit.NANOSECONDS.toMillis(transfer.deadline - transfer.started))));
+                        "%d of %d bytes were moved within %s"
+                                .formatted(transfer.moved, transfer.bytes, transfer.deadline)));
             }
         }
         int posted = 0;
@@ -873,7 +892,7 @@ public final class NixlAgent implements TransferAgent {
             } else if (checked && !transfer.hasMore()) {
                 complete(transfer, peer);
             }
-        } else if (!ended && System.nanoTime() - transfer.deadline >= GRACE_NANOS) {
+        } else if (!ended && transfer.grace.isOver()) {
             restart("a transfer with %s is under way %d ms after its time was up".formatted(peer.name(), GRACE_MILLIS));
         }
         return worked;
@@ -909,7 +928,7 @@ public final class NixlAgent implements TransferAgent {
     /** A failure is the peer's death if the peer cannot be probed any more. */
     private void fail(Moving transfer, Connected peer, Transfer.Cause cause, String message) {
         if (peer.alive()) {
-            peer.nextProbe = System.nanoTime();
+            peer.nextProbe = ticker.nanos();
             probe(peer);
         }
         if (transfer.ending.isEmpty()) {
@@ -930,11 +949,12 @@ public final class NixlAgent implements TransferAgent {
         } else {
             finish(
                     transfer,
-                    new Transfer.State.Done(transfer.bytes, Duration.ofNanos(System.nanoTime() - transfer.started)));
+                    new Transfer.State.Done(transfer.bytes, Duration.ofNanos(ticker.nanos() - transfer.started)));
         }
     }
 
     private void finish(Moving transfer, Transfer.State state) {
+        ownerThread.check();
         active.remove(transfer);
         totals = totals.plus(state instanceof Transfer.State.Done);
         transfer.end(state);
@@ -947,20 +967,19 @@ public final class NixlAgent implements TransferAgent {
     }
 
     private void send(Connected peer, byte[] message) {
+        ownerThread.check();
         if (peers.get(peer.metadata.agent()) == peer
                 && api.notify(agent, peer.metadata.agent(), message).failed()) {
-            peer.nextProbe = System.nanoTime();
+            peer.nextProbe = ticker.nanos();
             probe(peer);
         }
     }
 
     private void arrive(Notification message) {
+        ownerThread.check();
         if (arrivedCount.get() >= MAX_MESSAGES || arrivedBytes.get() >= MAX_MESSAGES_BYTES) {
             if (!droppingSaid) {
-                LOG.warn(
-                        "NIXL agent {} drops messages: {} have arrived and nobody takes them",
-                        name,
-                        arrivedCount.get());
+                LOG.warn("NIXL agent {} drops messages: {} have arrived and are not taken", name, arrivedCount.get());
                 droppingSaid = true;
             }
             return;
@@ -994,7 +1013,7 @@ public final class NixlAgent implements TransferAgent {
         @Override
         public void close() {
             CompletableFuture<Boolean> closed = new CompletableFuture<>();
-            long limit = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(CLOSE_MILLIS);
+            Deadline limit = Deadline.after(ticker, CLOSE);
             submit(() -> tryClose(closed, limit));
             if (ended) {
                 return;
@@ -1006,7 +1025,8 @@ public final class NixlAgent implements TransferAgent {
             }
         }
 
-        private void tryClose(CompletableFuture<Boolean> closed, long limit) {
+        private void tryClose(CompletableFuture<Boolean> closed, Deadline limit) {
+            ownerThread.check();
             if (!registrations.contains(this) || agent.address() == 0) {
                 closed.complete(true);
                 return;
@@ -1019,7 +1039,7 @@ public final class NixlAgent implements TransferAgent {
                 }
             }
             if (active.stream().anyMatch(this::used)) {
-                if (System.nanoTime() - limit < 0) {
+                if (!limit.isOver()) {
                     submit(() -> tryClose(closed, limit));
                     return;
                 }
@@ -1109,8 +1129,11 @@ public final class NixlAgent implements TransferAgent {
         private final Peer peer;
         private final List<Range> ranges;
         private final Optional<byte[]> notification;
-        private final long started = System.nanoTime();
-        private final long deadline;
+        private final long started = ticker.nanos();
+        private final Deadline deadline;
+        /** When the native agent is destroyed if pieces are under way still. */
+        private final Deadline grace;
+
         private final long bytes;
         private final List<Flight> flights = new ArrayList<>();
         private final Deque<Range> pieces = new ArrayDeque<>();
@@ -1125,7 +1148,8 @@ public final class NixlAgent implements TransferAgent {
             this.peer = peer;
             this.ranges = List.copyOf(ranges);
             this.notification = notification.map(byte[]::clone);
-            deadline = started + timeout.toNanos();
+            deadline = Deadline.after(ticker, timeout);
+            grace = Deadline.after(ticker, deadline.timeout().plusMillis(GRACE_MILLIS));
             bytes = ranges.stream().mapToLong(Range::bytes).sum();
         }
 
