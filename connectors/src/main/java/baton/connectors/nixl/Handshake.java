@@ -1,10 +1,13 @@
 package baton.connectors.nixl;
 
+import baton.connectors.onesided.Incarnation;
+import baton.connectors.onesided.RankInfo;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.KvLayout;
 import baton.kv.connector.Rank;
 import baton.messages.MsgpackReader;
+import baton.messages.PeerSecret;
 import java.io.IOException;
 import java.math.BigInteger;
 import java.nio.charset.StandardCharsets;
@@ -71,7 +74,7 @@ final class Handshake {
     }
 
     /**
-     * The first frame of an answer. What is in {@code metadata} is looked at only if the hash is as it should be.
+     * The first frame of an answer. {@code metadata} may be read only if the hash is the expected one.
      *
      * @param compatibilityHash {@code compatibility_hash}
      * @param metadata {@code agent_metadata_bytes}: {@link Metadata}
@@ -106,18 +109,18 @@ final class Handshake {
     }
 
     /**
-     * What a rank tells of itself: vLLM's {@code NixlAgentMetadata}.
+     * A rank's metadata: vLLM's {@code NixlAgentMetadata}.
      *
      * @param engineId {@code engine_id}
      * @param agent {@code agent_metadata} of its transfer agent
-     * @param baseAddresses {@code kv_caches_base_addr}; of ours one, the pool's
+     * @param baseAddresses {@code kv_caches_base_addr}; Baton has one, the pool's
      * @param deviceId {@code device_id}
      * @param blocks {@code num_blocks} in the pool
      * @param blockLengths {@code block_lens}: bytes of a block, for each base address
-     * @param cacheLayout {@code kv_cache_layout}; of ours {@code HND}
+     * @param cacheLayout {@code kv_cache_layout}; Baton's is {@code HND}
      * @param blockSize {@code block_size}, tokens
-     * @param attentionBackend {@code attn_backend_name}, whose layout the bytes have; of ours {@code FLASH_ATTN}
-     * @param baton what an instance of ours tells beyond that
+     * @param attentionBackend {@code attn_backend_name}, whose layout the bytes have; Baton's is {@code FLASH_ATTN}
+     * @param baton what only Baton's instances tell
      */
     record Metadata(
             String engineId,
@@ -209,17 +212,17 @@ final class Handshake {
     }
 
     /**
-     * What our instances tell each other beside what vLLM's do: the field {@code baton}, a map, which vLLM skips.
+     * What only Baton's instances tell each other: the field {@code baton}, a map, which vLLM skips.
      *
-     * @param epoch {@code epoch}: tells this life of the instance from others
-     * @param key {@code key} that its references are signed with; no bytes where peers make it from their secret
+     * @param epoch {@code epoch} of the instance's {@link Incarnation}
+     * @param key {@code key} that its references are signed with; no bytes where peers derive it from their secret
      * @param fingerprint {@code fingerprint}: digest of the model
      * @param layout of the rank's pool: {@code layers}, {@code kv_heads}, {@code head_dim}, {@code block_size}, {@code dtype}
      * @param modelKvHeads {@code model_kv_heads}: key/value heads of the whole model
      * @param rank {@code tp_rank} and {@code pp_rank}
      * @param tensorParallelSize {@code tp_size}
      * @param pipelineParallelSize {@code pp_size}
-     * @param seals {@code seals}: address of the rank's table of seals, if it has one
+     * @param checksums {@code seals}: address of the rank's table of checksums, if it has one
      */
     record BatonFacts(
             String epoch,
@@ -230,9 +233,9 @@ final class Handshake {
             Rank rank,
             int tensorParallelSize,
             int pipelineParallelSize,
-            OptionalLong seals) {
+            OptionalLong checksums) {
         private void pack(MessageBufferPacker packer) throws IOException {
-            packer.packMapHeader(seals.isPresent() ? 14 : 13);
+            packer.packMapHeader(checksums.isPresent() ? 14 : 13);
             packer.packString("epoch").packString(epoch);
             Handshake.bytes(packer, "key", key);
             packer.packString("fingerprint").packString(fingerprint);
@@ -246,9 +249,9 @@ final class Handshake {
             packer.packString("pp_rank").packInt(rank.pipeline());
             packer.packString("tp_size").packInt(tensorParallelSize);
             packer.packString("pp_size").packInt(pipelineParallelSize);
-            if (seals.isPresent()) {
+            if (checksums.isPresent()) {
                 packer.packString("seals");
-                unsigned(packer, seals.getAsLong());
+                unsigned(packer, checksums.getAsLong());
             }
         }
 
@@ -306,6 +309,74 @@ final class Handshake {
         private static Optional<Integer> size(Slot<Integer> slot, MsgpackReader value) {
             return Optional.of(value.integer(slot.field, 1, MOST_RANKS));
         }
+    }
+
+    /**
+     * A rank's answer as vLLM's handshake has it, with the field {@code baton} for Baton's instances.
+     *
+     * @param info of an instance that signs references
+     * @param secret from which peers derive the key, which is then not sent
+     */
+    static byte[] encode(RankInfo info, Optional<PeerSecret> secret) {
+        Incarnation own = info.incarnation().orElseThrow();
+        BatonFacts facts = new BatonFacts(
+                own.epoch(),
+                secret.isPresent() ? new byte[0] : own.key(),
+                info.model(),
+                info.layout(),
+                info.modelKvHeads(),
+                info.rank(),
+                info.tensorParallelSize(),
+                info.pipelineParallelSize(),
+                info.checksums());
+        Metadata metadata = new Metadata(
+                info.engineId(),
+                info.agent(),
+                new long[] {info.pool()},
+                0,
+                info.blocks(),
+                new long[] {info.layout().blockBytes()},
+                "HND",
+                info.layout().blockSize(),
+                "FLASH_ATTN",
+                Optional.of(facts));
+        return new Payload(info.compatibility(), metadata.encode()).encode();
+    }
+
+    /**
+     * Reads a rank's answer.
+     *
+     * @param secret from which the key is derived
+     * @throws ConfigException if it is invalid, or not a Baton instance's
+     */
+    static RankInfo read(byte[] payload, Optional<PeerSecret> secret) {
+        Payload read = Payload.read(payload);
+        Metadata metadata = Metadata.read(read.metadata());
+        BatonFacts facts = metadata.baton()
+                .orElseThrow(() -> new ConfigException(
+                        "NixlAgentMetadata.baton",
+                        "is missing: the peer is not an instance of Baton, and how its blocks lie is not known"));
+        byte[] key = secret.map(known -> Incarnation.key(known, metadata.engineId(), facts.epoch()))
+                .orElse(facts.key());
+        if (key.length < Incarnation.MIN_KEY_BYTES) {
+            throw new ConfigException(
+                    "NixlAgentMetadata.baton.key",
+                    "has " + key.length + " bytes, must have at least " + Incarnation.MIN_KEY_BYTES);
+        }
+        return new RankInfo(
+                metadata.engineId(),
+                read.compatibilityHash(),
+                facts.fingerprint(),
+                facts.rank(),
+                facts.tensorParallelSize(),
+                facts.pipelineParallelSize(),
+                metadata.agent(),
+                facts.layout(),
+                facts.modelKvHeads(),
+                metadata.baseAddresses()[0],
+                metadata.blocks(),
+                facts.checksums(),
+                Optional.of(new Incarnation(facts.epoch(), key)));
     }
 
     /** A message's fields by name. */

@@ -1,10 +1,13 @@
 package baton.connectors.nixl;
 
 import baton.connectors.ConnectorRuntime;
+import baton.connectors.onesided.PeerHandshake;
+import baton.connectors.onesided.RankInfo;
 import baton.kv.ConfigException;
 import baton.kv.connector.Rank;
 import baton.messages.GuardedSideChannel;
 import baton.messages.PeerAccess;
+import baton.messages.PeerAddress;
 import baton.transfer.TransferException;
 import java.time.Duration;
 import java.util.List;
@@ -26,11 +29,11 @@ final class HandshakeClient implements PeerHandshake {
     }
 
     @Override
-    public RankInfo ask(NixlSettings.Address peer, Rank rank, Duration timeout) throws TransferException {
+    public RankInfo ask(PeerAddress peer, Rank rank, Duration timeout) throws TransferException {
         try (GuardedSideChannel channel = runtime.sideChannel(access)) {
             List<byte[]> answer = channel.ask(peer.host(), peer.port(), List.of(Handshake.question(rank)), timeout)
                     .get(timeout.toMillis() + GRACE_MILLIS, TimeUnit.MILLISECONDS);
-            return RankInfo.read(answer.getFirst(), access.secret());
+            return Handshake.read(answer.getFirst(), access.secret());
         } catch (ExecutionException | TimeoutException | ConfigException e) {
             Throwable cause = e instanceof ExecutionException && e.getCause() != null ? e.getCause() : e;
             throw new TransferException("the side channel at " + peer + ": " + cause.getMessage(), cause);

@@ -1,12 +1,16 @@
 package baton.connectors.nixl;
 
 import baton.connectors.ConnectorRuntime;
+import baton.connectors.onesided.RankInfo;
+import baton.connectors.onesided.RemoteBlocks;
+import baton.connectors.onesided.TransferMode;
 import baton.kv.ConfigException;
 import baton.kv.Ticker;
 import baton.kv.connector.Rank;
 import baton.messages.GuardedSideChannel;
 import baton.messages.MessageException;
 import baton.messages.PeerAccess;
+import baton.messages.PeerAddress;
 import baton.messages.SideChannel;
 import baton.transfer.TransferAgent;
 import baton.transfer.TransferException;
@@ -62,7 +66,7 @@ final class HandshakeServer implements AutoCloseable {
             return List.of();
         }
         return Optional.ofNullable(ranks.get(rank))
-                .map(info -> List.of(info.toPayload(access.secret()), Handshake.clock(ticker.nanos() / 1e9)))
+                .map(info -> List.of(Handshake.encode(info, access.secret()), Handshake.clock(ticker.nanos() / 1e9)))
                 .orElse(List.of());
     }
 
@@ -81,8 +85,8 @@ final class HandshakeServer implements AutoCloseable {
         }
         try (TransferAgent peer = agent.get()) {
             RankInfo info = new HandshakeClient(runtime, settings.access())
-                    .ask(new NixlSettings.Address(settings.host(), port()), Rank.FIRST, WARM_UP);
-            byte[] key = info.life().orElseThrow().key();
+                    .ask(new PeerAddress(settings.host(), port()), Rank.FIRST, WARM_UP);
+            byte[] key = info.incarnation().orElseThrow().key();
             RemoteBlocks reference =
                     new RemoteBlocks("", "", "", 0, 1, new int[0], 0, TransferMode.PULL, Optional.empty());
             if (!reference.proven("", "", new long[0], "", key).isSignedWith(key)) {

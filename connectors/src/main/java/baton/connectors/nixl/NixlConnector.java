@@ -2,6 +2,8 @@ package baton.connectors.nixl;
 
 import baton.connectors.ConnectorRuntime;
 import baton.connectors.SystemRuntime;
+import baton.connectors.onesided.PeerHandshake;
+import baton.connectors.onesided.TransferMode;
 import baton.kv.KvTransferConfig;
 import baton.kv.ListenAddress;
 import baton.kv.connector.ConnectorContext;
@@ -16,9 +18,10 @@ import java.util.function.UnaryOperator;
 
 /**
  * Blocks come from the prefill instance by one-sided transfer: vLLM's {@code NixlConnector}, which is its {@code NixlPullConnector}.
- * Each decode request says by its reference ({@link RemoteBlocks}) who moves them. One that names blocks, as the prefill
- * instance's answer does, is read. One that only names the prefill instance came at the same time as the prefill request: there
- * the prefill instance writes each layer as soon as it is computed. Either is checked against seals ({@link BlockChecksums}).
+ * A decode request's reference ({@link baton.connectors.onesided.RemoteBlocks}) decides which side moves them. Blocks that it names, as
+ * the prefill instance's answer does, are read. A reference that names only the prefill instance came at the same time as the prefill
+ * request: the prefill instance then pushes each layer as soon as it is computed. Either way the blocks are compared with their
+ * checksums ({@link baton.connectors.onesided.BlockChecksums}).
  */
 public final class NixlConnector implements KvConnector {
     private final ConnectorRuntime runtime;

@@ -1,5 +1,16 @@
 package baton.connectors.nixl;
 
+import baton.connectors.onesided.NotificationCodec;
+import baton.connectors.onesided.PeerNotification;
+import baton.connectors.onesided.PeerNotification.Completion;
+import baton.connectors.onesided.PeerNotification.Heartbeat;
+import baton.connectors.onesided.PeerNotification.Instance;
+import baton.connectors.onesided.PeerNotification.PushCancel;
+import baton.connectors.onesided.PeerNotification.PushDone;
+import baton.connectors.onesided.PeerNotification.PushFailed;
+import baton.connectors.onesided.PeerNotification.PushOver;
+import baton.connectors.onesided.PeerNotification.PushPart;
+import baton.connectors.onesided.PeerNotification.PushRegistration;
 import baton.kv.ConfigException;
 import baton.messages.MsgpackReader;
 import java.io.IOException;
@@ -10,201 +21,259 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.OptionalLong;
-import java.util.regex.Pattern;
+import java.util.stream.Collectors;
+import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 import org.msgpack.core.MessageBufferPacker;
 import org.msgpack.core.MessagePack;
 
 /**
- * What an agent notifies another of, in vLLM's words: texts and, for a push, msgpack behind a prefix ({@code nixl/pull_worker.py},
- * {@code nixl/push_worker.py}).
+ * Notifications in the form of vLLM's NIXL connector ({@code nixl/pull_worker.py}, {@code nixl/push_worker.py}): texts and, for the
+ * registration of a push, a msgpack map behind a prefix.
+ *
+ * <pre>
+ * {request}:{tp size}                                             Completion
+ * HB:{request},{request}                                          Heartbeat
+ * PUSH_REG:{msgpack}                                              PushRegistration
+ * </pre>
+ *
+ * Only between Baton instances:
+ *
+ * <pre>
+ * PUSH_PART:{attempt}:{first layer}:{end}:{first piece}:{end}     PushPart
+ * PUSH_DONE:{attempt}:{prompt digest}:{block}={generation},...    PushDone
+ * PUSH_FAILED:{attempt}                                           PushFailed
+ * PUSH_CANCEL:{attempt}                                           PushCancel
+ * PUSH_OVER:{request}:{tp size}                                   PushOver
+ * </pre>
+ *
+ * Requests and attempts may have colons.
  */
-sealed interface NixlNotification {
-    String HEARTBEAT = "HB:";
-    String PUSH_REGISTRATION = "PUSH_REG:";
+final class NixlNotification implements NotificationCodec {
+    private static final String HEARTBEAT = "HB:";
+    private static final String PUSH_REGISTRATION = "PUSH_REG:";
+    private static final String PUSH_PART = "PUSH_PART:";
+    private static final String PUSH_DONE = "PUSH_DONE:";
+    private static final String PUSH_FAILED = "PUSH_FAILED:";
+    private static final String PUSH_CANCEL = "PUSH_CANCEL:";
+    private static final String PUSH_OVER = "PUSH_OVER:";
+    private static final String REGISTRATION = "PUSH_REG";
+    private static final int MAX_PORT = 65_535;
+    private static final int MAX_RANKS = 65_535;
 
-    byte[] encode();
+    @Override
+    public byte[] encode(PeerNotification notification) {
+        return switch (notification) {
+            case PushRegistration registration -> encode(registration);
+            case Completion completion -> bytes(text(completion));
+            case Heartbeat(List<String> ids) -> bytes(HEARTBEAT + String.join(",", ids));
+            case PushPart(String attempt, int firstLayer, int endLayer, int firstPiece, int endPiece) ->
+                bytes(PUSH_PART + attempt + ":" + firstLayer + ":" + endLayer + ":" + firstPiece + ":" + endPiece);
+            case PushDone(String attempt, String prompt, int[] blocks, long[] generations) ->
+                bytes(PUSH_DONE + attempt + ":" + prompt + ":"
+                        + IntStream.range(0, blocks.length)
+                                .mapToObj(i -> blocks[i] + "=" + generations[i])
+                                .collect(Collectors.joining(",")));
+            case PushFailed(String attempt) -> bytes(PUSH_FAILED + attempt);
+            case PushCancel(String attempt) -> bytes(PUSH_CANCEL + attempt);
+            case PushOver(Completion completion) -> bytes(PUSH_OVER + text(completion));
+        };
+    }
 
-    /**
-     * Reads a peer's notification.
-     *
-     * @throws ConfigException if it is none of these
-     */
-    static NixlNotification read(byte[] message) {
-        byte[] push = PUSH_REGISTRATION.getBytes(StandardCharsets.US_ASCII);
-        if (message.length >= push.length && Arrays.equals(message, 0, push.length, push, 0, push.length)) {
-            return PushRegistration.read(Arrays.copyOfRange(message, push.length, message.length));
+    private static String text(Completion completion) {
+        return completion.requestId() + ":" + completion.tensorParallelSize();
+    }
+
+    private static byte[] bytes(String text) {
+        return text.getBytes(StandardCharsets.UTF_8);
+    }
+
+    @Override
+    public PeerNotification read(byte[] message) {
+        byte[] registration = PUSH_REGISTRATION.getBytes(StandardCharsets.US_ASCII);
+        if (message.length >= registration.length
+                && Arrays.equals(message, 0, registration.length, registration, 0, registration.length)) {
+            return readRegistration(Arrays.copyOfRange(message, registration.length, message.length));
         }
         String text = new String(message, StandardCharsets.UTF_8);
-        if (text.startsWith(HEARTBEAT)) {
-            return new Heartbeat(
-                    Arrays.stream(text.substring(HEARTBEAT.length()).split(","))
-                            .filter(id -> !id.isEmpty())
-                            .toList());
-        }
-        int colon = text.lastIndexOf(':');
         try {
-            int size = Integer.parseInt(text.substring(colon + 1));
-            if (colon > 0 && size > 0) {
-                return new Completion(text.substring(0, colon), size);
+            if (text.startsWith(HEARTBEAT)) {
+                return new Heartbeat(
+                        Arrays.stream(text.substring(HEARTBEAT.length()).split(","))
+                                .filter(id -> !id.isEmpty())
+                                .toList());
             }
+            if (text.startsWith(PUSH_PART)) {
+                return readPart(text);
+            }
+            if (text.startsWith(PUSH_DONE)) {
+                return readDone(text);
+            }
+            if (text.startsWith(PUSH_FAILED)) {
+                return new PushFailed(text.substring(PUSH_FAILED.length()));
+            }
+            if (text.startsWith(PUSH_CANCEL)) {
+                return new PushCancel(text.substring(PUSH_CANCEL.length()));
+            }
+            return text.startsWith(PUSH_OVER)
+                    ? new PushOver(readCompletion(text, text.substring(PUSH_OVER.length())))
+                    : readCompletion(text, text);
         } catch (NumberFormatException e) {
             throw unknown(text, e);
         }
-        throw unknown(text, null);
+    }
+
+    private static Completion readCompletion(String text, String completion) {
+        int colon = completion.lastIndexOf(':');
+        int size = Integer.parseInt(completion.substring(colon + 1));
+        if (colon <= 0 || size <= 0) {
+            throw unknown(text, null);
+        }
+        return new Completion(completion.substring(0, colon), size);
+    }
+
+    private static PushPart readPart(String text) {
+        String[] numbers = new String[4];
+        int end = text.length();
+        for (int i = numbers.length - 1; i >= 0; i--) {
+            int colon = text.lastIndexOf(':', end - 1);
+            if (colon < PUSH_PART.length()) {
+                throw unknown(text, null);
+            }
+            numbers[i] = text.substring(colon + 1, end);
+            end = colon;
+        }
+        PushPart part = new PushPart(
+                text.substring(PUSH_PART.length(), end),
+                Integer.parseInt(numbers[0]),
+                Integer.parseInt(numbers[1]),
+                Integer.parseInt(numbers[2]),
+                Integer.parseInt(numbers[3]));
+        if (part.firstLayer() < 0 || part.firstPiece() < 0) {
+            throw unknown(text, null);
+        }
+        return part;
+    }
+
+    /** A list of blocks that cannot be read makes the push a failed one: it has ended, and its blocks cannot be checked. */
+    private static PeerNotification readDone(String text) {
+        int list = text.lastIndexOf(':');
+        int prompt = text.lastIndexOf(':', list - 1);
+        if (prompt < PUSH_DONE.length()) {
+            throw unknown(text, null);
+        }
+        String attempt = text.substring(PUSH_DONE.length(), prompt);
+        String[] pairs = text.substring(list + 1).split(",", -1);
+        int[] blocks = new int[pairs.length];
+        long[] generations = new long[pairs.length];
+        try {
+            for (int i = 0; i < pairs.length; i++) {
+                int equals = pairs[i].indexOf('=');
+                blocks[i] = Integer.parseInt(pairs[i].substring(0, Math.max(0, equals)));
+                generations[i] = Long.parseLong(pairs[i].substring(equals + 1));
+            }
+        } catch (NumberFormatException _) {
+            return new PushFailed(attempt);
+        }
+        return Arrays.stream(blocks).allMatch(block -> block >= 0)
+                ? new PushDone(attempt, text.substring(prompt + 1, list), blocks, generations)
+                : new PushFailed(attempt);
     }
 
     private static ConfigException unknown(String text, @Nullable Throwable cause) {
         String start = text.substring(0, Math.min(text.length(), 80)).replaceAll("[^ -~]", "?");
-        String message = "is '" + start + "', must be <request>:<tp size>, " + HEARTBEAT + "<requests> or "
-                + PUSH_REGISTRATION + "<msgpack>";
+        String message = "is '" + start + "', must be <request>:<tp size>, " + HEARTBEAT + "<requests>, "
+                + PUSH_REGISTRATION + "<msgpack> or another of Baton's notifications";
         return cause == null
                 ? new ConfigException("notification", message)
                 : new ConfigException("notification", message, cause);
     }
 
-    /**
-     * A reader has read the blocks: {@code {request}:{tp size}}.
-     *
-     * @param requestId the owner's
-     * @param tensorParallelSize of the reader
+    /*
+     * A registration's fields: request_id; decode_engine_id, decode_host, decode_port, decode_tp_size; local_block_ids, a list for each
+     * group of layers, of which there is one; remote_engine_id, remote_host, remote_port, remote_tp_size, remote_pp_size; and
+     * baton_permit, which vLLM skips.
      */
-    record Completion(String requestId, int tensorParallelSize) implements NixlNotification {
-        @Override
-        public byte[] encode() {
-            return (requestId + ":" + tensorParallelSize).getBytes(StandardCharsets.UTF_8);
+
+    private static byte[] encode(PushRegistration registration) {
+        try (MessageBufferPacker packer = MessagePack.newDefaultBufferPacker()) {
+            packer.writePayload(PUSH_REGISTRATION.getBytes(StandardCharsets.US_ASCII));
+            packer.packMapHeader(registration.permit().isPresent() ? 12 : 11)
+                    .packString("request_id")
+                    .packString(registration.requestId());
+            pack(packer, "decode_", registration.decode());
+            packer.packString("decode_tp_size").packInt(registration.decode().tensorParallelSize());
+            int[] blocks = registration.localBlockIds();
+            packer.packString("local_block_ids").packArrayHeader(1).packArrayHeader(blocks.length);
+            for (int id : blocks) {
+                packer.packInt(id);
+            }
+            pack(packer, "remote_", registration.prefill());
+            packer.packString("remote_tp_size").packInt(registration.prefill().tensorParallelSize());
+            packer.packString("remote_pp_size").packInt(registration.prefillPipelineSize());
+            if (registration.permit().isPresent()) {
+                packer.packString("baton_permit")
+                        .packBigInteger(new BigInteger(
+                                Long.toUnsignedString(registration.permit().getAsLong())));
+            }
+            return packer.toByteArray();
+        } catch (IOException e) {
+            throw new AssertionError("memory takes what is written", e);
         }
     }
 
-    /**
-     * A reader still wants these requests' blocks: {@code HB:{request},{request}}.
-     *
-     * @param requestIds the owner's
-     */
-    record Heartbeat(List<String> requestIds) implements NixlNotification {
-        public Heartbeat {
-            requestIds = List.copyOf(requestIds);
-        }
-
-        @Override
-        public byte[] encode() {
-            return (HEARTBEAT + String.join(",", requestIds)).getBytes(StandardCharsets.UTF_8);
-        }
+    private static void pack(MessageBufferPacker packer, String prefix, Instance instance) throws IOException {
+        packer.packString(prefix + "engine_id").packString(instance.engineId());
+        packer.packString(prefix + "host").packString(instance.host());
+        packer.packString(prefix + "port").packInt(instance.port());
     }
 
-    /**
-     * A decode instance says where a request's blocks are to be written: {@code PUSH_REG:} and a msgpack map.
-     *
-     * @param requestId {@code request_id}, by which both sides know the request
-     * @param decode {@code decode_engine_id}, {@code decode_host}, {@code decode_port}, {@code decode_tp_size}
-     * @param localBlockIds {@code local_block_ids}: blocks to write to, in the decode instance's only group of layers
-     * @param prefill {@code remote_engine_id}, {@code remote_host}, {@code remote_port}, {@code remote_tp_size}
-     * @param prefillPipelineSize {@code remote_pp_size}
-     * @param permit {@code baton_permit}, which vLLM skips: token of the permit to write to these blocks, where one is needed
-     */
-    record PushRegistration(
-            String requestId,
-            Instance decode,
-            int[] localBlockIds,
-            Instance prefill,
-            int prefillPipelineSize,
-            OptionalLong permit)
-            implements NixlNotification {
-        private static final String WHAT = "PUSH_REG";
-        private static final Pattern PERMITTED = Pattern.compile("#[0-9a-f]{16}(:|$)");
-
-        /** An instance and its side channel. */
-        record Instance(String engineId, String host, int port, int tensorParallelSize) {
-            private void pack(MessageBufferPacker packer, String prefix) throws IOException {
-                packer.packString(prefix + "engine_id").packString(engineId);
-                packer.packString(prefix + "host").packString(host);
-                packer.packString(prefix + "port").packInt(port);
-            }
-
-            private static Instance of(String prefix, Map<String, Object> fields) {
-                return new Instance(
-                        need(fields, prefix + "engine_id", String.class),
-                        need(fields, prefix + "host", String.class),
-                        need(fields, prefix + "port", Integer.class),
-                        need(fields, prefix + "tp_size", Integer.class));
-            }
-        }
-
-        /** How ours name it to each other: those with a permit of a request are several, and one's end must not be taken for another's. */
-        String attempt() {
-            return permit.isPresent() ? requestId + "#%016x".formatted(permit.getAsLong()) : requestId;
-        }
-
-        /** Whether a message is about an attempt with a permit. */
-        static boolean isOfPermitted(String message) {
-            return PERMITTED.matcher(message).find();
-        }
-
-        @Override
-        public byte[] encode() {
-            try (MessageBufferPacker packer = MessagePack.newDefaultBufferPacker()) {
-                packer.writePayload(PUSH_REGISTRATION.getBytes(StandardCharsets.US_ASCII));
-                packer.packMapHeader(permit.isPresent() ? 12 : 11)
-                        .packString("request_id")
-                        .packString(requestId);
-                decode.pack(packer, "decode_");
-                packer.packString("decode_tp_size").packInt(decode.tensorParallelSize());
-                packer.packString("local_block_ids").packArrayHeader(1).packArrayHeader(localBlockIds.length);
-                for (int id : localBlockIds) {
-                    packer.packInt(id);
-                }
-                prefill.pack(packer, "remote_");
-                packer.packString("remote_tp_size").packInt(prefill.tensorParallelSize());
-                packer.packString("remote_pp_size").packInt(prefillPipelineSize);
-                if (permit.isPresent()) {
-                    packer.packString("baton_permit")
-                            .packBigInteger(new BigInteger(Long.toUnsignedString(permit.getAsLong())));
-                }
-                return packer.toByteArray();
-            } catch (IOException e) {
-                throw new AssertionError("memory takes what is written", e);
-            }
-        }
-
-        private static PushRegistration read(byte[] message) {
-            Map<String, Object> fields = new HashMap<>();
-            MsgpackReader.readFields(WHAT, message, (name, value) -> {
-                String field = WHAT + "." + name;
-                switch (name) {
-                    case "request_id", "decode_engine_id", "decode_host", "remote_engine_id", "remote_host" ->
-                        fields.put(name, value.text(field));
-                    case "decode_port", "remote_port" -> fields.put(name, value.integer(field, 1, 65_535));
-                    case "decode_tp_size", "remote_tp_size", "remote_pp_size" ->
-                        fields.put(name, value.integer(field, 1, 65_535));
-                    case "baton_permit" -> fields.put(name, value.unsigned(field));
-                    case "local_block_ids" -> {
-                        int groups = value.array(field);
-                        if (groups != 1) {
-                            throw new ConfigException(field, "has " + groups + " groups of layers, must have 1");
-                        }
-                        fields.put(name, value.integers(field, 0, Integer.MAX_VALUE));
+    private static PushRegistration readRegistration(byte[] message) {
+        Map<String, Object> fields = new HashMap<>();
+        MsgpackReader.readFields(REGISTRATION, message, (name, value) -> {
+            String field = REGISTRATION + "." + name;
+            switch (name) {
+                case "request_id", "decode_engine_id", "decode_host", "remote_engine_id", "remote_host" ->
+                    fields.put(name, value.text(field));
+                case "decode_port", "remote_port" -> fields.put(name, value.integer(field, 1, MAX_PORT));
+                case "decode_tp_size", "remote_tp_size", "remote_pp_size" ->
+                    fields.put(name, value.integer(field, 1, MAX_RANKS));
+                case "baton_permit" -> fields.put(name, value.unsigned(field));
+                case "local_block_ids" -> {
+                    int groups = value.array(field);
+                    if (groups != 1) {
+                        throw new ConfigException(field, "has " + groups + " groups of layers, must have 1");
                     }
-                    default -> {
-                        return false;
-                    }
+                    fields.put(name, value.integers(field, 0, Integer.MAX_VALUE));
                 }
-                return true;
-            });
-            return new PushRegistration(
-                    need(fields, "request_id", String.class),
-                    Instance.of("decode_", fields),
-                    need(fields, "local_block_ids", int[].class),
-                    Instance.of("remote_", fields),
-                    need(fields, "remote_pp_size", Integer.class),
-                    fields.get("baton_permit") instanceof Long permit ? OptionalLong.of(permit) : OptionalLong.empty());
-        }
-
-        private static <T> T need(Map<String, Object> fields, String name, Class<T> type) {
-            Object value = fields.get(name);
-            if (value == null) {
-                throw new ConfigException(WHAT + "." + name, "is missing");
+                default -> {
+                    return false;
+                }
             }
-            return type.cast(value);
+            return true;
+        });
+        return new PushRegistration(
+                need(fields, "request_id", String.class),
+                instance(fields, "decode_"),
+                need(fields, "local_block_ids", int[].class),
+                instance(fields, "remote_"),
+                need(fields, "remote_pp_size", Integer.class),
+                fields.get("baton_permit") instanceof Long permit ? OptionalLong.of(permit) : OptionalLong.empty());
+    }
+
+    private static Instance instance(Map<String, Object> fields, String prefix) {
+        return new Instance(
+                need(fields, prefix + "engine_id", String.class),
+                need(fields, prefix + "host", String.class),
+                need(fields, prefix + "port", Integer.class),
+                need(fields, prefix + "tp_size", Integer.class));
+    }
+
+    private static <T> T need(Map<String, Object> fields, String name, Class<T> type) {
+        Object value = fields.get(name);
+        if (value == null) {
+            throw new ConfigException(REGISTRATION + "." + name, "is missing");
         }
+        return type.cast(value);
     }
 }

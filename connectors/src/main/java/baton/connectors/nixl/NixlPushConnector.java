@@ -2,6 +2,8 @@ package baton.connectors.nixl;
 
 import baton.connectors.ConnectorRuntime;
 import baton.connectors.SystemRuntime;
+import baton.connectors.onesided.PeerHandshake;
+import baton.connectors.onesided.TransferMode;
 import baton.kv.KvTransferConfig;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvConnector;
@@ -14,7 +16,7 @@ import java.util.Set;
 import java.util.function.UnaryOperator;
 
 /**
- * {@link NixlConnector} in which blocks that are named are written too: vLLM's {@code NixlPushConnector}, which only writes. The decode
+ * {@link NixlConnector} that pushes blocks which a reference names, too: vLLM's {@code NixlPushConnector}, which only pushes. The decode
  * instance registers where they go.
  */
 public final class NixlPushConnector implements KvConnector {

@@ -2,9 +2,17 @@ package baton.connectors.nixl;
 
 import baton.connectors.ConnectorRuntime;
 import baton.connectors.nixl.NixlConnectorMetadata.Lease;
-import baton.connectors.nixl.NixlConnectorMetadata.Load;
 import baton.connectors.nixl.NixlConnectorMetadata.Opened;
-import baton.connectors.nixl.RemoteBlocks.Proof;
+import baton.connectors.onesided.Incarnation;
+import baton.connectors.onesided.LoadRequest;
+import baton.connectors.onesided.PromptProgress;
+import baton.connectors.onesided.RankInfo;
+import baton.connectors.onesided.Rejection;
+import baton.connectors.onesided.RemoteBlocks;
+import baton.connectors.onesided.SignedProof;
+import baton.connectors.onesided.TransferMode;
+import baton.connectors.onesided.TransferPlan;
+import baton.connectors.onesided.TransferStats;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.connector.ConnectorContext;
@@ -32,21 +40,21 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /*
- * Reading (decode)
+ * Reader (decode)
  *
- *   A request's reference is read when it comes, once. If it names no blocks, the prefill request came at the same time, and the
- *   load registers with the prefill instance where they go. While the request waits and while it loads, the owner of the blocks
- *   hears that they are wanted. A reference is used up by one load, or given back unused: when the whole prompt is here anyway, or
- *   when the request ends before it had blocks, or was refused. A request whose load failed never loads again.
+ *   A request's reference is read once, when the request comes. If it names no blocks, the prefill request came at the same time, and
+ *   the load registers a push with the prefill instance. While the request waits and while it loads, the owner of the blocks gets
+ *   heartbeats. A reference is used by one load, or given back unused: when the whole prompt is here anyway, or when the request ends
+ *   before it had blocks, or was refused. A request whose load failed never loads again.
  *
- * Being read (prefill)
+ * Owner (prefill)
  *
  *   Every block has a generation, which goes up before another request, or the same after a preemption, writes to it. The blocks
- *   of a request that will be read are sealed as they fill up, so that with the prompt's last token all of them are. The answer
- *   names blocks and generations. Afterwards the blocks are kept until the worker says that nobody needs them.
+ *   of a request that a peer will read get their checksums as they fill up, so that with the prompt's last token all of them have
+ *   theirs. The answer names blocks and generations. Afterwards the blocks are leased until the worker reports that they are free.
  */
 
-/** Decides what is read from whom, and knows which generation of a block is whose. */
+/** Decides which blocks are loaded from which peer, and keeps the generations of this instance's blocks. */
 final class NixlScheduler implements SchedulerConnector {
     private static final Logger log = LoggerFactory.getLogger(NixlScheduler.class);
 
@@ -55,22 +63,22 @@ final class NixlScheduler implements SchedulerConnector {
     private final ConnectorRuntime runtime;
     private final TransferMode mode;
     private final int blockSize;
-    private final RankInfo.Life life;
+    private final Incarnation incarnation;
     private Optional<HandshakeServer> server = Optional.empty();
 
     /** Live requests. */
     private final Map<String, Tracked> requests = new LinkedHashMap<>();
-    /** By block: its generation, and who wrote it. */
+    /** By block: its generation, and the serial of the request that wrote it. */
     private long[] generations = {};
 
     private long[] writers = {};
     private final BitSet sealed = new BitSet();
     private long serials;
 
-    /** Requests that were given blocks since the last step: these are written to from the next on. */
-    private final List<Given> given = new ArrayList<>();
+    /** Blocks that requests got since the last step: the next step writes to them. */
+    private final List<Allocation> allocations = new ArrayList<>();
 
-    private final List<Load> loads = new ArrayList<>();
+    private final List<LoadRequest> loads = new ArrayList<>();
     private final List<RemoteBlocks> unused = new ArrayList<>();
     private final Set<String> cancelled = new LinkedHashSet<>();
     private final List<Lease> leases = new ArrayList<>();
@@ -82,17 +90,17 @@ final class NixlScheduler implements SchedulerConnector {
     private final List<Measurement> phases = new ArrayList<>();
     private long lastStepDone;
 
-    private record Given(Tracked request, int[] blocks) {}
+    private record Allocation(Tracked request, int[] blocks) {}
 
-    /** @param mode who moves blocks that a reference names */
+    /** @param mode which side moves blocks that a reference names */
     NixlScheduler(ConnectorContext context, NixlSettings settings, ConnectorRuntime runtime, TransferMode mode) {
         this.context = context;
         this.mode = mode;
         this.settings = settings;
         this.runtime = runtime;
         this.blockSize = context.layout().blockSize();
-        this.life = RankInfo.Life.begin(
-                context.config().engineId(), settings.access().secret());
+        this.incarnation =
+                Incarnation.begin(context.config().engineId(), settings.access().secret());
         this.lastHeartbeat =
                 context.ticker().nanos() - settings.heartbeatInterval().toNanos();
     }
@@ -102,7 +110,7 @@ final class NixlScheduler implements SchedulerConnector {
         Map<Rank, RankInfo> ranks = new HashMap<>();
         metadata.forEach((rank, own) -> {
             if (own instanceof RankInfo info) {
-                ranks.put(rank, info.of(life));
+                ranks.put(rank, info.with(Optional.of(incarnation)));
             }
         });
         RankInfo first = Optional.ofNullable(ranks.get(Rank.FIRST))
@@ -135,8 +143,6 @@ final class NixlScheduler implements SchedulerConnector {
                 : Optional.empty();
     }
 
-    // ---- reading
-
     @Override
     public void onNewRequest(KvRequest request) {
         Tracked tracked = new Tracked();
@@ -149,11 +155,11 @@ final class NixlScheduler implements SchedulerConnector {
                 boolean earlierTurn = settings.bidirectional()
                         && decodesElsewhere
                         && params.value("remote_block_ids").isPresent();
-                tracked.toBeRead = decodesElsewhere;
+                tracked.isForPeer = decodesElsewhere;
                 tracked.nextTurn = settings.bidirectional() && prefilledElsewhere;
                 if (prefilledElsewhere || earlierTurn) {
                     tracked.leastTokens = prefilledElsewhere ? 1 : settings.recomputeThreshold() + 1;
-                    // What an earlier turn left is there, and nobody waits to write it.
+                    // The blocks of an earlier turn are complete; no prefill request will push them.
                     accept(
                             request,
                             tracked,
@@ -177,20 +183,20 @@ final class NixlScheduler implements SchedulerConnector {
             }
             if (params.bool("do_remote_prefill").orElse(false)) {
                 RemoteBlocks source = RemoteBlocks.read(params, mode, requestId);
-                // Where another sample has the blocks written they are not unused.
+                // Blocks that are pushed for another sample are not unused.
                 if (isAllowed(source) && (source.mode() == TransferMode.PULL || !isAwaited(source))) {
                     unused.add(source);
                 }
             }
         } catch (ConfigException e) {
             log.warn(
-                    "request {} is refused, and nobody can be told that it needs no blocks: {}",
+                    "request {} is refused, and its reference names no owner that could release the blocks: {}",
                     requestId,
                     e.getMessage());
         }
     }
 
-    /** A reference that cannot be right is refused here; what only its owner can tell is found out by the worker. */
+    /** Refuses references that are wrong by themselves; the worker checks the rest with the owner. */
     private void accept(KvRequest request, Tracked tracked, RemoteBlocks source) {
         if (!isAllowed(source)) {
             rejected.merge(Rejection.NOT_ALLOWED, 1, Integer::sum);
@@ -226,12 +232,12 @@ final class NixlScheduler implements SchedulerConnector {
         }
     }
 
-    /** Clients name hosts. A host that is not an allowed peer is not even told that nothing is wanted of it. */
+    /** References come from clients: a host that is not an allowed peer is not connected to for any purpose. */
     private boolean isAllowed(RemoteBlocks source) {
         return settings.access().mayConnect(source.host());
     }
 
-    /** The owner writes a request's blocks once for each instance: not for each of several samples. */
+    /** Whether another sample of the request has its blocks pushed: the owner pushes them once for each instance. */
     private boolean isAwaited(RemoteBlocks pushed) {
         return requests.values().stream()
                 .flatMap(other -> other.source.stream())
@@ -248,7 +254,7 @@ final class NixlScheduler implements SchedulerConnector {
         if (source.proof().isEmpty()) {
             return Optional.empty();
         }
-        Proof proof = source.proof().get();
+        SignedProof proof = source.proof().get();
         if (proof.generations().length != source.blocks().length) {
             return Optional.of(Rejection.TRUNCATED);
         }
@@ -267,7 +273,7 @@ final class NixlScheduler implements SchedulerConnector {
             return new KvMatch.None();
         }
         int end = Math.min(tracked.source.get().tokens(), request.promptLength());
-        // The prompt's last token is computed here in any case: its logits are wanted.
+        // The prompt's last token is computed here in any case, for its logits.
         int useful = Math.min(end, request.promptLength() - 1) - computedTokens;
         return useful >= tracked.leastTokens ? new KvMatch.Tokens(end - computedTokens, true) : new KvMatch.None();
     }
@@ -275,7 +281,8 @@ final class NixlScheduler implements SchedulerConnector {
     @Override
     public void onAllocated(KvRequest request, int[] blockTable, int computedTokens, int externalTokens) {
         Tracked tracked = tracked(request);
-        given.add(new Given(tracked, Arrays.copyOfRange(blockTable, computedTokens / blockSize, blockTable.length)));
+        allocations.add(
+                new Allocation(tracked, Arrays.copyOfRange(blockTable, computedTokens / blockSize, blockTable.length)));
         tracked.sealedBlocks = 0;
         if (tracked.source.isEmpty() || tracked.settled) {
             return;
@@ -289,18 +296,17 @@ final class NixlScheduler implements SchedulerConnector {
         tracked.loading = true;
         phase("queue", tracked);
         int end = computedTokens + externalTokens;
-        loads.add(new Load(
+        loads.add(new LoadRequest(
                 request.id(),
                 source,
-                computedTokens,
-                externalTokens,
-                Arrays.copyOfRange(blockTable, computedTokens / blockSize, Math.ceilDiv(end, blockSize)),
+                new TransferPlan(
+                        computedTokens,
+                        externalTokens,
+                        Arrays.copyOfRange(blockTable, computedTokens / blockSize, Math.ceilDiv(end, blockSize))),
                 source.proof().isEmpty() && source.mode() == TransferMode.PUSH
                         ? Optional.of(tracked.promptDigest(request))
                         : Optional.empty()));
     }
-
-    // ---- the step
 
     @Override
     public ConnectorMetadata buildMetadata(ScheduledStep step) {
@@ -311,13 +317,13 @@ final class NixlScheduler implements SchedulerConnector {
             }
         }
         List<Opened> opened = new ArrayList<>();
-        for (Given each : given) {
+        for (Allocation each : allocations) {
             for (int block : each.blocks()) {
                 open(each.request(), block, opened);
             }
         }
         List<Integer> complete = new ArrayList<>();
-        List<NixlConnectorMetadata.Written> written = new ArrayList<>();
+        List<PromptProgress> progress = new ArrayList<>();
         for (ScheduledRequest scheduled : step.requests()) {
             Tracked tracked = tracked(scheduled.request());
             if (tracked.received) {
@@ -332,9 +338,9 @@ final class NixlScheduler implements SchedulerConnector {
             }
             seal(scheduled, tracked, complete);
             int prompt = scheduled.request().promptLength();
-            if (tracked.toBeRead && scheduled.computedTokens() < prompt) {
+            if (tracked.isForPeer && scheduled.computedTokens() < prompt) {
                 int after = Math.min(end, prompt);
-                written.add(new NixlConnectorMetadata.Written(
+                progress.add(new PromptProgress(
                         scheduled.request().id(),
                         Arrays.copyOf(table, Math.ceilDiv(after, blockSize)),
                         scheduled.computedTokens(),
@@ -354,8 +360,8 @@ final class NixlScheduler implements SchedulerConnector {
                 Set.copyOf(step.preempted()),
                 Set.copyOf(abandoned),
                 port(),
-                written);
-        given.clear();
+                progress);
+        allocations.clear();
         loads.clear();
         unused.clear();
         cancelled.clear();
@@ -373,14 +379,14 @@ final class NixlScheduler implements SchedulerConnector {
         }
     }
 
-    /** What will be read is sealed: full blocks when they are full, the last one with each token after the prompt's last. */
+    /** Blocks for peers get their checksums: full blocks when they are full, the last one with each token after the prompt's last. */
     private void seal(ScheduledRequest scheduled, Tracked tracked, List<Integer> complete) {
-        if (!tracked.toBeRead && !tracked.nextTurn) {
+        if (!tracked.isForPeer && !tracked.nextTurn) {
             return;
         }
         int end = scheduled.computedTokens() + scheduled.scheduledTokens();
         int full = end / blockSize;
-        boolean last = tracked.toBeRead && end >= scheduled.request().promptLength();
+        boolean last = tracked.isForPeer && end >= scheduled.request().promptLength();
         for (int i = tracked.sealedBlocks; i < (last ? Math.ceilDiv(end, blockSize) : full); i++) {
             int block = scheduled.blockTable()[i];
             if (!sealed.get(block)) {
@@ -396,7 +402,7 @@ final class NixlScheduler implements SchedulerConnector {
         List<RemoteBlocks> wanted = new ArrayList<>();
         boolean all = now - lastHeartbeat >= settings.heartbeatInterval().toNanos();
         for (Tracked tracked : requests.values()) {
-            // The first comes at once: it tells the owner who wants the blocks.
+            // The first is sent at once: it tells the owner which agents want the blocks.
             if ((all || !tracked.announced) && tracked.source.isPresent() && (!tracked.settled || tracked.loading)) {
                 tracked.announced = true;
                 wanted.add(tracked.source.get());
@@ -427,12 +433,10 @@ final class NixlScheduler implements SchedulerConnector {
         }
     }
 
-    /** Since the request came, or what it waited for. */
+    /** Measures a phase that began when the request came, or when it had loaded. */
     private void phase(String name, Tracked tracked) {
         phases.add(TransferStats.handoverPhase(name, context.ticker().nanos() - tracked.since));
     }
-
-    // ---- the end
 
     @Override
     public Release onFinished(KvRequest request, RequestEnd end, int[] blockTable) {
@@ -444,12 +448,12 @@ final class NixlScheduler implements SchedulerConnector {
         tracked.source.filter(_ -> !tracked.settled).ifPresent(unused::add);
         boolean complete = end == RequestEnd.LENGTH || end == RequestEnd.STOPPED;
         if (!complete || blockTable.length == 0) {
-            if (tracked.toBeRead) {
+            if (tracked.isForPeer) {
                 abandoned.add(request.id());
             }
             return Release.NOW;
         }
-        if (tracked.toBeRead) {
+        if (tracked.isForPeer) {
             return lease(
                     request,
                     blockTable,
@@ -458,7 +462,7 @@ final class NixlScheduler implements SchedulerConnector {
                     mode,
                     settings.lease().toNanos());
         }
-        // The last token was sampled, not computed; and of a turn only full blocks are sealed.
+        // The last token was sampled, not computed; and of a turn only full blocks have checksums.
         int tokens = (request.length() - 1) / blockSize * blockSize;
         return tracked.nextTurn && tokens > 0
                 ? lease(
@@ -487,13 +491,13 @@ final class NixlScheduler implements SchedulerConnector {
                         taken,
                         Optional.empty())
                 .proven(
-                        life.epoch(),
+                        incarnation.epoch(),
                         context.model().digest(),
                         Arrays.stream(blocks)
                                 .mapToLong(block -> generations[block])
                                 .toArray(),
                         prompt,
-                        life.key());
+                        incarnation.key());
         long now = context.ticker().nanos();
         JsonFields params = reference.toParams((now + nanos) / 1e9, context.pipelineParallelSize());
         phases.add(TransferStats.handoverPhase("answer", context.ticker().nanos() - lastStepDone));
@@ -518,7 +522,7 @@ final class NixlScheduler implements SchedulerConnector {
     public List<Measurement> takeMeasurements() {
         List<Measurement> taken = new ArrayList<>(phases);
         phases.clear();
-        rejected.forEach((cause, count) -> taken.add(rejected(cause, count)));
+        rejected.forEach((cause, count) -> taken.add(cause.measurement(count)));
         rejected.clear();
         settings.access().takeRefusedMeasurement().ifPresent(taken::add);
         if (unverified > 0) {
@@ -526,10 +530,6 @@ final class NixlScheduler implements SchedulerConnector {
             unverified = 0;
         }
         return taken;
-    }
-
-    static Measurement rejected(Rejection cause, int count) {
-        return Measurement.count("baton:kv_handoff_rejected", count, "cause", cause.label());
     }
 
     @Override
@@ -549,7 +549,7 @@ final class NixlScheduler implements SchedulerConnector {
     }
 
     private final class Tracked {
-        /** Whoever writes to blocks; a new one after a preemption. */
+        /** Identifies the writer of blocks; a new one after a preemption. */
         private long serial = ++serials;
 
         /** Where the prompt's blocks are. */
@@ -558,7 +558,7 @@ final class NixlScheduler implements SchedulerConnector {
         /** Fewer tokens are not worth a load. */
         private int leastTokens = 1;
 
-        /** The owner knows that the blocks are wanted. */
+        /** A heartbeat was sent. */
         private boolean announced;
         /** The source was used, or given back. */
         private boolean settled;
@@ -569,11 +569,11 @@ final class NixlScheduler implements SchedulerConnector {
         /** When it came, or had loaded. */
         private long since;
 
-        /** Others will read this request's blocks. */
-        private boolean toBeRead;
+        /** Peers will read this request's blocks. */
+        private boolean isForPeer;
         /** The prefill instance may read this request's blocks in the next turn. */
         private boolean nextTurn;
-        /** Of the blocks up to here nothing is left to seal. */
+        /** The blocks up to here have their checksums. */
         private int sealedBlocks;
 
         private Optional<String> digest = Optional.empty();

@@ -1,9 +1,11 @@
 package baton.connectors.nixl;
 
+import baton.connectors.onesided.OneSidedSettings;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.ListenAddress;
 import baton.messages.PeerAccess;
+import baton.messages.PeerAddress;
 import baton.transfer.select.TransferAgents;
 import java.time.Duration;
 import java.util.List;
@@ -12,22 +14,22 @@ import java.util.Optional;
 import java.util.Set;
 
 /**
- * The NIXL connectors' keys of {@code kv_connector_extra_config}: vLLM's, and some of our own.
+ * The NIXL connectors' keys of {@code kv_connector_extra_config}: vLLM's, and some of Baton's.
  *
- * @param lease {@code kv_lease_duration} (30 s): how long a finished request's blocks are kept for its reader without a sign of life
+ * @param lease {@code kv_lease_duration} (30 s): how long a finished request's blocks are kept for its reader without a heartbeat
  * @param decoderBlocksTtl {@code decoder_kv_blocks_ttl} (480 s): how long a decode instance keeps a turn's blocks for the next
  * @param recomputeThreshold {@code kv_recompute_threshold} (64): fewer tokens of an earlier turn are computed, not pulled
  * @param bidirectional {@code bidirectional_kv_xfer} (false): the prefill instance pulls the decode instance's blocks of earlier turns
  * @param enforceCompatibility {@code enforce_handshake_compat} (true): refuse peers whose compatibility hash differs
  * @param engineTtl {@code engine_ttl} (3600 s): a peer unused for so long is disconnected; zero never
- * @param pushRegistrationTimeout {@code push_registration_timeout} ({@code decoder_kv_blocks_ttl}): how long a push may not come
+ * @param pushRegistrationTimeout {@code push_registration_timeout} ({@code decoder_kv_blocks_ttl}): how long a load waits for a push
  * @param handshakeTimeout {@code handshake_timeout} (5 s), of one handshake
- * @param transferTimeout {@code transfer_timeout} ({@code kv_lease_duration}): from the start of a load to its end, well or badly
+ * @param transferTimeout {@code transfer_timeout} ({@code kv_lease_duration}): from the start of a load to its end
  * @param host {@code side_channel_host}, else {@code VLLM_NIXL_SIDE_CHANNEL_HOST}, else localhost
  * @param port {@code side_channel_port}, else {@code VLLM_NIXL_SIDE_CHANNEL_PORT}, else 5600; 0 takes a free one
- * @param agent all of it, for the choice of the transfer agent ({@link TransferAgents})
+ * @param agent the whole {@code kv_connector_extra_config}, for the choice of the transfer agent ({@link TransferAgents})
  * @param peers {@code peers}: {@code "host:port"} of side channels to shake hands with ahead of the first request; allowed peers too
- * @param access which peers it talks to: {@link PeerAccess}
+ * @param access which peers may connect, and be connected to: {@link PeerAccess}
  */
 public record NixlSettings(
         Duration lease,
@@ -42,7 +44,7 @@ public record NixlSettings(
         String host,
         int port,
         JsonFields agent,
-        List<Address> peers,
+        List<PeerAddress> peers,
         PeerAccess access) {
     private static final String LEASE = "kv_lease_duration";
     private static final String DECODER_TTL = "decoder_kv_blocks_ttl";
@@ -81,21 +83,13 @@ public record NixlSettings(
     private static final String HOST_VARIABLE = "VLLM_NIXL_SIDE_CHANNEL_HOST";
     private static final String PORT_VARIABLE = "VLLM_NIXL_SIDE_CHANNEL_PORT";
 
-    /** Where a side channel answers. */
-    public record Address(String host, int port) {
-        @Override
-        public String toString() {
-            return host + ":" + port;
-        }
-    }
-
     /**
      * @param extra {@code kv_connector_extra_config}
      * @param environment the process's variables
      * @throws ConfigException if a value cannot be used
      */
     public static NixlSettings of(JsonFields extra, Map<String, String> environment) {
-        // Our blocks have all layers in one range always, which is what the setting asks for.
+        // A block always has all layers in one range, which is what the setting asks for.
         extra.bool(CROSS_LAYERS);
         Duration lease = seconds(extra, LEASE, 30, 0.001);
         Duration decoderTtl = seconds(extra, DECODER_TTL, 480, 0.001);
@@ -106,14 +100,14 @@ public record NixlSettings(
             throw new ConfigException(extra.field(HOST), "is empty, must be a host name or address");
         }
         ListenAddress.requireOfOneHost(extra.field(HOST), host);
-        List<Address> peers = strings(extra, PEERS).orElse(List.of()).stream()
+        List<PeerAddress> peers = strings(extra, PEERS).orElse(List.of()).stream()
                 .map(peer -> address(extra.field(PEERS), peer))
                 .toList();
         PeerAccess access = PeerAccess.of(
                 extra,
                 extra.field(HOST),
                 host,
-                peers.stream().map(Address::host).toList());
+                peers.stream().map(PeerAddress::host).toList());
         access.requireSafe(extra.field(HOST), host);
         return new NixlSettings(
                 lease,
@@ -137,12 +131,26 @@ public record NixlSettings(
                 access);
     }
 
-    /** How often a reader says that it still wants the blocks. */
+    /** What the mechanics of transfers need of these. */
+    OneSidedSettings oneSided() {
+        return new OneSidedSettings(
+                host,
+                access,
+                handshakeTimeout,
+                enforceCompatibility,
+                engineTtl,
+                leaseExtension(),
+                heartbeatInterval(),
+                transferTimeout,
+                pushRegistrationTimeout);
+    }
+
+    /** The time between a reader's heartbeats. */
     Duration heartbeatInterval() {
         return lease.dividedBy(6);
     }
 
-    /** How much longer a heartbeat lets the blocks be kept. */
+    /** For how long, from its arrival, a heartbeat extends a lease. */
     Duration leaseExtension() {
         return lease.multipliedBy(2).dividedBy(3);
     }
@@ -168,12 +176,16 @@ public record NixlSettings(
         throw new ConfigException(field, "is " + value + ", must be a port from 0 to 65535");
     }
 
-    private static Address address(String field, String value) {
+    private static PeerAddress address(String field, String value) {
         int colon = value.lastIndexOf(':');
         if (colon <= 0) {
             throw new ConfigException(field, "has '" + value + "', must have host:port");
         }
-        return new Address(value.substring(0, colon), port(field, value.substring(colon + 1)));
+        int port = port(field, value.substring(colon + 1));
+        if (port == 0) {
+            throw new ConfigException(field, "has '" + value + "', must have a port from 1 to 65535");
+        }
+        return new PeerAddress(value.substring(0, colon), port);
     }
 
     private static Optional<List<String>> strings(JsonFields extra, String name) {

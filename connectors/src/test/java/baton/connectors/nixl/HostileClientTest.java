@@ -4,6 +4,11 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.connectors.SystemRuntime;
+import baton.connectors.onesided.Incarnation;
+import baton.connectors.onesided.RankInfo;
+import baton.connectors.onesided.RemoteBlocks;
+import baton.connectors.onesided.SignedProof;
+import baton.connectors.onesided.TransferMode;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.JsonFields;
@@ -16,6 +21,7 @@ import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
+import baton.messages.PeerAddress;
 import baton.messages.SideChannel;
 import baton.messages.zeromq.ZeroMqSideChannel;
 import baton.testkit.FakeEngine;
@@ -145,7 +151,7 @@ class HostileClientTest {
                             List.of(Handshake.question(Rank.FIRST)),
                             SOON)
                     .join();
-            return Optional.of(RankInfo.read(answer.getFirst(), Optional.empty()));
+            return Optional.of(Handshake.read(answer.getFirst(), Optional.empty()));
         } catch (ConfigException e) {
             return Optional.empty();
         }
@@ -196,7 +202,7 @@ class HostileClientTest {
         NixlSettings settings = NixlSettings.of(config.extra(), Map.of());
         try (FakeEngine prefill = engine(config)) {
             JsonFields params = prefill(prefill, "p-1", FakeKvRequest.counting(1, LENGTH));
-            NixlSettings.Address at = new NixlSettings.Address(
+            PeerAddress at = new PeerAddress(
                     "127.0.0.1", params.integerAtLeast("remote_port", 1).orElseThrow());
             RankInfo info = new HandshakeClient(new SystemRuntime(), settings.access()).ask(at, Rank.FIRST, SOON);
             assertThat(isReadBy(info, EmbeddedAgent.Settings.at("127.0.0.1").withAccess(settings.access())))
@@ -224,9 +230,11 @@ class HostileClientTest {
                 FakeEngine decode = engine(config("d", Guard.SECRET))) {
             JsonFields params = prefill(prefill, "p-1", own);
             RemoteBlocks reference = RemoteBlocks.read(params, TransferMode.PULL, "d-1");
-            byte[] key =
-                    told(params).flatMap(RankInfo::life).map(RankInfo.Life::key).orElse(new byte[32]);
-            RemoteBlocks.Proof proof = reference.proof().orElseThrow();
+            byte[] key = told(params)
+                    .flatMap(RankInfo::incarnation)
+                    .map(Incarnation::key)
+                    .orElse(new byte[32]);
+            SignedProof proof = reference.proof().orElseThrow();
             RemoteBlocks forged = reference.proven(
                     proof.epoch(),
                     proof.model(),

@@ -1,6 +1,8 @@
 package baton.connectors.nixl;
 
 import baton.connectors.ConnectorRuntime;
+import baton.connectors.onesided.PeerHandshake;
+import baton.connectors.onesided.RankInfo;
 import baton.kv.JsonFields;
 import baton.kv.Ticker;
 import baton.kv.connector.Rank;
@@ -77,22 +79,7 @@ final class MemoryNet {
     PeerHandshake answered(PeerHandshake handshake) {
         return (peer, rank, timeout) -> {
             RankInfo info = handshake.ask(peer, rank, timeout);
-            return othersAnswer
-                    ? new RankInfo(
-                            info.engineId(),
-                            info.compatibility(),
-                            info.model(),
-                            info.rank(),
-                            info.tensorParallelSize(),
-                            info.pipelineParallelSize(),
-                            info.agent(),
-                            info.layout(),
-                            info.modelKvHeads(),
-                            info.pool(),
-                            info.blocks(),
-                            info.seals(),
-                            Optional.empty())
-                    : info;
+            return othersAnswer ? info.with(Optional.empty()) : info;
         };
     }
 
@@ -130,7 +117,7 @@ final class MemoryNet {
         sideChannelsDown = down;
     }
 
-    /** Whoever is asked answers as vLLM does: it has no {@link RankInfo#life}. */
+    /** Whoever is asked answers as vLLM does: it has no {@link RankInfo#incarnation}. */
     void othersAnswer(boolean on) {
         othersAnswer = on;
     }

@@ -6,10 +6,16 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import baton.connectors.nixl.Handshake.BatonFacts;
 import baton.connectors.nixl.Handshake.Metadata;
 import baton.connectors.nixl.Handshake.Payload;
-import baton.connectors.nixl.NixlNotification.Completion;
-import baton.connectors.nixl.NixlNotification.Heartbeat;
-import baton.connectors.nixl.NixlNotification.PushRegistration;
-import baton.connectors.nixl.NixlNotification.PushRegistration.Instance;
+import baton.connectors.onesided.PeerNotification;
+import baton.connectors.onesided.PeerNotification.Completion;
+import baton.connectors.onesided.PeerNotification.Heartbeat;
+import baton.connectors.onesided.PeerNotification.Instance;
+import baton.connectors.onesided.PeerNotification.PushCancel;
+import baton.connectors.onesided.PeerNotification.PushDone;
+import baton.connectors.onesided.PeerNotification.PushFailed;
+import baton.connectors.onesided.PeerNotification.PushOver;
+import baton.connectors.onesided.PeerNotification.PushPart;
+import baton.connectors.onesided.PeerNotification.PushRegistration;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.KvLayout;
@@ -29,6 +35,7 @@ import org.junit.jupiter.api.Timeout;
 /** Messages beside the bytes that msgspec 0.22, which vLLM uses, writes for the same values. */
 @Timeout(120)
 class MessagesTest {
+    private static final NixlNotification CODEC = new NixlNotification();
     private static final String QUESTION = "93c40c6765745f6d6574615f6d73670001";
     private static final String CLOCK = "cb40fe240c9fbe76c9";
     private static final String METADATA =
@@ -124,6 +131,44 @@ class MessagesTest {
         same(registration(OptionalLong.of(-2)), hex(PUSH_WITH_PERMIT));
     }
 
+    @Test
+    void pushNotificationsBetweenBatonInstancesAreTexts() {
+        String attempt = "cmpl:1#0123456789abcdef";
+        same(new PushPart(attempt, 0, 3, 1, 12), text("PUSH_PART:" + attempt + ":0:3:1:12"));
+        same(
+                new PushDone(attempt, "f00d", new int[] {7, 0}, new long[] {1, Long.MAX_VALUE}),
+                text("PUSH_DONE:" + attempt + ":f00d:7=1,0=9223372036854775807"));
+        same(new PushFailed(attempt), text("PUSH_FAILED:" + attempt));
+        same(new PushCancel(attempt), text("PUSH_CANCEL:" + attempt));
+        same(new PushOver(new Completion("cmpl-1:2-0", 4)), text("PUSH_OVER:cmpl-1:2-0:4"));
+    }
+
+    @Test
+    void aPushThatListsNoBlocksHasFailed() {
+        for (String list : List.of("", "1", "1=", "=1", "1=2,", "-1=2", "1=99999999999999999999", "1=2;3=4")) {
+            assertThat(CODEC.read(text("PUSH_DONE:r:f00d:" + list))).as(list).isEqualTo(new PushFailed("r"));
+        }
+    }
+
+    @Test
+    void garbageBehindAPushPrefixIsRefused() {
+        for (String text : List.of(
+                "PUSH_DONE:",
+                "PUSH_DONE:r:1=2",
+                "PUSH_PART:r:0:1:2",
+                "PUSH_PART:r:0:1:2:x",
+                "PUSH_PART:r:-1:1:2:3",
+                "PUSH_PART:r:0:1:2:99999999999",
+                "PUSH_OVER:r",
+                "PUSH_OVER:r:0",
+                "PUSH_OVER:HB:r")) {
+            assertThatThrownBy(() -> CODEC.read(text(text)))
+                    .as(text)
+                    .isInstanceOf(ConfigException.class)
+                    .hasMessageContaining("notification: is '");
+        }
+    }
+
     private static PushRegistration registration(OptionalLong permit) {
         return new PushRegistration(
                 "cmpl-1-0-0123abcd",
@@ -134,38 +179,26 @@ class MessagesTest {
                 permit);
     }
 
-    private static void same(NixlNotification notice, byte[] bytes) {
-        assertThat(notice.encode()).isEqualTo(bytes);
-        assertThat(NixlNotification.read(bytes)).usingRecursiveComparison().isEqualTo(notice);
+    private static void same(PeerNotification notification, byte[] bytes) {
+        assertThat(CODEC.encode(notification)).isEqualTo(bytes);
+        assertThat(CODEC.read(bytes)).usingRecursiveComparison().isEqualTo(notification);
     }
 
     @Test
     void whatIsNoNotificationIsSaid() {
         for (String text :
                 List.of("", ":", ":1", "a", "a:", "a:b", "a:0", "a:-1", "a:99999999999", "\u0000\u001b[2J")) {
-            assertThatThrownBy(() -> NixlNotification.read(text(text)))
+            assertThatThrownBy(() -> CODEC.read(text(text)))
                     .isInstanceOf(ConfigException.class)
                     .hasMessageContaining("notification: is '")
                     .hasMessageNotContaining("\u001b");
         }
-        refused(NixlNotification::read, "505553485f5245473a", "PUSH_REG: is not a map");
-        refused(NixlNotification::read, "505553485f5245473a80", "PUSH_REG.request_id: is missing");
-        refused(
-                NixlNotification::read,
-                PUSH.replace("cd15e1", "cd0000"),
-                "PUSH_REG.decode_port: is 0, must be 1 to 65535");
-        refused(
-                NixlNotification::read,
-                PUSH.replace("91930102cd012c", "920102"),
-                "PUSH_REG.local_block_ids: has 2 groups");
-        refused(
-                NixlNotification::read,
-                PUSH.replace("930102cd012c", "9301ffcd012c"),
-                "PUSH_REG.local_block_ids: is -1");
-        refused(
-                NixlNotification::read,
-                PUSH_WITH_PERMIT.replace("cffffffffffffffffe", "c0"),
-                "PUSH_REG.baton_permit: is not");
+        refused(CODEC::read, "505553485f5245473a", "PUSH_REG: is not a map");
+        refused(CODEC::read, "505553485f5245473a80", "PUSH_REG.request_id: is missing");
+        refused(CODEC::read, PUSH.replace("cd15e1", "cd0000"), "PUSH_REG.decode_port: is 0, must be 1 to 65535");
+        refused(CODEC::read, PUSH.replace("91930102cd012c", "920102"), "PUSH_REG.local_block_ids: has 2 groups");
+        refused(CODEC::read, PUSH.replace("930102cd012c", "9301ffcd012c"), "PUSH_REG.local_block_ids: is -1");
+        refused(CODEC::read, PUSH_WITH_PERMIT.replace("cffffffffffffffffe", "c0"), "PUSH_REG.baton_permit: is not");
     }
 
     @Test
@@ -218,16 +251,24 @@ class MessagesTest {
                 hex(PUSH_WITH_PERMIT),
                 ours(OptionalLong.of(5)).encode(),
                 text("HB:a,b"),
-                text("r:1"));
+                text("r:1"),
+                text("PUSH_PART:r:0:1:2:3"),
+                text("PUSH_DONE:r:f00d:1=2,3=4"),
+                text("PUSH_OVER:r:1"),
+                text("PUSH_CANCEL:r"));
         List<Consumer<byte[]>> readers = List.of(
                 Handshake::readQuestion,
                 Handshake::readClock,
                 Payload::read,
                 Metadata::read,
-                NixlNotification::read,
+                CODEC::read,
                 Metadata::read,
-                NixlNotification::read,
-                NixlNotification::read);
+                CODEC::read,
+                CODEC::read,
+                CODEC::read,
+                CODEC::read,
+                CODEC::read,
+                CODEC::read);
         byte[] headers = hex("c4c5c6c7c8c9cacbcccdcecfd0d1d2d3d4d5d6d7d8d9dadbdcdddedf8f9fbfc0c1c2c3ff7fe0");
         int refused = 0;
         for (int i = 0; i < 100_000; i++) {

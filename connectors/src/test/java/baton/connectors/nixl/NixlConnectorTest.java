@@ -3,6 +3,7 @@ package baton.connectors.nixl;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.connectors.nixl.MemoryNet.MemoryFabric;
+import baton.connectors.onesided.Rejection;
 import baton.kv.DType;
 import baton.kv.JsonFields;
 import baton.kv.KvLayout;

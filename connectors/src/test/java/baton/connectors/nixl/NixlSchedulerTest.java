@@ -2,6 +2,9 @@ package baton.connectors.nixl;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import baton.connectors.onesided.RankInfo;
+import baton.connectors.onesided.RemoteBlocks;
+import baton.connectors.onesided.TransferMode;
 import baton.kv.DType;
 import baton.kv.JsonFields;
 import baton.kv.KvLayout;

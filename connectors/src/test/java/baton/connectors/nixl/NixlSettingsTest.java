@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
+import baton.messages.PeerAddress;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
@@ -71,8 +72,7 @@ class NixlSettingsTest {
         assertThat(settings.transferTimeout()).isEqualTo(Duration.ofSeconds(12));
         assertThat(settings.engineTtl()).isZero();
         assertThat(settings.bidirectional()).isTrue();
-        assertThat(settings.peers())
-                .isEqualTo(List.of(new NixlSettings.Address("a", 1), new NixlSettings.Address("::1", 2)));
+        assertThat(settings.peers()).isEqualTo(List.of(new PeerAddress("a", 1), new PeerAddress("::1", 2)));
     }
 
     @ParameterizedTest

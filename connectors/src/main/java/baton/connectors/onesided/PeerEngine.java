@@ -1,7 +1,8 @@
-package baton.connectors.nixl;
+package baton.connectors.onesided;
 
 import baton.connectors.ConnectorRuntime;
 import baton.kv.connector.Rank;
+import baton.messages.PeerAddress;
 import baton.transfer.TransferAgent;
 import baton.transfer.TransferAgent.Peer;
 import baton.transfer.TransferException;
@@ -14,11 +15,11 @@ import java.util.concurrent.CompletionException;
 import java.util.stream.IntStream;
 
 /**
- * A peer instance as one rank of ours sees it: the handshake with those of its ranks that hold our heads, and then the
- * connections. The rank's thread owns it; only the handshake runs elsewhere, and what it brings is taken in by {@link #poll}.
+ * A peer instance as seen from one rank of this one: the handshake with those of its ranks that hold the same heads, and then the
+ * connections. The rank's thread owns it; only the handshake runs elsewhere, and its result is taken in by {@link #poll}.
  */
-final class PeerEngine {
-    /** A connected rank of the peer, and where its seals are read to. */
+public final class PeerEngine {
+    /** A connected rank of the peer, and the memory into which its checksums are read. */
     static final class RemoteRank {
         private final RankInfo info;
         private final Peer peer;
@@ -37,14 +38,14 @@ final class PeerEngine {
             return peer;
         }
 
-        /** Provides for {@link #scratch}: {@code slots} entries of the peer's table of seals. */
-        void needScratch(ConnectorRuntime runtime, TransferAgent agent, int slots) throws TransferException {
+        /** Provides {@link #scratch}: memory for {@code entries} entries of the peer's table of checksums. */
+        void needScratch(RankContext context, int entries) throws TransferException {
             if (scratch.isEmpty()) {
                 ConnectorRuntime.Memory memory =
-                        runtime.allocate(slots * BlockChecksums.entryBytes(info.layout()), "kv seals");
+                        context.runtime().allocate(entries * BlockChecksums.entryBytes(info.layout()), PURPOSE);
                 try {
-                    scratch = Optional.of(
-                            new Scratch(memory, agent.register(memory.region().withPermitsOnly())));
+                    scratch = Optional.of(new Scratch(
+                            memory, context.agent().register(memory.region().withPermitsOnly())));
                 } catch (TransferException | RuntimeException e) {
                     memory.close();
                     throw e;
@@ -59,19 +60,21 @@ final class PeerEngine {
 
     record Scratch(ConnectorRuntime.Memory memory, TransferAgent.Registration registration) {}
 
-    private final NixlSettings.Address address;
+    private static final String PURPOSE = "block checksums of a peer";
+
+    private final PeerAddress address;
     private final long started;
     private final long deadline;
     private final CompletableFuture<List<RemoteRank>> handshake = new CompletableFuture<>();
-    /** Of a handshake that failed: who was met before it did. Written before it is over. */
-    private volatile List<RemoteRank> metBeforeFailure = List.of();
+    /** Ranks that a failed handshake had connected before it failed. Written before it is over. */
+    private volatile List<RemoteRank> connectedBeforeFailure = List.of();
 
     private List<RemoteRank> ranks = List.of();
     private Optional<String> failure = Optional.empty();
     private int users;
     private long lastUsed;
 
-    private PeerEngine(NixlSettings.Address address, long now, Duration timeout) {
+    private PeerEngine(PeerAddress address, long now, Duration timeout) {
         this.address = address;
         this.started = now;
         this.lastUsed = now;
@@ -81,50 +84,47 @@ final class PeerEngine {
     /**
      * Begins a handshake.
      *
-     * @param self what peers know of our rank
-     * @param tensorParallelSize of the peer; empty takes its word
+     * @param tensorParallelSize of the peer; if empty, the peer is asked
      */
-    static PeerEngine meet(
-            NixlSettings.Address address,
-            Optional<Integer> tensorParallelSize,
-            RankInfo self,
-            NixlSettings settings,
-            PeerHandshake handshake,
-            ConnectorRuntime runtime,
-            TransferAgent agent,
-            long now,
-            Runnable over) {
-        PeerEngine engine = new PeerEngine(address, now, settings.handshakeTimeout());
-        runtime.background().execute(() -> {
-            List<RemoteRank> met = new ArrayList<>();
+    static PeerEngine connect(
+            PeerAddress address, Optional<Integer> tensorParallelSize, RankContext context, long now) {
+        PeerEngine engine = new PeerEngine(address, now, context.settings().handshakeTimeout());
+        context.runtime().background().execute(() -> {
+            List<RemoteRank> connected = new ArrayList<>();
             try {
-                if (!settings.access().mayConnect(address.host())) {
-                    throw new TransferException(
-                            address + " is " + settings.access().notAllowed());
-                }
-                Duration timeout = settings.handshakeTimeout();
-                int stage = self.rank().pipeline();
-                int size = tensorParallelSize.isPresent()
-                        ? tensorParallelSize.get()
-                        : handshake.ask(address, new Rank(stage, 0), timeout).tensorParallelSize();
-                for (int tensor : sources(self.rank().tensor(), self.tensorParallelSize(), size)) {
-                    RankInfo info = handshake.ask(address, new Rank(stage, tensor), timeout);
-                    check(info, self, settings.enforceCompatibility());
-                    met.add(new RemoteRank(info, agent.connect(info.agent(), timeout)));
-                }
-                engine.handshake.complete(List.copyOf(met));
+                engine.connect(tensorParallelSize, context, connected);
+                engine.handshake.complete(List.copyOf(connected));
             } catch (TransferException | RuntimeException | Error e) {
-                // Not closed here: others may use the same connections.
-                engine.metBeforeFailure = List.copyOf(met);
+                // Not closed here: another handshake may have the same connections.
+                engine.connectedBeforeFailure = List.copyOf(connected);
                 engine.handshake.completeExceptionally(e);
             }
-            over.run();
+            context.wake().run();
         });
         return engine;
     }
 
+    private void connect(Optional<Integer> tensorParallelSize, RankContext context, List<RemoteRank> connected)
+            throws TransferException {
+        OneSidedSettings settings = context.settings();
+        if (!settings.access().mayConnect(address.host())) {
+            throw new TransferException(address + " is " + settings.access().notAllowed());
+        }
+        RankInfo self = context.self();
+        Duration timeout = settings.handshakeTimeout();
+        int stage = self.rank().pipeline();
+        int size = tensorParallelSize.isPresent()
+                ? tensorParallelSize.get()
+                : context.handshake().ask(address, new Rank(stage, 0), timeout).tensorParallelSize();
+        for (int tensor : sources(self.rank().tensor(), self.tensorParallelSize(), size)) {
+            RankInfo info = context.handshake().ask(address, new Rank(stage, tensor), timeout);
+            check(info, self, settings.enforceCompatibility(), context.stats().label());
+            connected.add(new RemoteRank(info, context.agent().connect(info.agent(), timeout)));
+        }
+    }
+
     /**
-     * The peer's ranks that hold the heads of one of ours.
+     * The peer's ranks that hold the heads of one of this instance's ranks.
      *
      * @throws TransferException if neither size divides the other
      */
@@ -140,10 +140,10 @@ final class PeerEngine {
                 + ", nor the other way round");
     }
 
-    private static void check(RankInfo info, RankInfo self, boolean enforce) throws TransferException {
+    private static void check(RankInfo info, RankInfo self, boolean enforce, String label) throws TransferException {
         if (enforce && !info.compatibility().equals(self.compatibility())) {
             throw new TransferException(
-                    "NIXL compatibility hash mismatch: its is " + info.compatibility() + ", ours "
+                    label + " compatibility hash mismatch: its is " + info.compatibility() + ", ours "
                             + self.compatibility()
                             + "; model, dtype, layers, heads and connector must be the same. enforce_handshake_compat=false goes on all the same");
         }
@@ -161,8 +161,8 @@ final class PeerEngine {
                             + self.layout().describe() + " of "
                             + self.modelKvHeads());
         }
-        if (info.life().isPresent() && info.seals().isEmpty()) {
-            throw new TransferException("it signs references but has no seals");
+        if (info.incarnation().isPresent() && info.checksums().isEmpty()) {
+            throw new TransferException("it signs references but has no checksums of blocks");
         }
     }
 
@@ -186,7 +186,7 @@ final class PeerEngine {
         return failure.isEmpty() && ranks.isEmpty();
     }
 
-    /** Over without success, and nothing of it runs any more. */
+    /** Given up, while its handshake still runs. */
     boolean isAbandoned() {
         return failure.isPresent() && !handshake.isDone();
     }
@@ -195,7 +195,7 @@ final class PeerEngine {
         return failure;
     }
 
-    NixlSettings.Address address() {
+    PeerAddress address() {
         return address;
     }
 
@@ -212,7 +212,7 @@ final class PeerEngine {
         return !ranks.isEmpty() && ranks.stream().allMatch(rank -> rank.peer().alive());
     }
 
-    /** True if this is the instance, in the life, that the reference is of. */
+    /** True if this is the instance, and the incarnation, that the reference is of. */
     boolean isOwnerOf(RemoteBlocks reference) {
         return ranks.stream()
                 .allMatch(rank -> rank.info().engineId().equals(reference.engineId())
@@ -220,23 +220,28 @@ final class PeerEngine {
                         && reference
                                 .proof()
                                 .flatMap(proof -> rank.info()
-                                        .life()
-                                        .map(life -> life.epoch().equals(proof.epoch())))
+                                        .incarnation()
+                                        .map(run -> run.epoch().equals(proof.epoch())))
                                 .orElse(true));
     }
 
-    /** True if the reference is as its owner made it; of owners that do not sign references, that it does not claim to be signed. */
+    /** True if the reference is as its owner made it; if the owner does not sign references, that it claims no signature. */
     boolean hasSigned(RemoteBlocks reference) {
         return ranks.stream()
                 .allMatch(rank -> rank.info()
-                        .life()
-                        .map(life -> reference.isSignedWith(life.key()))
+                        .incarnation()
+                        .map(run -> reference.isSignedWith(run.key()))
                         .orElse(reference.proof().isEmpty()));
     }
 
-    /** True if it knows what we say beyond vLLM's messages. */
-    boolean isOneOfOurs() {
-        return ranks.stream().allMatch(rank -> rank.info().life().isPresent());
+    /** Whether blocks that a reference names are checked when they have come: a push that nothing was promised of is. */
+    boolean hasPromised(RemoteBlocks reference) {
+        return (reference.mode() == TransferMode.PUSH && reference.proof().isEmpty()) || hasSigned(reference);
+    }
+
+    /** True if it is a Baton instance, which has messages beyond vLLM's. */
+    boolean isBaton() {
+        return ranks.stream().allMatch(rank -> rank.info().incarnation().isPresent());
     }
 
     Optional<RemoteRank> rankOf(String agent) {
@@ -261,21 +266,21 @@ final class PeerEngine {
         return lastUsed;
     }
 
-    private List<RemoteRank> met() {
+    private List<RemoteRank> connected() {
         if (failure.isPresent() && handshake.isDone()) {
-            return handshake.isCompletedExceptionally() ? metBeforeFailure : handshake.join();
+            return handshake.isCompletedExceptionally() ? connectedBeforeFailure : handshake.join();
         }
         return ranks;
     }
 
     /** True if {@link #close} closes peers. */
-    boolean hasMet() {
-        return !met().isEmpty();
+    boolean hasConnected() {
+        return !connected().isEmpty();
     }
 
-    /** @param keep peers that others use too */
+    /** @param keep connections that are used by another handshake too */
     void close(List<Peer> keep) {
-        for (RemoteRank rank : met()) {
+        for (RemoteRank rank : connected()) {
             if (!keep.contains(rank.peer())) {
                 rank.peer().close();
             }

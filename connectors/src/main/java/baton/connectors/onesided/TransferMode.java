@@ -1,16 +1,16 @@
-package baton.connectors.nixl;
+package baton.connectors.onesided;
 
 import java.util.Locale;
 
 /** Who moves a request's bytes. */
-enum TransferMode {
+public enum TransferMode {
     /** The decode instance reads. */
     PULL,
     /** The prefill instance writes. */
     PUSH;
 
     /** The value of {@code transfer_mode}. */
-    String label() {
+    public String label() {
         return name().toLowerCase(Locale.ROOT);
     }
 }

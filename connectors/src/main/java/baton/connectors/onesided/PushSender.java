@@ -1,17 +1,20 @@
-package baton.connectors.nixl;
+package baton.connectors.onesided;
 
-import baton.connectors.nixl.BlockMapping.Heads;
-import baton.connectors.nixl.BlockMapping.Piece;
-import baton.connectors.nixl.PeerEngine.RemoteRank;
+import baton.connectors.onesided.BlockMapping.Heads;
+import baton.connectors.onesided.BlockMapping.Piece;
+import baton.connectors.onesided.PeerEngine.RemoteRank;
+import baton.connectors.onesided.PeerNotification.Completion;
+import baton.connectors.onesided.PeerNotification.PushDone;
+import baton.connectors.onesided.PeerNotification.PushFailed;
+import baton.connectors.onesided.PeerNotification.PushPart;
+import baton.connectors.onesided.PeerNotification.PushRegistration;
 import baton.kv.KvLayout;
 import baton.kv.Ticker;
-import baton.kv.connector.Rank;
 import baton.transfer.Range;
 import baton.transfer.Transfer;
 import baton.transfer.TransferAgent;
 import baton.transfer.TransferAgent.Operation;
 import baton.transfer.TransferException;
-import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -23,7 +26,6 @@ import java.util.Objects;
 import java.util.Optional;
 import java.util.OptionalLong;
 import java.util.Set;
-import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -44,40 +46,40 @@ import org.slf4j.LoggerFactory;
  */
 
 /** The blocks that one rank pushes. */
-final class PushSender {
+public final class PushSender {
     private static final Logger log = LoggerFactory.getLogger(PushSender.class);
 
-    static final String DONE = "PUSH_DONE:";
-    static final String FAILED = "PUSH_FAILED:";
     private static final String GIVEN_UP = "the prefill instance has given up the blocks";
     /** Targets that are waiting; more are refused. */
-    private static final int MOST_TARGETS = 10_000;
+    private static final int MAX_TARGETS = 10_000;
     /** Requests that are remembered because nobody has had their blocks. */
-    private static final int MOST_GONE = 10_000;
+    private static final int MAX_ABANDONED = 10_000;
 
+    private final RankContext context;
+    private final PeerDirectory peers;
+    private final BlockChecksums checksums;
     private final RankInfo self;
-    private final BlockChecksums seals;
     private final TransferAgent agent;
-    private final NixlSettings settings;
+    private final OneSidedSettings settings;
     private final TransferStats stats;
     private final Ticker ticker;
 
-    private final RequestIdMap<Source> sources = new RequestIdMap<>();
-    private final List<Target> targets = new ArrayList<>();
+    private final RequestIdMap<PromptSource> sources = new RequestIdMap<>();
+    private final List<PushTarget> targets = new ArrayList<>();
     /** Whose blocks were given up, so that who asks for them now does not wait in vain. */
-    private final RequestIdMap<Gone> gone = new RequestIdMap<>();
+    private final RequestIdMap<AbandonedPrompt> abandoned = new RequestIdMap<>();
 
     /** @param answered agents that asked for its blocks, and so are told, with the attempt that they asked in */
-    private record Gone(String requestId, Map<String, String> answered, long until) {
+    private record AbandonedPrompt(String requestId, Map<String, String> answered, long until) {
         /** Whether whoever asks is to be told: at its first attempt, however often that comes. What it asks for then may be yet to come. */
-        private boolean answers(Target target) {
+        private boolean answers(PushTarget target) {
             String attempt = target.registration.attempt();
             String before = answered.putIfAbsent(target.agentName, attempt);
             return before == null || (target.registration.permit().isPresent() && before.equals(attempt));
         }
     }
 
-    private static final class Source {
+    private static final class PromptSource {
         private final String requestId;
         private final int promptLength;
         private final String prompt;
@@ -90,7 +92,7 @@ final class PushSender {
         /** Tokens that the layers which are done have when this step is over. */
         private int afterStep;
 
-        private Source(NixlConnectorMetadata.Written written) {
+        private PromptSource(PromptProgress written) {
             this.requestId = written.requestId();
             this.promptLength = written.promptLength();
             this.prompt = written.prompt();
@@ -99,10 +101,10 @@ final class PushSender {
 
     private record Write(Transfer transfer, int ranges, Duration post) {}
 
-    private final class Target {
-        private final NixlNotification.PushRegistration registration;
+    private final class PushTarget {
+        private final PushRegistration registration;
         private final String agentName;
-        /** Whom it met before has gone. */
+        /** Whom it met before has abandoned. */
         private long since;
 
         private final long deadline;
@@ -121,35 +123,35 @@ final class PushSender {
         /** It does not wait to hear of its end. */
         private boolean leftAlone;
 
-        private boolean metAgain;
+        private boolean reconnected;
         private boolean over;
 
-        private Target(NixlNotification.PushRegistration registration, String agentName, long now) {
+        private PushTarget(PushRegistration registration, String agentName, long now) {
             this.registration = registration;
             this.agentName = agentName;
             this.since = now;
             this.deadline = now + settings.pushRegistrationTimeout().toNanos();
         }
 
-        private @Nullable Source source() {
+        private @Nullable PromptSource source() {
             sourceId = sourceId.or(() -> sources.find(registration.requestId()).map(source -> source.requestId));
-            Optional<Source> source = sourceId.map(sources::get);
+            Optional<PromptSource> source = sourceId.map(sources::get);
             source.ifPresent(found -> found.askedBy.put(agentName, registration.attempt()));
             return source.orElse(null);
         }
 
         /** Our connection to it has ended, and another one will do as well. If that ends too, it will register again if it still waits. */
-        private boolean isToBeMetAgain(long now) {
+        private boolean isToReconnect(long now) {
             return registration.permit().isPresent()
-                    && !metAgain
+                    && !reconnected
                     && remote.filter(known -> !known.peer().alive()).isPresent()
                     && !leftAlone
                     && now - deadline < 0
                     && !agent.isGone(agentName);
         }
 
-        private void meetAgain(long now) {
-            metAgain = true;
+        private void reconnect(long now) {
+            reconnected = true;
             restart();
             engine.ifPresent(known -> known.release(now));
             engine = Optional.empty();
@@ -178,39 +180,29 @@ final class PushSender {
         }
     }
 
-    /** Finds and meets decode instances. */
-    interface Meeting {
-        PeerEngine engine(NixlSettings.Address address, int tensorParallelSize, String engineId, long since);
+    /** @param checksums of the rank's blocks, which have their generations */
+    public PushSender(RankContext context, PeerDirectory peers, BlockChecksums checksums) {
+        this.context = context;
+        this.peers = peers;
+        this.checksums = checksums;
+        this.self = context.self();
+        this.agent = context.agent();
+        this.settings = context.settings();
+        this.stats = context.stats();
+        this.ticker = context.ticker();
     }
 
-    PushSender(
-            RankInfo self,
-            BlockChecksums seals,
-            TransferAgent agent,
-            NixlSettings settings,
-            TransferStats stats,
-            Ticker ticker) {
-        this.self = self;
-        this.seals = seals;
-        this.agent = agent;
-        this.settings = settings;
-        this.stats = stats;
-        this.ticker = ticker;
-    }
-
-    boolean isBusy() {
+    public boolean isBusy() {
         return !targets.isEmpty();
     }
 
     /** Whether this step computes what may be pushed. */
-    boolean isFed() {
+    public boolean isFed() {
         return sources.values().stream().anyMatch(source -> source.afterStep > source.complete);
     }
 
-    // ---- what is asked for
-
-    void register(NixlNotification.PushRegistration registration, String from) {
-        for (Target target : targets) {
+    public void register(PushRegistration registration, String from) {
+        for (PushTarget target : targets) {
             if (target.agentName.equals(from)
                     && target.registration.attempt().equals(registration.attempt())
                     && (target.failure.isEmpty() || registration.permit().isPresent())) {
@@ -225,16 +217,16 @@ final class PushSender {
                 target.fail("another attempt takes its place");
             }
         }
-        if (targets.size() >= MOST_TARGETS) {
+        if (targets.size() >= MAX_TARGETS) {
             log.warn("A push of request {} to {} is refused: too many wait", registration.requestId(), from);
             return;
         }
-        targets.add(new Target(registration, from, ticker.nanos()));
+        targets.add(new PushTarget(registration, from, ticker.nanos()));
     }
 
     /** The target does not want the blocks any more. If it has no permit to close, it is told when nothing is written any more. */
-    void cancel(String attempt, String from) {
-        for (Target target : targets) {
+    public void cancel(String attempt, String from) {
+        for (PushTarget target : targets) {
             if (target.agentName.equals(from) && target.registration.attempt().equals(attempt)) {
                 target.leftAlone = target.registration.permit().isPresent();
                 target.fail("cancelled");
@@ -242,25 +234,23 @@ final class PushSender {
         }
     }
 
-    // ---- what there is
-
     /** A step begins. */
-    void begin(List<NixlConnectorMetadata.Written> written, Set<String> preempted) {
+    public void begin(List<PromptProgress> written, Set<String> preempted) {
         for (String id : preempted) {
-            Source lost = sources.get(id);
+            PromptSource lost = sources.get(id);
             if (lost != null) {
-                targetsOf(lost).forEach(Target::restart);
+                targetsOf(lost).forEach(PushTarget::restart);
                 sources.remove(id);
             }
         }
-        for (Source source : sources.values()) {
+        for (PromptSource source : sources.values()) {
             // A step that failed has completed nothing.
             source.afterStep = source.complete;
         }
-        for (NixlConnectorMetadata.Written each : written) {
-            Source source = sources.get(each.requestId());
+        for (PromptProgress each : written) {
+            PromptSource source = sources.get(each.requestId());
             if (source == null) {
-                source = new Source(each);
+                source = new PromptSource(each);
                 sources.put(each.requestId(), source);
             }
             source.blocks = each.blocks();
@@ -270,9 +260,9 @@ final class PushSender {
     }
 
     /** The layers up to this one of what this step computes are in place. */
-    void layerIsDone(int layer) {
-        for (Target target : targets) {
-            Source source = target.source();
+    public void layerIsDone(int layer) {
+        for (PushTarget target : targets) {
+            PromptSource source = target.source();
             if (source != null && source.afterStep > source.complete) {
                 write(target, source, source.afterStep, 0, layer + 1);
             }
@@ -280,13 +270,13 @@ final class PushSender {
     }
 
     /** The step's blocks are complete and sealed. */
-    void stepIsDone() {
+    public void stepIsDone() {
         sources.values().forEach(source -> source.complete = source.afterStep);
     }
 
     /** All have the request's blocks, which are given to others. */
     void forget(String requestId) {
-        Source source = sources.get(requestId);
+        PromptSource source = sources.get(requestId);
         if (source != null) {
             targetsOf(source).forEach(target -> target.fail(GIVEN_UP));
             sources.remove(requestId);
@@ -294,16 +284,16 @@ final class PushSender {
     }
 
     /** The request's blocks are given to others, or it never had any, though somebody may still come for them. */
-    void giveUp(String requestId, long now) {
+    public void giveUp(String requestId, long now) {
         Map<String, String> answered = new HashMap<>();
-        Source source = sources.get(requestId);
+        PromptSource source = sources.get(requestId);
         if (source != null) {
             answered.putAll(source.askedBy);
             forget(requestId);
         } else {
             // Who is not known yet is answered then.
-            for (Target target : targets) {
-                if (isOneOfOurs(target) && target.source() == null && target.isOf(requestId)) {
+            for (PushTarget target : targets) {
+                if (isBaton(target) && target.source() == null && target.isOf(requestId)) {
                     answered.put(target.agentName, target.registration.attempt());
                     target.fail(GIVEN_UP);
                 }
@@ -311,14 +301,16 @@ final class PushSender {
         }
         // Of several attempts under one id whoever asks means the last.
         String commonId = RequestIdMap.commonId(requestId);
-        for (Optional<Gone> before = gone.find(commonId); before.isPresent(); before = gone.find(commonId)) {
+        for (Optional<AbandonedPrompt> before = abandoned.find(commonId);
+                before.isPresent();
+                before = abandoned.find(commonId)) {
             before.get().answered().forEach(answered::putIfAbsent);
-            gone.remove(before.get().requestId());
+            abandoned.remove(before.get().requestId());
         }
-        gone.remove(requestId);
-        gone.put(
+        abandoned.remove(requestId);
+        abandoned.put(
                 requestId,
-                new Gone(
+                new AbandonedPrompt(
                         requestId,
                         answered,
                         now + settings.pushRegistrationTimeout().toNanos()));
@@ -329,23 +321,21 @@ final class PushSender {
         return sources.find(id).isPresent();
     }
 
-    private List<Target> targetsOf(Source source) {
+    private List<PushTarget> targetsOf(PromptSource source) {
         return targets.stream().filter(target -> target.source() == source).toList();
     }
 
-    // ---- writing
-
-    void work(Meeting meeting, long now) {
-        while (!gone.isEmpty()) {
-            Gone oldest = gone.values().iterator().next();
-            if (gone.values().size() <= MOST_GONE && now - oldest.until() < 0) {
+    public void advance(long now) {
+        while (!abandoned.isEmpty()) {
+            AbandonedPrompt oldest = abandoned.values().iterator().next();
+            if (abandoned.values().size() <= MAX_ABANDONED && now - oldest.until() < 0) {
                 break;
             }
-            gone.remove(oldest.requestId());
+            abandoned.remove(oldest.requestId());
         }
-        for (Iterator<Target> all = targets.iterator(); all.hasNext(); ) {
-            Target target = all.next();
-            advance(target, meeting, now);
+        for (Iterator<PushTarget> all = targets.iterator(); all.hasNext(); ) {
+            PushTarget target = all.next();
+            advance(target, now);
             if (target.over) {
                 all.remove();
                 target.engine.ifPresent(engine -> engine.release(now));
@@ -353,7 +343,7 @@ final class PushSender {
         }
     }
 
-    private void advance(Target target, Meeting meeting, long now) {
+    private void advance(PushTarget target, long now) {
         if (agent.isGone(target.agentName)) {
             // Who has ended its connection counts on nothing being written any more.
             target.fail("the decode instance has disconnected");
@@ -362,14 +352,14 @@ final class PushSender {
                 return;
             }
         }
-        if (target.isToBeMetAgain(now)) {
+        if (target.isToReconnect(now)) {
             settle(target, target.source(), now);
             if (target.over || !target.writes.isEmpty()) {
                 return;
             }
-            target.meetAgain(now);
+            target.reconnect(now);
         }
-        if (target.remote.isEmpty() && !connect(target, meeting, now)) {
+        if (target.remote.isEmpty() && !connect(target, now)) {
             return;
         }
         if (target.remote.filter(remote -> !remote.peer().alive()).isPresent()) {
@@ -377,21 +367,16 @@ final class PushSender {
         } else if (now - target.deadline >= 0) {
             target.fail("no such request has come in time");
         }
-        Source source = target.source();
+        PromptSource source = target.source();
         if (target.failure.isEmpty() && source != null) {
             write(target, source, source.complete, 0, self.layout().layers());
         }
         settle(target, source, now);
     }
 
-    private boolean connect(Target target, Meeting meeting, long now) {
-        NixlNotification.PushRegistration registration = target.registration;
-        PeerEngine engine = meeting.engine(
-                new NixlSettings.Address(
-                        registration.decode().host(), registration.decode().port()),
-                registration.decode().tensorParallelSize(),
-                registration.decode().engineId(),
-                target.since);
+    private boolean connect(PushTarget target, long now) {
+        PushRegistration registration = target.registration;
+        PeerEngine engine = peers.instance(registration.decode(), target.since, now);
         if (engine.isPending()) {
             return false;
         }
@@ -403,7 +388,7 @@ final class PushSender {
                     target.agentName,
                     engine.address(),
                     engine.failure().orElse("another instance answers there"));
-            stats.count("vllm:nixl_num_failed_transfers");
+            stats.failedTransfer();
             target.over = true;
             return false;
         }
@@ -411,9 +396,10 @@ final class PushSender {
         target.engine = Optional.of(engine);
         target.remote = remote;
         // Others cannot be told.
-        if (engine.isOneOfOurs()
+        if (engine.isBaton()
                 && target.source() == null
-                && gone.find(registration.requestId())
+                && abandoned
+                        .find(registration.requestId())
                         .filter(lost -> lost.answers(target))
                         .isPresent()) {
             target.fail(GIVEN_UP);
@@ -421,7 +407,7 @@ final class PushSender {
         return true;
     }
 
-    private void write(Target target, Source source, int tokens, int firstLayer, int endLayer) {
+    private void write(PushTarget target, PromptSource source, int tokens, int firstLayer, int endLayer) {
         if (target.remote.isEmpty()
                 || target.failure.isPresent()
                 || target.writes.stream().anyMatch(PushSender::hasFailed)
@@ -445,18 +431,20 @@ final class PushSender {
             }
             List<Piece> next = map.pieces().subList(Math.min(target.begun[layer], pieces), pieces);
             if (!next.isEmpty() && target.heads.isPresent()) {
-                List<Range> ranges =
-                        map.ranges(target.heads.get(), withBlocks(next, source.blocks), layer, end).stream()
-                                .map(range -> new Range(
-                                        /* local= */ range.remote(), /* remote= */ range.local(), range.bytes()))
-                                .toList();
+                List<Range> ranges = map.ranges(target.heads.get(), next, source.blocks, layer, end).stream()
+                        .map(range ->
+                                new Range(/* local= */ range.remote(), /* remote= */ range.local(), range.bytes()))
+                        .toList();
                 long before = ticker.nanos();
-                Optional<byte[]> written = remote.info().life().isEmpty()
+                Optional<byte[]> written = remote.info().incarnation().isEmpty()
                         ? Optional.empty()
-                        : Optional.of(
-                                new ArrivalChecksums.Part(layer, end, Math.min(target.begun[layer], pieces), pieces)
-                                        .encode(target.registration.attempt())
-                                        .getBytes(StandardCharsets.UTF_8));
+                        : Optional.of(context.codec()
+                                .encode(new PushPart(
+                                        target.registration.attempt(),
+                                        layer,
+                                        end,
+                                        Math.min(target.begun[layer], pieces),
+                                        pieces)));
                 OptionalLong permit = target.registration.permit();
                 Duration timeout = settings.transferTimeout();
                 Transfer transfer = permit.isPresent()
@@ -469,15 +457,8 @@ final class PushSender {
         }
     }
 
-    private static List<Piece> withBlocks(List<Piece> pieces, int[] blocks) {
-        return pieces.stream()
-                .map(piece -> new Piece(
-                        piece.index(), blocks[piece.index()], piece.remoteSlot(), piece.local(), piece.localSlot()))
-                .toList();
-    }
-
-    /** Works out, once the request is known, where its blocks go. False if they cannot. */
-    private boolean place(Target target, Source source) {
+    /** Works out, once the request is known, where its blocks go. False if they do not fit. */
+    private boolean place(PushTarget target, PromptSource source) {
         if (target.map.isPresent()) {
             return true;
         }
@@ -491,34 +472,17 @@ final class PushSender {
             return false;
         }
         int firstToken = firstBlock * there.blockSize();
-        // Which of our blocks is filled in later; the map only has to have one for each.
-        RemoteBlocks ours = new RemoteBlocks(
-                self.engineId(),
-                source.requestId,
-                "",
-                0,
-                self.tensorParallelSize(),
-                new int[self.layout().blocksFor(source.promptLength)],
-                source.promptLength,
-                TransferMode.PUSH,
-                Optional.empty());
-        NixlConnectorMetadata.Load load = new NixlConnectorMetadata.Load(
-                target.registration.requestId(),
-                ours,
-                firstToken,
-                source.promptLength - firstToken,
-                blocks,
-                Optional.empty());
         try {
-            List<RankInfo> owners = new ArrayList<>();
+            List<PoolGeometry> owners = new ArrayList<>();
             int own = -1;
             for (int tensor : PeerEngine.sources(
                     reader.rank().tensor(), reader.tensorParallelSize(), self.tensorParallelSize())) {
                 own = tensor == self.rank().tensor() ? owners.size() : own;
-                owners.add(self.at(new Rank(self.rank().pipeline(), tensor)));
+                owners.add(self.geometry(tensor));
             }
             int index = own;
-            BlockMapping map = new BlockMapping(load, reader, owners);
+            BlockMapping map = new BlockMapping(
+                    new TransferPlan(firstToken, source.promptLength - firstToken, blocks), reader.geometry(), owners);
             target.heads = map.heads().stream()
                     .filter(heads -> heads.source() == index)
                     .findFirst();
@@ -534,7 +498,7 @@ final class PushSender {
         return write.transfer().state() instanceof Transfer.State.Failed;
     }
 
-    private void settle(Target target, @Nullable Source source, long now) {
+    private void settle(PushTarget target, @Nullable PromptSource source, long now) {
         for (Iterator<Write> all = target.writes.iterator(); all.hasNext(); ) {
             Write write = all.next();
             switch (write.transfer().state()) {
@@ -550,14 +514,12 @@ final class PushSender {
                         log.debug("{} takes nothing more of {}", target.agentName, target.registration.attempt());
                         target.fail(message);
                     } else if (cause != Transfer.Cause.CANCELLED) {
-                        stats.count("vllm:nixl_num_failed_transfers");
-                        log.warn(
-                                "NIXL transfer failure: transfer_failed. {}: {} | Context: {request_id={}, to={}}",
-                                cause,
-                                message,
-                                target.registration.requestId(),
-                                target.agentName);
-                        if (!target.isToBeMetAgain(now)) {
+                        stats.failedTransfer();
+                        stats.logFailure(
+                                "transfer_failed",
+                                cause + ": " + message,
+                                Map.of("request_id", target.registration.requestId(), "to", target.agentName));
+                        if (!target.isToReconnect(now)) {
                             target.fail(cause + ": " + message);
                         }
                     }
@@ -569,51 +531,45 @@ final class PushSender {
         }
         if (target.failure.isPresent()) {
             target.over = target.leftAlone
-                    || !isOneOfOurs(target)
-                    || tell(target, FAILED + target.registration.attempt())
-                    || !target.isToBeMetAgain(now);
+                    || !isBaton(target)
+                    || notify(target, new PushFailed(target.registration.attempt()))
+                    || !target.isToReconnect(now);
         } else if (source != null && source.complete >= source.promptLength && target.map.isPresent()) {
             int pieces = target.map.get().pieces().size();
             if (Arrays.stream(target.begun).allMatch(begun -> begun >= pieces)) {
-                target.over = tell(target, done(target, source)) || !target.isToBeMetAgain(now);
+                target.over = notify(target, done(target, source)) || !target.isToReconnect(now);
             }
         }
     }
 
-    private static boolean isOneOfOurs(Target target) {
-        return target.engine.filter(PeerEngine::isOneOfOurs).isPresent();
+    private static boolean isBaton(PushTarget target) {
+        return target.engine.filter(PeerEngine::isBaton).isPresent();
     }
 
-    /** To one of ours with what it needs to check that these are its blocks: the prompt, and the generations of the blocks. */
-    private String done(Target target, Source source) {
-        if (!isOneOfOurs(target)) {
-            return target.registration.requestId() + ":" + self.tensorParallelSize();
-        }
-        return DONE
-                + target.registration.attempt()
-                + ":"
-                + source.prompt
-                + ":"
-                + Arrays.stream(source.blocks)
-                        .mapToObj(block -> block + "=" + seals.generation(block))
-                        .collect(Collectors.joining(","));
+    /** The end of a push: for a Baton instance with the prompt and the blocks' generations, which it needs to check the blocks. */
+    private PeerNotification done(PushTarget target, PromptSource source) {
+        return isBaton(target)
+                ? new PushDone(
+                        target.registration.attempt(),
+                        source.prompt,
+                        source.blocks,
+                        Arrays.stream(source.blocks)
+                                .mapToLong(checksums::generation)
+                                .toArray())
+                : new Completion(target.registration.requestId(), self.tensorParallelSize());
     }
 
-    /** False if it cannot be told. */
-    private boolean tell(Target target, String text) {
+    /** False if it cannot be sent. */
+    private boolean notify(PushTarget target, PeerNotification notification) {
         Optional<RemoteRank> alive =
                 target.remote.filter(remote -> remote.peer().alive());
         try {
             if (alive.isPresent()) {
-                agent.notify(alive.get().peer(), text.getBytes(StandardCharsets.UTF_8));
+                agent.notify(alive.get().peer(), context.codec().encode(notification));
                 return true;
             }
         } catch (TransferException e) {
-            stats.count("vllm:nixl_num_failed_notifications");
-            log.warn(
-                    "NIXL transfer failure: notification_failed. {} | Context: {to={}}",
-                    e.getMessage(),
-                    target.agentName);
+            stats.failedNotification(target.agentName, e.getMessage());
         }
         return false;
     }

@@ -1,4 +1,4 @@
-package baton.connectors.nixl;
+package baton.connectors.onesided;
 
 import baton.kv.KvLayout;
 import java.lang.foreign.MemorySegment;
@@ -11,17 +11,17 @@ import java.util.Optional;
 import java.util.zip.CRC32C;
 
 /**
- * The table of seals beside a rank's pool. An entry says which generation of a block is in the pool, and, once it is complete, a
- * digests of its bytes: for each key/value head and each {@link #unit} of slots one CRC32C over the bytes in all layers, so that a
- * reader with other heads or other blocks can check what it took.
+ * The table of checksums beside a rank's pool. An entry has the generation of a block and, once the block is complete, its checksums:
+ * for each key/value head and each {@link #unit} of slots one CRC32C over the bytes in all layers, so that a reader with other heads or
+ * another block size can check what it has read.
  *
- * <p>An entry is {@code [generation: long | sealed generation: long | digests: int[head][unit]]}, little-endian, and a
- * multiple of 8 bytes. A block is sealed if both generations are equal. The owner writes the generation before it writes the
- * block, and a reader reads the entry after it has read the block, so that a block which was given away meanwhile shows.
+ * <p>An entry is {@code [generation: long | sealed generation: long | checksums: int[head][unit]]}, little-endian, and a multiple of
+ * 8 bytes. A block is sealed, that is its checksums are valid, if both generations are equal. The owner writes the generation before it
+ * writes the block, and a reader reads the entry after it has read the block, so that it detects a block that was reused meanwhile.
  *
  * <p>Not thread-safe.
  */
-final class BlockChecksums {
+public final class BlockChecksums {
     private static final ValueLayout.OfLong LONG = ValueLayout.JAVA_LONG.withOrder(ByteOrder.LITTLE_ENDIAN);
     private static final ValueLayout.OfInt INT = ValueLayout.JAVA_INT.withOrder(ByteOrder.LITTLE_ENDIAN);
     private static final long SEALED = Long.BYTES;
@@ -36,19 +36,19 @@ final class BlockChecksums {
      * @param table zeros; {@link #entryBytes} for each block
      * @param pool the blocks
      */
-    BlockChecksums(MemorySegment table, MemorySegment pool, KvLayout layout) {
+    public BlockChecksums(MemorySegment table, MemorySegment pool, KvLayout layout) {
         this.table = table;
         this.pool = pool;
         this.layout = layout;
     }
 
-    /** Slots that have a digest together. */
+    /** Slots of a block of this size that share a checksum. */
     static int unit(int blockSize) {
         return blockSize % MOST_SLOTS == 0 ? MOST_SLOTS : blockSize;
     }
 
     /** Bytes of an entry. */
-    static long entryBytes(KvLayout layout) {
+    public static long entryBytes(KvLayout layout) {
         long digests = (long) layout.kvHeads() * (layout.blockSize() / unit(layout.blockSize()));
         return Math.ceilDiv(DIGESTS + digests * Integer.BYTES, Long.BYTES) * Long.BYTES;
     }
@@ -60,27 +60,27 @@ final class BlockChecksums {
     }
 
     /** The block is about to be written by another request. */
-    void open(int block, long generation) {
+    public void open(int block, long generation) {
         long entry = entry(block);
         table.set(LONG, entry + SEALED, 0L);
         table.set(LONG, entry, generation);
         VarHandle.fullFence();
     }
 
-    /** Begins to seal blocks of which this step completes layer after layer. */
-    Sealing begin(int[] blocks) {
-        return new Sealing(blocks);
+    /** Begins the checksums of blocks that this step completes layer by layer. */
+    public Batch begin(int[] blocks) {
+        return new Batch(blocks);
     }
 
     /** Blocks that are sealed together. Each layer is digested when it is complete, while it is in the processor's cache. */
-    final class Sealing {
+    public final class Batch {
         private final int[] blocks;
         /** By block, head and unit: over the layers so far. */
         private final CRC32C[] digests;
 
         private int layers;
 
-        private Sealing(int[] blocks) {
+        private Batch(int[] blocks) {
             this.blocks = blocks;
             int units = layout.blockSize() / unit(layout.blockSize());
             digests = new CRC32C[blocks.length * layout.kvHeads() * units];
@@ -88,7 +88,7 @@ final class BlockChecksums {
         }
 
         /** The blocks have the layers up to this one. */
-        void complete(int layer) {
+        public void complete(int layer) {
             for (; layers <= layer; layers++) {
                 int next = 0;
                 int unit = unit(layout.blockSize());
@@ -104,7 +104,7 @@ final class BlockChecksums {
         }
 
         /** The blocks are complete. */
-        void seal() {
+        public void seal() {
             complete(layout.layers() - 1);
             int unit = unit(layout.blockSize());
             for (int block : blocks) {
@@ -125,7 +125,7 @@ final class BlockChecksums {
         }
     }
 
-    /** Of what is in the block, or is being written to it. */
+    /** Generation of the block's content, or of what is being written to it. */
     long generation(int block) {
         return table.get(LONG, entry(block));
     }

@@ -1,9 +1,8 @@
-package baton.connectors.nixl;
+package baton.connectors.onesided;
 
-import baton.connectors.ConnectorRuntime;
-import baton.connectors.nixl.BlockMapping.Heads;
-import baton.connectors.nixl.BlockMapping.Piece;
-import baton.connectors.nixl.PeerEngine.RemoteRank;
+import baton.connectors.onesided.BlockMapping.Heads;
+import baton.connectors.onesided.BlockMapping.Piece;
+import baton.connectors.onesided.PeerEngine.RemoteRank;
 import baton.kv.KvCache;
 import baton.kv.KvLayout;
 import baton.kv.Ticker;
@@ -27,10 +26,10 @@ import java.util.function.Supplier;
 import java.util.zip.CRC32C;
 
 /**
- * How the blocks of one load come: the blocks themselves, read or pushed; when these are here, their seals; then the comparison. A
- * load from a peer without seals is over with the first. Digests are made by the agent while it moves the bytes, if it
- * can, else beside the step as soon as a part of the blocks is here and the rest on its way. It is over only when none
- * of its transfers can write any more and nothing reads the pool.
+ * The transfers of one load: first the blocks, read or pushed; then the owner's checksums of them; then the comparison. A load from a
+ * peer without checksums is over after the first. Checksums are computed by the agent while it moves the bytes, if it can, else in the
+ * background as soon as a part of the blocks has come. A load is over only when none of its transfers can write any more and nothing
+ * reads the pool.
  */
 final class BlockLoad {
     /** A part is worth a transfer of its own. */
@@ -42,7 +41,7 @@ final class BlockLoad {
     sealed interface Result {
         record Good() implements Result {}
 
-        /** Some of our blocks do not have what was promised. */
+        /** Some of the blocks do not have what was promised. */
         record Bad(Map<Integer, Rejection> blocks) implements Result {}
 
         record Failed(String message) implements Result {}
@@ -57,16 +56,16 @@ final class BlockLoad {
 
     private enum Phase {
         BLOCKS,
-        SEALS,
+        CHECKSUMS,
         CHECK,
-        /** Of the transfers nothing is left, but digests are being computed. */
+        /** No transfer is left, but checksums are being computed. */
         FAILED,
         OVER
     }
 
     private record Started(Heads heads, Transfer transfer, int ranges, Duration post) {}
 
-    /** The pieces {@code [from, to)}: whole blocks of ours. */
+    /** The pieces {@code [from, to)}: whole blocks of the reader's. */
     private static final class Part {
         private final int from;
         private final int to;
@@ -83,24 +82,35 @@ final class BlockLoad {
         }
     }
 
+    /**
+     * The owner's side of a load.
+     *
+     * @param blocks the owner's block table
+     * @param generations of {@code blocks}, to be checked with the blocks' checksums; empty if the owner has none
+     * @param ranks that have the heads
+     */
+    record Source(int[] blocks, Optional<long[]> generations, List<RemoteRank> ranks) {
+        static Source of(RemoteBlocks reference, PeerEngine owner) {
+            return new Source(reference.blocks(), reference.proof().map(SignedProof::generations), owner.ranks());
+        }
+    }
+
+    private final RankContext context;
     private final BlockMapping map;
-    private final List<RemoteRank> remotes;
+    private final Source source;
     private final KvCache cache;
     private final TransferAgent agent;
-    private final ConnectorRuntime runtime;
-    private final TransferStats stats;
     private final Ticker ticker;
-    private final Runnable wake;
     private final List<Part> parts;
     private final List<Started> started = new ArrayList<>();
-    /** By piece and head of ours. */
+    /** By piece and head. */
     private final int[] digests;
 
-    /** By piece; set by who has digested it, before its transfer or its task is over. */
+    /** By piece; set by the thread that has digested it, before its transfer or its task is over. */
     private final boolean[] isDigested;
 
     /** The agent digests what it moves. */
-    private volatile boolean told;
+    private volatile boolean agentDigests;
 
     private final List<CompletableFuture<Boolean>> digesting = new ArrayList<>();
     private final List<Span> spans = new ArrayList<>();
@@ -113,40 +123,36 @@ final class BlockLoad {
     private boolean early;
 
     /**
-     * @param arrived the blocks are here, and only to be checked, with the digests of them that there are already
-     * @param mostParts in which they may come
-     * @param wake called by any thread when digests are done that {@link #advance} waits for
+     * Begins.
+     *
+     * @param map accepts the blocks of {@code source} ({@link BlockMapping#check})
+     * @param arrived the blocks are here, and only to be checked, with the checksums that were computed on the way
+     * @param maxParts in which they may come
+     * @param timeout of the transfers
      */
     BlockLoad(
+            RankContext context,
             BlockMapping map,
-            List<RemoteRank> remotes,
-            KvCache cache,
-            TransferAgent agent,
-            ConnectorRuntime runtime,
-            TransferStats stats,
-            Ticker ticker,
+            Source source,
             Optional<ArrivalChecksums> arrived,
-            int mostParts,
-            Runnable wake,
+            int maxParts,
             Duration timeout)
             throws TransferException {
+        this.context = context;
         this.map = map;
-        this.remotes = remotes;
-        this.cache = cache;
-        this.agent = agent;
-        this.runtime = runtime;
-        this.stats = stats;
-        this.ticker = ticker;
-        this.wake = wake;
+        this.source = source;
+        this.cache = context.cache();
+        this.agent = context.agent();
+        this.ticker = context.ticker();
         this.phaseBegan = ticker.nanos();
-        this.parts = parts(mostParts);
+        this.parts = parts(maxParts);
         this.digests =
                 new int[isChecked() ? map.pieces().size() * cache.layout().kvHeads() : 0];
         this.isDigested = new boolean[map.pieces().size()];
         // Whatever may fail fails before the first transfer.
         if (isChecked()) {
             for (Heads heads : map.heads()) {
-                remotes.get(heads.source()).needScratch(runtime, agent, map.sealSlots());
+                source.ranks().get(heads.source()).needScratch(context, map.checksumEntries());
             }
         }
         early = arrived.isPresent() && isChecked();
@@ -160,9 +166,11 @@ final class BlockLoad {
                     List<Piece> pieces = map.pieces().subList(part.from, part.to);
                     if (isChecked() && map.isWhole(heads)) {
                         int each = cache.layout().blockSize() / map.slots();
-                        part.transfers.add(startDigested(heads, map.wholes(heads, pieces), timeout, part, each));
+                        part.transfers.add(
+                                startDigested(heads, map.wholes(heads, pieces, source.blocks()), timeout, part, each));
                     } else {
-                        part.transfers.add(start(heads, map.ranges(heads, pieces, 0, layers), timeout));
+                        part.transfers.add(
+                                start(heads, map.ranges(heads, pieces, source.blocks(), 0, layers), timeout));
                     }
                 }
             }
@@ -183,12 +191,12 @@ final class BlockLoad {
 
     private List<Part> parts(int most) {
         List<Piece> pieces = map.pieces();
-        long bytes = map.load().blocks().length * cache.layout().blockBytes();
+        long bytes = map.plan().blocks().length * cache.layout().blockBytes();
         int count = isChecked() ? Math.clamp(bytes / LEAST_PART, 1, most) : 1;
         List<Part> cut = new ArrayList<>();
         int from = 0;
         for (int i = 1; i < pieces.size(); i++) {
-            boolean nextBlock = pieces.get(i).local() != pieces.get(i - 1).local();
+            boolean nextBlock = pieces.get(i).block() != pieces.get(i - 1).block();
             if (nextBlock && i >= (long) pieces.size() * (cut.size() + 1) / count) {
                 cut.add(new Part(from, i));
                 from = i;
@@ -203,8 +211,8 @@ final class BlockLoad {
     }
 
     /** True if the agent has digested what it moved. */
-    boolean wasTold() {
-        return told;
+    boolean wasDigestedByAgent() {
+        return agentDigests;
     }
 
     /** What its phases took, when it is over. */
@@ -235,17 +243,17 @@ final class BlockLoad {
                     } else {
                         // What came since the look above.
                         digestWhatIsHere();
-                        enter(Phase.SEALS);
-                        readSeals(timeout);
+                        enter(Phase.CHECKSUMS);
+                        readChecksums(timeout);
                     }
                 }
                 yield true;
             }
-            case SEALS -> {
+            case CHECKSUMS -> {
                 if (!transfersAreOver()) {
                     yield false;
                 }
-                if (phase == Phase.SEALS) {
+                if (phase == Phase.CHECKSUMS) {
                     enter(Phase.CHECK);
                 }
                 yield true;
@@ -294,14 +302,14 @@ final class BlockLoad {
     }
 
     private boolean isChecked() {
-        return map.load().source().proof().isPresent();
+        return source.generations().isPresent();
     }
 
     private void enter(Phase next) {
         long now = ticker.nanos();
         switch (phase) {
             case BLOCKS -> spans.add(new Span("blocks", Duration.ofNanos(now - phaseBegan)));
-            case SEALS -> spans.add(new Span("seals", Duration.ofNanos(now - phaseBegan)));
+            case CHECKSUMS -> spans.add(new Span("seals", Duration.ofNanos(now - phaseBegan)));
             case CHECK -> spans.add(new Span("check", Duration.ofNanos(now - phaseBegan)));
             case FAILED, OVER -> {}
         }
@@ -319,7 +327,7 @@ final class BlockLoad {
                 heads,
                 ranges,
                 () -> agent.start(
-                        Operation.READ, remotes.get(heads.source()).peer(), ranges, Optional.empty(), timeout));
+                        Operation.READ, source.ranks().get(heads.source()).peer(), ranges, Optional.empty(), timeout));
     }
 
     /** @param each pieces of a block, which is a range */
@@ -335,7 +343,7 @@ final class BlockLoad {
                 ranges,
                 () -> agent.start(
                         Operation.READ,
-                        remotes.get(heads.source()).peer(),
+                        source.ranks().get(heads.source()).peer(),
                         ranges,
                         Optional.empty(),
                         timeout,
@@ -351,7 +359,7 @@ final class BlockLoad {
 
     /** @param crc32c of each head of a block, and in it of each of its pieces, of which the last may not be wanted */
     private void digested(Part part, int block, int each, int[] crc32c) {
-        told = true;
+        agentDigests = true;
         int first = part.from + block * each;
         int end = Math.min(first + each, part.to);
         int heads = cache.layout().kvHeads();
@@ -363,12 +371,19 @@ final class BlockLoad {
         Arrays.fill(isDigested, first, end, true);
     }
 
-    private void readSeals(Duration timeout) {
+    private void readChecksums(Duration timeout) {
         started.clear();
         for (Heads heads : map.heads()) {
-            RemoteRank remote = remotes.get(heads.source());
+            RemoteRank remote = source.ranks().get(heads.source());
             long local = remote.scratch().memory().region().memory().address();
-            start(heads, map.sealRanges(heads, local, remote.info().seals().orElseThrow()), timeout);
+            start(
+                    heads,
+                    map.checksumRanges(
+                            heads,
+                            source.blocks(),
+                            local,
+                            remote.info().checksums().orElseThrow()),
+                    timeout);
         }
     }
 
@@ -411,12 +426,10 @@ final class BlockLoad {
                 }
             }
             if (ranges > 0) {
-                stats.transferred(longest, post, bytes, ranges);
+                context.stats().transferred(longest, post, bytes, ranges);
             }
         }
     }
-
-    // ---- the check
 
     /** True if there was something new. */
     private boolean digestWhatIsHere() {
@@ -425,7 +438,7 @@ final class BlockLoad {
             if (!part.digested && !cancelled && part.isHere()) {
                 part.digested = true;
                 more = true;
-                // What the agent has not told of.
+                // Those that the agent has not digested.
                 int first = part.from;
                 while (first < part.to && isDigested[first]) {
                     first++;
@@ -442,14 +455,14 @@ final class BlockLoad {
     private void digest(int from, int to) {
         CompletableFuture<Boolean> done = new CompletableFuture<>();
         digesting.add(done);
-        runtime.background().execute(() -> {
+        context.runtime().background().execute(() -> {
             try {
                 digestPieces(from, to);
                 done.complete(true);
             } catch (RuntimeException | Error e) {
                 done.completeExceptionally(e);
             }
-            wake.run();
+            context.wake().run();
         });
     }
 
@@ -461,7 +474,7 @@ final class BlockLoad {
             Piece piece = map.pieces().get(i);
             for (int head = 0; head < heads; head++) {
                 digests[i * heads + head] = BlockChecksums.digest(
-                        crc, cache.memory(), cache.layout(), piece.local(), head, piece.localSlot(), map.slots());
+                        crc, cache.memory(), cache.layout(), piece.block(), head, piece.slot(), map.slots());
             }
             isDigested[i] = true;
         }
@@ -473,24 +486,24 @@ final class BlockLoad {
 
     private Map<Integer, Rejection> compare() {
         Map<Integer, Rejection> bad = new LinkedHashMap<>();
-        long[] promised = map.load().source().proof().orElseThrow().generations();
+        long[] promised = source.generations().orElseThrow();
         int ownHeads = cache.layout().kvHeads();
         for (Heads heads : map.heads()) {
-            RemoteRank remote = remotes.get(heads.source());
+            RemoteRank remote = source.ranks().get(heads.source());
             long entryBytes = BlockChecksums.entryBytes(remote.info().layout());
             MemorySegment entries = remote.scratch().memory().region().memory();
             for (int i = 0; i < map.pieces().size(); i++) {
                 Piece piece = map.pieces().get(i);
-                MemorySegment entry = entries.asSlice(map.sealSlot(piece) * entryBytes, entryBytes);
-                for (int head = 0; head < heads.count() && !bad.containsKey(piece.local()); head++) {
+                MemorySegment entry = entries.asSlice(map.checksumEntry(piece) * entryBytes, entryBytes);
+                for (int head = 0; head < heads.count() && !bad.containsKey(piece.block()); head++) {
                     BlockChecksums.check(
                                     entry,
                                     remote.info().layout(),
                                     promised[piece.index()],
-                                    heads.remoteHead() + head,
-                                    piece.remoteSlot(),
-                                    digests[i * ownHeads + heads.localHead() + head])
-                            .ifPresent(wrong -> bad.put(piece.local(), wrong));
+                                    heads.ownerHead() + head,
+                                    piece.ownerSlot(),
+                                    digests[i * ownHeads + heads.readerHead() + head])
+                            .ifPresent(wrong -> bad.put(piece.block(), wrong));
                 }
             }
         }

@@ -1,14 +1,15 @@
-package baton.connectors.nixl;
+package baton.connectors.onesided;
 
+import baton.kv.connector.Measurement;
 import java.util.Locale;
 
-/** Why a hand-off reference, or what it led to, was not accepted. */
-enum Rejection {
-    /** The owner has given the blocks to others since, or is in another life. */
+/** Why a hand-off reference, or the blocks that it leads to, were not accepted. */
+public enum Rejection {
+    /** The owner has given the blocks to another request since, or is another incarnation. */
     STALE,
     /** The blocks were being written. */
     TORN,
-    /** The bytes are not those that the owner sealed. */
+    /** The checksums of the bytes are not the owner's. */
     CORRUPT,
     /** The reference is not as the owner made it. */
     FORGED,
@@ -21,8 +22,13 @@ enum Rejection {
     /** It names a block twice, or one that the owner does not have. */
     INVALID;
 
+    /** So many rejections with this cause. */
+    public Measurement measurement(int count) {
+        return Measurement.count("baton:kv_handoff_rejected", count, "cause", label());
+    }
+
     /** The value of the metric's label. */
-    String label() {
+    public String label() {
         return name().toLowerCase(Locale.ROOT);
     }
 }

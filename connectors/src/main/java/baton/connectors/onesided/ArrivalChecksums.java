@@ -1,7 +1,8 @@
-package baton.connectors.nixl;
+package baton.connectors.onesided;
 
-import baton.connectors.nixl.BlockMapping.Heads;
-import baton.connectors.nixl.BlockMapping.Piece;
+import baton.connectors.onesided.BlockMapping.Heads;
+import baton.connectors.onesided.BlockMapping.Piece;
+import baton.connectors.onesided.PeerNotification.PushPart;
 import baton.kv.KvCache;
 import java.util.Arrays;
 import java.util.Optional;
@@ -11,27 +12,26 @@ import java.util.concurrent.Executor;
 import java.util.zip.CRC32C;
 
 /**
- * Digests of blocks that peers write, made layer after layer while they come, so that little is left to be checked after the last
- * layer. What a peer says wrongly makes a digest that is not the seal's, and what it writes twice, because it began anew, has none: then
- * the blocks are digested as they are.
+ * Checksums of blocks that peers push, computed layer after layer while they arrive, so that little is left to be checked after the last
+ * layer. A wrong notification makes a checksum that is not the owner's, and a layer that is written twice, because the push began anew,
+ * makes none: then the blocks are digested again as they are.
  *
- * <p>One thread calls it; it digests beside that, one thing after the other.
+ * <p>One thread calls it; parts are digested in the background, one after the other.
  */
 final class ArrivalChecksums {
-    private static final String PART = "PUSH_PART:";
-    /** After it was digested, so that what is there now was not. */
+    /** Written after it was digested, so that the checksum is not of the current bytes. */
     private static final int WRITTEN_AGAIN = -1;
 
     private final BlockMapping map;
     private final KvCache cache;
     private final Executor background;
     private final Runnable wake;
-    /** By piece and head of ours. */
+    /** By piece and head. */
     private final CRC32C[] digests;
-    /** By piece and head of ours: how many layers were digested, or {@link #WRITTEN_AGAIN}. */
+    /** By piece and head: how many layers were digested, or {@link #WRITTEN_AGAIN}. */
     private final int[] layers;
 
-    private int writes;
+    private int parts;
 
     private CompletableFuture<Boolean> last = CompletableFuture.completedFuture(true);
 
@@ -47,40 +47,8 @@ final class ArrivalChecksums {
         layers = new int[count];
     }
 
-    /** That the layers {@code [firstLayer, endLayer)} of some pieces of a load have been written. */
-    record Part(int firstLayer, int endLayer, int firstPiece, int endPiece) {
-        /** @param attempt of the load's registration */
-        String encode(String attempt) {
-            return PART + attempt + ":" + firstLayer + ":" + endLayer + ":" + firstPiece + ":" + endPiece;
-        }
-
-        static boolean is(String message) {
-            return message.startsWith(PART);
-        }
-
-        /** Empty if the message is not of that load, or makes no sense. */
-        static Optional<Part> read(String message, String attempt) {
-            String prefix = PART + attempt + ":";
-            if (!message.startsWith(prefix)) {
-                return Optional.empty();
-            }
-            String[] numbers = message.substring(prefix.length()).split(":", -1);
-            try {
-                return numbers.length == 4
-                        ? Optional.of(new Part(
-                                Integer.parseInt(numbers[0]),
-                                Integer.parseInt(numbers[1]),
-                                Integer.parseInt(numbers[2]),
-                                Integer.parseInt(numbers[3])))
-                        : Optional.empty();
-            } catch (NumberFormatException _) {
-                return Optional.empty();
-            }
-        }
-    }
-
     /** @param source which of the owner's ranks has written it */
-    void written(int source, Part part) {
+    void onPart(int source, PushPart part) {
         Optional<Heads> from =
                 map.heads().stream().filter(heads -> heads.source() == source).findFirst();
         if (from.isEmpty()
@@ -90,17 +58,17 @@ final class ArrivalChecksums {
                 || part.endPiece() > map.pieces().size()) {
             return;
         }
-        writes++;
+        parts++;
         Heads heads = from.get();
         last = last.thenApplyAsync(_ -> digest(heads, part), background);
-        // Apart: who is woken must find it done.
+        // A stage of its own: the engine that is woken must find the one before it done.
         CompletableFuture<Boolean> _ = last.whenComplete((_, _) -> wake.run());
     }
 
-    private boolean digest(Heads heads, Part part) {
+    private boolean digest(Heads heads, PushPart part) {
         for (int i = part.firstPiece(); i < part.endPiece(); i++) {
             Piece piece = map.pieces().get(i);
-            for (int head = heads.localHead(); head < heads.localHead() + heads.count(); head++) {
+            for (int head = heads.readerHead(); head < heads.readerHead() + heads.count(); head++) {
                 int at = i * cache.layout().kvHeads() + head;
                 for (int layer = part.firstLayer(); layer < part.endLayer(); layer++) {
                     if (layers[at] == layer) {
@@ -108,10 +76,10 @@ final class ArrivalChecksums {
                                 digests[at],
                                 cache.memory(),
                                 cache.layout(),
-                                piece.local(),
+                                piece.block(),
                                 layer,
                                 head,
-                                piece.localSlot(),
+                                piece.slot(),
                                 map.slots());
                         layers[at]++;
                     } else if (layers[at] > layer) {
@@ -123,17 +91,17 @@ final class ArrivalChecksums {
         return true;
     }
 
-    /** Of which it was told. */
-    int writes() {
-        return writes;
+    /** Notifications of parts so far. */
+    int parts() {
+        return parts;
     }
 
-    /** What was digested may not be what is there. Called when idle. */
+    /** Discards all checksums: the bytes may have changed since. Called when idle. */
     void forget() {
         Arrays.fill(layers, WRITTEN_AGAIN);
     }
 
-    /** True if nothing is being digested. What was written before {@link #of} is asked is then in it. */
+    /** True if nothing is being digested; {@link #of} then covers all parts so far. */
     boolean isIdle() {
         return last.isDone();
     }
@@ -143,7 +111,7 @@ final class ArrivalChecksums {
         last.handle((_, _) -> true).join();
     }
 
-    /** The digest of a piece, if all of its layers came one after the other. Asked when idle. */
+    /** The checksum of a piece, if all of its layers came one after the other. Called when idle. */
     OptionalInt of(int piece, int head) {
         int at = piece * cache.layout().kvHeads() + head;
         return layers[at] == cache.layout().layers()

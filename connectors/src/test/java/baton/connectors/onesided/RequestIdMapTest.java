@@ -1,4 +1,4 @@
-package baton.connectors.nixl;
+package baton.connectors.onesided;
 
 import static org.assertj.core.api.Assertions.assertThat;
 

@@ -1,4 +1,4 @@
-package baton.connectors.nixl;
+package baton.connectors.onesided;
 
 import java.util.Collection;
 import java.util.Collections;
@@ -12,10 +12,10 @@ import java.util.regex.Pattern;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What belongs to requests, by their ids, which are exact. Only a decode instance whose request came at the same time as the
- * prefill instance's does not know the latter's id, but what both have in common; {@link #find} knows that too.
+ * Values by request id. Ids are exact, except those from a decode instance whose request came at the same time as the prefill
+ * instance's: it does not know the prefill request's id, only what both ids have in common. {@link #find} accepts either.
  */
-final class RequestIdMap<T> {
+public final class RequestIdMap<T> {
     /**
      * Eight random digits, and the number of a sample where there are several: shorter, so that random digits are not taken for one
      * and eight digits before them for theirs.
@@ -26,11 +26,11 @@ final class RequestIdMap<T> {
     private final Map<String, Set<String>> idsByCommonId = new HashMap<>();
 
     /** What the ids of a request's two legs have in common: each instance may have added a random end of its own. */
-    static String commonId(String requestId) {
+    public static String commonId(String requestId) {
         return RANDOM_END.matcher(requestId).replaceFirst("");
     }
 
-    void put(String requestId, T value) {
+    public void put(String requestId, T value) {
         byId.put(requestId, value);
         idsByCommonId
                 .computeIfAbsent(commonId(requestId), _ -> new LinkedHashSet<>())
@@ -39,12 +39,12 @@ final class RequestIdMap<T> {
 
     /** Of exactly that request. */
     @Nullable
-    T get(String requestId) {
+    public T get(String requestId) {
         return byId.get(requestId);
     }
 
     /** Of exactly that request, or, if there is none, of the first whose common id it is. */
-    Optional<T> find(String id) {
+    public Optional<T> find(String id) {
         T exact = byId.get(id);
         if (exact != null) {
             return Optional.of(exact);
@@ -56,7 +56,7 @@ final class RequestIdMap<T> {
     }
 
     @Nullable
-    T remove(String requestId) {
+    public T remove(String requestId) {
         T removed = byId.remove(requestId);
         if (removed != null) {
             idsByCommonId.computeIfPresent(commonId(requestId), (_, ids) -> {
@@ -67,11 +67,11 @@ final class RequestIdMap<T> {
         return removed;
     }
 
-    boolean isEmpty() {
+    public boolean isEmpty() {
         return byId.isEmpty();
     }
 
-    Collection<T> values() {
+    public Collection<T> values() {
         return Collections.unmodifiableCollection(byId.values());
     }
 }

@@ -1,4 +1,4 @@
-package baton.connectors.nixl;
+package baton.connectors.onesided;
 
 import baton.kv.connector.Measurement;
 import java.time.Duration;
@@ -6,11 +6,14 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import java.util.TreeMap;
+import java.util.stream.Collectors;
+import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** What a worker's transfers took: as metrics of vLLM's names, and as vLLM's line in the log every now and then. */
-final class TransferStats {
+/** Metrics of a worker's transfers, and vLLM's summary in the log every 10 seconds. */
+public final class TransferStats {
     private static final Logger log = LoggerFactory.getLogger(TransferStats.class);
     private static final long LOG_NANOS = Duration.ofSeconds(10).toNanos();
     /** So many are remembered for the next line. */
@@ -18,13 +21,26 @@ final class TransferStats {
 
     private record Sample(double seconds, double postSeconds, long bytes) {}
 
+    private final String prefix;
+    private final String label;
     private final List<Measurement> measurements = new ArrayList<>();
     private final List<Sample> samples = new ArrayList<>();
     private long descriptors;
     private long lineNanos;
 
-    TransferStats(long now) {
+    /**
+     * @param prefix with which the names of the connector's metrics begin, as {@code vllm:nixl_}
+     * @param label of the connector in the log, as {@code NIXL}
+     */
+    public TransferStats(String prefix, String label, long now) {
+        this.prefix = prefix;
+        this.label = label;
         lineNanos = now;
+    }
+
+    /** Name of the connector in the log. */
+    String label() {
+        return label;
     }
 
     /**
@@ -35,10 +51,10 @@ final class TransferStats {
     void transferred(Duration elapsed, Duration post, long bytes, int ranges) {
         double seconds = elapsed.toNanos() / 1e9;
         double postSeconds = post.toNanos() / 1e9;
-        measurements.add(Measurement.seconds("vllm:nixl_xfer_time", seconds));
-        measurements.add(Measurement.seconds("vllm:nixl_post_time", postSeconds));
-        measurements.add(Measurement.bytes("vllm:nixl_bytes_transferred", bytes));
-        measurements.add(Measurement.items("vllm:nixl_num_descriptors", ranges));
+        measurements.add(Measurement.seconds(prefix + "xfer_time", seconds));
+        measurements.add(Measurement.seconds(prefix + "post_time", postSeconds));
+        measurements.add(Measurement.bytes(prefix + "bytes_transferred", bytes));
+        measurements.add(Measurement.items(prefix + "num_descriptors", ranges));
         if (samples.size() < MOST) {
             samples.add(new Sample(seconds, postSeconds, bytes));
             descriptors += ranges;
@@ -46,36 +62,70 @@ final class TransferStats {
     }
 
     /** A phase of a hand-over is done; see {@link #handoverPhase}. */
-    void handover(String phase, Duration took) {
+    public void handover(String phase, Duration took) {
         measurements.add(handoverPhase(phase, took.toNanos()));
     }
 
     /**
-     * What a phase of a hand-over took. The owner's: {@code seal} from a step's forward pass until what it completed is sealed
-     * and told, {@code answer} from then to the reference. The reader's, one after the other: {@code queue} until the load is given to the workers,
-     * {@code handshake} until the owner is connected, {@code blocks}, {@code seals} and {@code check} until these are done, and {@code start}
-     * until the step that computes the first token.
+     * The duration of a phase of a hand-over. The owner's phases: {@code seal} from a step's forward pass until the checksums of the blocks
+     * that it completed are written and reported, {@code answer} from then to the reference. The reader's, one after the other: {@code queue}
+     * until the load is given to the workers, {@code handshake} until the owner is connected, {@code blocks}, {@code seals} (the owner's
+     * checksums) and {@code check} until these are done, and {@code start} until the step that computes the first token.
      */
-    static Measurement handoverPhase(String phase, long nanos) {
+    public static Measurement handoverPhase(String phase, long nanos) {
         return new Measurement("baton:kv_handover", Measurement.Kind.SECONDS, nanos / 1e9, Map.of("phase", phase));
     }
 
-    void count(String name) {
+    /** Counts a transfer that failed. */
+    void failedTransfer() {
+        count(prefix + "num_failed_transfers");
+    }
+
+    /** Counts and logs a notification that could not be sent. */
+    void failedNotification(String to, @Nullable String message) {
+        countFailedNotification();
+        logFailure("notification_failed", message, Map.of("to", to));
+    }
+
+    /** Counts a notification that could not be sent. */
+    void countFailedNotification() {
+        count(prefix + "num_failed_notifications");
+    }
+
+    /** Counts a lease that expired. */
+    void expiredLease() {
+        count(prefix + "num_kv_expired_reqs");
+    }
+
+    /** Logs a failure as vLLM does. */
+    void logFailure(String type, @Nullable String message, Map<String, Object> about) {
+        log.warn(
+                "{} transfer failure: {}. {} | Context: {}",
+                label,
+                type,
+                message,
+                new TreeMap<>(about)
+                        .entrySet().stream()
+                                .map(entry -> entry.getKey() + "=" + entry.getValue())
+                                .collect(Collectors.joining(", ", "{", "}")));
+    }
+
+    public void count(String name) {
         measurements.add(Measurement.count(name, 1));
     }
 
-    void add(Measurement measurement) {
+    public void add(Measurement measurement) {
         measurements.add(measurement);
     }
 
-    List<Measurement> take() {
+    public List<Measurement> take() {
         List<Measurement> taken = List.copyOf(measurements);
         measurements.clear();
         return taken;
     }
 
     /** Writes the line if it is time for it and there is something to say. */
-    void log(long now) {
+    public void log(long now) {
         if (now - lineNanos < LOG_NANOS) {
             return;
         }

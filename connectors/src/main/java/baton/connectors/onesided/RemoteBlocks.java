@@ -1,4 +1,4 @@
-package baton.connectors.nixl;
+package baton.connectors.onesided;
 
 import baton.kv.BlockHasher;
 import baton.kv.ConfigException;
@@ -25,8 +25,8 @@ import tools.jackson.databind.node.JsonNodeFactory;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * Leads to blocks of a peer: vLLM's {@code kv_transfer_params} of a finished prefill leg, with a {@link Proof} if the peer is one of
- * ours; or of one that was begun at the same time, and whose blocks are not known yet.
+ * A reference to blocks of a peer: vLLM's {@code kv_transfer_params} of a finished prefill leg, with a {@link SignedProof} if the peer is
+ * a Baton instance; or of a leg that was begun at the same time, and whose blocks are not known yet.
  *
  * @param engineId {@code remote_engine_id}
  * @param requestId {@code remote_request_id}, by which the owner knows the blocks
@@ -37,7 +37,7 @@ import tools.jackson.databind.node.ObjectNode;
  * @param tokens whose keys and values the blocks have, from the prompt's first on; the most an int can be if it is not said
  * @param mode who moves them
  */
-record RemoteBlocks(
+public record RemoteBlocks(
         String engineId,
         String requestId,
         String host,
@@ -46,43 +46,31 @@ record RemoteBlocks(
         int[] blocks,
         int tokens,
         TransferMode mode,
-        Optional<Proof> proof) {
+        Optional<SignedProof> proof) {
     private static final JsonNodeFactory JSON = JsonNodeFactory.instance;
 
     private static final String BLOCKS = "remote_block_ids";
     private static final String PROOF = "baton";
 
-    /** More tensor ranks than anybody has: each costs a connection. */
+    /** Each rank costs a connection. */
     private static final int MOST_RANKS = 1024;
 
     /**
-     * What makes a reference checkable: the object {@code baton} in {@code kv_transfer_params}.
-     *
-     * @param epoch the owner's life
-     * @param model digest of its model's fingerprint
-     * @param generations one for each block
-     * @param prompt digest of the tokens
-     * @param mac HMAC-SHA256 over the reference with the key of the owner's life. Readers get the key by the handshake:
-     *     who may shake hands may read all blocks anyway, and so no question to the owner is needed. Clients never see it
-     */
-    record Proof(String epoch, String model, long[] generations, String prompt, String mac) {}
-
-    /**
-     * Where no blocks are named they are not there yet, as both legs were asked at once: then the owner writes them, whatever the mode
-     * is otherwise, and both legs know the request by what their own ids have in common, as vLLM's do; {@code remote_request_id}, in which
-     * proxies send an id of theirs, does not count.
+     * Reads a reference. If it names no blocks, both legs were asked at once and the blocks do not exist yet: the owner then pushes them,
+     * whatever {@code named} is, and both legs know the request by what their own ids have in common, as vLLM's do; in
+     * {@code remote_request_id} proxies send an id of their own, which is ignored.
      *
      * @param named who moves blocks that are named
      * @param requestId of the request that has the reference
      * @throws ConfigException if a field that is needed is missing or is not what it must be
      */
-    static RemoteBlocks read(JsonFields params, TransferMode named, String requestId) {
+    public static RemoteBlocks read(JsonFields params, TransferMode named, String requestId) {
         int[] blocks = blocks(params);
         boolean areNamed =
                 params.value(BLOCKS).isPresent() || params.value(PROOF).isPresent();
         TransferMode mode = areNamed ? named : TransferMode.PUSH;
-        Optional<Proof> proof = params.object(PROOF)
-                .map(fields -> new Proof(
+        Optional<SignedProof> proof = params.object(PROOF)
+                .map(fields -> new SignedProof(
                         need(fields, "epoch"),
                         need(fields, "model"),
                         numbers(fields, "generations"),
@@ -109,8 +97,9 @@ record RemoteBlocks(
                 proof);
     }
 
-    /** The {@code kv_transfer_params} that lead to an owner whose blocks are not known yet. */
-    static JsonFields ahead(String engineId, String host, int port, int tensorParallelSize, int pipelineParallelSize) {
+    /** The {@code kv_transfer_params} of an owner whose blocks are not known yet. */
+    public static JsonFields ahead(
+            String engineId, String host, int port, int tensorParallelSize, int pipelineParallelSize) {
         return JsonFields.of(
                 "kv_transfer_params", owner(engineId, host, port, tensorParallelSize, pipelineParallelSize));
     }
@@ -133,7 +122,7 @@ record RemoteBlocks(
      *
      * @param expiry {@code remote_blocks_expiry_time}: seconds by the owner's monotonic clock
      */
-    JsonFields toParams(double expiry, int pipelineParallelSize) {
+    public JsonFields toParams(double expiry, int pipelineParallelSize) {
         ObjectNode params = owner(engineId, host, port, tensorParallelSize, pipelineParallelSize);
         ArrayNode group = JSON.arrayNode();
         for (int block : blocks) {
@@ -161,20 +150,20 @@ record RemoteBlocks(
     }
 
     /** This reference with a proof. */
-    RemoteBlocks proven(String epoch, String model, long[] generations, String prompt, byte[] key) {
-        RemoteBlocks unsigned = with(new Proof(epoch, model, generations, prompt, ""));
-        return with(new Proof(epoch, model, generations, prompt, unsigned.mac(key)));
+    public RemoteBlocks proven(String epoch, String model, long[] generations, String prompt, byte[] key) {
+        RemoteBlocks unsigned = with(new SignedProof(epoch, model, generations, prompt, ""));
+        return with(new SignedProof(epoch, model, generations, prompt, unsigned.mac(key)));
     }
 
     /** True if its proof was made with that key and nothing was changed since. */
-    boolean isSignedWith(byte[] key) {
+    public boolean isSignedWith(byte[] key) {
         return proof.map(own -> MessageDigest.isEqual(
                         mac(key).getBytes(StandardCharsets.US_ASCII), own.mac().getBytes(StandardCharsets.UTF_8)))
                 .orElse(false);
     }
 
     /** Digest of a request's first tokens, and of what else its keys and values depend on. */
-    static String promptDigest(KvRequest request, int tokens, ModelFingerprint model) {
+    public static String promptDigest(KvRequest request, int tokens, ModelFingerprint model) {
         try {
             MessageDigest sha256 = MessageDigest.getInstance("SHA-256");
             sha256.update(new BlockHasher(model, 1)
@@ -189,19 +178,13 @@ record RemoteBlocks(
         }
     }
 
-    /** This reference without a proof, to other blocks. */
-    RemoteBlocks at(int[] others) {
-        return new RemoteBlocks(
-                engineId, requestId, host, port, tensorParallelSize, others, tokens, mode, Optional.empty());
-    }
-
-    RemoteBlocks with(Proof own) {
+    private RemoteBlocks with(SignedProof own) {
         return new RemoteBlocks(
                 engineId, requestId, host, port, tensorParallelSize, blocks, tokens, mode, Optional.of(own));
     }
 
     private String mac(byte[] key) {
-        Proof own = proof.orElseThrow();
+        SignedProof own = proof.orElseThrow();
         try {
             ByteArrayOutputStream bytes = new ByteArrayOutputStream();
             DataOutputStream out = new DataOutputStream(bytes);

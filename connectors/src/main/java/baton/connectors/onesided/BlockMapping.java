@@ -1,0 +1,230 @@
+package baton.connectors.onesided;
+
+import baton.kv.KvLayout;
+import baton.transfer.Range;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Optional;
+
+/**
+ * Geometry of a transfer between one rank of the reader and those of the owner's ranks that have its heads. Blocks are cut into pieces
+ * of the slots that share a checksum; whole pieces are moved, so block sizes may differ as long as pieces of the owner's blocks fit into
+ * the reader's. Whichever side moves the bytes, the reader is the side that gets them.
+ *
+ * <p>Which of the owner's blocks have the tokens is not part of it: methods that need them take the owner's block table, by which
+ * {@link Piece#index} counts.
+ */
+public final class BlockMapping {
+    /**
+     * Heads that come from one of the owner's ranks.
+     *
+     * @param source index of the rank
+     * @param ownerHead the first, as that rank counts
+     * @param readerHead the first, as the reader's rank counts
+     */
+    record Heads(int source, int ownerHead, int readerHead, int count) {}
+
+    /**
+     * Neighbouring slots that share a checksum.
+     *
+     * @param index of the owner's block in the owner's block table
+     * @param ownerSlot the first slot in it
+     * @param block the reader's block
+     * @param slot the first slot in it
+     */
+    record Piece(int index, int ownerSlot, int block, int slot) {}
+
+    private final TransferPlan plan;
+    private final PoolGeometry reader;
+    private final List<PoolGeometry> owners;
+    private final List<Heads> heads = new ArrayList<>();
+    private final List<Piece> pieces = new ArrayList<>();
+
+    /** @param owners the owner's ranks, in their order; all with the same block size, which {@link #misfit} accepts */
+    BlockMapping(TransferPlan plan, PoolGeometry reader, List<PoolGeometry> owners) {
+        this.plan = plan;
+        this.reader = reader;
+        this.owners = owners;
+        int ownerSize = ownerLayout().blockSize();
+        int readerSize = reader.layout().blockSize();
+        int unit = slots();
+        // Slots behind the last token in the owner's last block are moved too, as far as there is room: checksums cover
+        // them.
+        int endToken = Math.min(endBlock() * ownerSize, plan.firstToken() + plan.blocks().length * readerSize);
+        for (int token = plan.firstToken(); token < endToken; token += unit) {
+            int block = plan.blocks()[(token - plan.firstToken()) / readerSize];
+            pieces.add(new Piece(token / ownerSize, token % ownerSize, block, token % readerSize));
+        }
+        // Where there are fewer heads than ranks, several of the owner's have the same: the first is taken.
+        int covered = reader.firstHead();
+        int end = covered + reader.layout().kvHeads();
+        for (int i = 0; i < owners.size() && covered < end; i++) {
+            PoolGeometry owner = owners.get(i);
+            int from = Math.max(covered, owner.firstHead());
+            int to = Math.min(end, owner.firstHead() + owner.layout().kvHeads());
+            if (from == covered && to > from) {
+                heads.add(new Heads(i, from - owner.firstHead(), from - reader.firstHead(), to - from));
+                covered = to;
+            }
+        }
+    }
+
+    /** Why blocks of one size cannot be checked in blocks of another, or empty if they can. */
+    static Optional<String> misfit(KvLayout owner, KvLayout reader) {
+        int there = owner.blockSize();
+        int here = reader.blockSize();
+        boolean fits = (here % there == 0 || there % here == 0) && here % BlockChecksums.unit(there) == 0;
+        return fits
+                ? Optional.empty()
+                : Optional.of(
+                        "the owner's block size is " + there + ", the reader's " + here
+                                + "; the reader's must be a multiple of the owner's, or both multiples of 16 of which one divides the other");
+    }
+
+    /** Why the tokens cannot be in the blocks of an owner's block table that a peer sent, or empty if they can. */
+    Optional<Rejection> check(int[] ownerBlocks) {
+        if (endBlock() > ownerBlocks.length) {
+            return Optional.of(Rejection.TRUNCATED);
+        }
+        int blocks = owners.stream().mapToInt(PoolGeometry::blocks).min().orElse(0);
+        int first = plan.firstToken() / ownerLayout().blockSize();
+        return Arrays.stream(ownerBlocks, first, endBlock()).anyMatch(block -> block < 0 || block >= blocks)
+                ? Optional.of(Rejection.INVALID)
+                : Optional.empty();
+    }
+
+    private int endBlock() {
+        return Math.ceilDiv(plan.endToken(), ownerLayout().blockSize());
+    }
+
+    TransferPlan plan() {
+        return plan;
+    }
+
+    List<Heads> heads() {
+        return heads;
+    }
+
+    List<Piece> pieces() {
+        return pieces;
+    }
+
+    KvLayout ownerLayout() {
+        return owners.getFirst().layout();
+    }
+
+    /** Slots of a piece. */
+    int slots() {
+        return BlockChecksums.unit(ownerLayout().blockSize());
+    }
+
+    /** Whether blocks are moved as they are, with all of their heads. */
+    boolean isWhole(Heads from) {
+        return reader.layout().equals(owners.get(from.source()).layout())
+                && from.count() == reader.layout().kvHeads();
+    }
+
+    /** Ranges of whole blocks, one for each of the reader's blocks. {@link Range#local} is the reader's address. */
+    List<Range> wholes(Heads from, List<Piece> some, int[] ownerBlocks) {
+        PoolGeometry owner = owners.get(from.source());
+        return some.stream()
+                .filter(piece -> piece.slot() == 0)
+                .map(piece -> new Range(
+                        reader.block(piece.block()),
+                        owner.block(ownerBlocks[piece.index()]),
+                        reader.layout().blockBytes()))
+                .toList();
+    }
+
+    /** Ranges of some pieces in the layers {@code [firstLayer, endLayer)}. {@link Range#local} is the reader's address. */
+    List<Range> ranges(Heads from, List<Piece> some, int[] ownerBlocks, int firstLayer, int endLayer) {
+        PoolGeometry owner = owners.get(from.source());
+        KvLayout local = reader.layout();
+        KvLayout remote = owner.layout();
+        List<Range> ranges = new ArrayList<>();
+        boolean whole = isWhole(from) && endLayer - firstLayer == local.layers();
+        boolean sameBlocks = local.blockSize() == remote.blockSize() && slots() == local.blockSize();
+        for (Piece piece : some) {
+            long localBlock = reader.block(piece.block());
+            long remoteBlock = owner.block(ownerBlocks[piece.index()]);
+            if (whole) {
+                if (piece.slot() == 0) {
+                    append(ranges, localBlock, remoteBlock, local.blockBytes());
+                }
+                continue;
+            }
+            for (int layer = firstLayer; layer < endLayer; layer++) {
+                if (sameBlocks) {
+                    append(
+                            ranges,
+                            localBlock + local.entryOffset(layer, from.readerHead(), 0),
+                            remoteBlock + remote.entryOffset(layer, from.ownerHead(), 0),
+                            from.count() * local.headBytes());
+                    continue;
+                }
+                for (int head = 0; head < from.count(); head++) {
+                    append(
+                            ranges,
+                            localBlock + local.entryOffset(layer, from.readerHead() + head, piece.slot()),
+                            remoteBlock + remote.entryOffset(layer, from.ownerHead() + head, piece.ownerSlot()),
+                            slots() * remote.entryBytes());
+                }
+            }
+        }
+        return ranges;
+    }
+
+    /**
+     * The entries of the pieces' blocks in the owner's table of checksums.
+     *
+     * @param local address for {@link #checksumEntries} entries
+     * @param remote address of the table
+     */
+    List<Range> checksumRanges(Heads from, int[] ownerBlocks, long local, long remote) {
+        long entry = BlockChecksums.entryBytes(owners.get(from.source()).layout());
+        List<Range> ranges = new ArrayList<>();
+        int last = -1;
+        for (Piece piece : pieces) {
+            if (piece.index() != last) {
+                append(
+                        ranges,
+                        local + checksumEntry(piece) * entry,
+                        remote + ownerBlocks[piece.index()] * entry,
+                        entry);
+                last = piece.index();
+            }
+        }
+        return ranges;
+    }
+
+    /** Index of the place for the checksums of a piece's block: no two loads that fill different blocks have the same. */
+    long checksumEntry(Piece piece) {
+        int readerSize = reader.layout().blockSize();
+        int ownerSize = ownerLayout().blockSize();
+        if (ownerSize <= readerSize) {
+            return (long) piece.block() * (readerSize / ownerSize) + piece.slot() / ownerSize;
+        }
+        // One block of the owner's fills several of the reader's: the one that gets its first slot counts.
+        int inPlan = Math.max(0, piece.index() * ownerSize - plan.firstToken()) / readerSize;
+        return plan.blocks()[inPlan];
+    }
+
+    /** How many such places there are. */
+    int checksumEntries() {
+        return reader.blocks()
+                * Math.max(1, reader.layout().blockSize() / ownerLayout().blockSize());
+    }
+
+    /** Neighbours on both sides become one range. */
+    private static void append(List<Range> ranges, long local, long remote, long bytes) {
+        if (!ranges.isEmpty()) {
+            Range last = ranges.getLast();
+            if (last.local() + last.bytes() == local && last.remote() + last.bytes() == remote) {
+                ranges.set(ranges.size() - 1, new Range(last.local(), last.remote(), last.bytes() + bytes));
+                return;
+            }
+        }
+        ranges.add(new Range(local, remote, bytes));
+    }
+}

@@ -1,0 +1,28 @@
+package baton.connectors.onesided;
+
+import baton.messages.PeerAccess;
+import java.time.Duration;
+
+/**
+ * What the mechanics need of a connector's settings.
+ *
+ * @param host at which peers reach this instance's side channel
+ * @param access which peers may be connected to
+ * @param handshakeTimeout of one handshake
+ * @param enforceCompatibility refuse peers whose compatibility hash differs
+ * @param engineTtl a peer that was unused for so long is disconnected; zero never
+ * @param leaseExtension for how long, from its arrival, a heartbeat extends a lease
+ * @param heartbeatInterval between a reader's heartbeats, and between registrations of one push
+ * @param transferTimeout from the start of a load to its end
+ * @param pushRegistrationTimeout from the registration of a push to its end
+ */
+public record OneSidedSettings(
+        String host,
+        PeerAccess access,
+        Duration handshakeTimeout,
+        boolean enforceCompatibility,
+        Duration engineTtl,
+        Duration leaseExtension,
+        Duration heartbeatInterval,
+        Duration transferTimeout,
+        Duration pushRegistrationTimeout) {}

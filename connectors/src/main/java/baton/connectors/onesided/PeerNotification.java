@@ -1,0 +1,112 @@
+package baton.connectors.onesided;
+
+import java.util.Arrays;
+import java.util.List;
+import java.util.OptionalLong;
+import java.util.regex.Pattern;
+
+/**
+ * What the transfer agents of two ranks notify each other of. vLLM peers know {@link Heartbeat}, {@link Completion} and
+ * {@link PushRegistration}; the others are only sent to Baton instances.
+ *
+ * <p>An attempt ({@link PushRegistration#attempt}) is one registration of a request. In notifications about a push a request may be
+ * known only by what both legs' ids have in common ({@link RequestIdMap#commonId}), and may be yet to come; a request whose blocks are
+ * read is known by its exact id.
+ */
+public sealed interface PeerNotification {
+    /**
+     * A reader has read the blocks, or does not need them. To a vLLM peer's load: its blocks are written.
+     *
+     * @param requestId the owner's
+     * @param tensorParallelSize of the reader
+     */
+    record Completion(String requestId, int tensorParallelSize) implements PeerNotification {}
+
+    /**
+     * A reader still wants these requests' blocks: extends their leases.
+     *
+     * @param requestIds the owner's
+     */
+    record Heartbeat(List<String> requestIds) implements PeerNotification {
+        public Heartbeat {
+            requestIds = List.copyOf(requestIds);
+        }
+    }
+
+    /** An instance, and where its side channel answers. */
+    record Instance(String engineId, String host, int port, int tensorParallelSize) {}
+
+    /**
+     * A decode rank says where a request's blocks are to be written.
+     *
+     * @param requestId by which both sides know the request
+     * @param decode the instance that has the blocks
+     * @param localBlockIds the decode rank's blocks to write to
+     * @param prefill the instance that writes
+     * @param prefillPipelineSize stages of {@code prefill}
+     * @param permit token of the permit to write to these blocks, where one is needed; RDMA calls it an rkey
+     */
+    record PushRegistration(
+            String requestId,
+            Instance decode,
+            int[] localBlockIds,
+            Instance prefill,
+            int prefillPipelineSize,
+            OptionalLong permit)
+            implements PeerNotification {
+        private static final Pattern PERMITTED = Pattern.compile("#[0-9a-f]{16}$");
+
+        /**
+         * Names this registration in the other notifications of the push. There are several attempts with permits under one request
+         * id, and the end of one must not be taken for another's.
+         */
+        public String attempt() {
+            return permit.isPresent() ? requestId + "#%016x".formatted(permit.getAsLong()) : requestId;
+        }
+
+        /** Whether the registration of that name has a permit. */
+        public static boolean hasPermit(String attempt) {
+            return PERMITTED.matcher(attempt).find();
+        }
+    }
+
+    /**
+     * Some pieces of a load are written in the layers {@code [firstLayer, endLayer)}; arrives after them.
+     *
+     * @param firstPiece of the load's pieces ({@link BlockMapping.Piece}), all of which to {@code endPiece} are written
+     */
+    record PushPart(String attempt, int firstLayer, int endLayer, int firstPiece, int endPiece)
+            implements PeerNotification {}
+
+    /**
+     * All blocks of a push are written.
+     *
+     * @param prompt digest of the prompt that they are of
+     * @param blocks the owner's
+     * @param generations of each of {@code blocks}
+     */
+    record PushDone(String attempt, String prompt, int[] blocks, long[] generations) implements PeerNotification {
+        @Override
+        public boolean equals(Object other) {
+            return other instanceof PushDone(String name, String digest, int[] ids, long[] numbers)
+                    && name.equals(attempt)
+                    && digest.equals(prompt)
+                    && Arrays.equals(ids, blocks)
+                    && Arrays.equals(numbers, generations);
+        }
+
+        @Override
+        public int hashCode() {
+            return attempt.hashCode();
+        }
+    }
+
+    /** A push has failed; nothing is being written any more. Also what a {@link PushDone} that lists no blocks amounts to. */
+    record PushFailed(String attempt) implements PeerNotification {}
+
+    /** The decode rank does not want the blocks any more. */
+    record PushCancel(String attempt) implements PeerNotification {}
+
+    /** The decode rank has, or does not need, the blocks that are pushed to it, of a request that may be yet to come. */
+    record PushOver(Completion completion) implements PeerNotification {}
+}

@@ -1,0 +1,240 @@
+package baton.connectors.onesided;
+
+import baton.connectors.onesided.PeerEngine.RemoteRank;
+import baton.connectors.onesided.PeerNotification.Completion;
+import baton.connectors.onesided.PeerNotification.Instance;
+import baton.connectors.onesided.PeerNotification.PushCancel;
+import baton.connectors.onesided.PeerNotification.PushDone;
+import baton.connectors.onesided.PeerNotification.PushFailed;
+import baton.connectors.onesided.PeerNotification.PushPart;
+import baton.connectors.onesided.PeerNotification.PushRegistration;
+import baton.transfer.TransferAgent.Permit;
+import baton.transfer.TransferException;
+import java.time.Duration;
+import java.util.Arrays;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Optional;
+import java.util.OptionalLong;
+import java.util.Set;
+
+/**
+ * A load whose blocks the owner pushes. Gives the owner a permit to write to the blocks, registers them with each of its ranks, and
+ * waits until all ranks have notified the end of the push. However it ends, the permit is closed then: that aborts the owner's in-flight
+ * writes and rejects later ones. Where the agent has no permits, a push that is given up is over only when the owner says that it has
+ * stopped writing, is gone, or must have stopped by its own time limits.
+ */
+final class PushReceiver {
+    private final RankContext context;
+    private final Outbox outbox;
+    private final PeerEngine owner;
+    private final LoadRequest load;
+    private final PushRegistration registration;
+    /** Open as long as the owner may write; empty where writes cannot be rejected. */
+    private final Optional<Permit> permit;
+
+    private final ArrivalChecksums checksums;
+    /** Names of the owner's agents that have not notified the end of the push. */
+    private final Set<String> awaited = new HashSet<>();
+
+    private long registered;
+    private Optional<PushDone> done = Optional.empty();
+    private Optional<String> failure = Optional.empty();
+    private OptionalLong gaveUp = OptionalLong.empty();
+
+    /** @param self where the owner finds this instance's side channel */
+    PushReceiver(
+            RankContext context,
+            Outbox outbox,
+            PeerEngine owner,
+            LoadRequest load,
+            Instance self,
+            BlockMapping mapping,
+            long now) {
+        this.context = context;
+        this.outbox = outbox;
+        this.owner = owner;
+        this.load = load;
+        this.registered = now;
+        this.checksums =
+                new ArrivalChecksums(mapping, context.cache(), context.runtime().background(), context.wake());
+        this.permit = context.agent()
+                .permit(Arrays.stream(load.plan().blocks())
+                        .mapToObj(context.cache()::block)
+                        .toList());
+        RemoteBlocks source = load.source();
+        this.registration = new PushRegistration(
+                source.requestId(),
+                self,
+                load.plan().blocks(),
+                new Instance(source.engineId(), source.host(), source.port(), source.tensorParallelSize()),
+                context.self().pipelineParallelSize(),
+                permit.map(given -> OptionalLong.of(given.token())).orElseGet(OptionalLong::empty));
+        owner.ranks().forEach(rank -> awaited.add(rank.peer().name()));
+    }
+
+    /** Sends the registration to the owner for the first time. */
+    void register(long now) {
+        byte[] message = context.codec().encode(registration);
+        for (RemoteRank rank : owner.ranks()) {
+            try {
+                context.agent().notify(rank.peer(), message);
+            } catch (TransferException e) {
+                context.stats().countFailedNotification();
+                failure = Optional.of("the registration cannot be sent: " + e.getMessage());
+            }
+        }
+        if (failure.isPresent()) {
+            giveUp(now);
+        }
+    }
+
+    /** False if it is about another push. */
+    boolean onDone(PushDone notification, String from) {
+        if (!isAwaited(from, notification.attempt())) {
+            return false;
+        }
+        awaited.remove(from);
+        done = Optional.of(notification);
+        return true;
+    }
+
+    /** False if it is about another push. */
+    boolean onFailed(PushFailed notification, String from) {
+        if (!isAwaited(from, notification.attempt())) {
+            return false;
+        }
+        awaited.remove(from);
+        failure = failure.or(() -> Optional.of("the prefill instance does not push the blocks"));
+        return true;
+    }
+
+    private boolean isAwaited(String from, String attempt) {
+        return awaited.contains(from) && registration.attempt().equals(attempt);
+    }
+
+    /** The end of a push from a vLLM peer; a Baton instance sends {@link PushDone}. False if it is not about this push. */
+    boolean onCompletion(Completion completion, String from) {
+        boolean isDone = !owner.isBaton()
+                && completion.requestId().equals(load.source().requestId())
+                && completion.tensorParallelSize() == load.source().tensorParallelSize();
+        return isDone && awaited.remove(from);
+    }
+
+    void onPart(PushPart part, String from) {
+        if (!registration.attempt().equals(part.attempt())) {
+            return;
+        }
+        List<RemoteRank> ranks = owner.ranks();
+        for (int source = 0; source < ranks.size(); source++) {
+            if (ranks.get(source).peer().name().equals(from)) {
+                checksums.onPart(source, part);
+            }
+        }
+    }
+
+    /**
+     * Goes on.
+     *
+     * @param stop why the push is to be given up, if it is
+     * @return true if the push is over: nothing writes to the blocks, and nothing reads them
+     */
+    boolean advance(Optional<String> stop, long now) {
+        if (!owner.isConnected() && failure.isEmpty()) {
+            failure = Optional.of("the peer is gone");
+        }
+        failure = failure.or(() -> stop);
+        if (failure.isPresent() && !awaited.isEmpty()) {
+            giveUp(now);
+        }
+        registerAgain(now);
+        if (!awaited.isEmpty()) {
+            return false;
+        }
+        permit.ifPresent(Permit::close);
+        if (failure.isPresent() && gaveUp.isEmpty()) {
+            // The owner may have received the registration twice.
+            giveUp(now);
+        }
+        return checksums.isIdle();
+    }
+
+    /**
+     * The end of the push, or the registration, may have been lost with its connection. The owner need not detect a repeated registration:
+     * with a permit, a second write does no harm.
+     */
+    private void registerAgain(long now) {
+        if (permit.isEmpty()
+                || failure.isPresent()
+                || now - registered < context.settings().heartbeatInterval().toNanos()) {
+            return;
+        }
+        registered = now;
+        for (RemoteRank rank : owner.ranks()) {
+            if (awaited.contains(rank.peer().name())) {
+                outbox.notify(rank, registration);
+            }
+        }
+    }
+
+    /** Asks the owner to stop; closing the permit makes it stop. */
+    private void giveUp(long now) {
+        if (gaveUp.isEmpty()) {
+            gaveUp = OptionalLong.of(now);
+            permit.ifPresent(Permit::close);
+            if (owner.isBaton()) {
+                outbox.notify(owner, new PushCancel(registration.attempt()));
+            }
+        }
+        if (permit.isPresent()) {
+            awaited.clear();
+            return;
+        }
+        owner.ranks().stream()
+                .map(RemoteRank::peer)
+                .filter(peer -> !peer.alive())
+                .forEach(peer -> awaited.remove(peer.name()));
+        Duration longest = context.settings()
+                .pushRegistrationTimeout()
+                .plus(context.settings().transferTimeout());
+        if (owner.isBaton() && now - gaveUp.getAsLong() >= longest.toNanos()) {
+            // By its own time limits the owner has stopped, too.
+            awaited.clear();
+        }
+    }
+
+    Optional<String> failure() {
+        return failure;
+    }
+
+    /** Whether the blocks that were pushed are of another prompt than the load's. */
+    boolean isOfAnotherPrompt() {
+        return done.isPresent()
+                && load.prompt()
+                        .filter(prompt -> !prompt.equals(done.get().prompt()))
+                        .isPresent();
+    }
+
+    /** The owner's blocks and generations: as the reference promises, else as the end of the push says. */
+    BlockLoad.Source source() {
+        return load.source().proof().isPresent()
+                ? BlockLoad.Source.of(load.source(), owner)
+                : done.map(pushed ->
+                                new BlockLoad.Source(pushed.blocks(), Optional.of(pushed.generations()), owner.ranks()))
+                        .orElseGet(() -> BlockLoad.Source.of(load.source(), owner));
+    }
+
+    /** Checksums of what has arrived, once the push is over. */
+    ArrivalChecksums checksums() {
+        if (permit.filter(given -> given.writes() != checksums.parts()).isPresent()) {
+            // A write without its notification, because it failed, may have changed what was digested.
+            checksums.forget();
+        }
+        return checksums;
+    }
+
+    /** Returns when nothing reads the pool any more. The agent is closed. */
+    void awaitChecksums() {
+        checksums.await();
+    }
+}

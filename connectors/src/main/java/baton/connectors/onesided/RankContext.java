@@ -1,0 +1,25 @@
+package baton.connectors.onesided;
+
+import baton.connectors.ConnectorRuntime;
+import baton.kv.KvCache;
+import baton.kv.Ticker;
+import baton.transfer.TransferAgent;
+
+/**
+ * What all transfers of one rank share.
+ *
+ * @param self what peers know of the rank
+ * @param cache the rank's pool, registered with {@code agent}
+ * @param wake has the engine look soon at what has been done; called by any thread
+ */
+public record RankContext(
+        RankInfo self,
+        KvCache cache,
+        TransferAgent agent,
+        ConnectorRuntime runtime,
+        PeerHandshake handshake,
+        NotificationCodec codec,
+        OneSidedSettings settings,
+        TransferStats stats,
+        Ticker ticker,
+        Runnable wake) {}
