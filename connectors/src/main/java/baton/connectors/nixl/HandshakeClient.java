@@ -2,7 +2,6 @@ package baton.connectors.nixl;
 
 import baton.connectors.ConnectorRuntime;
 import baton.connectors.onesided.PeerHandshake;
-import baton.connectors.onesided.RankInfo;
 import baton.kv.ConfigException;
 import baton.kv.connector.Rank;
 import baton.messages.GuardedSideChannel;
@@ -11,6 +10,7 @@ import baton.messages.PeerAddress;
 import baton.transfer.TransferException;
 import java.time.Duration;
 import java.util.List;
+import java.util.OptionalDouble;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
@@ -29,11 +29,17 @@ final class HandshakeClient implements PeerHandshake {
     }
 
     @Override
-    public RankInfo ask(PeerAddress peer, Rank rank, Duration timeout) throws TransferException {
+    public Answer ask(PeerAddress peer, Rank rank, Duration timeout) throws TransferException {
         try (GuardedSideChannel channel = runtime.sideChannel(access)) {
+            long asked = runtime.ticker().nanos();
             List<byte[]> answer = channel.ask(peer.host(), peer.port(), List.of(Handshake.question(rank)), timeout)
                     .get(timeout.toMillis() + GRACE_MILLIS, TimeUnit.MILLISECONDS);
-            return Handshake.read(answer.getFirst(), access.secret());
+            double midpoint = (asked + (runtime.ticker().nanos() - asked) / 2) / 1e9;
+            return new Answer(
+                    Handshake.read(answer.getFirst(), access.secret()),
+                    answer.size() > 1
+                            ? OptionalDouble.of(Handshake.readClock(answer.get(1)) - midpoint)
+                            : OptionalDouble.empty());
         } catch (ExecutionException | TimeoutException | ConfigException e) {
             Throwable cause = e instanceof ExecutionException && e.getCause() != null ? e.getCause() : e;
             throw new TransferException("the side channel at " + peer + ": " + cause.getMessage(), cause);

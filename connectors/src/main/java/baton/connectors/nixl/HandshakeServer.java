@@ -85,7 +85,8 @@ final class HandshakeServer implements AutoCloseable {
         }
         try (TransferAgent peer = agent.get()) {
             RankInfo info = new HandshakeClient(runtime, settings.access())
-                    .ask(new PeerAddress(settings.host(), port()), Rank.FIRST, WARM_UP);
+                    .ask(new PeerAddress(settings.host(), port()), Rank.FIRST, WARM_UP)
+                    .info();
             byte[] key = info.incarnation().orElseThrow().key();
             RemoteBlocks reference =
                     new RemoteBlocks("", "", "", 0, 1, new int[0], 0, TransferMode.PULL, Optional.empty());

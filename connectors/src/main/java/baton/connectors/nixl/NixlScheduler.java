@@ -35,6 +35,7 @@ import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.OptionalDouble;
 import java.util.Set;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -158,6 +159,12 @@ final class NixlScheduler implements SchedulerConnector {
                 tracked.isForPeer = decodesElsewhere;
                 tracked.nextTurn = settings.bidirectional() && prefilledElsewhere;
                 if (prefilledElsewhere || earlierTurn) {
+                    // Only leases of earlier turns are stamped by vLLM. A prefill request's is extended by heartbeats.
+                    tracked.expiry = prefilledElsewhere
+                            ? OptionalDouble.empty()
+                            : params.number(RemoteBlocks.EXPIRY)
+                                    .map(OptionalDouble::of)
+                                    .orElseGet(OptionalDouble::empty);
                     tracked.leastTokens = prefilledElsewhere ? 1 : settings.recomputeThreshold() + 1;
                     // The blocks of an earlier turn are complete; no prefill request will push them.
                     accept(
@@ -303,6 +310,7 @@ final class NixlScheduler implements SchedulerConnector {
                         computedTokens,
                         externalTokens,
                         Arrays.copyOfRange(blockTable, computedTokens / blockSize, Math.ceilDiv(end, blockSize))),
+                tracked.expiry,
                 source.proof().isEmpty() && source.mode() == TransferMode.PUSH
                         ? Optional.of(tracked.promptDigest(request))
                         : Optional.empty()));
@@ -554,6 +562,9 @@ final class NixlScheduler implements SchedulerConnector {
 
         /** Where the prompt's blocks are. */
         private Optional<RemoteBlocks> source = Optional.empty();
+
+        /** Of the source's lease, by the owner's clock. */
+        private OptionalDouble expiry = OptionalDouble.empty();
 
         /** Fewer tokens are not worth a load. */
         private int leastTokens = 1;

@@ -1,12 +1,15 @@
 package baton.connectors.onesided;
 
 import java.util.Optional;
+import java.util.OptionalDouble;
 
 /**
  * A request's tokens to be loaded from a peer's blocks.
  *
  * @param source the peer's blocks
  * @param plan which tokens, and the blocks for them here
+ * @param expiry of the lease of the peer's blocks, in seconds by the peer's clock, if the load is not to begin shortly before it
  * @param prompt digest of the whole prompt, if {@code source} has no proof that says it
  */
-public record LoadRequest(String requestId, RemoteBlocks source, TransferPlan plan, Optional<String> prompt) {}
+public record LoadRequest(
+        String requestId, RemoteBlocks source, TransferPlan plan, OptionalDouble expiry, Optional<String> prompt) {}

@@ -10,6 +10,7 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
+import java.util.OptionalDouble;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.stream.IntStream;
@@ -22,11 +23,13 @@ public final class PeerEngine {
     /** A connected rank of the peer, and the memory into which its checksums are read. */
     static final class RemoteRank {
         private final RankInfo info;
+        private final OptionalDouble clockOffset;
         private final Peer peer;
         private Optional<Scratch> scratch = Optional.empty();
 
-        RemoteRank(RankInfo info, Peer peer) {
-            this.info = info;
+        RemoteRank(PeerHandshake.Answer answer, Peer peer) {
+            this.info = answer.info();
+            this.clockOffset = answer.clockOffset();
             this.peer = peer;
         }
 
@@ -115,11 +118,15 @@ public final class PeerEngine {
         int stage = self.rank().pipeline();
         int size = tensorParallelSize.isPresent()
                 ? tensorParallelSize.get()
-                : context.handshake().ask(address, new Rank(stage, 0), timeout).tensorParallelSize();
+                : context.handshake()
+                        .ask(address, new Rank(stage, 0), timeout)
+                        .info()
+                        .tensorParallelSize();
         for (int tensor : sources(self.rank().tensor(), self.tensorParallelSize(), size)) {
-            RankInfo info = context.handshake().ask(address, new Rank(stage, tensor), timeout);
+            PeerHandshake.Answer answer = context.handshake().ask(address, new Rank(stage, tensor), timeout);
+            RankInfo info = answer.info();
             check(info, self, settings.enforceCompatibility(), context.stats().label());
-            connected.add(new RemoteRank(info, context.agent().connect(info.agent(), timeout)));
+            connected.add(new RemoteRank(answer, context.agent().connect(info.agent(), timeout)));
         }
     }
 
@@ -237,6 +244,18 @@ public final class PeerEngine {
     /** Whether blocks that a reference names are checked when they have come: a push that nothing was promised of is. */
     boolean hasPromised(RemoteBlocks reference) {
         return (reference.mode() == TransferMode.PUSH && reference.proof().isEmpty()) || hasSigned(reference);
+    }
+
+    /**
+     * Whether less than {@code margin} is left of a lease. False if the peer's clock is not known.
+     *
+     * @param expiry by the peer's clock, in seconds
+     * @param now by this instance's clock, in nanoseconds
+     */
+    boolean isExpiring(double expiry, Duration margin, long now) {
+        return ranks.stream()
+                .anyMatch(rank -> rank.clockOffset.isPresent()
+                        && expiry - (now / 1e9 + rank.clockOffset.getAsDouble()) < margin.toSeconds());
     }
 
     /** True if it is a Baton instance, which has messages beyond vLLM's. */

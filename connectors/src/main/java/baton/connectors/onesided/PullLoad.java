@@ -20,6 +20,9 @@ import org.slf4j.LoggerFactory;
 final class PullLoad {
     private static final Logger log = LoggerFactory.getLogger(PullLoad.class);
 
+    /** As vLLM: a load does not begin if its blocks expire within this, by the owner's clock. */
+    private static final Duration EXPIRY_MARGIN = Duration.ofSeconds(5);
+
     private final LoadTable table;
     private final RankContext context;
     private final LoadRequest load;
@@ -109,6 +112,9 @@ final class PullLoad {
         } else if (!owner.hasPromised(load.source())) {
             ownerKnows = true;
             reject(Rejection.FORGED, "the reference is not as its owner made it");
+        } else if (load.expiry().isPresent() && owner.isExpiring(load.expiry().getAsDouble(), EXPIRY_MARGIN, now)) {
+            table.outbox().completion(load.source(), since);
+            reject(Rejection.STALE, "their lease expires within " + EXPIRY_MARGIN.toSeconds() + " s");
         } else {
             begin(owner, now);
         }

@@ -31,28 +31,28 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /*
- * A source is a request whose prompt is being computed, or was, here. A target is where one rank of a decode instance wants its
- * blocks. Either may come first; they find each other by the request's id or what both legs' ids have in common. Whether a source
- * will be pushed is not known: until somebody asks for it, each layer costs a look at the messages.
+ * A source is a request of this instance whose prompt is being computed, or was. A target is one rank of a decode instance that has
+ * registered a push. Either may come first; they match by the request's id, or by what both legs' ids have in common. It is not known
+ * ahead whether a source will be pushed: until a target comes, each layer costs a look at the notifications.
  *
- * What is complete is written: while a step computes, each layer of the blocks that the step fills, when the layer is done; what
- * was complete before the target came, at once, be it in the middle of a step. When all of a target's writes are done it hears so, with the generations of the
- * blocks, and checks them by their seals as after a read. It hears as well if it will never be so; then nothing is being written
- * any more.
+ * Complete bytes are written at once: while a step computes, each layer of the blocks that the step fills, when the layer is done; bytes
+ * that were complete before the target came, when it comes, even in the middle of a step. When all writes to a target are done it gets
+ * PushDone with the generations of the blocks, and checks them with their checksums as after a read. If the push fails, it gets
+ * PushFailed after the last write has stopped.
  *
- * With a permit (NixlWorker) a target need not hear that nothing is written any more: where it has closed the permit, writes are refused,
- * which ends this target and nothing else. So our connection may break as well: all is written again over the next one. And whatever
- * a target should have heard, or be sent, and was not, is made good when it registers again, as it does from time to time.
+ * A target with a permit need not know that the last write has stopped: after it has closed the permit, writes are rejected, which fails
+ * this target and nothing else. So this side's connection may break, too: everything is written again over the next one. Any
+ * notification or write that the target has lost is repeated when it registers again, as it does from time to time.
  */
 
-/** The blocks that one rank pushes. */
+/** Pushes one rank's blocks. The rank's thread owns it. */
 public final class PushSender {
     private static final Logger log = LoggerFactory.getLogger(PushSender.class);
 
     private static final String GIVEN_UP = "the prefill instance has given up the blocks";
     /** Targets that are waiting; more are refused. */
     private static final int MAX_TARGETS = 10_000;
-    /** Requests that are remembered because nobody has had their blocks. */
+    /** Abandoned requests that are remembered. */
     private static final int MAX_ABANDONED = 10_000;
 
     private final RankContext context;
@@ -66,12 +66,12 @@ public final class PushSender {
 
     private final RequestIdMap<PromptSource> sources = new RequestIdMap<>();
     private final List<PushTarget> targets = new ArrayList<>();
-    /** Whose blocks were given up, so that who asks for them now does not wait in vain. */
+    /** Requests whose blocks were given up: a push of them that is registered now has failed. */
     private final RequestIdMap<AbandonedPrompt> abandoned = new RequestIdMap<>();
 
-    /** @param answered agents that asked for its blocks, and so are told, with the attempt that they asked in */
+    /** @param answered agents that registered a push of its blocks and got its failure, with their attempt */
     private record AbandonedPrompt(String requestId, Map<String, String> answered, long until) {
-        /** Whether whoever asks is to be told: at its first attempt, however often that comes. What it asks for then may be yet to come. */
+        /** Whether a registration gets the failure: an agent's first attempt does, each time it comes; a later one may be of a request yet to come. */
         private boolean answers(PushTarget target) {
             String attempt = target.registration.attempt();
             String before = answered.putIfAbsent(target.agentName, attempt);
@@ -83,8 +83,8 @@ public final class PushSender {
         private final String requestId;
         private final int promptLength;
         private final String prompt;
-        /** Agents that asked for its blocks, with the attempt that they did it in. */
-        private final Map<String, String> askedBy = new HashMap<>();
+        /** Agents that registered a push of its blocks, with their attempt. */
+        private final Map<String, String> registeredBy = new HashMap<>();
 
         private int[] blocks = {};
         /** Tokens that all layers have. */
@@ -92,10 +92,10 @@ public final class PushSender {
         /** Tokens that the layers which are done have when this step is over. */
         private int afterStep;
 
-        private PromptSource(PromptProgress written) {
-            this.requestId = written.requestId();
-            this.promptLength = written.promptLength();
-            this.prompt = written.prompt();
+        private PromptSource(PromptProgress progress) {
+            this.requestId = progress.requestId();
+            this.promptLength = progress.promptLength();
+            this.prompt = progress.prompt();
         }
     }
 
@@ -104,7 +104,7 @@ public final class PushSender {
     private final class PushTarget {
         private final PushRegistration registration;
         private final String agentName;
-        /** Whom it met before has abandoned. */
+        /** Peers that were connected before this are not asked: their connection may have ended. */
         private long since;
 
         private final long deadline;
@@ -120,7 +120,7 @@ public final class PushSender {
         private Optional<String> sourceId = Optional.empty();
 
         private Optional<String> failure = Optional.empty();
-        /** It does not wait to hear of its end. */
+        /** It does not wait for a notification of the end. */
         private boolean leftAlone;
 
         private boolean reconnected;
@@ -136,11 +136,11 @@ public final class PushSender {
         private @Nullable PromptSource source() {
             sourceId = sourceId.or(() -> sources.find(registration.requestId()).map(source -> source.requestId));
             Optional<PromptSource> source = sourceId.map(sources::get);
-            source.ifPresent(found -> found.askedBy.put(agentName, registration.attempt()));
+            source.ifPresent(found -> found.registeredBy.put(agentName, registration.attempt()));
             return source.orElse(null);
         }
 
-        /** Our connection to it has ended, and another one will do as well. If that ends too, it will register again if it still waits. */
+        /** Whether to connect again after the connection to it has ended, once. If it ends again, the target registers again if it still waits. */
         private boolean isToReconnect(long now) {
             return registration.permit().isPresent()
                     && !reconnected
@@ -201,6 +201,7 @@ public final class PushSender {
         return sources.values().stream().anyMatch(source -> source.afterStep > source.complete);
     }
 
+    /** A rank of a decode instance registers a push. */
     public void register(PushRegistration registration, String from) {
         for (PushTarget target : targets) {
             if (target.agentName.equals(from)
@@ -212,7 +213,7 @@ public final class PushSender {
             if (target.failure.isEmpty()
                     && target.agentName.equals(from)
                     && target.registration.requestId().equals(registration.requestId())) {
-                // That it has given up could not be heard.
+                // Its cancellation was lost.
                 target.leftAlone = true;
                 target.fail("another attempt takes its place");
             }
@@ -224,7 +225,7 @@ public final class PushSender {
         targets.add(new PushTarget(registration, from, ticker.nanos()));
     }
 
-    /** The target does not want the blocks any more. If it has no permit to close, it is told when nothing is written any more. */
+    /** The target does not want the blocks any more. If it has no permit to close, it gets the failure when the last write has stopped. */
     public void cancel(String attempt, String from) {
         for (PushTarget target : targets) {
             if (target.agentName.equals(from) && target.registration.attempt().equals(attempt)) {
@@ -235,7 +236,7 @@ public final class PushSender {
     }
 
     /** A step begins. */
-    public void begin(List<PromptProgress> written, Set<String> preempted) {
+    public void begin(List<PromptProgress> progress, Set<String> preempted) {
         for (String id : preempted) {
             PromptSource lost = sources.get(id);
             if (lost != null) {
@@ -247,7 +248,7 @@ public final class PushSender {
             // A step that failed has completed nothing.
             source.afterStep = source.complete;
         }
-        for (PromptProgress each : written) {
+        for (PromptProgress each : progress) {
             PromptSource source = sources.get(each.requestId());
             if (source == null) {
                 source = new PromptSource(each);
@@ -274,7 +275,7 @@ public final class PushSender {
         sources.values().forEach(source -> source.complete = source.afterStep);
     }
 
-    /** All have the request's blocks, which are given to others. */
+    /** All readers have the request's blocks, which may be reused. */
     void forget(String requestId) {
         PromptSource source = sources.get(requestId);
         if (source != null) {
@@ -283,15 +284,15 @@ public final class PushSender {
         }
     }
 
-    /** The request's blocks are given to others, or it never had any, though somebody may still come for them. */
+    /** The request's blocks may be reused, or it never had any; a push of them that is registered, or will be, has failed. */
     public void giveUp(String requestId, long now) {
         Map<String, String> answered = new HashMap<>();
         PromptSource source = sources.get(requestId);
         if (source != null) {
-            answered.putAll(source.askedBy);
+            answered.putAll(source.registeredBy);
             forget(requestId);
         } else {
-            // Who is not known yet is answered then.
+            // A target that is not connected yet gets the failure when it is.
             for (PushTarget target : targets) {
                 if (isBaton(target) && target.source() == null && target.isOf(requestId)) {
                     answered.put(target.agentName, target.registration.attempt());
@@ -299,7 +300,7 @@ public final class PushSender {
                 }
             }
         }
-        // Of several attempts under one id whoever asks means the last.
+        // Several requests may have had this id: a registration means the last.
         String commonId = RequestIdMap.commonId(requestId);
         for (Optional<AbandonedPrompt> before = abandoned.find(commonId);
                 before.isPresent();
@@ -325,6 +326,7 @@ public final class PushSender {
         return targets.stream().filter(target -> target.source() == source).toList();
     }
 
+    /** Goes on with all pushes as far as possible. */
     public void advance(long now) {
         while (!abandoned.isEmpty()) {
             AbandonedPrompt oldest = abandoned.values().iterator().next();
@@ -345,7 +347,7 @@ public final class PushSender {
 
     private void advance(PushTarget target, long now) {
         if (agent.isGone(target.agentName)) {
-            // Who has ended its connection counts on nothing being written any more.
+            // An instance that has ended its connection relies on writes having stopped.
             target.fail("the decode instance has disconnected");
             if (target.remote.isEmpty()) {
                 target.over = true;
@@ -395,7 +397,7 @@ public final class PushSender {
         engine.use(now);
         target.engine = Optional.of(engine);
         target.remote = remote;
-        // Others cannot be told.
+        // vLLM peers have no message for this.
         if (engine.isBaton()
                 && target.source() == null
                 && abandoned
@@ -510,7 +512,8 @@ public final class PushSender {
                 case Transfer.State.Failed(Transfer.Cause cause, String message) -> {
                     all.remove();
                     if (cause == Transfer.Cause.NOT_PERMITTED) {
-                        // The permit is closed by who has given up or has all, and then waits for nothing.
+                        // A target closes its permit when it has given up or has all blocks, and then waits for
+                        // nothing.
                         log.debug("{} takes nothing more of {}", target.agentName, target.registration.attempt());
                         target.fail(message);
                     } else if (cause != Transfer.Cause.CANCELLED) {

@@ -34,8 +34,8 @@ import tools.jackson.databind.node.ObjectNode;
  * @param port {@code remote_port}
  * @param tensorParallelSize {@code tp_size} of the owner
  * @param blocks {@code remote_block_ids}; none if they are not known yet
- * @param tokens whose keys and values the blocks have, from the prompt's first on; the most an int can be if it is not said
- * @param mode who moves them
+ * @param tokens whose keys and values the blocks have, from the prompt's first on; {@code Integer.MAX_VALUE} if it is not known
+ * @param mode which side moves them
  */
 public record RemoteBlocks(
         String engineId,
@@ -49,6 +49,9 @@ public record RemoteBlocks(
         Optional<SignedProof> proof) {
     private static final JsonNodeFactory JSON = JsonNodeFactory.instance;
 
+    /** When the lease of the blocks expires: seconds by the owner's clock. */
+    public static final String EXPIRY = "remote_blocks_expiry_time";
+
     private static final String BLOCKS = "remote_block_ids";
     private static final String PROOF = "baton";
 
@@ -60,7 +63,7 @@ public record RemoteBlocks(
      * whatever {@code named} is, and both legs know the request by what their own ids have in common, as vLLM's do; in
      * {@code remote_request_id} proxies send an id of their own, which is ignored.
      *
-     * @param named who moves blocks that are named
+     * @param named which side moves blocks that are named
      * @param requestId of the request that has the reference
      * @throws ConfigException if a field that is needed is missing or is not what it must be
      */
@@ -131,7 +134,7 @@ public record RemoteBlocks(
         params.set(BLOCKS, JSON.arrayNode().add(group));
         params.put("remote_request_id", requestId);
         params.put("remote_num_tokens", tokens);
-        params.put("remote_blocks_expiry_time", expiry);
+        params.put(EXPIRY, expiry);
         params.put("transfer_mode", mode.label());
         proof.ifPresent(own -> {
             ObjectNode baton = JSON.objectNode();

@@ -2,7 +2,7 @@ package baton.connectors.onesided;
 
 import java.util.Locale;
 
-/** Who moves a request's bytes. */
+/** Which side moves a request's blocks. */
 public enum TransferMode {
     /** The decode instance reads. */
     PULL,

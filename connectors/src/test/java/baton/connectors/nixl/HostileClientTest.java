@@ -183,7 +183,7 @@ class HostileClientTest {
 
     @ParameterizedTest
     @ValueSource(strings = {"SECRET", "ALLOWED_PEERS"})
-    void strangersAreToldNothingAndReadNothingOfThePool(Guard guard) throws Exception {
+    void strangersGetNoHandshakeAndReadNothingOfThePool(Guard guard) throws Exception {
         KvTransferConfig config = config("p", guard);
         try (FakeEngine prefill = engine(config)) {
             JsonFields params = prefill(prefill, "p-1", FakeKvRequest.counting(1, LENGTH));
@@ -197,14 +197,16 @@ class HostileClientTest {
 
     /** Not even the metadata of the agent, should it leak, lets in an agent that does not know the secret. */
     @Test
-    void whatPeersAreToldIsOfNoUseWithoutTheSecret() throws Exception {
+    void aHandshakesAnswerIsOfNoUseWithoutTheSecret() throws Exception {
         KvTransferConfig config = config("p", Guard.SECRET);
         NixlSettings settings = NixlSettings.of(config.extra(), Map.of());
         try (FakeEngine prefill = engine(config)) {
             JsonFields params = prefill(prefill, "p-1", FakeKvRequest.counting(1, LENGTH));
             PeerAddress at = new PeerAddress(
                     "127.0.0.1", params.integerAtLeast("remote_port", 1).orElseThrow());
-            RankInfo info = new HandshakeClient(new SystemRuntime(), settings.access()).ask(at, Rank.FIRST, SOON);
+            RankInfo info = new HandshakeClient(new SystemRuntime(), settings.access())
+                    .ask(at, Rank.FIRST, SOON)
+                    .info();
             assertThat(isReadBy(info, EmbeddedAgent.Settings.at("127.0.0.1").withAccess(settings.access())))
                     .isTrue();
             assertThatThrownBy(() -> isReadBy(info, EmbeddedAgent.Settings.at("127.0.0.1")))
@@ -263,7 +265,7 @@ class HostileClientTest {
 
     /** An instance of the attacker's, which names the key of its references itself. */
     @Test
-    void aKeyThatTheClientsOwnSideChannelNamesIsTrustedForNothing() throws Exception {
+    void aKeyFromTheClientsOwnSideChannelIsNotTrusted() throws Exception {
         int[] prompt = FakeKvRequest.counting(1, LENGTH);
         KvTransferConfig.Builder attacker = KvTransferConfig.builder("NixlConnector", KvRole.BOTH)
                 .engineId("attacker")

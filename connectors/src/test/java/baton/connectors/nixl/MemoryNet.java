@@ -2,7 +2,6 @@ package baton.connectors.nixl;
 
 import baton.connectors.ConnectorRuntime;
 import baton.connectors.onesided.PeerHandshake;
-import baton.connectors.onesided.RankInfo;
 import baton.kv.JsonFields;
 import baton.kv.Ticker;
 import baton.kv.connector.Rank;
@@ -57,7 +56,7 @@ final class MemoryNet {
 
     private Runnable afterCopy = () -> {};
     private boolean sideChannelsDown;
-    private boolean othersAnswer;
+    private boolean vllmAnswers;
     /** Called when somebody is asked for one of its ranks. */
     private Consumer<Rank> beforeAnswer = _ -> {};
 
@@ -75,11 +74,13 @@ final class MemoryNet {
         beforeAnswer.accept(Handshake.readQuestion(question.getFirst()));
     }
 
-    /** What a connector gets of a handshake with a peer, as a peer of vLLM's answers while {@link #othersAnswer} is on. */
+    /** A handshake in which peers answer as vLLM does while {@link #vllmAnswers} is on. */
     PeerHandshake answered(PeerHandshake handshake) {
         return (peer, rank, timeout) -> {
-            RankInfo info = handshake.ask(peer, rank, timeout);
-            return othersAnswer ? info.with(Optional.empty()) : info;
+            PeerHandshake.Answer answer = handshake.ask(peer, rank, timeout);
+            return vllmAnswers
+                    ? new PeerHandshake.Answer(answer.info().with(Optional.empty()), answer.clockOffset())
+                    : answer;
         };
     }
 
@@ -117,9 +118,9 @@ final class MemoryNet {
         sideChannelsDown = down;
     }
 
-    /** Whoever is asked answers as vLLM does: it has no {@link RankInfo#incarnation}. */
-    void othersAnswer(boolean on) {
-        othersAnswer = on;
+    /** Peers answer handshakes as vLLM does, without an incarnation. */
+    void vllmAnswers(boolean on) {
+        vllmAnswers = on;
     }
 
     void beforeAnswer(Consumer<Rank> action) {
@@ -132,16 +133,16 @@ final class MemoryNet {
     }
 
     /** The process is dead: its agent and side channel are gone. */
-    void kill(MemoryFabric fabric) {
-        fabric.agents.forEach(agent -> {
+    void kill(MemoryRuntime runtime) {
+        runtime.agents.forEach(agent -> {
             gone.add(agent.name);
             agents.remove(agent.name);
         });
-        fabric.channels.forEach(SideChannel::close);
+        runtime.channels.forEach(SideChannel::close);
     }
 
     /** The connections that one process has opened to the other are broken; those the other way are not. */
-    void disconnect(MemoryFabric from, MemoryFabric to) {
+    void disconnect(MemoryRuntime from, MemoryRuntime to) {
         for (Agent one : from.agents) {
             to.agents.forEach(
                     other -> Optional.ofNullable(one.peers.get(other.name)).ifPresent(TransferAgent.Peer::close));
@@ -166,18 +167,18 @@ final class MemoryNet {
     }
 
     /** Permits that are not closed. */
-    int permits(MemoryFabric of) {
+    int permits(MemoryRuntime of) {
         return of.agents.stream().mapToInt(agent -> agent.permits.size()).sum();
     }
 
-    /** Anyone's message to the agents of a fabric. */
-    void inject(MemoryFabric to, String from, String message) {
+    /** Anyone's message to the agents of a runtime. */
+    void inject(MemoryRuntime to, String from, String message) {
         to.agents.forEach(agent ->
                 agent.inbox.add(new TransferAgent.Notification(from, message.getBytes(StandardCharsets.UTF_8))));
     }
 
-    MemoryFabric fabric() {
-        return new MemoryFabric();
+    MemoryRuntime runtime() {
+        return new MemoryRuntime();
     }
 
     private void later(Runnable action) {
@@ -188,7 +189,7 @@ final class MemoryNet {
         }
     }
 
-    final class MemoryFabric implements ConnectorRuntime {
+    final class MemoryRuntime implements ConnectorRuntime {
         private final List<Agent> agents = new ArrayList<>();
         private final List<SideChannel> channels = new ArrayList<>();
         private int allocated;

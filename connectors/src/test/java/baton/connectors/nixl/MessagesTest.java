@@ -68,20 +68,20 @@ class MessagesTest {
             Optional.empty());
 
     @Test
-    void theQuestionIsVllms() {
+    void theHandshakesQuestionIsVllms() {
         assertThat(Handshake.question(new Rank(0, 1))).isEqualTo(hex(QUESTION));
         assertThat(Handshake.readQuestion(hex(QUESTION))).isEqualTo(new Rank(0, 1));
     }
 
     @Test
-    void theClockIsVllms() {
+    void theHandshakesClockIsVllms() {
         assertThat(Handshake.clock(123456.789)).isEqualTo(hex(CLOCK));
         assertThat(Handshake.readClock(hex(CLOCK))).isEqualTo(123456.789);
         assertThat(Handshake.readClock(hex("cd03e8"))).isEqualTo(1000);
     }
 
     @Test
-    void payloadAndMetadataAreVllms() {
+    void theHandshakesPayloadAndMetadataAreVllms() {
         assertThat(OF_VLLM.encode()).isEqualTo(hex(METADATA));
         Payload payload = new Payload("ab".repeat(32), hex(METADATA));
         assertThat(payload.encode()).isEqualTo(hex(PAYLOAD));
@@ -92,7 +92,7 @@ class MessagesTest {
     }
 
     @Test
-    void ourOwnFactsTravelInAFieldOfTheirOwn() {
+    void batonsHandshakeFactsHaveAFieldOfTheirOwn() {
         for (OptionalLong seals : List.of(OptionalLong.empty(), OptionalLong.of(0x7fff_0000_1000L))) {
             Metadata ours = ours(seals);
             byte[] message = ours.encode();
@@ -105,7 +105,7 @@ class MessagesTest {
     }
 
     @Test
-    void fieldsThatNobodyKnowsAreSkipped() {
+    void unknownHandshakeFieldsAreSkipped() {
         byte[] metadata = hex(METADATA);
         // Among them the fields of later versions of vLLM.
         byte[] later = join(
@@ -185,7 +185,7 @@ class MessagesTest {
     }
 
     @Test
-    void whatIsNoNotificationIsSaid() {
+    void anInvalidNotificationIsRefused() {
         for (String text :
                 List.of("", ":", ":1", "a", "a:", "a:b", "a:0", "a:-1", "a:99999999999", "\u0000\u001b[2J")) {
             assertThatThrownBy(() -> CODEC.read(text(text)))
@@ -202,7 +202,7 @@ class MessagesTest {
     }
 
     @Test
-    void errorsNameTheField() {
+    void handshakeErrorsNameTheField() {
         refused(Handshake::readQuestion, "92c40c6765745f6d6574615f6d736700", "question: has 2 elements, must have 3");
         refused(Handshake::readQuestion, QUESTION.replace("6765", "6764"), "must be get_meta_msg");
         refused(
@@ -240,7 +240,7 @@ class MessagesTest {
 
     /** Mutilated messages are read or refused, in no time and no memory to speak of. */
     @Test
-    void mutilatedMessagesAreReadOrRefused() {
+    void mutilatedHandshakesAndNotificationsAreReadOrRefused() {
         long seed = Long.getLong("tests.seed", 7);
         Random random = new Random(seed);
         List<byte[]> messages = List.of(

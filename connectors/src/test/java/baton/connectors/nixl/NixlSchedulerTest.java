@@ -41,7 +41,7 @@ class NixlSchedulerTest {
     private final NixlScheduler scheduler = new NixlScheduler(
             context,
             NixlSettings.of(JsonFields.empty(""), Map.of()),
-            new MemoryNet(new VirtualTicker()).fabric(),
+            new MemoryNet(new VirtualTicker()).runtime(),
             TransferMode.PULL);
 
     @BeforeEach
@@ -83,7 +83,7 @@ class NixlSchedulerTest {
     }
 
     @Test
-    void whatIsToldAheadLeadsHereAndIsReadAsAReferenceWithoutBlocks() {
+    void advertisedParametersAreReadAsAReferenceWithoutBlocks() {
         JsonFields told = scheduler.advertisedKvTransferParams().orElseThrow();
         assertThat(told.names())
                 .containsExactlyInAnyOrder(
@@ -118,7 +118,7 @@ class NixlSchedulerTest {
     }
 
     @Test
-    void whoOnlyConsumesTellsNothing() {
+    void aConsumerAdvertisesNoParameters() {
         ConnectorContext consumer = new ConnectorContext(
                 KvTransferConfig.builder("NixlConnector", KvRole.CONSUMER).build(),
                 new ModelFingerprint("fake", "00"),
@@ -127,7 +127,7 @@ class NixlSchedulerTest {
         try (NixlScheduler other = new NixlScheduler(
                 consumer,
                 NixlSettings.of(JsonFields.empty(""), Map.of()),
-                new MemoryNet(new VirtualTicker()).fabric(),
+                new MemoryNet(new VirtualTicker()).runtime(),
                 TransferMode.PULL)) {
             assertThat(other.advertisedKvTransferParams()).isEmpty();
         }
@@ -156,7 +156,7 @@ class NixlSchedulerTest {
     }
 
     @Test
-    void whoLosesItsBlocksWritesNewGenerationsIntoTheSameOnes() {
+    void aPreemptedRequestWritesNewGenerationsIntoTheSameBlocks() {
         FakeKvRequest request = request("a", 8);
         scheduler.onNewRequest(request);
         scheduler.onAllocated(request, new int[] {3, 4}, 0, 0);
@@ -169,7 +169,7 @@ class NixlSchedulerTest {
     }
 
     @Test
-    void blocksThatCouldNotBeLoadedAreWrittenAnew() {
+    void blocksWhoseLoadFailedGetANewGeneration() {
         FakeKvRequest request = request("a", 8);
         scheduler.onNewRequest(request);
         scheduler.onAllocated(request, new int[] {3, 4}, 0, 0);
@@ -181,7 +181,7 @@ class NixlSchedulerTest {
     }
 
     @Test
-    void sharedBlocksThatNobodySealedAreSealedForTheirFirstReader() {
+    void sharedBlocksWithoutChecksumsGetThemForTheirFirstReader() {
         FakeKvRequest plain = new FakeKvRequest("a", FakeKvRequest.counting(1, 9), 4);
         scheduler.onNewRequest(plain);
         scheduler.onAllocated(plain, new int[] {3, 4, 5}, 0, 0);

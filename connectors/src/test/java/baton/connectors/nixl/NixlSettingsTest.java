@@ -39,7 +39,7 @@ class NixlSettingsTest {
     }
 
     @Test
-    void theSideChannelIsWhereSettingsOrVariablesSay() {
+    void theSideChannelsAddressIsFromSettingsOrVariables() {
         Map<String, String> environment =
                 Map.of("VLLM_NIXL_SIDE_CHANNEL_HOST", "127.0.0.7", "VLLM_NIXL_SIDE_CHANNEL_PORT", "5700");
         assertThat(settings("{}", environment).host()).isEqualTo("127.0.0.7");
@@ -64,7 +64,7 @@ class NixlSettingsTest {
     }
 
     @Test
-    void whatIsSetCounts() {
+    void settingsReplaceDefaults() {
         NixlSettings settings = settings(
                 "{'kv_lease_duration': 12, 'engine_ttl': 0, 'bidirectional_kv_xfer': 'true', 'peers': ['a:1', '::1:2']}",
                 Map.of());
@@ -92,7 +92,7 @@ class NixlSettingsTest {
                 "{'kv_auth_secret_file': '/nowhere/secret'} | kv_auth_secret_file: is /nowhere/secret, which cannot be read"
             },
             quoteCharacter = '`')
-    void whatCannotBeIsRefused(String json, String message) {
+    void invalidSettingsAreRefused(String json, String message) {
         assertThatThrownBy(() -> settings(json, Map.of()))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageStartingWith("kv_connector_extra_config." + message);

@@ -123,7 +123,7 @@ class SystemRuntimeTest {
     }
 
     @Test
-    void blocksThatADeadInstanceWantedAreBack() {
+    void leasesOfADeadReaderEnd() {
         try (FakeEngine prefill = engine("NixlConnector", "p", 1, 16)) {
             FakeKvRequest request = new FakeKvRequest("p-1", FakeKvRequest.counting(1, 40), 16);
             Running first = prefill.admit(request.withKvTransferParams(KEEP), 0);
@@ -157,14 +157,14 @@ class SystemRuntimeTest {
     /** Prompts that are named, to be read, and such that are written while they are computed; in the middle of one a connection ends. */
     @ParameterizedTest
     @CsvSource({"true, false", "false, true", "true, true"})
-    void whateverConnectionEndsTheNextPromptsAreReadAndWritten(boolean ofDecode, boolean ofPrefill)
+    void afterAnyConnectionEndsTheNextPromptsArePulledAndPushed(boolean ofDecode, boolean ofPrefill)
             throws TransferException {
-        Known prefillFabric = new Known();
-        Known decodeFabric = new Known();
+        Known prefillRuntime = new Known();
+        Known decodeRuntime = new Known();
         int length = 40;
         int[] prompt = FakeKvRequest.counting(1, length);
-        try (FakeEngine prefill = engine(new NixlConnector(prefillFabric), config("NixlConnector", "p"), 1, 16);
-                FakeEngine decode = engine(new NixlConnector(decodeFabric), config("NixlConnector", "d"), 1, 16)) {
+        try (FakeEngine prefill = engine(new NixlConnector(prefillRuntime), config("NixlConnector", "p"), 1, 16);
+                FakeEngine decode = engine(new NixlConnector(decodeRuntime), config("NixlConnector", "d"), 1, 16)) {
             for (int round = 0; round < 3; round++) {
                 Running named = prefill.admit(request("n-" + round, prompt).withKvTransferParams(KEEP), 0);
                 prefill.step(new Share(named, length));
@@ -190,10 +190,10 @@ class SystemRuntimeTest {
                 prefill.step(new Share(first, 20));
                 boolean broken = round == 1;
                 if (broken && ofDecode) {
-                    decodeFabric.disconnect(prefillFabric);
+                    decodeRuntime.disconnect(prefillRuntime);
                 }
                 if (broken && ofPrefill) {
-                    prefillFabric.disconnect(decodeFabric);
+                    prefillRuntime.disconnect(decodeRuntime);
                 }
                 prefill.step(new Share(first, 20));
                 prefill.end(first, RequestEnd.LENGTH);
@@ -267,7 +267,7 @@ class SystemRuntimeTest {
     }
 
     @Test
-    void aHandshakeWithNobodyFails() {
+    void aHandshakeWithoutAListenerFails() {
         try (FakeEngine decode = engine("NixlConnector", "d", 1, 16)) {
             JsonFields params = JsonFields.parse(
                     "kv_transfer_params",

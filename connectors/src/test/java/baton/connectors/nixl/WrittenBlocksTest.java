@@ -2,7 +2,7 @@ package baton.connectors.nixl;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import baton.connectors.nixl.MemoryNet.MemoryFabric;
+import baton.connectors.nixl.MemoryNet.MemoryRuntime;
 import baton.kv.DType;
 import baton.kv.JsonFields;
 import baton.kv.KvLayout;
@@ -50,8 +50,8 @@ class WrittenBlocksTest {
     private final MemoryNet net = new MemoryNet(ticker);
     private final List<Measurement> measured = new ArrayList<>();
     private final List<Measurement> measuredAtPrefill = new ArrayList<>();
-    private final MemoryFabric prefillFabric = net.fabric();
-    private final MemoryFabric decodeFabric = net.fabric();
+    private final MemoryRuntime prefillRuntime = net.runtime();
+    private final MemoryRuntime decodeRuntime = net.runtime();
     private final String prefillConnector;
     private final String decodeConnector;
     private FakeEngine prefill;
@@ -68,11 +68,11 @@ class WrittenBlocksTest {
     }
 
     private FakeEngine prefill(int tensorParallelSize, int blockSize) {
-        return engine(prefillConnector, prefillFabric, "p", PORT, tensorParallelSize, blockSize);
+        return engine(prefillConnector, prefillRuntime, "p", PORT, tensorParallelSize, blockSize);
     }
 
     private FakeEngine decode(int tensorParallelSize, int blockSize) {
-        return engine(decodeConnector, decodeFabric, "d", 0, tensorParallelSize, blockSize);
+        return engine(decodeConnector, decodeRuntime, "d", 0, tensorParallelSize, blockSize);
     }
 
     @BeforeEach
@@ -84,12 +84,12 @@ class WrittenBlocksTest {
     void nothingIsLeft() {
         decode.close();
         prefill.close();
-        assertThat(prefillFabric.allocated()).isZero();
-        assertThat(decodeFabric.allocated()).isZero();
+        assertThat(prefillRuntime.allocated()).isZero();
+        assertThat(decodeRuntime.allocated()).isZero();
     }
 
     private FakeEngine engine(
-            String connector, MemoryFabric fabric, String id, int port, int tensorParallelSize, int blockSize) {
+            String connector, MemoryRuntime runtime, String id, int port, int tensorParallelSize, int blockSize) {
         KvTransferConfig config = KvTransferConfig.builder(connector, KvRole.BOTH)
                 .engineId(id)
                 .extra("side_channel_port", port)
@@ -98,8 +98,8 @@ class WrittenBlocksTest {
                 .build();
         return new FakeEngine(
                 connector.equals("NixlConnector")
-                        ? new NixlConnector(fabric, net::answered)
-                        : new NixlPushConnector(fabric, net::answered),
+                        ? new NixlConnector(runtime, net::answered)
+                        : new NixlPushConnector(runtime, net::answered),
                 new ConnectorContext(
                         config,
                         new ModelFingerprint("fake", "00"),
@@ -172,12 +172,12 @@ class WrittenBlocksTest {
         steps(4);
         assertThat(decode.usedBlocks()).isZero();
         assertThat(prefill.usedBlocks()).isZero();
-        assertThat(net.permits(decodeFabric)).isZero();
+        assertThat(net.permits(decodeRuntime)).isZero();
     }
 
     @ParameterizedTest
     @ValueSource(ints = {1, 4, 5, 9, 32})
-    void blocksThatAreNamedAreMovedAsTheDecodeInstanceDoes(int length) {
+    void namedBlocksArePulledOrPushedByTheDecodeInstancesConnector(int length) {
         Running first = prefill.admit(atPrefill("p-1", length), 0);
         prefill.step(new Share(first, length));
         JsonFields params = prefill.end(first, RequestEnd.LENGTH).orElseThrow();
@@ -209,7 +209,7 @@ class WrittenBlocksTest {
         "1, 32, 1, 16",
         "2, 4, 1, 8"
     })
-    void whileThePromptIsComputedEachLayerIsPushed(
+    void eachLayerIsPushedWhileThePromptIsComputed(
             int prefillSize, int prefillBlocks, int decodeSize, int decodeBlocks) {
         decode.close();
         prefill.close();
@@ -237,7 +237,7 @@ class WrittenBlocksTest {
     }
 
     @Test
-    void whoAsksInTheMiddleOfAStepIsPushedLayersInTheSameStep() {
+    void aPushRegisteredInTheMiddleOfAStepGetsLayersInTheSameStep() {
         List<Running> asked = new ArrayList<>();
         prefill.afterEachLayer(layer -> {
             if (layer == 0) {
@@ -259,7 +259,7 @@ class WrittenBlocksTest {
 
     /** The ids of all requests have in common what is not random. */
     @Test
-    void whoNamesBlocksIsNeverGivenThoseOfAnotherRequest() {
+    void aReferenceThatNamesBlocksNeverGetsThoseOfAnotherRequestPushed() {
         Running pulled = prefill.admit(atPrefill("cmpl-r-0-deadbeef", 9), 0);
         prefill.step(new Share(pulled, 9));
         JsonFields named = prefill.end(pulled, RequestEnd.LENGTH).orElseThrow();
@@ -286,7 +286,7 @@ class WrittenBlocksTest {
     }
 
     @Test
-    void ofSeveralSamplesOneIsWrittenTo() {
+    void ofSeveralSamplesOneIsPushed() {
         Running one = decode.admit(atDecode("cmpl-r-0-0badcafe-0", 9).withKvTransferParams(whereToLook(1)), 0);
         Running two = decode.admit(atDecode("cmpl-r-0-0badcafe-1", 9).withKvTransferParams(whereToLook(1)), 0);
         assertThat(one.isLoading()).isTrue();
@@ -300,7 +300,7 @@ class WrittenBlocksTest {
     }
 
     @Test
-    void anEarlierTurnIsReadThoughTheNextOneIsWritten() {
+    void anEarlierTurnIsPulledThoughTheNextOneIsPushed() {
         decode.close();
         prefill.close();
         bidirectional = true;
@@ -335,7 +335,7 @@ class WrittenBlocksTest {
     }
 
     @Test
-    void aRequestThatIsRefusedGivesTheBlocksBack() {
+    void aRefusedRequestCompletesItsPushLease() {
         prefills("cmpl-r-0-deadbeef");
         step(prefill);
         decode.scheduler().onRefused("cmpl-r-0-0badcafe", whereToLook(1));
@@ -345,8 +345,8 @@ class WrittenBlocksTest {
 
     /** In vLLM's words, which are all that others know. */
     @Test
-    void othersAreToldThatTheirBlocksAreNotNeeded() {
-        net.othersAnswer(true);
+    void aVllmPeerGetsACompletionForBlocksThatAreNotNeeded() {
+        net.vllmAnswers(true);
         prefills("cmpl-r-0-deadbeef");
         step(prefill);
         decode.scheduler().onRefused("cmpl-r-0-0badcafe", whereToLook(1));
@@ -356,8 +356,8 @@ class WrittenBlocksTest {
     }
 
     @Test
-    void othersAreAskedForNothingThatTheyDoNotKnow() {
-        net.othersAnswer(true);
+    void aVllmPeerGetsOnlyNotificationsThatVllmKnows() {
+        net.vllmAnswers(true);
         Running running = decode.admit(atDecode("cmpl-r-0-0badcafe", 9).withKvTransferParams(whereToLook(1)), 0);
         steps(2);
         decode.end(running, RequestEnd.ABORTED);
@@ -372,7 +372,7 @@ class WrittenBlocksTest {
 
     /** It stays where it was written to, though the other one's reader has no need. */
     @Test
-    void aSampleThatIsRefusedLeavesTheOtherItsBlocks() {
+    void aRefusedSampleLeavesTheOtherSampleItsPush() {
         Running one = decode.admit(atDecode("cmpl-r-0-0badcafe-0", 9).withKvTransferParams(whereToLook(1)), 0);
         decode.scheduler().onRefused("cmpl-r-0-0badcafe-1", whereToLook(1));
         steps(2);
@@ -390,7 +390,7 @@ class WrittenBlocksTest {
 
     @ParameterizedTest
     @ValueSource(booleans = {true, false})
-    void whoComesTooLateIsToldSo(boolean aborted) {
+    void aPushRegisteredAfterTheLeaseEndedFails(boolean aborted) {
         Running first = prefill.admit(atPrefill("cmpl-r-0-deadbeef", 9), 0);
         prefill.step(new Share(first, 9));
         prefill.end(first, aborted ? RequestEnd.ABORTED : RequestEnd.LENGTH);
@@ -416,7 +416,7 @@ class WrittenBlocksTest {
     }
 
     @Test
-    void onlyWhatIsNotThereIsPushed() {
+    void blocksOfACachedPrefixAreNotPushed() {
         Running running = decode.admit(atDecode("r", 14).withKvTransferParams(whereToLook(1)), 8);
         steps(2);
         Running first = prefill.admit(atPrefill("r", 14), 0);
@@ -430,7 +430,7 @@ class WrittenBlocksTest {
 
     /** The reader says so before the request that it is about has come. */
     @Test
-    void nothingIsKeptForAReaderThatHasEverything() {
+    void aCompletionBeforeTheLeaseEndsItAtOnce() {
         Running running = decode.admit(atDecode("cmpl-r-0badcafe", 9).withKvTransferParams(whereToLook(1)), 8);
         assertThat(running.isLoading()).isFalse();
         decode.step(new Share(running, 1));
@@ -443,7 +443,7 @@ class WrittenBlocksTest {
     }
 
     @Test
-    void aReaderOfNothingIsForgottenInTime() {
+    void aCompletionWithoutALeaseIsForgottenInTime() {
         Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 8);
         decode.step(new Share(running, 1));
         decode.end(running, RequestEnd.LENGTH);
@@ -524,7 +524,7 @@ class WrittenBlocksTest {
     }
 
     @Test
-    void whereThereAreNoPermitsAnAbortEndsThePushBeforeTheBlocksAreFreed() {
+    void withoutPermitsAnAbortEndsThePushBeforeTheBlocksAreFreed() {
         net.withoutPermits();
         Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
         steps(2);
@@ -542,7 +542,7 @@ class WrittenBlocksTest {
     }
 
     @Test
-    void whereThereAreNoPermitsALoadThatNobodyAnswersForEndsAtLast() {
+    void withoutPermitsAPushThatIsNeverAnsweredEndsInTime() {
         net.withoutPermits();
         Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
         steps(2);
@@ -557,7 +557,7 @@ class WrittenBlocksTest {
     }
 
     @Test
-    void whatWasSaidOfTheEndAndWasLostIsSaidAgain() {
+    void aLostEndOfAPushIsRepeatedAfterReRegistration() {
         Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
         steps(2);
         net.loseMessages(true);
@@ -572,7 +572,7 @@ class WrittenBlocksTest {
     }
 
     @Test
-    void thatAPrefillWasAbortedIsSaidAgainIfItWasLost() {
+    void aLostFailureOfAPushIsRepeatedAfterReRegistration() {
         Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
         steps(2);
         Running first = prefill.admit(atPrefill("r", 9), 0);
@@ -603,7 +603,7 @@ class WrittenBlocksTest {
     }
 
     @Test
-    void whoWaitsForAPrefillRequestThatIsRefusedIsToldSo() {
+    void aPushOfARefusedPrefillRequestFails() {
         Running running = decode.admit(atDecode("cmpl-r-0-0badcafe", 9).withKvTransferParams(whereToLook(1)), 0);
         steps(2);
         prefill.scheduler().onRefused("cmpl-r-0-deadbeef", KEEP);
@@ -612,7 +612,7 @@ class WrittenBlocksTest {
     }
 
     @Test
-    void whereThereAreNoPermitsNothingIsFreedUntilThePrefillInstanceAnswers() {
+    void withoutPermitsNoBlockIsFreedUntilThePushHasEnded() {
         net.withoutPermits();
         Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
         steps(2);
@@ -626,12 +626,12 @@ class WrittenBlocksTest {
 
     /** The prefill instance goes on writing, over its own connection. */
     @Test
-    void aLoadWhoseConnectionBreaksIsOverAndTheNextOneIsWritten() {
+    void aPushWhoseConnectionBreaksIsOverAndTheNextOneSucceeds() {
         Running running = decode.admit(atDecode("cmpl-r-0-0badcafe", 9).withKvTransferParams(whereToLook(1)), 0);
         steps(2);
         Running first = prefill.admit(atPrefill("cmpl-r-0-deadbeef", 9), 0);
         prefill.step(new Share(first, 4));
-        net.disconnect(decodeFabric, prefillFabric);
+        net.disconnect(decodeRuntime, prefillRuntime);
         ticker.advance(Duration.ofMillis(1));
         step(decode);
         assertThat(running.isLoading()).isFalse();
@@ -654,7 +654,7 @@ class WrittenBlocksTest {
 
     @ParameterizedTest
     @ValueSource(ints = {0, 4, 9})
-    void aPrefillInstanceWhoseConnectionBreaksWritesOverTheNextOne(int before) {
+    void aPrefillInstanceWhoseConnectionBreaksPushesOverTheNextOne(int before) {
         Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
         steps(2);
         Running first = prefill.admit(atPrefill("r", 9), 0);
@@ -662,7 +662,7 @@ class WrittenBlocksTest {
             net.hold(true);
             prefill.step(new Share(first, before));
         }
-        net.disconnect(prefillFabric, decodeFabric);
+        net.disconnect(prefillRuntime, decodeRuntime);
         net.hold(false);
         ticker.advance(Duration.ofMillis(1));
         if (before < 9) {
@@ -676,13 +676,13 @@ class WrittenBlocksTest {
 
     /** What was good when it was digested is not when it has been written again. */
     @Test
-    void whatIsWrittenAgainIsCheckedAgain() {
+    void checksumsOfBlocksThatArePushedTwiceAreComputedAgain() {
         Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
         steps(2);
         Running first = prefill.admit(atPrefill("r", 9), 0);
         prefill.step(new Share(first, 8));
         step(decode);
-        net.disconnect(prefillFabric, decodeFabric);
+        net.disconnect(prefillRuntime, decodeRuntime);
         ticker.advance(Duration.ofMillis(1));
         MemorySegment block = decode.cache().block(running.blockTable()[0]);
         byte wrong = (byte) (block.get(ValueLayout.JAVA_BYTE, 5) + 1);
@@ -697,7 +697,7 @@ class WrittenBlocksTest {
 
     /** As by a write that ends with its permit, in the middle. */
     @Test
-    void whatIsWrittenAgainAndNotToldOfIsCheckedAgain() {
+    void checksumsAreComputedAgainAfterAWriteWithoutANotification() {
         Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
         steps(2);
         Running first = prefill.admit(atPrefill("r", 9), 0);
@@ -718,14 +718,14 @@ class WrittenBlocksTest {
     }
 
     @Test
-    void whenBothConnectionsBreakTheNextRequestsAreWrittenAndRead() {
+    void whenBothConnectionsBreakTheNextRequestsArePushedAndPulled() {
         Running running = decode.admit(atDecode("r-1", 9).withKvTransferParams(whereToLook(1)), 0);
         steps(2);
         Running first = prefill.admit(atPrefill("r-1", 9), 0);
         net.hold(true);
         prefill.step(new Share(first, 9));
-        net.disconnect(prefillFabric, decodeFabric);
-        net.disconnect(decodeFabric, prefillFabric);
+        net.disconnect(prefillRuntime, decodeRuntime);
+        net.disconnect(decodeRuntime, prefillRuntime);
         net.hold(false);
         ticker.advance(Duration.ofMillis(1));
         step(decode);
@@ -749,7 +749,7 @@ class WrittenBlocksTest {
 
     @ParameterizedTest
     @ValueSource(booleans = {true, false})
-    void whoAsksForARequestThatWasAbortedBeforeItWasScheduledIsToldSo(boolean askedBefore) {
+    void aPushOfARequestThatWasAbortedBeforeItWasScheduledFails(boolean askedBefore) {
         FakeKvRequest asking = atDecode("cmpl-r-0-0badcafe", 9).withKvTransferParams(whereToLook(1));
         Optional<Running> early = askedBefore ? Optional.of(decode.admit(asking, 0)) : Optional.empty();
         steps(2);
@@ -805,7 +805,7 @@ class WrittenBlocksTest {
 
     /** The end of the first attempt and the beginning of the second come together. */
     @Test
-    void anAttemptAfterOneThatWasAbortedIsWrittenTo() {
+    void aPushAttemptAfterAnAbortedOneSucceeds() {
         Running aborted = decode.admit(atDecode("cmpl-r-0-0badcafe", 9).withKvTransferParams(whereToLook(1)), 0);
         steps(2);
         decode.end(aborted, RequestEnd.ABORTED);
@@ -820,7 +820,7 @@ class WrittenBlocksTest {
     }
 
     @Test
-    void anIdMayBeginWithAnotherOne() {
+    void aPushsIdMayBeginWithAnotherOnes() {
         Running one = decode.admit(atDecode("a", 9).withKvTransferParams(whereToLook(1)), 0);
         Running two = decode.admit(atDecode("a:b", 9).withKvTransferParams(whereToLook(1)), 0);
         steps(2);
@@ -834,7 +834,7 @@ class WrittenBlocksTest {
     }
 
     @Test
-    void aPrefillThatIsAbortedEndsTheLoad() {
+    void anAbortedPrefillEndsThePush() {
         Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
         steps(2);
         Running first = prefill.admit(atPrefill("r", 9), 0);
@@ -846,7 +846,7 @@ class WrittenBlocksTest {
     }
 
     @Test
-    void aPromptThatLosesItsBlocksIsPushedAnew() {
+    void aPreemptedPromptIsPushedAnew() {
         Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
         steps(2);
         FakeKvRequest request = atPrefill("r", 9);
@@ -875,10 +875,10 @@ class WrittenBlocksTest {
     }
 
     @Test
-    void aDeadPrefillInstanceEndsTheLoad() {
+    void aDeadPrefillInstanceEndsThePush() {
         Running running = decode.admit(atDecode("r", 9).withKvTransferParams(whereToLook(1)), 0);
         steps(2);
-        net.kill(prefillFabric);
+        net.kill(prefillRuntime);
         step(decode);
         step(decode);
         assertThat(running.isLoading()).isFalse();

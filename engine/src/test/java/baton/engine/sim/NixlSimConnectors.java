@@ -35,9 +35,9 @@ import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * The NIXL connectors over simulated agents; half of the requests have both legs at once. Beside the network's faults: handshakes fail, are late or are never answered, work
- * beside the steps takes its time, references are changed, swapped and used again on their way, and connections break, of a pair
- * mostly that in one direction while the other writes on.
+ * The NIXL connectors over simulated agents and a simulated side channel with the real frames; half of the requests have both legs at
+ * once. Faults beside the network's: handshakes fail, are late or are never answered, background work takes its time, references are
+ * changed, swapped and replayed, and connections break, mostly one direction of a pair while the other one writes on.
  */
 final class NixlSimConnectors implements SimNode.SimConnectors {
     private static final int PORT = 5600;
@@ -219,7 +219,7 @@ final class NixlSimConnectors implements SimNode.SimConnectors {
 
         @Override
         public Memory allocate(long bytes, String purpose) {
-            // As long as the world: what is closed here may be read by others still.
+            // As long as the world: peers may still read it after it is closed here.
             Arena arena = site.arena();
             Region region = new Region(arena.allocate(bytes, 8), Optional.empty());
             return new Memory() {
