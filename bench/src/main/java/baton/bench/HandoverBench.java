@@ -6,7 +6,6 @@ import baton.bench.HandoverReport.Size;
 import baton.cluster.JavaCommand;
 import baton.cluster.WorkerProcess;
 import baton.engine.EngineConfig;
-import baton.engine.EngineListener;
 import baton.engine.FinishReason;
 import baton.engine.GenerationEvent;
 import baton.engine.GenerationRequest;
@@ -20,24 +19,15 @@ import baton.kv.JsonFields;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.LoadFailurePolicy;
-import baton.kv.connector.Measurement;
-import baton.transfer.Range;
-import baton.transfer.Region;
-import baton.transfer.Transfer;
-import baton.transfer.TransferAgent;
-import baton.transfer.TransferAgent.Peer;
 import baton.transfer.TransferException;
-import baton.transfer.embedded.EmbeddedAgent;
 import baton.transfer.nixl.NixlExit;
 import java.io.BufferedReader;
 import java.io.IOException;
-import java.lang.foreign.Arena;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashMap;
-import java.util.HexFormat;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
@@ -48,7 +38,6 @@ import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
-import java.util.stream.IntStream;
 import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ObjectNode;
 
@@ -83,8 +72,9 @@ public record HandoverBench(
     /** Number of the prompt that is repeated, so that prefill finds it in its prefix cache. */
     private static final int WARM = 0;
 
-    private static final int DEADLINE_SECONDS = 300;
-    private static final Duration DEADLINE = Duration.ofSeconds(DEADLINE_SECONDS);
+    /** For each step of the other process, each request and each transfer. */
+    static final Duration DEADLINE = Duration.ofMinutes(5);
+
     /** @throws ConfigException if a number makes no sense */
     public HandoverBench {
         if (repetitions <= 0) {
@@ -99,16 +89,7 @@ public record HandoverBench(
                 throw ConfigException.unsupported("connector", connector, String.join(" or ", CONNECTORS));
             }
         }
-        tokens = List.copyOf(tokens);
-        if (tokens.isEmpty()) {
-            throw new ConfigException("tokens", "is empty, must have at least one number");
-        }
-        for (int count : tokens) {
-            if (count < BLOCK_SIZE || count % BLOCK_SIZE != 0) {
-                throw new ConfigException(
-                        "tokens", "has %d, must be multiples of the block size of %d".formatted(count, BLOCK_SIZE));
-            }
-        }
+        tokens = TokenCounts.require(tokens, BLOCK_SIZE);
     }
 
     /**
@@ -200,7 +181,7 @@ public record HandoverBench(
         int longest = Collections.max(fitting);
         progress.accept("%s, %s: a prefill engine in another process, a decode engine here"
                 .formatted(model.getFileName(), connector));
-        Recorder recorder = new Recorder();
+        HandoverRecorder recorder = new HandoverRecorder();
         try (Prefill prefill = new Prefill(model, connector, threads, longest);
                 LocalEngine decode =
                         LocalEngine.start(config(model, connector, KvRole.CONSUMER, threads, longest), recorder)) {
@@ -281,13 +262,13 @@ public record HandoverBench(
     private static final class Pair {
         private final Prefill prefill;
         private final LocalEngine decode;
-        private final Recorder recorder;
+        private final HandoverRecorder recorder;
         /** Connection parameters of the prefill engine for decode legs, taken from its first answer as the router does. */
         private Optional<JsonFields> target = Optional.empty();
 
         private int requests;
 
-        Pair(Prefill prefill, LocalEngine decode, Recorder recorder) {
+        Pair(Prefill prefill, LocalEngine decode, HandoverRecorder recorder) {
             this.prefill = prefill;
             this.decode = decode;
             this.recorder = recorder;
@@ -345,66 +326,12 @@ public record HandoverBench(
         }
     }
 
-    /** Transfers of as many bytes as a hand-over has, from the same process, while no engine computes. */
-    private static final class TransferAlone implements AutoCloseable {
-        private final Arena arena = Arena.ofShared();
-        private final EmbeddedAgent agent;
-        private final List<Range> ranges = new ArrayList<>();
-        private final Peer peer;
-
-        private TransferAlone(byte[] metadata, long address, int blocks, long blockBytes) throws TransferException {
-            Region pool = Region.allocate(arena, blocks * blockBytes, "transfer alone");
-            agent = EmbeddedAgent.open("alone", EmbeddedAgent.Settings.at("127.0.0.1"));
-            agent.register(pool);
-            peer = agent.connect(metadata, DEADLINE);
-            List<Integer> order =
-                    new ArrayList<>(IntStream.range(0, blocks).boxed().toList());
-            Collections.shuffle(order, new Random(1));
-            for (int i = 0; i < blocks; i++) {
-                ranges.add(new Range(
-                        pool.memory().address() + i * blockBytes, address + order.get(i) * blockBytes, blockBytes));
-            }
-        }
-
-        static TransferAlone of(JsonFields ready, int blocks, long blockBytes) throws TransferException {
-            return new TransferAlone(
-                    HexFormat.of().parseHex(ready.string("agent").orElseThrow()),
-                    ready.integer("address").orElseThrow(),
-                    blocks,
-                    blockBytes);
-        }
-
-        /** Offers blocks to the other process, for as long as this one lives. */
-        static ObjectNode offer(JsonMapper json, int blocks, long blockBytes) throws TransferException {
-            Region pool = Region.allocate(Arena.global(), blocks * blockBytes, "transfer alone");
-            pool.memory().fill((byte) 1);
-            EmbeddedAgent agent = EmbeddedAgent.open("alone", EmbeddedAgent.Settings.at("127.0.0.1"));
-            agent.register(pool);
-            return json.createObjectNode()
-                    .put("agent", HexFormat.of().formatHex(agent.metadata()))
-                    .put("address", pool.memory().address());
-        }
-
-        /** Seconds that a transfer of as many blocks took, by the agent's own measurement. */
-        double seconds(int blocks) throws TransferException {
-            Transfer transfer = agent.start(
-                    TransferAgent.Operation.READ, peer, ranges.subList(0, blocks), Optional.empty(), DEADLINE);
-            return TransferWait.seconds("the transfer alone", transfer);
-        }
-
-        @Override
-        public void close() {
-            agent.close();
-            arena.close();
-        }
-    }
-
     /** Waits for the end of one engine's part in a request. */
     private static GenerationEvent.Finished await(BlockingQueue<GenerationEvent.Finished> ends) throws IOException {
         try {
-            GenerationEvent.Finished end = ends.poll(DEADLINE_SECONDS, TimeUnit.SECONDS);
+            GenerationEvent.Finished end = ends.poll(DEADLINE.toSeconds(), TimeUnit.SECONDS);
             if (end == null) {
-                throw new IOException("a request did not end in " + DEADLINE_SECONDS + " s");
+                throw new IOException("a request did not end in " + DEADLINE.toSeconds() + " s");
             }
             if (end.reason() == FinishReason.ERROR) {
                 throw new IOException("a request failed: " + end.error().orElse("no reason given"));
@@ -413,58 +340,6 @@ public record HandoverBench(
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
             throw new IOException("interrupted", e);
-        }
-    }
-
-    /** Measurements that the engine reports of a hand-over, in seconds by phase. */
-    private static final class Recorder implements EngineListener {
-        private final Map<String, Double> spans = new HashMap<>();
-        private long sealed;
-
-        synchronized void clear() {
-            spans.clear();
-        }
-
-        /** When the last span of the name {@code seal} ended. */
-        synchronized long sealed() {
-            return sealed;
-        }
-
-        synchronized Map<String, Double> take() {
-            Map<String, Double> taken = new HashMap<>(spans);
-            spans.clear();
-            return taken;
-        }
-
-        @Override
-        public synchronized void onMeasurements(List<Measurement> measurements) {
-            for (Measurement each : measurements) {
-                if (each.name().equals("baton:kv_handover")) {
-                    spans.put(each.labels().getOrDefault("phase", ""), each.value());
-                    sealed = each.labels().containsValue("seal") ? System.nanoTime() : sealed;
-                } else if (each.name().equals("vllm:nixl_xfer_time")) {
-                    spans.put("transfer", each.value());
-                }
-            }
-            notifyAll();
-        }
-
-        @Override
-        public synchronized void onFinished(RequestStats stats) {
-            spans.put("to first step", stats.queueSeconds());
-        }
-
-        /** A span that comes after the request's end. */
-        synchronized double await(String span) throws InterruptedException, IOException {
-            long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(DEADLINE_SECONDS);
-            while (!spans.containsKey(span)) {
-                long left = deadline - System.nanoTime();
-                if (left <= 0) {
-                    throw new IOException("no span " + span + " was recorded");
-                }
-                TimeUnit.NANOSECONDS.timedWait(this, left);
-            }
-            return spans.getOrDefault(span, 0.0);
         }
     }
 
@@ -500,7 +375,7 @@ public record HandoverBench(
         JsonMapper json = JsonMapper.builder().build();
         int longest = Integer.parseInt(args[2]);
         OptionalInt threads = args.length > 3 ? OptionalInt.of(Integer.parseInt(args[3])) : OptionalInt.empty();
-        Recorder recorder = new Recorder();
+        HandoverRecorder recorder = new HandoverRecorder();
         EngineConfig config = config(Path.of(args[0]), args[1], KvRole.PRODUCER, threads, longest);
         try (LocalEngine engine = LocalEngine.start(config, recorder)) {
             long blockBytes =

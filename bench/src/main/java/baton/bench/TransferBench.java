@@ -124,16 +124,7 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
         if (!each.isPositive()) {
             throw new ConfigException("seconds", "is " + each.toMillis() / 1e3 + ", must be positive");
         }
-        tokens = List.copyOf(tokens);
-        for (int count : tokens) {
-            if (count < BLOCK_TOKENS || count % BLOCK_TOKENS != 0) {
-                throw new ConfigException(
-                        "tokens", "has %d, must be multiples of the block size of %d".formatted(count, BLOCK_TOKENS));
-            }
-        }
-        if (tokens.isEmpty()) {
-            throw new ConfigException("tokens", "is empty, must have at least one number");
-        }
+        tokens = TokenCounts.require(tokens, BLOCK_TOKENS);
     }
 
     /**

@@ -2,11 +2,10 @@ package baton.cli;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import baton.cli.Program.Ended;
 import baton.cluster.LocalCluster;
-import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
-import java.time.Duration;
 import java.util.List;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
@@ -25,19 +24,11 @@ class DemoTest {
     // Two ways to start a cluster: with the router last, and with instances that register with it.
     @EnumSource(names = {"SharedStorageConnector", "P2pNcclConnector"})
     void answersFromAHandedOverCache(LocalCluster.Connector connector) throws Exception {
-        Path out = directory.resolve("out");
-        Path err = directory.resolve("err");
-        ProcessBuilder demo = new ProcessBuilder(Program.baton(List.of("demo", "--connector", connector.name())));
-        demo.command().add(1, "-Djava.io.tmpdir=" + Files.createDirectory(directory.resolve("tmp")));
-        Process process =
-                demo.redirectOutput(out.toFile()).redirectError(err.toFile()).start();
-        try {
-            assertThat(process.waitFor(Duration.ofSeconds(90))).isTrue();
-        } finally {
-            process.destroyForcibly();
-        }
-        String said = Files.readString(out, StandardCharsets.UTF_8);
-        assertThat(process.exitValue()).as(said + Files.readString(err)).isZero();
+        Path temporary = Files.createDirectory(directory.resolve("tmp"));
+        Ended demo =
+                Program.run(List.of("-Djava.io.tmpdir=" + temporary), List.of("demo", "--connector", connector.name()));
+        String said = demo.out();
+        assertThat(demo.status()).as(said + demo.err()).isZero();
         assertThat(said).contains("Tobias").contains("One instance alone gives the same answer.");
         Matcher taken =
                 Pattern.compile("took over (\\d+) tokens, computed (\\d+)").matcher(said);
@@ -49,8 +40,8 @@ class DemoTest {
         assertThat(said)
                 .containsPattern("prompt, " + (handedOver + computed) + " tokens")
                 .doesNotContainPattern("0\\.00 MiB (saved|loaded|read|written|sent|and)");
-        assertThat(Files.readString(err)).isEmpty();
-        try (Stream<Path> left = Files.list(directory.resolve("tmp"))) {
+        assertThat(demo.err()).isEmpty();
+        try (Stream<Path> left = Files.list(temporary)) {
             assertThat(left.map(Path::getFileName).map(Path::toString)).noneMatch(name -> name.startsWith("baton-"));
         }
     }

@@ -46,9 +46,14 @@ final class Program {
 
     /** Runs {@code baton} with these arguments to its end. */
     static Ended run(List<String> arguments) throws IOException, InterruptedException {
+        return run(List.of(), arguments);
+    }
+
+    /** The same with more options of the JVM. */
+    static Ended run(List<String> jvmOptions, List<String> arguments) throws IOException, InterruptedException {
         Path out = Files.createTempFile("baton-", ".out");
         Path err = Files.createTempFile("baton-", ".err");
-        Process process = new ProcessBuilder(baton(arguments))
+        Process process = new ProcessBuilder(command().withOptions(jvmOptions).with(arguments))
                 .redirectOutput(out.toFile())
                 .redirectError(err.toFile())
                 .start();

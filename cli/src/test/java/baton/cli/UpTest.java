@@ -122,8 +122,9 @@ class UpTest {
     private Process start(String... options) throws Exception {
         List<String> arguments = new ArrayList<>(List.of("up", "--port", "0"));
         arguments.addAll(List.of(options));
-        ProcessBuilder up = new ProcessBuilder(Program.baton(arguments));
-        up.command().add(1, "-Djava.io.tmpdir=" + directory);
+        ProcessBuilder up = new ProcessBuilder(Program.command()
+                .withOptions(List.of("-Djava.io.tmpdir=" + directory))
+                .with(arguments));
         return up.redirectError(directory.resolve("err").toFile()).start();
     }
 

@@ -1,0 +1,4 @@
+@NullMarked
+package baton.cluster;
+
+import org.jspecify.annotations.NullMarked;
