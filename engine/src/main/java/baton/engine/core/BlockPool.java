@@ -1,6 +1,7 @@
 package baton.engine.core;
 
 import baton.kv.BlockHash;
+import baton.kv.OwnerThread;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Map;
@@ -22,13 +23,15 @@ import org.jspecify.annotations.Nullable;
  *
  * Concurrency
  *
- *   None: the scheduler's thread owns it. Lists are arrays of indices; nothing is allocated per block.
+ *   None: the scheduler's thread owns it, which methods that change it check. Lists are arrays of indices; nothing is allocated per
+ *   block.
  */
 
 /** The blocks of one KV cache: how often each is held, which are free, and which content free or shared blocks still have. */
 final class BlockPool {
     private static final int NONE = -1;
 
+    private final OwnerThread owner = OwnerThread.firstToCheck();
     private final int[] references;
     private final @Nullable BlockHash[] hashes;
     private final Map<BlockHash, Integer> index = new HashMap<>();
@@ -82,6 +85,7 @@ final class BlockPool {
 
     /** Hands out the least recently used free block with one reference; what it held is forgotten. */
     int allocate() {
+        owner.check();
         int block = next[anchor];
         if (block == anchor) {
             throw new IllegalStateException("no free block: blocks=" + size());
@@ -94,6 +98,7 @@ final class BlockPool {
 
     /** Adds a reference to a block to use its content. */
     void hold(int block) {
+        owner.check();
         if (references[block]++ == 0) {
             unlinkFree(block);
         }
@@ -101,6 +106,7 @@ final class BlockPool {
 
     /** Drops a reference. The block becomes free with the last one, and keeps its content until handed out again. */
     void release(int block) {
+        owner.check();
         if (references[block] <= 0) {
             throw new IllegalStateException("block=" + block + " is released but not held");
         }
@@ -111,6 +117,7 @@ final class BlockPool {
 
     /** Records that a held block has the content of that hash. If another block is cached for that hash, it stays the cached one. */
     void publish(int block, BlockHash hash) {
+        owner.check();
         if (references[block] <= 0) {
             throw new IllegalStateException("block=" + block + " is published but not held");
         }
@@ -121,6 +128,7 @@ final class BlockPool {
 
     /** Removes the block's hash: its content is not, or no longer, what the hash says. */
     void forget(int block) {
+        owner.check();
         BlockHash hash = hashes[block];
         if (hash != null) {
             index.remove(hash);
@@ -134,6 +142,7 @@ final class BlockPool {
 
     /** Forgets all contents. False, and nothing is done, while blocks are held. */
     boolean reset() {
+        owner.check();
         if (used() > 0) {
             return false;
         }

@@ -23,6 +23,7 @@ import baton.engine.sampling.SequenceSampler.Sampled;
 import baton.kv.JsonFields;
 import baton.kv.KvEvent;
 import baton.kv.KvLayout;
+import baton.kv.OwnerThread;
 import baton.kv.Ticker;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.HandshakeMetadata;
@@ -42,8 +43,9 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The engine's core as a loop body: {@link #step} schedules, runs the model, samples and publishes. One thread owns it; it starts
- * no thread and reads no clock but its ticker, so a whole cluster of cores can run step by step in a test.
+ * The engine's core as a loop body: {@link #step} schedules, runs the model, samples and publishes. One thread owns it, the first
+ * that adds a request or does a step; methods are for that thread unless they say otherwise. It starts no thread and reads no clock
+ * but its ticker, so a whole cluster of cores can run step by step in a test.
  */
 public final class EngineCore implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(EngineCore.class);
@@ -51,6 +53,7 @@ public final class EngineCore implements AutoCloseable {
     /** Limit of the memory for logits of prompt tokens in one step; rows over the whole vocabulary are large. */
     private static final int PROMPT_LOGITS_BYTES = 64 << 20;
 
+    private final OwnerThread owner = OwnerThread.firstToCheck();
     private final Scheduler scheduler;
     private final BlockPool pool;
     private final Workers workers;
@@ -146,6 +149,7 @@ public final class EngineCore implements AutoCloseable {
 
     /** Queues a request. Its id must not be in use. A connector that refuses it ends it with an error. */
     public void add(Request request) {
+        owner.check();
         request.sampleWith(sampler);
         scheduler.add(request).ifPresent(why -> fail(request, why));
     }
@@ -157,6 +161,7 @@ public final class EngineCore implements AutoCloseable {
 
     /** Passes on that a request was rejected before it was added; see {@link SchedulerConnector#onRefused}. */
     public void refused(String id, JsonFields kvTransferParams) {
+        owner.check();
         connector.ifPresent(c -> c.onRefused(id, kvTransferParams));
     }
 
@@ -172,6 +177,7 @@ public final class EngineCore implements AutoCloseable {
 
     /** Ends a request, if it is there. */
     public void abort(String id) {
+        owner.check();
         scheduler
                 .find(id)
                 .ifPresent(request -> finish(request, FinishReason.ABORT, Optional.empty(), Optional.empty()));
@@ -179,6 +185,7 @@ public final class EngineCore implements AutoCloseable {
 
     /** Ends all requests. */
     public void endAll(FinishReason reason, String why) {
+        owner.check();
         for (Request request : scheduler.requests()) {
             try {
                 finish(
@@ -198,6 +205,7 @@ public final class EngineCore implements AutoCloseable {
     }
 
     public boolean resetPrefixCache() {
+        owner.check();
         return scheduler.resetPrefixCache();
     }
 
@@ -214,6 +222,7 @@ public final class EngineCore implements AutoCloseable {
 
     /** Does one step. False if nothing was computed or loaded: the caller may wait a little before the next step. */
     public boolean step() {
+        owner.check();
         if (!busy) {
             clock.reset();
         }

@@ -6,6 +6,7 @@ import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.KvEvent;
 import baton.kv.LoadFailurePolicy;
+import baton.kv.OwnerThread;
 import baton.kv.connector.ConnectorMetadata;
 import baton.kv.connector.HiddenState;
 import baton.kv.connector.KvMatch;
@@ -81,7 +82,7 @@ import org.slf4j.LoggerFactory;
  *   A request that warms up is scheduled in the same way, but its blocks are not published and the connector does not see it.
  */
 
-/** Decides what each step computes and which request has which blocks. One thread uses it. */
+/** Decides what each step computes and which request has which blocks. One thread owns it, which methods that change it check. */
 final class Scheduler {
     private static final Logger LOG = LoggerFactory.getLogger(Scheduler.class);
     /** At most this many requests with a pending match are asked about in a step; the next step continues behind them. */
@@ -167,6 +168,7 @@ final class Scheduler {
         }
     }
 
+    private final OwnerThread owner = OwnerThread.firstToCheck();
     private final KvCacheManager blocks;
     private final SchedulerConfig config;
     private final int blockSize;
@@ -211,6 +213,7 @@ final class Scheduler {
 
     /** Queues a request. What the connector said, if it refuses it: the request must then end. */
     Optional<String> add(Request request) {
+        owner.check();
         if (live.putIfAbsent(request.id(), request) != null) {
             throw new IllegalStateException("id=" + request.id() + " is in use");
         }
@@ -293,6 +296,7 @@ final class Scheduler {
     }
 
     Step schedule() {
+        owner.check();
         Map<Request, Slice> slices = new LinkedHashMap<>();
         Set<String> preempted = new HashSet<>();
         logitsRowsLeft = config.maxLogitsRows();
@@ -553,6 +557,7 @@ final class Scheduler {
 
     /** Updates all requests after a step. The step's slices count as computed from here on, unless their KV was bad. */
     Outcome executed(Step step, StepReport reports) {
+        owner.check();
         connector.ifPresent(c -> c.onStepDone(reports.merged(), reports.metadata()));
         WorkerReport report = reports.merged();
         List<LoadFailure> failures = new ArrayList<>();
@@ -660,6 +665,7 @@ final class Scheduler {
      * @return the connector's fields of the response
      */
     Optional<JsonFields> finish(Request request, RequestEnd end) {
+        owner.check();
         if (live.remove(request.id()) == null) {
             throw new IllegalStateException("finished twice: " + request);
         }
