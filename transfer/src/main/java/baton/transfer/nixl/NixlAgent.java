@@ -33,7 +33,6 @@ import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.locks.LockSupport;
-import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -80,7 +79,7 @@ public final class NixlAgent implements TransferAgent {
     static final long FLIGHT_BYTES = 16 << 20;
     static final long GRACE_MILLIS = 500;
     static final long PROBE_MILLIS = 500;
-    private static final int FLIGHT_RANGES = 1024;
+    static final int FLIGHT_RANGES = 1024;
     private static final int FLIGHTS = 4;
     private static final int MAX_MESSAGE_BYTES = 1 << 20;
     private static final int MAX_MESSAGES = 65_536;
@@ -186,9 +185,9 @@ public final class NixlAgent implements TransferAgent {
     private final Deque<Integer> slots = new ArrayDeque<>();
     private final List<Held> registrations = new ArrayList<>();
     private final List<MemorySegment> backends = new ArrayList<>();
-    private final Map<String, Connected> peers = new HashMap<>();
-    private final List<Connected> leaving = new ArrayList<>();
-    private final List<Moving> active = new ArrayList<>();
+    private final Map<String, NixlPeer> peers = new HashMap<>();
+    private final List<NixlPeer> leaving = new ArrayList<>();
+    private final List<NixlTransfer> active = new ArrayList<>();
     private MemorySegment agent = MemorySegment.NULL;
     private MemorySegment notificationMap = MemorySegment.NULL;
     private volatile Runnable progress = () -> {};
@@ -299,7 +298,8 @@ public final class NixlAgent implements TransferAgent {
     @Override
     public Transfer start(
             Operation operation, Peer peer, List<Range> ranges, Optional<byte[]> notification, Duration timeout) {
-        Moving transfer = new Moving(operation, peer, ranges, notification, timeout);
+        NixlTransfer transfer =
+                new NixlTransfer(operation, peer, ranges, notification, Deadline.after(ticker, timeout), ticker, owner);
         submit(() -> begin(transfer));
         if (ended) {
             transfer.end(new Transfer.State.Failed(Transfer.Cause.REFUSED, "agent " + name + " is closed"));
@@ -313,7 +313,7 @@ public final class NixlAgent implements TransferAgent {
             throw new TransferException(
                     "a message of " + message.length + " bytes is too long, at most " + MAX_MESSAGE_BYTES);
         }
-        if (!(peer instanceof Connected connected) || !connected.agent().equals(this)) {
+        if (!(peer instanceof NixlPeer connected) || !connected.agent().equals(this)) {
             throw new TransferException("peer " + peer.name() + " is another agent's");
         }
         if (!connected.alive() || ended) {
@@ -365,7 +365,8 @@ public final class NixlAgent implements TransferAgent {
         T run() throws TransferException;
     }
 
-    private void submit(Runnable command) {
+    /** Has the owner thread run a command. */
+    void submit(Runnable command) {
         commands.add(command);
         LockSupport.unpark(owner);
     }
@@ -451,7 +452,7 @@ public final class NixlAgent implements TransferAgent {
     private boolean step() {
         ownerThread.check();
         boolean worked = false;
-        for (Moving transfer : List.copyOf(active)) {
+        for (NixlTransfer transfer : List.copyOf(active)) {
             // Advancing one transfer may end another.
             worked |= active.contains(transfer) && advance(transfer);
         }
@@ -459,10 +460,10 @@ public final class NixlAgent implements TransferAgent {
             worked = true;
             arrive(message);
         }
-        for (Connected peer : List.copyOf(peers.values())) {
+        for (NixlPeer peer : List.copyOf(peers.values())) {
             probe(peer);
         }
-        for (Connected peer : List.copyOf(leaving)) {
+        for (NixlPeer peer : List.copyOf(leaving)) {
             leave(peer);
         }
         return worked;
@@ -521,7 +522,7 @@ public final class NixlAgent implements TransferAgent {
     }
 
     /** The name under which an agent was made, whatever it calls itself after its connections had to be made anew. */
-    private static String firstName(String nativeName) {
+    static String firstName(String nativeName) {
         return nativeName.replaceFirst("~[0-9]+$", "");
     }
 
@@ -529,13 +530,13 @@ public final class NixlAgent implements TransferAgent {
     private void destroyNative(String why) {
         ownerThread.check();
         scratch.set(ValueLayout.JAVA_LONG, 0, 0);
-        for (Moving transfer : List.copyOf(active)) {
-            transfer.flights.forEach(flight -> api.release(agent, flight.request));
+        for (NixlTransfer transfer : List.copyOf(active)) {
+            transfer.flights.forEach(flight -> api.release(agent, flight.request()));
             transfer.flights.clear();
         }
-        List<Connected> all = new ArrayList<>(peers.values());
+        List<NixlPeer> all = new ArrayList<>(peers.values());
         all.addAll(leaving);
-        for (Connected peer : all) {
+        for (NixlPeer peer : all) {
             peer.probe.ifPresent(request -> api.release(agent, request));
             peer.probe = Optional.empty();
             peer.end(why);
@@ -557,7 +558,7 @@ public final class NixlAgent implements TransferAgent {
     private void restart(String why) {
         LOG.warn("NIXL agent {} closes all connections and begins anew: {}", name, why);
         destroyNative("connections were made anew: " + why);
-        for (Moving transfer : List.copyOf(active)) {
+        for (NixlTransfer transfer : List.copyOf(active)) {
             finish(
                     transfer,
                     transfer.ending.orElseGet(() ->
@@ -580,7 +581,7 @@ public final class NixlAgent implements TransferAgent {
             }
             destroyNative("this agent is closed");
         } finally {
-            for (Moving transfer : List.copyOf(active)) {
+            for (NixlTransfer transfer : List.copyOf(active)) {
                 finish(transfer, new Transfer.State.Failed(Transfer.Cause.CANCELLED, "agent " + name + " is closed"));
             }
             // Commands fail on an agent that has ended, which completes the futures that callers wait for.
@@ -597,18 +598,18 @@ public final class NixlAgent implements TransferAgent {
      */
     private void drain() {
         scratch.set(ValueLayout.JAVA_LONG, 0, 0);
-        for (Moving transfer : active) {
+        for (NixlTransfer transfer : active) {
             transfer.end("agent " + name + " is closed");
         }
         Deadline limit = Deadline.after(ticker, DRAIN);
         boolean busy = true;
         while (busy && !limit.isOver()) {
-            for (Moving transfer : List.copyOf(active)) {
+            for (NixlTransfer transfer : List.copyOf(active)) {
                 boolean _ = advance(transfer);
             }
             api.notifications(agent, notificationMap).forEach(this::arrive);
             busy = !active.isEmpty();
-            for (Connected peer : List.copyOf(peers.values())) {
+            for (NixlPeer peer : List.copyOf(peers.values())) {
                 if (peer.probe.isPresent()) {
                     probe(peer);
                     busy |= peer.probe.isPresent();
@@ -642,12 +643,12 @@ public final class NixlAgent implements TransferAgent {
         if (firstName(metadata.agent()).equals(name)) {
             throw new TransferException("agent " + name + " cannot connect to itself");
         }
-        Optional<Connected> known = Optional.ofNullable(peers.get(metadata.agent()));
+        Optional<NixlPeer> known = Optional.ofNullable(peers.get(metadata.agent()));
         if (known.isPresent() && !known.get().is(metadata)) {
             throw new TransferException("this is not the agent " + metadata.agent() + " that is connected");
         }
         // The same agent may have been made anew, its earlier life is over then.
-        for (Connected earlier : List.copyOf(peers.values())) {
+        for (NixlPeer earlier : List.copyOf(peers.values())) {
             if (earlier.name().equals(firstName(metadata.agent()))
                     && !earlier.metadata.agent().equals(metadata.agent())) {
                 gone(earlier, "made its connections anew");
@@ -658,7 +659,7 @@ public final class NixlAgent implements TransferAgent {
             Status _ = api.invalidateRemote(agent, loaded);
             throw new TransferException("NIXL reads the name " + loaded + ", expected " + metadata.agent());
         }
-        Connected peer = known.orElseGet(() -> new Connected(metadata));
+        NixlPeer peer = known.orElseGet(() -> new NixlPeer(this, metadata));
         peer.metadata = metadata;
         peers.put(metadata.agent(), peer);
         Status connected = api.connect(agent, metadata.agent());
@@ -672,7 +673,7 @@ public final class NixlAgent implements TransferAgent {
     }
 
     /** Looks after a peer's probe: posts one if it is time, and draws conclusions from one that is over. */
-    private void probe(Connected peer) {
+    private void probe(NixlPeer peer) {
         ownerThread.check();
         if (peer.probe.isEmpty()) {
             if (peer.nextProbe - ticker.nanos() > 0 || peers.get(peer.metadata.agent()) != peer) {
@@ -700,7 +701,7 @@ public final class NixlAgent implements TransferAgent {
         }
     }
 
-    private Optional<Range> probeTarget(Connected peer) {
+    private Optional<Range> probeTarget(NixlPeer peer) {
         if (peer.slot == 0) {
             peer.slot = Optional.ofNullable(slots.poll()).orElse(0);
         }
@@ -716,7 +717,7 @@ public final class NixlAgent implements TransferAgent {
                         .map(memory -> new Range(local, memory.address(), 1)));
     }
 
-    private void conclude(Connected peer, MemorySegment request, Status status) {
+    private void conclude(NixlPeer peer, MemorySegment request, Status status) {
         if (status == Status.IN_PROGRESS) {
             return;
         }
@@ -737,7 +738,8 @@ public final class NixlAgent implements TransferAgent {
         }
     }
 
-    private void gone(Connected peer, String why) {
+    /** A peer cannot be used any more. */
+    void gone(NixlPeer peer, String why) {
         ownerThread.check();
         peer.end("peer " + peer.name() + " " + why);
         if (peers.remove(peer.metadata.agent(), peer)) {
@@ -747,7 +749,7 @@ public final class NixlAgent implements TransferAgent {
     }
 
     /** Forgets a peer that is gone as soon as NIXL has nothing under way to it. */
-    private void leave(Connected peer) {
+    private void leave(NixlPeer peer) {
         ownerThread.check();
         peer.probe.ifPresent(request -> {
             if (api.status(agent, request) != Status.IN_PROGRESS) {
@@ -767,12 +769,12 @@ public final class NixlAgent implements TransferAgent {
         }
     }
 
-    private void begin(Moving transfer) {
+    private void begin(NixlTransfer transfer) {
         ownerThread.check();
         active.add(transfer);
         if (ended) {
             finish(transfer, new Transfer.State.Failed(Transfer.Cause.REFUSED, "agent " + name + " is closed"));
-        } else if (!(transfer.peer instanceof Connected peer) || !peer.agent().equals(this)) {
+        } else if (!(transfer.peer instanceof NixlPeer peer) || !peer.agent().equals(this)) {
             finish(
                     transfer,
                     new Transfer.State.Failed(
@@ -792,7 +794,7 @@ public final class NixlAgent implements TransferAgent {
     }
 
     /** Checks a transfer's ranges and makes the pieces that NIXL gets: neighbours together, none longer than a flight. */
-    private void cut(Connected peer, Moving transfer) throws TransferException {
+    private void cut(NixlPeer peer, NixlTransfer transfer) throws TransferException {
         List<NixlMetadata.Memory> remote = peer.metadata.memory().stream()
                 .filter(memory -> peer.metadata
                         .identity()
@@ -841,16 +843,16 @@ public final class NixlAgent implements TransferAgent {
     }
 
     /** Takes a transfer as far as it gets without waiting. */
-    private boolean advance(Moving transfer) {
+    private boolean advance(NixlTransfer transfer) {
         ownerThread.check();
-        Connected peer = (Connected) transfer.peer;
+        NixlPeer peer = (NixlPeer) transfer.peer;
         boolean worked = false;
-        for (Flight flight : List.copyOf(transfer.flights)) {
-            Status status = api.status(agent, flight.request);
+        for (NixlTransfer.Flight flight : List.copyOf(transfer.flights)) {
+            Status status = api.status(agent, flight.request());
             if (status != Status.IN_PROGRESS) {
                 worked = true;
                 transfer.flights.remove(flight);
-                land(transfer, peer, flight.request, flight.bytes, status);
+                land(transfer, peer, flight.request(), flight.bytes(), status);
             }
         }
         boolean checked = peer.checks >= transfer.checksNeeded;
@@ -898,14 +900,14 @@ public final class NixlAgent implements TransferAgent {
         return worked;
     }
 
-    private void post(Moving transfer, Connected peer) {
+    private void post(NixlTransfer transfer, NixlPeer peer) {
         List<Range> pieces = transfer.take();
         long bytes = pieces.stream().mapToLong(Range::bytes).sum();
         try {
             MemorySegment request = api.createRequest(agent, transfer.operation, pieces, peer.metadata.agent());
             Status status = api.post(agent, request);
             if (status == Status.IN_PROGRESS) {
-                transfer.flights.add(new Flight(request, bytes));
+                transfer.flights.add(new NixlTransfer.Flight(request, bytes));
             } else {
                 land(transfer, peer, request, bytes, status);
             }
@@ -914,7 +916,7 @@ public final class NixlAgent implements TransferAgent {
         }
     }
 
-    private void land(Moving transfer, Connected peer, MemorySegment request, long bytes, Status status) {
+    private void land(NixlTransfer transfer, NixlPeer peer, MemorySegment request, long bytes, Status status) {
         if (status.failed()) {
             api.release(agent, request);
             fail(transfer, peer, Transfer.Cause.TRANSPORT, "NIXL reports " + status);
@@ -926,7 +928,7 @@ public final class NixlAgent implements TransferAgent {
     }
 
     /** A failure is the peer's death if the peer cannot be probed any more. */
-    private void fail(Moving transfer, Connected peer, Transfer.Cause cause, String message) {
+    private void fail(NixlTransfer transfer, NixlPeer peer, Transfer.Cause cause, String message) {
         if (peer.alive()) {
             peer.nextProbe = ticker.nanos();
             probe(peer);
@@ -939,7 +941,7 @@ public final class NixlAgent implements TransferAgent {
         }
     }
 
-    private void complete(Moving transfer, Connected peer) {
+    private void complete(NixlTransfer transfer, NixlPeer peer) {
         Status sent = transfer.notification
                 .map(message -> api.notify(agent, peer.metadata.agent(), message))
                 .orElse(Status.SUCCESS);
@@ -953,7 +955,7 @@ public final class NixlAgent implements TransferAgent {
         }
     }
 
-    private void finish(Moving transfer, Transfer.State state) {
+    private void finish(NixlTransfer transfer, Transfer.State state) {
         ownerThread.check();
         active.remove(transfer);
         totals = totals.plus(state instanceof Transfer.State.Done);
@@ -966,7 +968,7 @@ public final class NixlAgent implements TransferAgent {
         this.progress = progress;
     }
 
-    private void send(Connected peer, byte[] message) {
+    private void send(NixlPeer peer, byte[] message) {
         ownerThread.check();
         if (peers.get(peer.metadata.agent()) == peer
                 && api.notify(agent, peer.metadata.agent(), message).failed()) {
@@ -1004,7 +1006,7 @@ public final class NixlAgent implements TransferAgent {
             return start >= address && length <= bytes && start - address <= bytes - length;
         }
 
-        private boolean used(Moving transfer) {
+        private boolean used(NixlTransfer transfer) {
             return !transfer.flights.isEmpty()
                     && transfer.ranges.stream().anyMatch(range -> contains(range.local(), range.bytes()));
         }
@@ -1031,7 +1033,7 @@ public final class NixlAgent implements TransferAgent {
                 closed.complete(true);
                 return;
             }
-            for (Moving transfer : active) {
+            for (NixlTransfer transfer : active) {
                 if (transfer.ending.isEmpty()
                         && transfer.ranges.stream().anyMatch(range -> contains(range.local(), range.bytes()))) {
                     transfer.ending = Optional.of(
@@ -1052,151 +1054,6 @@ public final class NixlAgent implements TransferAgent {
                 api.deregister(agent, backends, address, bytes);
             }
             closed.complete(true);
-        }
-    }
-
-    /** A peer. Mutable fields but {@code gone} are the owner thread's. */
-    private final class Connected implements Peer {
-        private final String name;
-        private final List<CompletableFuture<Peer>> waiting = new ArrayList<>();
-        private volatile Optional<String> gone = Optional.empty();
-        private volatile NixlMetadata metadata;
-        private volatile boolean answered;
-        private Optional<MemorySegment> probe = Optional.empty();
-        private int slot;
-        private long nextProbe;
-        private long checks;
-        private boolean outdated;
-
-        Connected(NixlMetadata metadata) {
-            this.metadata = metadata;
-            name = firstName(metadata.agent());
-        }
-
-        private boolean is(NixlMetadata other) {
-            return metadata.identity()
-                    .map(Identity::word)
-                    .equals(other.identity().map(Identity::word));
-        }
-
-        private NixlAgent agent() {
-            return NixlAgent.this;
-        }
-
-        @Override
-        public String name() {
-            return name;
-        }
-
-        @Override
-        public boolean alive() {
-            return gone.isEmpty();
-        }
-
-        private String why() {
-            return gone.orElse("peer " + name + " is alive");
-        }
-
-        private void answered() {
-            answered = true;
-            waiting.forEach(one -> one.complete(this));
-            waiting.clear();
-        }
-
-        private void end(String why) {
-            if (gone.isEmpty()) {
-                gone = Optional.of(why);
-            }
-            waiting.forEach(one -> one.completeExceptionally(new TransferException(why)));
-            waiting.clear();
-        }
-
-        @Override
-        public void close() {
-            if (gone.isEmpty()) {
-                gone = Optional.of("the connection to " + name + " was closed here");
-            }
-            submit(() -> gone(this, "was closed here"));
-        }
-    }
-
-    /** A request that NIXL has under way. */
-    private record Flight(MemorySegment request, long bytes) {}
-
-    /** A transfer. What is not volatile is the owner thread's. */
-    private final class Moving implements Transfer {
-        private final Operation operation;
-        private final Peer peer;
-        private final List<Range> ranges;
-        private final Optional<byte[]> notification;
-        private final long started = ticker.nanos();
-        private final Deadline deadline;
-        /** When the native agent is destroyed if pieces are under way still. */
-        private final Deadline grace;
-
-        private final long bytes;
-        private final List<Flight> flights = new ArrayList<>();
-        private final Deque<Range> pieces = new ArrayDeque<>();
-        private volatile State state = new State.UnderWay();
-        private volatile boolean cancelled;
-        private Optional<State.Failed> ending = Optional.empty();
-        private long moved;
-        private long checksNeeded;
-
-        Moving(Operation operation, Peer peer, List<Range> ranges, Optional<byte[]> notification, Duration timeout) {
-            this.operation = operation;
-            this.peer = peer;
-            this.ranges = List.copyOf(ranges);
-            this.notification = notification.map(byte[]::clone);
-            deadline = Deadline.after(ticker, timeout);
-            grace = Deadline.after(ticker, deadline.timeout().plusMillis(GRACE_MILLIS));
-            bytes = ranges.stream().mapToLong(Range::bytes).sum();
-        }
-
-        @Override
-        public State state() {
-            return state;
-        }
-
-        @Override
-        public void cancel() {
-            cancelled = true;
-            LockSupport.unpark(owner);
-        }
-
-        /** Lets it be over as soon as nothing of it is under way. */
-        private void end(String why) {
-            if (ending.isEmpty()) {
-                ending = Optional.of(new State.Failed(Cause.CANCELLED, why));
-            }
-        }
-
-        private void end(State last) {
-            if (state instanceof State.UnderWay) {
-                state = last;
-            }
-        }
-
-        private void add(long local, long far, long length) {
-            for (long offset = 0; offset < length; offset += FLIGHT_BYTES) {
-                pieces.add(new Range(local + offset, far + offset, Math.min(FLIGHT_BYTES, length - offset)));
-            }
-        }
-
-        private boolean hasMore() {
-            return !pieces.isEmpty();
-        }
-
-        private List<Range> take() {
-            List<Range> taken = new ArrayList<>();
-            long total = 0;
-            for (@Nullable Range piece = pieces.peek();
-                    piece != null && taken.size() < FLIGHT_RANGES && total + piece.bytes() <= FLIGHT_BYTES;
-                    piece = pieces.peek()) {
-                taken.add(pieces.remove());
-                total += piece.bytes();
-            }
-            return taken;
         }
     }
 }
