@@ -270,7 +270,7 @@ final class Handshake {
             Slot<Integer> pipelineRank = fields.slot("pp_rank");
             Slot<Integer> tensorSize = fields.slot("tp_size");
             Slot<Integer> pipelineSize = fields.slot("pp_size");
-            Slot<Long> seals = fields.slot("seals");
+            Slot<Long> checksums = fields.slot("seals");
             reader.fields(what, (name, value) -> {
                 switch (name) {
                     case "epoch" -> epoch.value = Optional.of(value.text(epoch.field));
@@ -287,7 +287,7 @@ final class Handshake {
                         pipelineRank.value = Optional.of(value.integer(pipelineRank.field, 0, MOST_RANKS));
                     case "tp_size" -> tensorSize.value = size(tensorSize, value);
                     case "pp_size" -> pipelineSize.value = size(pipelineSize, value);
-                    case "seals" -> seals.value = Optional.of(value.unsigned(seals.field));
+                    case "seals" -> checksums.value = Optional.of(value.unsigned(checksums.field));
                     default -> {
                         return false;
                     }
@@ -303,7 +303,7 @@ final class Handshake {
                     new Rank(pipelineRank.need(), tensorRank.need()),
                     tensorSize.need(),
                     pipelineSize.need(),
-                    seals.value.map(OptionalLong::of).orElseGet(OptionalLong::empty));
+                    checksums.value.map(OptionalLong::of).orElseGet(OptionalLong::empty));
         }
 
         private static Optional<Integer> size(Slot<Integer> slot, MsgpackReader value) {

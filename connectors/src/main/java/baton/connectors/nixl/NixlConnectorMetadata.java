@@ -11,7 +11,7 @@ import java.util.Set;
  * What the workers do in one step.
  *
  * @param opened blocks that another request writes to from this step on
- * @param sealed blocks that are complete when this step has been computed
+ * @param completed blocks that are complete when this step has been computed
  * @param loads to start
  * @param unused references that nothing will be loaded from; their owner gets a completion
  * @param cancelled requests that ended while they were loaded
@@ -24,7 +24,7 @@ import java.util.Set;
  */
 record NixlConnectorMetadata(
         List<Opened> opened,
-        int[] sealed,
+        int[] completed,
         List<LoadRequest> loads,
         List<RemoteBlocks> unused,
         Set<String> cancelled,

@@ -73,7 +73,7 @@ final class NixlScheduler implements SchedulerConnector {
     private long[] generations = {};
 
     private long[] writers = {};
-    private final BitSet sealed = new BitSet();
+    private final BitSet checksummed = new BitSet();
     private long serials;
 
     /** Blocks that requests got since the last step: the next step writes to them. */
@@ -290,7 +290,7 @@ final class NixlScheduler implements SchedulerConnector {
         Tracked tracked = tracked(request);
         allocations.add(
                 new Allocation(tracked, Arrays.copyOfRange(blockTable, computedTokens / blockSize, blockTable.length)));
-        tracked.sealedBlocks = 0;
+        tracked.checksummedBlocks = 0;
         if (tracked.source.isEmpty() || tracked.settled) {
             return;
         }
@@ -342,9 +342,9 @@ final class NixlScheduler implements SchedulerConnector {
             int end = scheduled.computedTokens() + scheduled.scheduledTokens();
             for (int i = scheduled.computedTokens() / blockSize; i < Math.ceilDiv(end, blockSize); i++) {
                 open(tracked, table[i], opened);
-                tracked.sealedBlocks = Math.min(tracked.sealedBlocks, i);
+                tracked.checksummedBlocks = Math.min(tracked.checksummedBlocks, i);
             }
-            seal(scheduled, tracked, complete);
+            completeBlocks(scheduled, tracked, complete);
             int prompt = scheduled.request().promptLength();
             if (tracked.isForPeer && scheduled.computedTokens() < prompt) {
                 int after = Math.min(end, prompt);
@@ -382,27 +382,27 @@ final class NixlScheduler implements SchedulerConnector {
     private void open(Tracked writer, int block, List<Opened> opened) {
         if (writers[block] != writer.serial) {
             writers[block] = writer.serial;
-            sealed.clear(block);
+            checksummed.clear(block);
             opened.add(new Opened(block, ++generations[block]));
         }
     }
 
     /** Blocks for peers get their checksums: full blocks when they are full, the last one with each token after the prompt's last. */
-    private void seal(ScheduledRequest scheduled, Tracked tracked, List<Integer> complete) {
+    private void completeBlocks(ScheduledRequest scheduled, Tracked tracked, List<Integer> complete) {
         if (!tracked.isForPeer && !tracked.nextTurn) {
             return;
         }
         int end = scheduled.computedTokens() + scheduled.scheduledTokens();
         int full = end / blockSize;
         boolean last = tracked.isForPeer && end >= scheduled.request().promptLength();
-        for (int i = tracked.sealedBlocks; i < (last ? Math.ceilDiv(end, blockSize) : full); i++) {
+        for (int i = tracked.checksummedBlocks; i < (last ? Math.ceilDiv(end, blockSize) : full); i++) {
             int block = scheduled.blockTable()[i];
-            if (!sealed.get(block)) {
+            if (!checksummed.get(block)) {
                 complete.add(block);
-                sealed.set(block, i < full);
+                checksummed.set(block, i < full);
             }
         }
-        tracked.sealedBlocks = full;
+        tracked.checksummedBlocks = full;
     }
 
     private List<RemoteBlocks> heartbeats() {
@@ -585,7 +585,7 @@ final class NixlScheduler implements SchedulerConnector {
         /** The prefill instance may read this request's blocks in the next turn. */
         private boolean nextTurn;
         /** The blocks up to here have their checksums. */
-        private int sealedBlocks;
+        private int checksummedBlocks;
 
         private Optional<String> digest = Optional.empty();
 

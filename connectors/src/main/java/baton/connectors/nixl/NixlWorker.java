@@ -73,7 +73,7 @@ final class NixlWorker implements WorkerConnector {
     private long reportedMapped;
 
     private @Nullable Parts parts;
-    private Optional<BlockChecksums.Batch> sealing = Optional.empty();
+    private Optional<BlockChecksums.Batch> completing = Optional.empty();
     /** When the step was computed, if it completed blocks that peers read. */
     private OptionalLong computed = OptionalLong.empty();
 
@@ -181,9 +181,9 @@ final class NixlWorker implements WorkerConnector {
         for (NixlConnectorMetadata.Opened opened : step.opened()) {
             own.checksums().open(opened.block(), opened.generation());
         }
-        sealing = step.sealed().length == 0
+        completing = step.completed().length == 0
                 ? Optional.empty()
-                : Optional.of(own.checksums().begin(step.sealed()));
+                : Optional.of(own.checksums().begin(step.completed()));
         for (NixlConnectorMetadata.Lease lease : step.leases()) {
             own.leases().open(lease.requestId(), now + lease.nanos());
         }
@@ -210,19 +210,19 @@ final class NixlWorker implements WorkerConnector {
                 pushes.layerIsDone(layer);
             }
         }
-        sealing.ifPresent(blocks -> blocks.complete(layer));
+        completing.ifPresent(blocks -> blocks.complete(layer));
     }
 
     @Override
     public void waitForSave() {
-        seal();
+        writeChecksums();
         parts().pushes().stepIsDone();
     }
 
     @Override
     public WorkerReport report(Set<String> finished) {
         // Also after a step that failed: blocks that were complete before it stay so.
-        seal();
+        writeChecksums();
         work();
         long now = now();
         Parts own = parts();
@@ -252,12 +252,12 @@ final class NixlWorker implements WorkerConnector {
         settings.access().takeRefusedMeasurement().ifPresent(stats::add);
     }
 
-    private void seal() {
-        sealing.ifPresent(blocks -> {
+    private void writeChecksums() {
+        completing.ifPresent(blocks -> {
             computed = OptionalLong.of(now());
-            blocks.seal();
+            blocks.finish();
         });
-        sealing = Optional.empty();
+        completing = Optional.empty();
     }
 
     private void work() {

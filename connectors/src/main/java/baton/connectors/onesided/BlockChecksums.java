@@ -72,7 +72,7 @@ public final class BlockChecksums {
         return new Batch(blocks);
     }
 
-    /** Blocks that are sealed together. Each layer is digested when it is complete, while it is in the processor's cache. */
+    /** Blocks that are completed together. Each layer is digested when it is complete, while it is in the processor's cache. */
     public final class Batch {
         private final int[] blocks;
         /** By block, head and unit: over the layers so far. */
@@ -104,7 +104,7 @@ public final class BlockChecksums {
         }
 
         /** The blocks are complete. */
-        public void seal() {
+        public void finish() {
             complete(layout.layers() - 1);
             int unit = unit(layout.blockSize());
             for (int block : blocks) {

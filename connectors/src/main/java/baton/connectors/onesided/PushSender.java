@@ -270,7 +270,7 @@ public final class PushSender {
         }
     }
 
-    /** The step's blocks are complete and sealed. */
+    /** The blocks of the step are complete, with their checksums. */
     public void stepIsDone() {
         sources.values().forEach(source -> source.complete = source.afterStep);
     }

@@ -233,7 +233,7 @@ class NixlConnectorTest {
         net.hold(true);
         Running running = decode.admit(request("d-1", 9).withKvTransferParams(params), 0);
         step(decode);
-        // The handshake, the blocks, their seals, the comparison.
+        // The handshake, the blocks, their checksums, the comparison.
         for (int i = 0; i < stage; i++) {
             net.runOne();
             step(decode);

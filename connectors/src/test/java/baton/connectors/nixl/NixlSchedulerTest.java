@@ -28,7 +28,7 @@ import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 
-/** Which generation of a block is whose, and what is sealed when. */
+/** Generations of blocks, and when blocks get their checksums. */
 class NixlSchedulerTest {
     private static final KvLayout LAYOUT = new KvLayout(1, 1, 4, 4, DType.F32);
     private static final JsonFields KEEP = JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\": true}");
@@ -141,10 +141,10 @@ class NixlSchedulerTest {
         NixlConnectorMetadata one = step(Set.of(), new ScheduledRequest(first, new int[] {3, 4}, 0, 6));
         assertThat(one.opened())
                 .containsExactly(new NixlConnectorMetadata.Opened(3, 1), new NixlConnectorMetadata.Opened(4, 1));
-        assertThat(one.sealed()).containsExactly(3);
+        assertThat(one.completed()).containsExactly(3);
         NixlConnectorMetadata two = step(Set.of(), new ScheduledRequest(first, new int[] {3, 4, 5}, 6, 4));
         assertThat(two.opened()).containsExactly(new NixlConnectorMetadata.Opened(5, 1));
-        assertThat(two.sealed()).containsExactly(4, 5);
+        assertThat(two.completed()).containsExactly(4, 5);
 
         FakeKvRequest second = request("b", 9);
         scheduler.onNewRequest(second);
@@ -152,7 +152,7 @@ class NixlSchedulerTest {
         NixlConnectorMetadata three = step(Set.of(), new ScheduledRequest(second, new int[] {3, 5, 6}, 4, 5));
         assertThat(three.opened())
                 .containsExactly(new NixlConnectorMetadata.Opened(5, 2), new NixlConnectorMetadata.Opened(6, 1));
-        assertThat(three.sealed()).containsExactly(5, 6);
+        assertThat(three.completed()).containsExactly(5, 6);
     }
 
     @Test
@@ -165,7 +165,7 @@ class NixlSchedulerTest {
         NixlConnectorMetadata again = step(Set.of("a"), new ScheduledRequest(request, new int[] {4, 3}, 0, 8));
         assertThat(again.opened())
                 .containsExactly(new NixlConnectorMetadata.Opened(4, 2), new NixlConnectorMetadata.Opened(3, 2));
-        assertThat(again.sealed()).containsExactly(4, 3);
+        assertThat(again.completed()).containsExactly(4, 3);
     }
 
     @Test
@@ -177,7 +177,7 @@ class NixlSchedulerTest {
         scheduler.onStepDone(new WorkerReport(Set.of(), Set.of(), Set.of(4), List.of()));
         NixlConnectorMetadata again = step(Set.of(), new ScheduledRequest(request, new int[] {3, 4}, 4, 4));
         assertThat(opened(again)).containsExactly(4);
-        assertThat(again.sealed()).containsExactly(4);
+        assertThat(again.completed()).containsExactly(4);
     }
 
     @Test
@@ -186,13 +186,13 @@ class NixlSchedulerTest {
         scheduler.onNewRequest(plain);
         scheduler.onAllocated(plain, new int[] {3, 4, 5}, 0, 0);
         assertThat(step(Set.of(), new ScheduledRequest(plain, new int[] {3, 4, 5}, 0, 9))
-                        .sealed())
+                        .completed())
                 .isEmpty();
         FakeKvRequest read = request("b", 9);
         scheduler.onNewRequest(read);
         scheduler.onAllocated(read, new int[] {3, 4, 6}, 8, 0);
         assertThat(step(Set.of(), new ScheduledRequest(read, new int[] {3, 4, 6}, 8, 1))
-                        .sealed())
+                        .completed())
                 .containsExactly(3, 4, 6);
         JsonFields params = scheduler
                 .onFinished(read, RequestEnd.STOPPED, new int[] {3, 4, 6})
