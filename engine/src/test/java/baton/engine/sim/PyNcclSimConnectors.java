@@ -36,7 +36,7 @@ import java.util.random.RandomGenerator;
 /**
  * PyNcclConnector over sessions in the simulated network: prefill instance {@code p1} has {@code d1} as its counterpart, and so
  * on; an instance without a counterpart never connects. Requests go to any pair of instances, so many lookups find no entry.
- * Faults: connections end, also between the tensors of an entry; peers connect late; entries are lost, late, or find no room;
+ * Faults: connections end, also between the tensors of an entry; peers connect late; entries are lost, late, or find no room; threads run late;
  * instances die and come back.
  */
 final class PyNcclSimConnectors implements SimNode.SimConnectors {
@@ -50,7 +50,7 @@ final class PyNcclSimConnectors implements SimNode.SimConnectors {
     private static final long MOST_LATE = 20_000_000;
 
     /** More than the largest entry. */
-    private static final long LEAST_BUFFER_BYTES = 4096;
+    private static final long LEAST_BUFFER_BYTES = 1500;
 
     private final SimCluster.Site site;
     private final RandomGenerator random;
@@ -59,6 +59,7 @@ final class PyNcclSimConnectors implements SimNode.SimConnectors {
     private double lost;
     private double full;
     private double late;
+    private double slow;
     private final Map<String, Long> injected = new TreeMap<>();
 
     /** Started sessions by instance. */
@@ -70,11 +71,12 @@ final class PyNcclSimConnectors implements SimNode.SimConnectors {
     PyNcclSimConnectors(SimCluster.Site site) {
         this.site = site;
         this.random = site.random();
-        this.bufferBytes = LEAST_BUFFER_BYTES * (1 + random.nextInt(8));
+        this.bufferBytes = LEAST_BUFFER_BYTES * (1 + random.nextInt(4));
         this.ends = odds(0.1);
         this.lost = odds(0.2);
         this.full = odds(0.2);
         this.late = odds(0.5);
+        this.slow = odds(0.8);
     }
 
     private double odds(double most) {
@@ -152,6 +154,7 @@ final class PyNcclSimConnectors implements SimNode.SimConnectors {
         lost = 0;
         full = 0;
         late = 0;
+        slow = 0;
         return Set.copyOf(broken);
     }
 
@@ -261,7 +264,10 @@ final class PyNcclSimConnectors implements SimNode.SimConnectors {
                     }
                 });
             }
-            threads.run();
+            // Later ones run in a later poll: prompts that are queued to be sent must keep their blocks until then.
+            if (random.nextDouble() >= slow) {
+                threads.run();
+            }
         }
 
         @Override
