@@ -223,8 +223,6 @@ public final class Assembler {
         return Arrays.copyOf(code.array(), code.position());
     }
 
-    // Integers
-
     public void push(Reg register) {
         optionalRex(register);
         bytes(0x50 | register.number & 7);
@@ -320,8 +318,6 @@ public final class Assembler {
         bytes(0xc5, 0xf8, 0x77); // vzeroupper
         bytes(0xc3);
     }
-
-    // Vectors
 
     public void op(Binary binary, int to, int one, int other) {
         withRegister(width, binary.prefix, binary.map, binary.opcode, to, one, other);
@@ -451,8 +447,6 @@ public final class Assembler {
             throw new IllegalArgumentException(width + " has no such instruction, " + needed + " has");
         }
     }
-
-    // Encoding
 
     private void withRegister(Width wide, Prefix prefix, Map map, int opcode, int register, int second, int other) {
         if (wide == Width.ZMM) {

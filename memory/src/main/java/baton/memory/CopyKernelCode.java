@@ -166,8 +166,6 @@ final class CopyKernelCode {
         subtractNumber(BYTES_LEFT, LINE);
     }
 
-    // Instructions on general registers
-
     private void move(int to, int from) {
         registers(0x89, to, from);
     }
@@ -234,8 +232,6 @@ final class CopyKernelCode {
         number(offset);
     }
 
-    // Instructions on vector registers
-
     private void loadVector(int to, int base, int index, int offset) {
         evex(PREFIX_F3, MAP_0F, true, 0, index, base);
         bytes(0x6f);
@@ -290,8 +286,6 @@ final class CopyKernelCode {
         int high = Math.max(index, 0) >> 3 << 6 | base >> 3 << 5;
         bytes(0x62, (0xf0 ^ high) | map, (wide ? 0x80 : 0) | (~source & 0xf) << 3 | 4 | prefix, 0x48);
     }
-
-    // Jumps
 
     private int here() {
         return code.position();
