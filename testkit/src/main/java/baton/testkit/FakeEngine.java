@@ -47,6 +47,7 @@ public final class FakeEngine implements AutoCloseable {
     private static final int MOST_ASKED = 30_000;
 
     private IntConsumer afterLayer = _ -> {};
+    private boolean connectorClosed;
     private final Arena arena = Arena.ofShared();
     private final KvLayout layout;
     private final SchedulerConnector scheduler;
@@ -316,12 +317,18 @@ public final class FakeEngine implements AutoCloseable {
         scheduler.onStepDone(report, metadata);
         for (String id : report.received()) {
             Running running = known(id);
+            if (!running.awaitsReceived) {
+                throw new IllegalStateException("request " + id + " is received, which was not loaded");
+            }
             running.awaitsReceived = false;
             running.computedTokens = Math.min(running.computedTokens, running.request.promptLength() - 1);
             settle(running);
         }
         for (String id : report.sent()) {
             Running running = known(id);
+            if (!running.awaitsSent) {
+                throw new IllegalStateException("request " + id + " is sent, of which no release was delayed");
+            }
             running.awaitsSent = false;
             settle(running);
         }
@@ -429,10 +436,31 @@ public final class FakeEngine implements AutoCloseable {
         return packed;
     }
 
+    /** Ends a request that waits and never had any blocks. */
+    public void endWithoutBlocks(KvRequest request, RequestEnd how) {
+        Release release = scheduler.onFinished(request, how, new int[0]);
+        if (release.delayed()) {
+            throw new IllegalStateException("request " + request.id() + " has no blocks that could be kept");
+        }
+        finished.add(request.id());
+    }
+
+    /** Ends the connector only, as when the process ends: the pool is left as it is. No further step is possible. */
+    public void closeConnector() {
+        if (!connectorClosed) {
+            connectorClosed = true;
+            ranks.forEach(rank -> rank.worker().close());
+            scheduler.close();
+        }
+    }
+
+    public boolean isConnectorClosed() {
+        return connectorClosed;
+    }
+
     @Override
     public void close() {
-        ranks.forEach(rank -> rank.worker().close());
-        scheduler.close();
+        closeConnector();
         arena.close();
     }
 

@@ -126,7 +126,7 @@ class P2pNcclConnectorTest {
     }
 
     /** The first of two. */
-    private static int freePorts() throws IOException {
+    static int freePorts() throws IOException {
         while (true) {
             try (ServerSocket first = new ServerSocket(0, 1, InetAddress.ofLiteral(HOST));
                     ServerSocket second = new ServerSocket(first.getLocalPort() + 1, 1, InetAddress.ofLiteral(HOST))) {

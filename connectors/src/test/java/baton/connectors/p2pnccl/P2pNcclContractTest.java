@@ -1,0 +1,70 @@
+package baton.connectors.p2pnccl;
+
+import baton.kv.DType;
+import baton.kv.KvLayout;
+import baton.kv.KvRole;
+import baton.kv.KvTransferConfig;
+import baton.kv.ModelFingerprint;
+import baton.kv.Ticker;
+import baton.kv.connector.ConnectorContext;
+import baton.messages.PeerAddress;
+import baton.messages.p2p.P2pRequestId;
+import baton.messages.zeromq.ZeroMqPeerChannel;
+import baton.pipe.memory.MemoryTransport;
+import baton.testkit.ConnectorContract;
+import baton.testkit.FakeEngine;
+import java.io.IOException;
+
+/** Two instances with real channels between them, and wires in memory. */
+class P2pNcclContractTest extends ConnectorContract {
+    private static final String HOST = "127.0.0.1";
+
+    @Override
+    protected Instances instances() throws IOException {
+        MemoryTransport wires = new MemoryTransport();
+        KvTransferConfig prefill = config(KvRole.PRODUCER);
+        KvTransferConfig decode = config(KvRole.CONSUMER);
+        return new Instances() {
+            @Override
+            public FakeEngine startPrefill() {
+                return engine(prefill);
+            }
+
+            @Override
+            public FakeEngine startDecode() {
+                return engine(decode);
+            }
+
+            private FakeEngine engine(KvTransferConfig config) {
+                return new FakeEngine(
+                        new P2pNcclConnector(ZeroMqPeerChannel::new, _ -> wires),
+                        new ConnectorContext(
+                                config,
+                                new ModelFingerprint("fake", "digest"),
+                                new KvLayout(3, 2, 4, 4, DType.F32),
+                                Ticker.system()),
+                        64);
+            }
+
+            @Override
+            public String requestId(int number) {
+                P2pRequestId shared = new P2pRequestId(
+                        new PeerAddress(HOST, prefill.port()),
+                        new PeerAddress(HOST, decode.port()),
+                        "%032x".formatted(number));
+                return "cmpl-" + shared.format() + "-0";
+            }
+        };
+    }
+
+    private static KvTransferConfig config(KvRole role) throws IOException {
+        return KvTransferConfig.builder("P2pNcclConnector", role)
+                .ip(HOST)
+                .port(P2pNcclConnectorTest.freePorts())
+                .extra("mem_pool_size_gb", 1)
+                .extra("exchange_timeout", 3)
+                .extra("transfer_timeout", 3)
+                .extra("load_timeout", 3)
+                .build();
+    }
+}
