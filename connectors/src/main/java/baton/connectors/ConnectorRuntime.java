@@ -74,7 +74,7 @@ public interface ConnectorRuntime {
      * @param access which peers may connect, where the transport can tell
      * @throws baton.kv.ConfigException if there is no transport of that name, or it cannot be had here
      */
-    WireTransport wires(String field, String name, Optional<PeerAccess> access);
+    WireTransport wires(String field, String name, PeerAccess access);
 
     /** Memory that is freed by {@link #close}. */
     interface Memory extends AutoCloseable {

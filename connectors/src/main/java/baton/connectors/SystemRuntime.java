@@ -85,7 +85,7 @@ public final class SystemRuntime implements ConnectorRuntime {
     }
 
     @Override
-    public WireTransport wires(String field, String name, Optional<PeerAccess> access) {
-        return WireTransports.named(field, name, access.orElseGet(PeerAccess::everyone), ticker());
+    public WireTransport wires(String field, String name, PeerAccess access) {
+        return WireTransports.named(field, name, access, ticker());
     }
 }

@@ -7,12 +7,21 @@ import baton.messages.PeerChannel;
 import baton.messages.SideChannel;
 import baton.pipe.WireTransport;
 import baton.transfer.TransferAgent;
-import java.util.Optional;
 import java.util.concurrent.ThreadFactory;
 
 /** The system's runtime, for tests that replace parts of it. */
 public class DelegatingRuntime implements ConnectorRuntime {
     private final ConnectorRuntime system = new SystemRuntime();
+
+    /** The system's runtime, but all wires are this transport's. */
+    public static ConnectorRuntime over(WireTransport wires) {
+        return new DelegatingRuntime() {
+            @Override
+            public WireTransport wires(String field, String name, PeerAccess access) {
+                return wires;
+            }
+        };
+    }
 
     @Override
     public Ticker ticker() {
@@ -45,7 +54,7 @@ public class DelegatingRuntime implements ConnectorRuntime {
     }
 
     @Override
-    public WireTransport wires(String field, String name, Optional<PeerAccess> access) {
+    public WireTransport wires(String field, String name, PeerAccess access) {
         return system.wires(field, name, access);
     }
 }

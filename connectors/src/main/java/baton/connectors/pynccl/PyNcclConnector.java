@@ -115,7 +115,7 @@ public final class PyNcclConnector implements KvConnector {
                 runtime.wires(
                         "kv_connector_extra_config." + PyNcclSettings.TRANSPORT,
                         settings.transport(),
-                        Optional.of(settings.access())),
+                        settings.access()),
                 settings.port(context, rank),
                 fit,
                 atMost,

@@ -238,7 +238,7 @@ final class MemoryNet {
         }
 
         @Override
-        public WireTransport wires(String field, String name, Optional<PeerAccess> access) {
+        public WireTransport wires(String field, String name, PeerAccess access) {
             throw new UnsupportedOperationException("one-sided connectors have no wires");
         }
 

@@ -46,7 +46,7 @@ abstract class NixlContract extends ConnectorContract {
                         .extra("side_channel_port", 0)
                         .build();
                 return new FakeEngine(
-                        connector.apply(net.fabric()),
+                        connector.apply(net.runtime()),
                         new ConnectorContext(
                                 config,
                                 new ModelFingerprint("fake", "00"),

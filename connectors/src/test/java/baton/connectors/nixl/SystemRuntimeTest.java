@@ -30,7 +30,6 @@ import baton.transfer.TransferException;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Optional;
 import java.util.concurrent.ThreadFactory;
 import java.util.function.BooleanSupplier;
 import org.junit.jupiter.api.Test;
@@ -261,7 +260,7 @@ class SystemRuntimeTest {
         }
 
         @Override
-        public WireTransport wires(String field, String name, Optional<PeerAccess> access) {
+        public WireTransport wires(String field, String name, PeerAccess access) {
             return runtime.wires(field, name, access);
         }
     }

@@ -104,7 +104,7 @@ class P2pNcclConnectorTest {
     private ConnectorRuntime runtime(Supplier<PeerChannel> channels) {
         return new DelegatingRuntime() {
             @Override
-            public WireTransport wires(String field, String name, Optional<PeerAccess> access) {
+            public WireTransport wires(String field, String name, PeerAccess access) {
                 return wires;
             }
 

@@ -1,5 +1,6 @@
 package baton.connectors.p2pnccl;
 
+import baton.connectors.DelegatingRuntime;
 import baton.kv.DType;
 import baton.kv.KvLayout;
 import baton.kv.KvRole;
@@ -9,7 +10,6 @@ import baton.kv.Ticker;
 import baton.kv.connector.ConnectorContext;
 import baton.messages.PeerAddress;
 import baton.messages.p2p.P2pRequestId;
-import baton.messages.zeromq.ZeroMqPeerChannel;
 import baton.pipe.memory.MemoryTransport;
 import baton.testkit.ConnectorContract;
 import baton.testkit.FakeEngine;
@@ -37,7 +37,7 @@ class P2pNcclContractTest extends ConnectorContract {
 
             private FakeEngine engine(KvTransferConfig config) {
                 return new FakeEngine(
-                        new P2pNcclConnector(ZeroMqPeerChannel::new, _ -> wires),
+                        new P2pNcclConnector(DelegatingRuntime.over(wires)),
                         new ConnectorContext(
                                 config,
                                 new ModelFingerprint("fake", "digest"),

@@ -19,10 +19,8 @@ import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
 import baton.kv.connector.WorkerReport;
-import baton.messages.PeerAccess;
 import baton.pipe.LookupBuffer;
 import baton.pipe.Tensor;
-import baton.pipe.WireTransport;
 import baton.pipe.memory.MemoryTransport;
 import baton.testkit.FakeEngine;
 import baton.testkit.FakeEngine.Running;
@@ -36,7 +34,6 @@ import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Optional;
 import java.util.Random;
 import java.util.Set;
 import java.util.concurrent.CountDownLatch;
@@ -67,13 +64,8 @@ class PyNcclConnectorTest {
     }
 
     private PyNcclConnector connector() {
-        return new PyNcclConnector(new DelegatingRuntime() {
-            @Override
-            public WireTransport wires(String field, String name, Optional<PeerAccess> access) {
-                // Closing an engine must not close the other engine's wires.
-                return new Borrowed(wires);
-            }
-        });
+        // Closing an engine must not close the other engine's wires.
+        return new PyNcclConnector(DelegatingRuntime.over(new Borrowed(wires)));
     }
 
     private static KvTransferConfig.Builder config(KvRole role) {

@@ -1,5 +1,6 @@
 package baton.connectors.pynccl;
 
+import baton.connectors.DelegatingRuntime;
 import baton.kv.DType;
 import baton.kv.KvLayout;
 import baton.kv.KvRole;
@@ -34,7 +35,7 @@ class PyNcclContractTest extends ConnectorContract {
                         .extra("lookup_timeout_seconds", 3)
                         .build();
                 return new FakeEngine(
-                        new PyNcclConnector((_, _) -> new Borrowed(wires)),
+                        new PyNcclConnector(DelegatingRuntime.over(new Borrowed(wires))),
                         new ConnectorContext(
                                 config,
                                 new ModelFingerprint("fake", "00"),

@@ -244,7 +244,7 @@ final class NixlSimConnectors implements SimNode.SimConnectors {
         }
 
         @Override
-        public WireTransport wires(String field, String name, Optional<PeerAccess> access) {
+        public WireTransport wires(String field, String name, PeerAccess access) {
             throw new UnsupportedOperationException("one-sided connectors have no wires");
         }
 

@@ -8,7 +8,6 @@ import baton.messages.PeerChannel;
 import baton.messages.SideChannel;
 import baton.pipe.WireTransport;
 import baton.transfer.TransferAgent;
-import java.util.Optional;
 import java.util.concurrent.ThreadFactory;
 
 /** The virtual clock and cooperative threads, for connectors that are handed a simulated exchange and need nothing else. */
@@ -38,7 +37,7 @@ record ThreadsRuntime(Ticker ticker, ThreadFactory threads) implements Connector
     }
 
     @Override
-    public WireTransport wires(String field, String name, Optional<PeerAccess> access) {
+    public WireTransport wires(String field, String name, PeerAccess access) {
         throw unused("wires");
     }
 }
