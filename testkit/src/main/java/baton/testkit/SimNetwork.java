@@ -15,6 +15,7 @@ import java.util.Optional;
 import java.util.PriorityQueue;
 import java.util.TreeMap;
 import java.util.function.BooleanSupplier;
+import java.util.function.IntConsumer;
 import java.util.random.RandomGenerator;
 
 /*
@@ -245,6 +246,15 @@ public final class SimNetwork {
          * @param deadlineNanos on the network's ticker: when this time has come the read is over, well or badly
          */
         public Read read(String peer, long peerEpoch, List<Range> ranges, long deadlineNanos) {
+            return read(peer, peerEpoch, ranges, deadlineNanos, _ -> {});
+        }
+
+        /**
+         * As {@link #read(String, long, List, long)}.
+         *
+         * @param placed told of each range, by its index, when its bytes are in place, be the read done in the end or not
+         */
+        public Read read(String peer, long peerEpoch, List<Range> ranges, long deadlineNanos, IntConsumer placed) {
             long now = ticker.nanos();
             Optional<Endpoint> found = Optional.ofNullable(endpoints.get(peer))
                     .filter(endpoint ->
@@ -257,8 +267,12 @@ public final class SimNetwork {
             int copied = intime ? ranges.size() : random.nextInt(ranges.size() + 1);
             underWay.add(read);
             for (int i = 0; i < copied; i++) {
-                Range range = ranges.get(i);
-                at(now + (long) ((end - now) * random.nextDouble()), () -> copy(read, range));
+                int index = i;
+                at(now + (long) ((end - now) * random.nextDouble()), () -> {
+                    if (copy(read, ranges.get(index))) {
+                        placed.accept(index);
+                    }
+                });
             }
             at(hangs ? deadlineNanos : end, () -> {
                 if (read.state == ReadState.UNDER_WAY) {
@@ -299,11 +313,13 @@ public final class SimNetwork {
             }
         }
 
-        private void copy(Read read, Range range) {
+        private boolean copy(Read read, Range range) {
             Endpoint from = read.peer.orElse(this);
-            if (read.state == ReadState.UNDER_WAY && from != this && from.open) {
+            boolean possible = read.state == ReadState.UNDER_WAY && from != this && from.open;
+            if (possible) {
                 move(from, range);
             }
+            return possible;
         }
 
         private void move(Endpoint from, Range range) {

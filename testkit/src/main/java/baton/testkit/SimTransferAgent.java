@@ -1,6 +1,7 @@
 package baton.testkit;
 
 import baton.kv.Ticker;
+import baton.memory.RunDigests;
 import baton.transfer.Range;
 import baton.transfer.Region;
 import baton.transfer.Transfer;
@@ -9,6 +10,7 @@ import baton.transfer.Transfer.State;
 import baton.transfer.TransferAgent;
 import baton.transfer.TransferException;
 import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
@@ -20,11 +22,14 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.TreeMap;
+import java.util.function.IntConsumer;
 import java.util.random.RandomGenerator;
+import java.util.zip.CRC32C;
 
 /**
  * A transfer agent over {@link SimNetwork}: it moves bytes in the network's time and with the faults of its reads. Notifications
- * come late but in order. One thread uses all agents of a fabric.
+ * come late but in order. What is digested is digested range after range, when the bytes are in place: also of a transfer that then fails,
+ * and with a corrupt byte where the network put one. One thread uses all agents of a fabric.
  */
 public final class SimTransferAgent implements TransferAgent {
     private static final int MAGIC = 0x53696d54;
@@ -46,11 +51,38 @@ public final class SimTransferAgent implements TransferAgent {
         private final Map<String, SimTransferAgent> agents = new LinkedHashMap<>();
         private int opened;
         private long permits;
+        private RandomGenerator digestRandom = RandomGenerator.getDefault();
+        private double digestFaults;
+        private final Map<String, Long> injected = new TreeMap<>();
 
         /** @param ticker the network's */
         public Fabric(SimNetwork network, Ticker ticker) {
             this.network = network;
             this.ticker = ticker;
+        }
+
+        /**
+         * From now on some transfers that are to digest do not, as the interface allows, and some digests are of bytes that were in a range
+         * before the last of it came.
+         *
+         * @param probability of the first for each transfer, of the second for each range
+         */
+        public void disturbDigests(RandomGenerator random, double probability) {
+            digestRandom = random;
+            digestFaults = probability;
+        }
+
+        /** How many faults of each kind there were so far, the network's left out. */
+        public Map<String, Long> injected() {
+            return Map.copyOf(injected);
+        }
+
+        private boolean happens(String fault) {
+            boolean now = digestFaults > 0 && digestRandom.nextDouble() < digestFaults;
+            if (now) {
+                injected.merge(fault, 1L, Long::sum);
+            }
+            return now;
         }
 
         /** An agent whose name begins so. */
@@ -162,14 +194,62 @@ public final class SimTransferAgent implements TransferAgent {
     public Transfer start(
             Operation operation, Peer peer, List<Range> ranges, Optional<byte[]> notification, Duration timeout) {
         SimTransfer transfer = new SimTransfer(operation, peer, 0, ranges, notification, timeout);
-        transfer.begin();
+        transfer.begin(_ -> {});
         return transfer;
+    }
+
+    @Override
+    public Transfer start(
+            Operation operation,
+            Peer peer,
+            List<Range> ranges,
+            Optional<byte[]> notification,
+            Duration timeout,
+            RunDigests digests) {
+        SimTransfer transfer = new SimTransfer(operation, peer, 0, ranges, notification, timeout);
+        if (ranges.stream().anyMatch(range -> range.bytes() != digests.bytes())) {
+            transfer.fail(Cause.REFUSED, "ranges to be digested must have %d bytes each".formatted(digests.bytes()));
+            return transfer;
+        }
+        boolean none = fabric.happens("nothing digested");
+        transfer.begin(index -> {
+            if (!none) {
+                int[] crc32c = digest(destination(operation, ranges.get(index)), digests);
+                if (fabric.happens("digest too early")) {
+                    crc32c[0] = ~crc32c[0];
+                }
+                digests.listener().digested(index, crc32c);
+            }
+        });
+        return transfer;
+    }
+
+    /** All agents are of one process, so an address is good for any. */
+    private static MemorySegment destination(Operation operation, Range range) {
+        long address = switch (operation) {
+            case READ -> range.local();
+            case WRITE -> range.remote();
+        };
+        return MemorySegment.ofAddress(address).reinterpret(range.bytes());
+    }
+
+    private static int[] digest(MemorySegment range, RunDigests digests) {
+        int[] crc32c = new int[digests.runs()];
+        for (int run = 0; run < crc32c.length; run++) {
+            CRC32C crc = new CRC32C();
+            for (int row = 0; row < digests.rows(); row++) {
+                long at = ((long) row * digests.runs() + run) * digests.runBytes();
+                crc.update(range.asSlice(at, digests.runBytes()).toArray(ValueLayout.JAVA_BYTE));
+            }
+            crc32c[run] = (int) crc.getValue();
+        }
+        return crc32c;
     }
 
     @Override
     public Transfer write(Peer peer, long permit, List<Range> ranges, Optional<byte[]> notification, Duration timeout) {
         SimTransfer transfer = new SimTransfer(Operation.WRITE, peer, permit, ranges, notification, timeout);
-        transfer.begin();
+        transfer.begin(_ -> {});
         return transfer;
     }
 
@@ -388,7 +468,8 @@ public final class SimTransferAgent implements TransferAgent {
             this.timeout = timeout;
         }
 
-        private void begin() {
+        /** @param placed told of each range that is in place */
+        private void begin(IntConsumer placed) {
             if (!(peer instanceof SimPeer ours) || !ours.isOf(SimTransferAgent.this)) {
                 fail(Cause.REFUSED, "peer=%s is not a peer of agent %s".formatted(peer.name(), name));
                 return;
@@ -427,7 +508,8 @@ public final class SimTransferAgent implements TransferAgent {
             SimNetwork.Endpoint reader = operation == Operation.READ ? endpoint : ours.agent.endpoint;
             SimNetwork.Endpoint read = operation == Operation.READ ? ours.agent.endpoint : endpoint;
             moved = Optional.of(new Moved(
-                    reader, reader.read(read.name(), ONLY_LIFE, pieces, begun + Math.max(1, timeout.toNanos()))));
+                    reader,
+                    reader.read(read.name(), ONLY_LIFE, pieces, begun + Math.max(1, timeout.toNanos()), placed)));
             underWay.add(this);
         }
 

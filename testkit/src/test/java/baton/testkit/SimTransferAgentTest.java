@@ -2,6 +2,7 @@ package baton.testkit;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import baton.memory.RunDigests;
 import baton.transfer.Range;
 import baton.transfer.Region;
 import baton.transfer.Transfer;
@@ -14,12 +15,17 @@ import baton.transfer.TransferAgentContract;
 import baton.transfer.TransferException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
 import java.time.Duration;
+import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
+import java.util.Map;
 import java.util.Optional;
 import java.util.Random;
 import java.util.Set;
+import java.util.stream.IntStream;
+import java.util.zip.CRC32C;
 import org.junit.jupiter.api.Test;
 
 /** The agent in memory: without faults it keeps to the contract, with them it fails as agents do. */
@@ -57,6 +63,58 @@ class SimTransferAgentTest extends TransferAgentContract {
         ticker.advance(Duration.ofMillis(20));
         fabric.poll();
         assertThat(transfer.state()).isInstanceOf(State.Done.class);
+    }
+
+    /** Rows of 2 runs of 5 bytes each; some bytes are corrupt, some transfers end halfway. */
+    @Test
+    void aRangeIsDigestedAsItIsInTheDestination() throws TransferException {
+        SimNetwork.Faults faults = new SimNetwork.Faults(0, 0, 0, 0, 0.3, 0, 0.3, 0);
+        int corrupt = 0;
+        int partial = 0;
+        for (long seed = 0; seed < 100; seed++) {
+            SimTransferAgent.Fabric faulty = fabric(faults, seed);
+            try (Arena arena = Arena.ofConfined();
+                    SimTransferAgent one = faulty.open("one");
+                    SimTransferAgent two = faulty.open("two")) {
+                MemorySegment from = arena.allocate(90);
+                MemorySegment to = arena.allocate(90);
+                one.register(new Region(to, Optional.empty()));
+                two.register(new Region(from, Optional.empty()));
+                fill(from, seed);
+                Map<Integer, int[]> digested = new HashMap<>();
+                Transfer transfer = one.start(
+                        Operation.READ,
+                        one.connect(two.metadata(), LONG),
+                        IntStream.range(0, 3)
+                                .mapToObj(i -> new Range(to.address() + 30L * i, from.address() + 30L * i, 30))
+                                .toList(),
+                        Optional.empty(),
+                        LONG,
+                        new RunDigests(3, 2, 5, digested::put));
+                ticker.advance(Duration.ofMillis(20));
+                faulty.poll();
+                boolean done = transfer.state() instanceof State.Done;
+                assertThat(digested.size()).isLessThanOrEqualTo(3);
+                if (done) {
+                    assertThat(digested).hasSize(3);
+                    corrupt += to.mismatch(from) >= 0 ? 1 : 0;
+                } else if (!digested.isEmpty()) {
+                    partial++;
+                }
+                digested.forEach((range, crc32c) -> {
+                    for (int run = 0; run < 2; run++) {
+                        CRC32C right = new CRC32C();
+                        for (int row = 0; row < 3; row++) {
+                            right.update(to.asSlice(30L * range + 10L * row + 5L * run, 5)
+                                    .toArray(ValueLayout.JAVA_BYTE));
+                        }
+                        assertThat(crc32c[run]).isEqualTo((int) right.getValue());
+                    }
+                });
+            }
+        }
+        assertThat(corrupt).isPositive();
+        assertThat(partial).isPositive();
     }
 
     @Test

@@ -13,6 +13,7 @@ import baton.messages.SideChannel;
 import baton.pipe.WireTransport;
 import baton.testkit.MemorySideChannels;
 import baton.testkit.SimTransferAgent;
+import baton.memory.RunDigests;
 import baton.transfer.Range;
 import baton.transfer.Region;
 import baton.transfer.Transfer;
@@ -64,6 +65,7 @@ final class NixlSimConnectors implements SimNode.SimConnectors {
         this.handshakeFaults = random.nextInt(3) == 0 ? random.nextDouble() * 0.3 : 0;
         this.tampering = random.nextInt(3) == 0 ? random.nextDouble() * 0.5 : 0;
         this.breaks = random.nextInt(3) == 0 ? random.nextDouble() * 0.05 : 0;
+        agents.disturbDigests(random, random.nextInt(3) == 0 ? random.nextDouble() * 0.3 : 0);
     }
 
     @Override
@@ -143,12 +145,15 @@ final class NixlSimConnectors implements SimNode.SimConnectors {
         handshakeFaults = 0;
         tampering = 0;
         breaks = 0;
+        agents.disturbDigests(random, 0);
         return broken;
     }
 
     @Override
     public Map<String, Long> injected() {
-        return Map.copyOf(injected);
+        Map<String, Long> all = new TreeMap<>(injected);
+        all.putAll(agents.injected());
+        return all;
     }
 
     /** An instance's host: prefill instances are in one network, decode instances in another. */
@@ -294,6 +299,17 @@ final class NixlSimConnectors implements SimNode.SimConnectors {
         public Transfer start(
                 Operation operation, Peer peer, List<Range> ranges, Optional<byte[]> notification, Duration timeout) {
             return agent.start(operation, peer, ranges, notification, timeout);
+        }
+
+        @Override
+        public Transfer start(
+                Operation operation,
+                Peer peer,
+                List<Range> ranges,
+                Optional<byte[]> notification,
+                Duration timeout,
+                RunDigests digests) {
+            return agent.start(operation, peer, ranges, notification, timeout, digests);
         }
 
         @Override

@@ -68,6 +68,9 @@ final class SimCluster implements AutoCloseable {
     /** Begins the names of what went wrong by intent. */
     static final String FAULT = "fault: ";
 
+    /** {@code kv_transfer_params} of a prefill request. */
+    private static final JsonFields KEEP = JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\":true}");
+
     private static final String EXTERNAL_HITS = "external hits";
 
     /** What a world was made of and what happened in it, by name. */
@@ -555,13 +558,13 @@ final class SimCluster implements AutoCloseable {
 
         /** Asks the second when the first has answered. */
         void askFirst(Instance first) {
-            send(new Leg(this, first, 1, Optional.of(PullConnector.keep())));
+            send(new Leg(this, first, 1, Optional.of(KEEP)));
         }
 
         /** Both legs at once: either may come first, and the prefill leg not at all. Each has an end of its own to the common id. */
         void askBoth(Instance first, Optional<JsonFields> told) {
             String id = "b" + legs++;
-            Leg prefilling = new Leg(id + "-000000aa", this, first, 1, Optional.of(PullConnector.keep()), false);
+            Leg prefilling = new Leg(id + "-000000aa", this, first, 1, Optional.of(KEEP), false);
             companion = prefilling;
             count("both legs at once", 1);
             Runnable prefill = () -> {

@@ -2,8 +2,6 @@ package baton.engine.sim;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import baton.kv.connector.KvConnector;
-import java.time.Duration;
 import java.util.Map;
 import java.util.TreeMap;
 import org.junit.jupiter.api.Test;
@@ -12,36 +10,19 @@ import org.junit.jupiter.api.Test;
 class SimulationTest {
     private static final int WORLDS = Integer.getInteger("tests.worlds", 1000);
 
-    /** What a world of that seed exchanges its caches by. */
-    private static SimNode.SimConnectors wiring(SimCluster.Site site, long seed) {
-        int kind = Math.floorMod(seed, 11);
-        if (kind == 10) {
-            return new PyNcclSimConnectors(site);
-        }
-        if (kind >= 8) {
-            return new P2pSimConnectors(site);
-        }
-        if (kind >= 4) {
-            return new NixlSimConnectors(site, kind == 7);
-        }
-        if (kind < 2) {
-            return new StorageSimConnectors(site);
-        }
-        return new SimNode.SimConnectors() {
-            @Override
-            public KvConnector connect(SimNode place) {
-                return new PullConnector(place);
-            }
-
-            @Override
-            public Duration longestTransfer() {
-                return Duration.ofSeconds(2);
-            }
+    /** The connectors of a world of that seed. */
+    private static SimNode.SimConnectors connectors(SimCluster.Site site, long seed) {
+        return switch (Math.floorMod(seed, 11)) {
+            case 0, 1 -> new StorageSimConnectors(site);
+            case 7 -> new NixlSimConnectors(site, true);
+            case 8, 9 -> new P2pSimConnectors(site);
+            case 10 -> new PyNcclSimConnectors(site);
+            default -> new NixlSimConnectors(site, false);
         };
     }
 
     private static Map<String, Long> live(long seed) {
-        try (SimCluster world = new SimCluster(seed, SimulationTest::wiring)) {
+        try (SimCluster world = new SimCluster(seed, SimulationTest::connectors)) {
             return world.run();
         } catch (RuntimeException | AssertionError e) {
             throw new AssertionError(
@@ -89,6 +70,7 @@ class SimulationTest {
                             "fault: file operation fails",
                             "fault: file work hangs",
                             "fault: file work late",
+                            "fault: digest too early",
                             "fault: handshake fails",
                             "fault: handshake late",
                             "fault: id changed",
@@ -99,6 +81,7 @@ class SimulationTest {
                             "fault: message lost",
                             "fault: model fails",
                             "fault: peer connects late",
+                            "fault: nothing digested",
                             "fault: read corrupt",
                             "fault: read failed",
                             "fault: read hangs",
@@ -116,7 +99,7 @@ class SimulationTest {
     }
 
     private static long trace(long seed) {
-        try (SimCluster world = new SimCluster(seed, SimulationTest::wiring)) {
+        try (SimCluster world = new SimCluster(seed, SimulationTest::connectors)) {
             world.run();
             return world.trace();
         }
