@@ -3,6 +3,7 @@ package baton.connectors.nixl;
 import baton.connectors.ConnectorRuntime;
 import baton.connectors.onesided.PeerHandshake;
 import baton.kv.ConfigException;
+import baton.kv.InvalidFieldException;
 import baton.kv.connector.Rank;
 import baton.messages.GuardedSideChannel;
 import baton.messages.PeerAccess;
@@ -37,15 +38,22 @@ final class HandshakeClient implements PeerHandshake {
             double midpoint = (asked + (runtime.ticker().nanos() - asked) / 2) / 1e9;
             return new Answer(
                     Handshake.read(answer.getFirst(), access.secret()),
-                    answer.size() > 1
-                            ? OptionalDouble.of(Handshake.readClock(answer.get(1)) - midpoint)
-                            : OptionalDouble.empty());
+                    answer.size() > 1 ? offset(answer.get(1), midpoint) : OptionalDouble.empty());
         } catch (ExecutionException | TimeoutException | ConfigException e) {
             Throwable cause = e instanceof ExecutionException && e.getCause() != null ? e.getCause() : e;
             throw new TransferException("the side channel at " + peer + ": " + cause.getMessage(), cause);
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
             throw new TransferException("interrupted", e);
+        }
+    }
+
+    /** The peer's clock less this one, in seconds; empty if the frame is no clock, which only the check of an expiry time needs. */
+    private static OptionalDouble offset(byte[] clock, double own) {
+        try {
+            return OptionalDouble.of(Handshake.readClock(clock) - own);
+        } catch (InvalidFieldException _) {
+            return OptionalDouble.empty();
         }
     }
 }

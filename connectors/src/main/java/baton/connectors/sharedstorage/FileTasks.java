@@ -34,7 +34,8 @@ final class FileTasks {
         boolean isOverdue();
     }
 
-    /** @return false if the task is rejected: the queue is full, or all threads are held by tasks that are overdue */
+    /** @return false if the task is rejected: the queue is full, all threads are held by tasks that are overdue, or there is no memory
+     *     for a thread */
     synchronized boolean submit(Task task) {
         if (isStuck()) {
             return false;
@@ -45,13 +46,14 @@ final class FileTasks {
                 return false;
             }
         }
-        add(task);
-        return true;
+        return add(task);
     }
 
     /** Runs a task once more that was submitted and has ended; it is never rejected. */
     synchronized void resubmit(Task task) {
-        add(task);
+        if (!add(task)) {
+            queue.addLast(task);
+        }
     }
 
     /** Whether all threads are held by tasks that are overdue. */
@@ -70,29 +72,39 @@ final class FileTasks {
         }
     }
 
-    private synchronized void add(Task task) {
+    private synchronized boolean add(Task task) {
         if (running.size() < concurrent) {
-            start(task);
-        } else {
-            queue.addLast(task);
+            return start(task);
         }
+        queue.addLast(task);
+        return true;
     }
 
-    private synchronized void start(Task task) {
+    /** False if the system has no memory for a thread. */
+    private synchronized boolean start(Task task) {
         running.add(task);
-        threads.start(() -> {
-            try {
-                task.run();
-            } finally {
-                ended(task);
-            }
-        });
+        try {
+            threads.start(() -> {
+                try {
+                    task.run();
+                } finally {
+                    ended(task);
+                }
+            });
+            return true;
+        } catch (OutOfMemoryError e) {
+            running.remove(task);
+            return false;
+        }
     }
 
     private synchronized void ended(Task task) {
         running.remove(task);
         if (!queue.isEmpty()) {
-            start(queue.removeFirst());
+            Task next = queue.removeFirst();
+            if (!start(next)) {
+                queue.addFirst(next);
+            }
         }
         notifyAll();
     }

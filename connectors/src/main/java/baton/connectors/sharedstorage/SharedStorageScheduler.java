@@ -86,10 +86,33 @@ final class SharedStorageScheduler implements SchedulerConnector {
     public KvMatch match(KvRequest request, int computedTokens) {
         RequestState state = state(request);
         if (state.query.isEmpty() || state.query.get().computedTokens != computedTokens) {
-            state.query.ifPresent(old -> lookups.cancel(old.lookup));
+            state.query.ifPresent(old -> supersede(state, old));
             state.query = startQuery(request, state, computedTokens);
         }
         return state.query.isEmpty() ? new KvMatch.None() : answer(state, state.query.get());
+    }
+
+    /** Ends a look-up for other computed tokens. A storage that has answered it in time has the full time for the next one. */
+    private void supersede(RequestState state, Query old) {
+        if (lookups.state(old.lookup) instanceof State.Done<Outcome>(Outcome outcome)) {
+            count(state, old, outcome);
+            state.deadline = Optional.empty();
+        } else {
+            lookups.cancel(old.lookup);
+        }
+    }
+
+    /** Takes in, once, what a look-up has found out beside an entry to load. */
+    private void count(RequestState state, Query query, Outcome outcome) {
+        if (!query.counted) {
+            query.counted = true;
+            incompatible += outcome.incompatible();
+            foreignRefused += outcome.foreign();
+            broken += outcome.broken();
+            if (query.saves) {
+                state.saved = outcome.saved();
+            }
+        }
     }
 
     /** Starts to look up what the request may load and save; empty if that is nothing, or known. */
@@ -125,15 +148,7 @@ final class SharedStorageScheduler implements SchedulerConnector {
                 return new KvMatch.None();
             }
             case State.Done<Outcome>(Outcome outcome) -> {
-                if (!query.counted) {
-                    query.counted = true;
-                    incompatible += outcome.incompatible();
-                    foreignRefused += outcome.foreign();
-                    broken += outcome.broken();
-                    if (query.saves) {
-                        state.saved = outcome.saved();
-                    }
-                }
+                count(state, query, outcome);
                 return outcome.entry()
                         .<KvMatch>map(entry -> new KvMatch.Tokens(entry.tokens() - query.computedTokens, false))
                         .orElseGet(KvMatch.None::new);

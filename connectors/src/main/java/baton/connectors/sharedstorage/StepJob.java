@@ -1,7 +1,9 @@
 package baton.connectors.sharedstorage;
 
+import baton.kv.Deadline;
 import baton.kv.Ticker;
 import baton.store.prompt.StorageException;
+import java.time.Duration;
 import java.util.Optional;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -11,12 +13,16 @@ import org.slf4j.LoggerFactory;
  * as far as it can, and a further one is started when {@link #changed} tells that it can go on. No task waits for a rank.
  *
  * <p>A task touches the pools only while it holds the job's monitor and the job is not over. A rank's thread ends a job under the same
- * monitor, so a job that is over, for instance because of its deadline, never reads or writes a pool again, however long its file takes.
+ * monitor, so a job that is over, for instance because of its deadline, never reads or writes a pool again, however long its file takes. The
+ * task is not interrupted: that would close its file, which waits for the hanging operation.
  *
  * <p>Its state is guarded by its monitor.
  */
 abstract class StepJob implements FileTasks.Task {
     private static final Logger log = LoggerFactory.getLogger(StepJob.class);
+
+    /** A task that still runs so long after the end of its job hangs. */
+    private static final Duration GRACE = Duration.ofSeconds(5);
 
     private final String name;
     private final FileTasks tasks;
@@ -38,8 +44,10 @@ abstract class StepJob implements FileTasks.Task {
     /** Something has changed since the task that runs was started. */
     private boolean again;
 
-    private Optional<Thread> runner = Optional.empty();
     private volatile boolean overdue;
+
+    /** From the job's end; empty before. */
+    private volatile Optional<Deadline> grace = Optional.empty();
 
     /** @param name for logs */
     StepJob(String name, FileTasks tasks, FileThreads threads, Ticker ticker) {
@@ -88,7 +96,6 @@ abstract class StepJob implements FileTasks.Task {
     public final void run() {
         boolean toAdvance;
         synchronized (this) {
-            runner = Optional.of(Thread.currentThread());
             again = false;
             toAdvance = !over;
         }
@@ -98,19 +105,20 @@ abstract class StepJob implements FileTasks.Task {
             }
         } catch (StorageException e) {
             fail(e.fault().label(), String.valueOf(e.getMessage()));
-        } catch (RuntimeException | OutOfMemoryError e) {
+        } catch (RuntimeException | Error e) {
             log.error("{} failed unexpectedly", name, e);
             fail("internal", e.toString());
         }
         boolean toRelease;
         synchronized (this) {
-            runner = Optional.empty();
-            // From here on no interrupt is sent; one that was is not for what this thread does next.
-            Thread.interrupted();
             toRelease = over;
         }
         if (toRelease) {
-            release();
+            try {
+                release();
+            } catch (RuntimeException | Error e) {
+                log.error("{} left something behind", name, e);
+            }
         }
         synchronized (this) {
             active = again || (over && !toRelease);
@@ -122,7 +130,7 @@ abstract class StepJob implements FileTasks.Task {
 
     @Override
     public final boolean isOverdue() {
-        return overdue;
+        return overdue || grace.map(Deadline::isOver).orElse(false);
     }
 
     final void fail(String label) {
@@ -135,7 +143,6 @@ abstract class StepJob implements FileTasks.Task {
             cause = Optional.of(label);
             reason = why;
             end();
-            runner.filter(thread -> !thread.equals(Thread.currentThread())).ifPresent(Thread::interrupt);
             if (!active) {
                 changed();
             }
@@ -146,6 +153,7 @@ abstract class StepJob implements FileTasks.Task {
         if (!over) {
             over = true;
             endNanos = ticker.nanos();
+            grace = Optional.of(Deadline.after(ticker, GRACE));
             notifyAll();
         }
     }

@@ -124,6 +124,22 @@ class SlowStorageTest {
     }
 
     @Test
+    void aStorageThatHasAnsweredInTimeIsAskedAgainWhenMoreOfThePromptIsInThePool() {
+        engine(KvRole.PRODUCER).prefill(request(0, 40));
+        FakeEngine consumer = engine(KvRole.CONSUMER);
+        FakeKvRequest request = request(0, 40);
+        threads.holds = true;
+
+        assertThat(consumer.scheduler().match(request, 0)).isEqualTo(new KvMatch.Pending());
+        threads.release();
+        // The request is kept waiting for something else, longer than a look-up may take.
+        ticker.advance(EntryLookups.TIMEOUT.multipliedBy(3));
+
+        assertThat(consumer.scheduler().match(request, BLOCK)).isEqualTo(new KvMatch.Tokens(32 - BLOCK, false));
+        assertThat(consumer.scheduler().takeMeasurements()).isEmpty();
+    }
+
+    @Test
     void whileLookUpsHangFurtherRequestsNeitherWaitNorPileUp() {
         engine(KvRole.PRODUCER).prefill(request(0, 40));
         FakeEngine consumer = engine(KvRole.CONSUMER);

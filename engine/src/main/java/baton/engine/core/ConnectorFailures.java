@@ -1,5 +1,6 @@
 package baton.engine.core;
 
+import java.util.Objects;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicLong;
 import org.slf4j.Logger;
@@ -26,7 +27,7 @@ final class ConnectorFailures {
      */
     <T> T guard(String method, T otherwise, Call<T> call) {
         try {
-            return call.run();
+            return Objects.requireNonNull(call.run(), "it returned null");
         } catch (RuntimeException | Error e) {
             if (!isOfConnector(e)) {
                 throw e;

@@ -73,7 +73,10 @@ final class Workers implements AutoCloseable {
     private boolean connected;
     private final boolean wantHidden;
     private final ReportMerger merger;
+    private final ConnectorFailures failures;
     private Optional<String> stuck = Optional.empty();
+    /** A connector could not be closed: its transfers may go on. */
+    private boolean mayTransfer;
 
     /**
      * @param context of the rank whose runner it is given
@@ -91,6 +94,7 @@ final class Workers implements AutoCloseable {
         this.logitsRank = ranks.logitsRank();
         this.connected = connector.isPresent();
         this.merger = new ReportMerger(ranks.runners().size());
+        this.failures = failures;
         try {
             List<SortedSet<Integer>> cores = binding.coresByRank();
             for (int i = 0; i < ranks.runners().size(); i++) {
@@ -183,7 +187,10 @@ final class Workers implements AutoCloseable {
                 computed.get(i).close();
             }
         }
-        if (connected && slices.stream().anyMatch(slice -> slice.hidden().isEmpty())) {
+        // Ranks wait for each other's saves, in vain if a connector has failed.
+        if (connected
+                && !failures.any()
+                && slices.stream().anyMatch(slice -> slice.hidden().isEmpty())) {
             try {
                 each(Worker::waitForSave);
             } catch (RuntimeException | Error e) {
@@ -236,17 +243,24 @@ final class Workers implements AutoCloseable {
             closeConnectors();
         } finally {
             threads.forEach(ExecutorService::shutdown);
-            if (stuck.isEmpty()) {
-                workers.reversed().forEach(Worker::closeRunner);
-            } else {
+            if (stuck.isPresent()) {
                 LOG.error("The memory of the model stays allocated: {}", stuck.get());
+            } else if (mayTransfer) {
+                LOG.error("The memory of the model stays allocated: the connector could not be closed");
+            } else {
+                workers.reversed().forEach(Worker::closeRunner);
             }
         }
     }
 
     private void closeConnectors() {
         if (stuck.isEmpty()) {
-            each(Worker::closeConnector);
+            try {
+                each(Worker::closeConnector);
+            } catch (RuntimeException | Error e) {
+                mayTransfer = true;
+                throw e;
+            }
         }
     }
 
@@ -287,14 +301,14 @@ final class Workers implements AutoCloseable {
     private <T> List<T> results(List<Future<T>> futures) {
         long deadline = System.nanoTime() + TIMEOUT.toNanos();
         List<T> results = new ArrayList<>();
-        List<Throwable> failures = new ArrayList<>();
+        List<Throwable> thrown = new ArrayList<>();
         boolean interrupted = false;
         for (int i = 0; i < futures.size(); ) {
             try {
                 results.add(futures.get(i).get(deadline - System.nanoTime(), TimeUnit.NANOSECONDS));
                 i++;
             } catch (ExecutionException e) {
-                failures.add(e.getCause() == null ? e : e.getCause());
+                thrown.add(e.getCause() == null ? e : e.getCause());
                 i++;
             } catch (InterruptedException e) {
                 // Ranks compute in memory that whoever is told of the interrupt would free.
@@ -310,14 +324,14 @@ final class Workers implements AutoCloseable {
         if (stuck.isPresent()) {
             throw new IllegalStateException(stuck.get());
         }
-        if (failures.isEmpty()) {
+        if (thrown.isEmpty()) {
             return results;
         }
-        Throwable first = failures.stream()
-                .filter(failure -> failures.stream().noneMatch(other -> other.equals(failure.getCause())))
+        Throwable first = thrown.stream()
+                .filter(failure -> thrown.stream().noneMatch(other -> other.equals(failure.getCause())))
                 .findFirst()
                 .orElseThrow();
-        failures.stream().filter(other -> !other.equals(first)).forEach(first::addSuppressed);
+        thrown.stream().filter(other -> !other.equals(first)).forEach(first::addSuppressed);
         switch (first) {
             case RuntimeException e -> throw e;
             case Error e -> throw e;
