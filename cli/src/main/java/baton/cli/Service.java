@@ -33,8 +33,11 @@ final class Service {
             onSignal(signal, () -> {
                 if (signalled.getAndSet(true)) {
                     System.err.println(name + ": ended at once by a second signal");
-                    NixlExit.skipDestructors();
-                    Runtime.getRuntime().halt(ENDED_BY_SIGNAL);
+                    try {
+                        NixlExit.skipDestructors();
+                    } finally {
+                        Runtime.getRuntime().halt(ENDED_BY_SIGNAL);
+                    }
                 }
                 end.countDown();
             });

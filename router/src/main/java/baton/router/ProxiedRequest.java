@@ -21,6 +21,7 @@ import io.vertx.core.http.HttpServerResponse;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
+import java.util.concurrent.Callable;
 import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
@@ -72,6 +73,8 @@ final class ProxiedRequest implements DecodeRelay.Request {
 
     private boolean prefillRetried;
     private boolean ended;
+    /** Tasks of the worker that hold bodies. */
+    private int tasks;
 
     /** A completion's body as the instances get it, and its fields. */
     private record Completion(Buffer body, JsonObjectText parsed) {}
@@ -110,8 +113,21 @@ final class ProxiedRequest implements DecodeRelay.Request {
         new ProxiedRequest(context, upstream, request, body.length()).startProxy(body);
     }
 
+    /** Runs a task that reads the request's bodies, whose memory is given back when the request and all its tasks have ended. */
+    private <T> Future<T> work(long bytes, Callable<T> task) {
+        tasks++;
+        Future<T> result = context.worker().run(bytes, task);
+        result.onComplete(_ -> {
+            tasks--;
+            if (ended && tasks == 0) {
+                context.bodies().giveBack(held);
+            }
+        });
+        return result;
+    }
+
     private void startProxy(ReceivedBody body) {
-        context.worker().run(body.length(), body::join).onComplete(this::proxy, this::rejectBody);
+        work(body.length(), body::join).onComplete(this::proxy, this::rejectBody);
     }
 
     private void proxy(Buffer body) {
@@ -122,7 +138,7 @@ final class ProxiedRequest implements DecodeRelay.Request {
     }
 
     private void startHandoff(ReceivedBody body) {
-        context.worker().run(body.length(), () -> read(body)).onComplete(this::place, this::rejectBody);
+        work(body.length(), () -> read(body)).onComplete(this::place, this::rejectBody);
     }
 
     /** @throws ConfigException if the body is not a JSON object */
@@ -163,8 +179,7 @@ final class ProxiedRequest implements DecodeRelay.Request {
     private void attempt(Completion completion, Instance prefill, Instance chosen) {
         int attempt = ++attempts;
         Plan last = plan;
-        context.worker()
-                .run(completion.body.length(), () -> plan(completion, prefill, chosen, last))
+        work(completion.body.length(), () -> plan(completion, prefill, chosen, last))
                 .onComplete(
                         planned -> {
                             if (isCurrent(attempt)) {
@@ -210,8 +225,7 @@ final class ProxiedRequest implements DecodeRelay.Request {
         });
         switch (handoff.decode()) {
             case HandoffFlow.AtOnce atOnce -> {
-                prefilled.onSuccess(answer -> context.worker()
-                        .run(answer.length(), () -> {
+                prefilled.onSuccess(answer -> work(answer.length(), () -> {
                             atOnce.prefilled().accept(answer);
                             return answer;
                         })
@@ -231,8 +245,7 @@ final class ProxiedRequest implements DecodeRelay.Request {
 
     private void startDecode(int attempt, Plan current, Instance chosen, int answerBytes, Supplier<Buffer> body) {
         Buffer given = current.completion.body;
-        context.worker()
-                .run((long) given.length() + answerBytes, () -> {
+        work((long) given.length() + answerBytes, () -> {
                     Buffer made = body.get();
                     return new DecodeBody(made, !made.equals(given));
                 })
@@ -440,7 +453,9 @@ final class ProxiedRequest implements DecodeRelay.Request {
             decodeLeg.abort();
         }
         context.running().decrementAndGet();
-        context.bodies().giveBack(held);
+        if (tasks == 0) {
+            context.bodies().giveBack(held);
+        }
         report.ended(
                 outcome,
                 new RequestReport.Line(

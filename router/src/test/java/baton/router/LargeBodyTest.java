@@ -8,7 +8,14 @@ import baton.router.flow.PushFlow;
 import io.vertx.core.Context;
 import io.vertx.core.Promise;
 import io.vertx.core.Vertx;
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.net.Socket;
+import java.net.SocketException;
+import java.net.URI;
 import java.net.http.HttpResponse;
+import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -80,6 +87,73 @@ class LargeBodyTest {
                 .isEqualTo(hashes(bodies.stream()));
         assertThat(hashes(prefill.received.stream().map(received -> withoutHandoff(received.body()))))
                 .isEqualTo(hashes(bodies.stream().map(body -> body.replace("}", ",\"max_tokens\":1}"))));
+    }
+
+    @Test
+    void aConnectionIsClosedIfTheInstanceAnswersBeforeItHasReadTheBody() throws Exception {
+        try (ServerSocket refusing = new ServerSocket(0, 10, InetAddress.getLoopbackAddress())) {
+            Router router = fixture.start(new RouterConfig(
+                    "127.0.0.1",
+                    0,
+                    List.of(URI.create("http://127.0.0.1:" + refusing.getLocalPort())),
+                    List.of(fixture.instance().uri()),
+                    ContentKeyedFlow.NAME,
+                    Optional.empty(),
+                    LIMITS,
+                    Optional.empty(),
+                    RouterConfig.LocalPrefill.NEVER));
+            CompletableFuture<Long> unread = new CompletableFuture<>();
+            Thread.ofVirtual().start(() -> {
+                while (!refusing.isClosed()) {
+                    try {
+                        Socket socket = refusing.accept();
+                        Thread.ofVirtual().start(() -> serve(socket, unread));
+                    } catch (IOException e) {
+                        return;
+                    }
+                }
+            });
+
+            HttpResponse<String> answer = fixture.postAndGoOn(router, "{\"prompt\":\"" + "a".repeat(15 << 20) + "\"}")
+                    .get(60, TimeUnit.SECONDS);
+
+            assertThat(answer.statusCode()).isEqualTo(401);
+            // The rest of what the router had written, then the end of the connection.
+            assertThat(unread.get(30, TimeUnit.SECONDS)).isLessThan(15 << 20);
+        }
+    }
+
+    /** Answers probes with 200, and completions with 401 before it reads their bodies. */
+    private static void serve(Socket socket, CompletableFuture<Long> unread) {
+        try (socket) {
+            socket.setSoTimeout(30_000);
+            StringBuilder head = new StringBuilder();
+            while (head.indexOf("\r\n\r\n") < 0) {
+                int next = socket.getInputStream().read();
+                if (next < 0) {
+                    return;
+                }
+                head.append((char) next);
+            }
+            boolean probe = head.toString().startsWith("GET");
+            socket.getOutputStream()
+                    .write(("HTTP/1.1 " + (probe ? "200 OK" : "401 Unauthorized") + "\r\ncontent-length: 2\r\n\r\n{}")
+                            .getBytes(StandardCharsets.US_ASCII));
+            if (!probe) {
+                long bytes = 0;
+                byte[] some = new byte[64 << 10];
+                try {
+                    for (int n = 0; n >= 0; n = socket.getInputStream().read(some)) {
+                        bytes += n;
+                    }
+                } catch (SocketException _) {
+                    // A reset is an end, too.
+                }
+                unread.complete(bytes);
+            }
+        } catch (IOException e) {
+            unread.completeExceptionally(e);
+        }
     }
 
     private static String withoutHandoff(String body) {

@@ -150,7 +150,12 @@ final class PyNcclWorker implements WorkerConnector {
         });
         thread.setName(name);
         running.add(thread);
-        thread.start();
+        try {
+            thread.start();
+        } catch (OutOfMemoryError e) {
+            running.remove(thread);
+            throw e;
+        }
     }
 
     @Override
@@ -447,9 +452,9 @@ final class PyNcclWorker implements WorkerConnector {
         }
         session.close();
         Deadline deadline = Deadline.after(ticker, CLOSING);
+        running.forEach(Thread::interrupt);
         try {
             for (Thread thread : running) {
-                thread.interrupt();
                 if (!thread.join(deadline.remaining())) {
                     log.error("{}, which copies keys and values, has not ended within {}", thread.getName(), CLOSING);
                 }

@@ -50,6 +50,9 @@ public final class Leg {
 
     private @Nullable HttpClientRequest request;
     private @Nullable HttpClientResponse response;
+    /** Bytes of a body that is written in slices; 0 for others. */
+    private int toWrite;
+
     private int written;
     private long since;
     private long timer;
@@ -102,12 +105,15 @@ public final class Leg {
         connected.exceptionHandler(cause -> fail(Kind.LOST, describe(cause)));
         connected.headers().addAll(headers);
         if (body.length() > SLICE) {
-            connected.response().onComplete(this::receive, cause -> fail(Kind.LOST, describe(cause)));
+            connected
+                    .response()
+                    .onComplete(head -> receive(connected, head), cause -> fail(Kind.LOST, describe(cause)));
             connected.putHeader(HttpHeaders.CONTENT_LENGTH, Integer.toString(body.length()));
+            toWrite = body.length();
             writeSlices(connected, body);
         } else {
             (body.length() == 0 ? connected.send() : connected.send(body))
-                    .onComplete(this::receive, cause -> fail(Kind.LOST, describe(cause)));
+                    .onComplete(head -> receive(connected, head), cause -> fail(Kind.LOST, describe(cause)));
         }
     }
 
@@ -128,7 +134,7 @@ public final class Leg {
         }
     }
 
-    private void receive(HttpClientResponse head) {
+    private void receive(HttpClientRequest connected, HttpClientResponse head) {
         if (over) {
             return;
         }
@@ -144,6 +150,10 @@ public final class Leg {
         head.endHandler(ended -> {
             if (!over) {
                 finish();
+                if (written < toWrite) {
+                    // Answered before it was all sent, such as a refusal: the connection cannot be used again.
+                    connected.reset();
+                }
                 receiver.onEnd();
             }
         });
