@@ -1,6 +1,6 @@
 package baton.messages;
 
-import baton.kv.ConfigException;
+import baton.kv.InvalidFieldException;
 import java.io.IOException;
 import java.math.BigInteger;
 import java.nio.ByteBuffer;
@@ -13,7 +13,7 @@ import org.msgpack.core.MessagePackException;
 import org.msgpack.core.MessageUnpacker;
 
 /**
- * Reads a msgpack message of a peer, value by value. A value of another type or range is a {@link ConfigException} that names the
+ * Reads a msgpack message of a peer, value by value. A value of another type or range is an {@link InvalidFieldException} that names the
  * field. Allocates memory as bytes are read, never for announced sizes.
  */
 public final class MsgpackReader implements AutoCloseable {
@@ -44,7 +44,7 @@ public final class MsgpackReader implements AutoCloseable {
      * Reads a message that is a map with texts as keys, as msgspec writes dataclasses.
      *
      * @param what the message's name, for errors
-     * @throws ConfigException if the bytes are no such message
+     * @throws InvalidFieldException if the bytes are no such message
      */
     public static void readFields(String what, byte[] message, FieldReader fields) {
         try (MsgpackReader reader = new MsgpackReader(message)) {
@@ -61,13 +61,13 @@ public final class MsgpackReader implements AutoCloseable {
     public void fields(String what, FieldReader fields) {
         int count = unpack(what, "a map", unpacker::unpackMapHeader);
         if (count > MOST_FIELDS) {
-            throw new ConfigException(what, "has " + count + " fields, must have at most " + MOST_FIELDS);
+            throw new InvalidFieldException(what, "has " + count + " fields, must have at most " + MOST_FIELDS);
         }
         Set<String> seen = new HashSet<>();
         for (int i = 0; i < count; i++) {
             String name = text(what + ": a field's name");
             if (!seen.add(name)) {
-                throw new ConfigException(what + "." + name, "is given twice");
+                throw new InvalidFieldException(what + "." + name, "is given twice");
             }
             if (!fields.read(name, this)) {
                 skip(what + "." + name, 0);
@@ -80,7 +80,7 @@ public final class MsgpackReader implements AutoCloseable {
         int count = unpack(field, "an array", unpacker::unpackArrayHeader);
         // Each has a byte at least.
         if (count > remaining()) {
-            throw new ConfigException(field, "announces " + count + " elements in " + remaining() + " bytes");
+            throw new InvalidFieldException(field, "announces " + count + " elements in " + remaining() + " bytes");
         }
         return count;
     }
@@ -93,7 +93,7 @@ public final class MsgpackReader implements AutoCloseable {
                     .decode(ByteBuffer.wrap(bytes))
                     .toString();
         } catch (CharacterCodingException e) {
-            throw new ConfigException(field, "is not UTF-8", e);
+            throw new InvalidFieldException(field, "is not UTF-8", e);
         }
     }
 
@@ -104,7 +104,7 @@ public final class MsgpackReader implements AutoCloseable {
     public int integer(String field, int min, int max) {
         long value = unpack(field, "a whole number", unpacker::unpackLong);
         if (value < min || value > max) {
-            throw new ConfigException(field, "is " + value + ", must be " + min + " to " + max);
+            throw new InvalidFieldException(field, "is " + value + ", must be " + min + " to " + max);
         }
         return (int) value;
     }
@@ -113,7 +113,7 @@ public final class MsgpackReader implements AutoCloseable {
     public long unsigned(String field) {
         BigInteger value = unpack(field, "a whole number", unpacker::unpackBigInteger);
         if (value.signum() < 0) {
-            throw new ConfigException(field, "is " + value + ", must be at least 0");
+            throw new InvalidFieldException(field, "is " + value + ", must be at least 0");
         }
         return value.longValue();
     }
@@ -148,10 +148,10 @@ public final class MsgpackReader implements AutoCloseable {
         return unpack(field, "a value", unpacker::tryUnpackNil);
     }
 
-    /** @throws ConfigException if bytes are left */
+    /** @throws InvalidFieldException if bytes are left */
     public void end(String what) {
         if (remaining() > 0) {
-            throw new ConfigException(what, "is followed by " + remaining() + " bytes");
+            throw new InvalidFieldException(what, "is followed by " + remaining() + " bytes");
         }
     }
 
@@ -166,7 +166,7 @@ public final class MsgpackReader implements AutoCloseable {
 
     private void skip(String field, int depth) {
         if (depth > DEEPEST) {
-            throw new ConfigException(field, "is nested more than " + DEEPEST + " deep");
+            throw new InvalidFieldException(field, "is nested more than " + DEEPEST + " deep");
         }
         switch (unpack(field, "a value", () -> unpacker.getNextFormat().getValueType())) {
             case ARRAY -> {
@@ -189,7 +189,7 @@ public final class MsgpackReader implements AutoCloseable {
 
     private byte[] payload(String field, int bytes) {
         if (bytes > remaining()) {
-            throw new ConfigException(field, "announces " + bytes + " bytes, " + remaining() + " are there");
+            throw new InvalidFieldException(field, "announces " + bytes + " bytes, " + remaining() + " are there");
         }
         return unpack(field, "bytes", () -> unpacker.readPayload(bytes));
     }
@@ -202,7 +202,7 @@ public final class MsgpackReader implements AutoCloseable {
         try {
             return unpacking.unpack();
         } catch (IOException | MessagePackException e) {
-            throw new ConfigException(field, "is not " + wanted + " (" + e.getMessage() + ")", e);
+            throw new InvalidFieldException(field, "is not " + wanted + " (" + e.getMessage() + ")", e);
         }
     }
 }

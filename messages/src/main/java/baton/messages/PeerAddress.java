@@ -1,6 +1,7 @@
 package baton.messages;
 
-import baton.kv.ConfigException;
+import baton.kv.InvalidFieldException;
+import java.util.Optional;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
@@ -20,29 +21,35 @@ public record PeerAddress(String host, int port) {
         }
     }
 
+    /** Reads {@code host:port}; empty if the text is none. */
+    public static Optional<PeerAddress> find(String text) {
+        Matcher form = FORM.matcher(text);
+        int port = form.matches() ? Integer.parseInt(form.group(3)) : 0;
+        if (port < 1 || port > 65_535) {
+            return Optional.empty();
+        }
+        return Optional.of(new PeerAddress(form.group(1) == null ? form.group(2) : form.group(1), port));
+    }
+
     /**
      * Reads {@code host:port}.
      *
      * @param field for the error
-     * @throws ConfigException if the text is none
+     * @throws InvalidFieldException if the text is none
      */
     public static PeerAddress parse(String field, String text) {
-        Matcher form = FORM.matcher(text);
-        int port = form.matches() ? Integer.parseInt(form.group(3)) : 0;
-        if (port < 1 || port > 65_535) {
-            throw new ConfigException(field, "is '" + shown(text) + "', must be host:port");
-        }
-        return new PeerAddress(form.group(1) == null ? form.group(2) : form.group(1), port);
+        return find(text)
+                .orElseThrow(() -> new InvalidFieldException(field, "is '" + shown(text) + "', must be host:port"));
     }
 
     /**
      * The address on the same host whose port is {@code ports} above: another rank's.
      *
-     * @throws ConfigException if there is no such port
+     * @throws InvalidFieldException if there is no such port
      */
     public PeerAddress above(int ports) {
         if (port + ports > 65_535) {
-            throw new ConfigException("port", "of " + this + " must leave room for " + ports + " more ranks");
+            throw new InvalidFieldException("port", "of " + this + " must leave room for " + ports + " more ranks");
         }
         return new PeerAddress(host, port + ports);
     }

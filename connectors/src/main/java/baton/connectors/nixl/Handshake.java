@@ -2,8 +2,8 @@ package baton.connectors.nixl;
 
 import baton.connectors.onesided.Incarnation;
 import baton.connectors.onesided.RankInfo;
-import baton.kv.ConfigException;
 import baton.kv.DType;
+import baton.kv.InvalidFieldException;
 import baton.kv.KvLayout;
 import baton.kv.connector.Rank;
 import baton.messages.MsgpackReader;
@@ -42,15 +42,15 @@ final class Handshake {
         });
     }
 
-    /** @throws ConfigException if it is not such a question */
+    /** @throws InvalidFieldException if it is not such a question */
     static Rank readQuestion(byte[] message) {
         try (MsgpackReader reader = MsgpackReader.of(message)) {
             int elements = reader.array("question");
             if (elements != 3) {
-                throw new ConfigException("question", "has " + elements + " elements, must have 3");
+                throw new InvalidFieldException("question", "has " + elements + " elements, must have 3");
             }
             if (!Arrays.equals(reader.bytes("question's name"), GET_META)) {
-                throw new ConfigException("question's name", "must be get_meta_msg");
+                throw new InvalidFieldException("question's name", "must be get_meta_msg");
             }
             int pipeline = reader.integer("pp_rank", 0, MOST_RANKS);
             int tensor = reader.integer("tp_rank", 0, MOST_RANKS);
@@ -64,7 +64,7 @@ final class Handshake {
         return pack(packer -> packer.packDouble(seconds));
     }
 
-    /** @throws ConfigException if it is not a number */
+    /** @throws InvalidFieldException if it is not a number */
     static double readClock(byte[] message) {
         try (MsgpackReader reader = MsgpackReader.of(message)) {
             double seconds = reader.number("clock");
@@ -88,7 +88,7 @@ final class Handshake {
             });
         }
 
-        /** @throws ConfigException if it is no such payload */
+        /** @throws InvalidFieldException if it is no such payload */
         static Payload read(byte[] message) {
             String what = "NixlHandshakePayload";
             Fields fields = new Fields(what);
@@ -156,7 +156,7 @@ final class Handshake {
             });
         }
 
-        /** @throws ConfigException if it is no such metadata; the message names the field */
+        /** @throws InvalidFieldException if it is no such metadata; the message names the field */
         static Metadata read(byte[] message) {
             Fields fields = new Fields(WHAT);
             Slot<String> engineId = fields.slot("engine_id");
@@ -192,7 +192,7 @@ final class Handshake {
                 return true;
             });
             if (addresses.need().length != lengths.need().length) {
-                throw new ConfigException(
+                throw new InvalidFieldException(
                         lengths.field,
                         "has " + lengths.need().length + " elements, " + addresses.field + " has "
                                 + addresses.need().length + "; must be as many");
@@ -347,19 +347,19 @@ final class Handshake {
      * Reads a rank's answer.
      *
      * @param secret from which the key is derived
-     * @throws ConfigException if it is invalid, or not a Baton instance's
+     * @throws InvalidFieldException if it is invalid, or not a Baton instance's
      */
     static RankInfo read(byte[] payload, Optional<PeerSecret> secret) {
         Payload read = Payload.read(payload);
         Metadata metadata = Metadata.read(read.metadata());
         BatonFacts facts = metadata.baton()
-                .orElseThrow(() -> new ConfigException(
+                .orElseThrow(() -> new InvalidFieldException(
                         "NixlAgentMetadata.baton",
                         "is missing: the peer is not an instance of Baton, and how its blocks lie is not known"));
         byte[] key = secret.map(known -> Incarnation.key(known, metadata.engineId(), facts.epoch()))
                 .orElse(facts.key());
         if (key.length < Incarnation.MIN_KEY_BYTES) {
-            throw new ConfigException(
+            throw new InvalidFieldException(
                     "NixlAgentMetadata.baton.key",
                     "has " + key.length + " bytes, must have at least " + Incarnation.MIN_KEY_BYTES);
         }
@@ -396,7 +396,7 @@ final class Handshake {
         }
 
         private T need() {
-            return value.orElseThrow(() -> new ConfigException(field, "is missing"));
+            return value.orElseThrow(() -> new InvalidFieldException(field, "is missing"));
         }
     }
 

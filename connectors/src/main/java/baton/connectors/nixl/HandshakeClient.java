@@ -2,7 +2,6 @@ package baton.connectors.nixl;
 
 import baton.connectors.ConnectorRuntime;
 import baton.connectors.onesided.PeerHandshake;
-import baton.kv.ConfigException;
 import baton.kv.InvalidFieldException;
 import baton.kv.connector.Rank;
 import baton.messages.GuardedSideChannel;
@@ -39,7 +38,7 @@ final class HandshakeClient implements PeerHandshake {
             return new Answer(
                     Handshake.read(answer.getFirst(), access.secret()),
                     answer.size() > 1 ? offset(answer.get(1), midpoint) : OptionalDouble.empty());
-        } catch (ExecutionException | TimeoutException | ConfigException e) {
+        } catch (ExecutionException | TimeoutException | InvalidFieldException e) {
             Throwable cause = e instanceof ExecutionException && e.getCause() != null ? e.getCause() : e;
             throw new TransferException("the side channel at " + peer + ": " + cause.getMessage(), cause);
         } catch (InterruptedException e) {

@@ -4,7 +4,7 @@ import baton.connectors.ConnectorRuntime;
 import baton.connectors.onesided.RankInfo;
 import baton.connectors.onesided.RemoteBlocks;
 import baton.connectors.onesided.TransferMode;
-import baton.kv.ConfigException;
+import baton.kv.InvalidFieldException;
 import baton.kv.Ticker;
 import baton.kv.connector.Rank;
 import baton.messages.GuardedSideChannel;
@@ -61,7 +61,7 @@ final class HandshakeServer implements AutoCloseable {
         Rank rank;
         try {
             rank = Handshake.readQuestion(frames.getFirst());
-        } catch (ConfigException e) {
+        } catch (InvalidFieldException e) {
             access.refuse("side channel: a peer", "its question is not a handshake's: " + e.getMessage());
             return List.of();
         }

@@ -11,7 +11,7 @@ import baton.connectors.onesided.PeerNotification.PushFailed;
 import baton.connectors.onesided.PeerNotification.PushOver;
 import baton.connectors.onesided.PeerNotification.PushPart;
 import baton.connectors.onesided.PeerNotification.PushRegistration;
-import baton.kv.ConfigException;
+import baton.kv.InvalidFieldException;
 import baton.messages.MsgpackReader;
 import java.io.IOException;
 import java.math.BigInteger;
@@ -180,13 +180,13 @@ final class NixlNotification implements NotificationCodec {
                 : new PushFailed(attempt);
     }
 
-    private static ConfigException unknown(String text, @Nullable Throwable cause) {
+    private static InvalidFieldException unknown(String text, @Nullable Throwable cause) {
         String start = text.substring(0, Math.min(text.length(), 80)).replaceAll("[^ -~]", "?");
         String message = "is '" + start + "', must be <request>:<tp size>, " + HEARTBEAT + "<requests>, "
                 + PUSH_REGISTRATION + "<msgpack> or another of Baton's notifications";
         return cause == null
-                ? new ConfigException("notification", message)
-                : new ConfigException("notification", message, cause);
+                ? new InvalidFieldException("notification", message)
+                : new InvalidFieldException("notification", message, cause);
     }
 
     /*
@@ -242,7 +242,7 @@ final class NixlNotification implements NotificationCodec {
                 case "local_block_ids" -> {
                     int groups = value.array(field);
                     if (groups != 1) {
-                        throw new ConfigException(field, "has " + groups + " groups of layers, must have 1");
+                        throw new InvalidFieldException(field, "has " + groups + " groups of layers, must have 1");
                     }
                     fields.put(name, value.integers(field, 0, Integer.MAX_VALUE));
                 }
@@ -272,7 +272,7 @@ final class NixlNotification implements NotificationCodec {
     private static <T> T need(Map<String, Object> fields, String name, Class<T> type) {
         Object value = fields.get(name);
         if (value == null) {
-            throw new ConfigException(REGISTRATION + "." + name, "is missing");
+            throw new InvalidFieldException(REGISTRATION + "." + name, "is missing");
         }
         return type.cast(value);
     }

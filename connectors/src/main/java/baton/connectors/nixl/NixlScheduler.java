@@ -14,6 +14,7 @@ import baton.connectors.onesided.TransferMode;
 import baton.connectors.onesided.TransferPlan;
 import baton.connectors.onesided.TransferStats;
 import baton.kv.ConfigException;
+import baton.kv.InvalidFieldException;
 import baton.kv.JsonFields;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
@@ -172,7 +173,7 @@ final class NixlScheduler implements SchedulerConnector {
                             tracked,
                             RemoteBlocks.read(params, prefilledElsewhere ? mode : TransferMode.PULL, request.id()));
                 }
-            } catch (ConfigException e) {
+            } catch (InvalidFieldException e) {
                 log.warn(
                         "Got invalid KVTransferParams: {} This request will not utilize KVTransfer: request {}, {}",
                         e.getMessage(),
@@ -195,7 +196,7 @@ final class NixlScheduler implements SchedulerConnector {
                     unused.add(source);
                 }
             }
-        } catch (ConfigException e) {
+        } catch (InvalidFieldException e) {
             log.warn(
                     "request {} is refused, and its reference names no owner that could release the blocks: {}",
                     requestId,

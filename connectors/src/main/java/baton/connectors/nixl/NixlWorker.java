@@ -22,6 +22,7 @@ import baton.connectors.onesided.RankContext;
 import baton.connectors.onesided.RankInfo;
 import baton.connectors.onesided.TransferStats;
 import baton.kv.ConfigException;
+import baton.kv.InvalidFieldException;
 import baton.kv.KvCache;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
@@ -276,7 +277,7 @@ final class NixlWorker implements WorkerConnector {
         for (Notification notification : shared.agent().takeNotifications()) {
             try {
                 take(shared.codec().read(notification.message()), notification, now);
-            } catch (ConfigException e) {
+            } catch (InvalidFieldException e) {
                 log.warn("A notification of {} is dropped: {}", notification.from(), e.getMessage());
                 stats.count("baton:kv_unknown_notifications");
             }

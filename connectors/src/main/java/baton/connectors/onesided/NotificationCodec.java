@@ -7,7 +7,7 @@ public interface NotificationCodec {
     /**
      * Reads a peer's notification.
      *
-     * @throws baton.kv.ConfigException if it is none, or a field is out of its bounds; names the field
+     * @throws baton.kv.InvalidFieldException if it is none, or a field is out of its bounds; names the field
      */
     PeerNotification read(byte[] message);
 }

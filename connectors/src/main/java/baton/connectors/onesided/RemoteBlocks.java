@@ -1,7 +1,7 @@
 package baton.connectors.onesided;
 
 import baton.kv.BlockHasher;
-import baton.kv.ConfigException;
+import baton.kv.InvalidFieldException;
 import baton.kv.JsonFields;
 import baton.kv.ModelFingerprint;
 import baton.kv.connector.KvRequest;
@@ -65,7 +65,7 @@ public record RemoteBlocks(
      *
      * @param named which side moves blocks that are named
      * @param requestId of the request that has the reference
-     * @throws ConfigException if a field that is needed is missing or is not what it must be
+     * @throws InvalidFieldException if a field that is needed is missing or is not what it must be
      */
     public static RemoteBlocks read(JsonFields params, TransferMode named, String requestId) {
         int[] blocks = blocks(params);
@@ -81,7 +81,7 @@ public record RemoteBlocks(
                         need(fields, "mac")));
         int port = params.integerAtLeast("remote_port", 1).orElseThrow(() -> missing(params, "remote_port"));
         if (port > 65535) {
-            throw new ConfigException(params.field("remote_port"), "is " + port + ", must be 1 to 65535");
+            throw new InvalidFieldException(params.field("remote_port"), "is " + port + ", must be 1 to 65535");
         }
         return new RemoteBlocks(
                 need(params, "remote_engine_id"),
@@ -225,8 +225,8 @@ public record RemoteBlocks(
         return fields.string(name).filter(value -> !value.isEmpty()).orElseThrow(() -> missing(fields, name));
     }
 
-    private static ConfigException missing(JsonFields fields, String name) {
-        return new ConfigException(fields.field(name), "is missing");
+    private static InvalidFieldException missing(JsonFields fields, String name) {
+        return new InvalidFieldException(fields.field(name), "is missing");
     }
 
     /** One list of ids, or, as vLLM sends it, one such list for each group of layers; we have one group. */
@@ -247,7 +247,7 @@ public record RemoteBlocks(
     private static int tensorParallelSize(JsonFields params) {
         int size = params.integerAtLeast("tp_size", 1).orElse(1);
         if (size > MOST_RANKS) {
-            throw new ConfigException(params.field("tp_size"), "is " + size + ", must be at most " + MOST_RANKS);
+            throw new InvalidFieldException(params.field("tp_size"), "is " + size + ", must be at most " + MOST_RANKS);
         }
         return size;
     }
@@ -263,6 +263,6 @@ public record RemoteBlocks(
                         .allMatch(each -> each.isIntegralNumber() && each.canConvertToLong() && each.asLong() >= 0)) {
             return value.valueStream().mapToLong(JsonNode::asLong);
         }
-        throw new ConfigException(fields.field(name), "must be an array of whole numbers from 0 to 2^63 - 1");
+        throw new InvalidFieldException(fields.field(name), "must be an array of whole numbers from 0 to 2^63 - 1");
     }
 }

@@ -3,7 +3,7 @@ package baton.connectors.p2pnccl;
 import baton.connectors.p2pnccl.P2pNcclConnectorMetadata.Load;
 import baton.connectors.p2pnccl.P2pNcclConnectorMetadata.Save;
 import baton.kv.Bursts;
-import baton.kv.ConfigException;
+import baton.kv.InvalidFieldException;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
 import baton.kv.connector.HandshakeMetadata;
@@ -105,7 +105,7 @@ final class P2pNcclScheduler implements SchedulerConnector {
             sends = sends && allowed(request, id.decode());
             receives = receives && allowed(request, id.prefill());
             requests.put(request.id(), new Tracked(found.get(), sends, receives));
-        } catch (ConfigException e) {
+        } catch (InvalidFieldException e) {
             badIds++;
             complaints.event(more -> log.warn("a request is computed here: {}{}", e.getMessage(), more));
         }

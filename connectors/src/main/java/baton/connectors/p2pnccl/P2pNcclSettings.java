@@ -66,8 +66,8 @@ record P2pNcclSettings(
                     extra.field(PROXY_PORT),
                     "is missing; the proxy is at " + proxyHost.get() + ", as " + extra.field(PROXY_IP) + " says");
         }
-        Optional<PeerAddress> proxy = proxyHost.map(host ->
-                PeerAddress.parse(extra.field(PROXY_IP), new PeerAddress(host, proxyPort.orElseThrow()).toString()));
+        Optional<PeerAddress> proxy =
+                proxyHost.map(host -> address(extra.field(PROXY_IP), host, proxyPort.orElseThrow()));
         Optional<PeerAddress> http =
                 integer(extra, HTTP_PORT, 1, 65_535).map(port -> new PeerAddress(config.ip(), port));
         if (proxy.isPresent() && http.isEmpty()) {
@@ -80,8 +80,7 @@ record P2pNcclSettings(
             throw new ConfigException(extra.field(POOL), "is " + poolGb + ", must be 0 to " + (1 << 20));
         }
         // Peers parse this address, so it has to have their form.
-        PeerAddress own =
-                PeerAddress.parse("kv_ip", new PeerAddress(config.ip(), Math.max(1, config.port())).toString());
+        PeerAddress own = address("kv_ip", config.ip(), Math.max(1, config.port()));
         ListenAddress.requireOfOneHost("kv_ip", own.host());
         PeerAccess access = PeerAccess.of(extra, "kv_ip", own.host(), List.of(), ticker);
         String transport = extra.string(TRANSPORT).orElse("auto");
@@ -102,6 +101,14 @@ record P2pNcclSettings(
                 seconds(extra, TRANSFER, 10),
                 seconds(extra, LOAD, 30),
                 seconds(extra, TTL, 120));
+    }
+
+    /** @throws ConfigException if peers cannot parse the address */
+    private static PeerAddress address(String field, String host, int port) {
+        String text = new PeerAddress(host, port).toString();
+        return PeerAddress.find(text)
+                .orElseThrow(
+                        () -> new ConfigException(field, "is '" + PeerAddress.shown(text) + "', must be host:port"));
     }
 
     /** The settings of one rank's endpoint. */

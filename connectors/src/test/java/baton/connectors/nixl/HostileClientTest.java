@@ -9,8 +9,8 @@ import baton.connectors.onesided.RankInfo;
 import baton.connectors.onesided.RemoteBlocks;
 import baton.connectors.onesided.SignedProof;
 import baton.connectors.onesided.TransferMode;
-import baton.kv.ConfigException;
 import baton.kv.DType;
+import baton.kv.InvalidFieldException;
 import baton.kv.JsonFields;
 import baton.kv.KvLayout;
 import baton.kv.KvRole;
@@ -152,7 +152,7 @@ class HostileClientTest {
                             SOON)
                     .join();
             return Optional.of(Handshake.read(answer.getFirst(), Optional.empty()));
-        } catch (ConfigException e) {
+        } catch (InvalidFieldException e) {
             return Optional.empty();
         }
     }

@@ -16,8 +16,8 @@ import baton.connectors.onesided.PeerNotification.PushFailed;
 import baton.connectors.onesided.PeerNotification.PushOver;
 import baton.connectors.onesided.PeerNotification.PushPart;
 import baton.connectors.onesided.PeerNotification.PushRegistration;
-import baton.kv.ConfigException;
 import baton.kv.DType;
+import baton.kv.InvalidFieldException;
 import baton.kv.KvLayout;
 import baton.kv.connector.Rank;
 import java.io.ByteArrayOutputStream;
@@ -164,7 +164,7 @@ class MessagesTest {
                 "PUSH_OVER:HB:r")) {
             assertThatThrownBy(() -> CODEC.read(text(text)))
                     .as(text)
-                    .isInstanceOf(ConfigException.class)
+                    .isInstanceOf(InvalidFieldException.class)
                     .hasMessageContaining("notification: is '");
         }
     }
@@ -189,7 +189,7 @@ class MessagesTest {
         for (String text :
                 List.of("", ":", ":1", "a", "a:", "a:b", "a:0", "a:-1", "a:99999999999", "\u0000\u001b[2J")) {
             assertThatThrownBy(() -> CODEC.read(text(text)))
-                    .isInstanceOf(ConfigException.class)
+                    .isInstanceOf(InvalidFieldException.class)
                     .hasMessageContaining("notification: is '")
                     .hasMessageNotContaining("\u001b");
         }
@@ -285,7 +285,7 @@ class MessagesTest {
             };
             try {
                 readers.get(which).accept(message);
-            } catch (ConfigException e) {
+            } catch (InvalidFieldException e) {
                 refused++;
                 assertThat(e.field()).as("seed %d, message %d", seed, i).isNotBlank();
             } catch (RuntimeException e) {
@@ -324,7 +324,7 @@ class MessagesTest {
 
     private static void refused(Consumer<byte[]> reader, String message, String words) {
         assertThatThrownBy(() -> reader.accept(hex(message)))
-                .isInstanceOf(ConfigException.class)
+                .isInstanceOf(InvalidFieldException.class)
                 .hasMessageContaining(words);
     }
 

@@ -1,6 +1,6 @@
 package baton.engine.core;
 
-import baton.kv.ConfigException;
+import baton.kv.InvalidFieldException;
 import baton.kv.JsonFields;
 import baton.kv.KvEvent;
 import baton.kv.connector.ConnectorMetadata;
@@ -36,11 +36,11 @@ final class GuardedScheduler implements SchedulerConnector {
     }
 
     private <T> T callThatMayRefuse(String method, T otherwise, ConnectorFailures.Call<T> call) {
-        List<ConfigException> refusal = new ArrayList<>();
+        List<InvalidFieldException> refusal = new ArrayList<>();
         T result = call(method, otherwise, () -> {
             try {
                 return call.run();
-            } catch (ConfigException e) {
+            } catch (InvalidFieldException e) {
                 refusal.add(e);
                 return otherwise;
             }
@@ -67,7 +67,7 @@ final class GuardedScheduler implements SchedulerConnector {
         return connector.advertisedKvTransferParams();
     }
 
-    /** @throws ConfigException if the request has a parameter that the connector refuses */
+    /** @throws InvalidFieldException if the request has a parameter that the connector refuses */
     @Override
     public void onNewRequest(KvRequest request) {
         callThatMayRefuse("onNewRequest", true, () -> {
@@ -81,7 +81,7 @@ final class GuardedScheduler implements SchedulerConnector {
         call("onRefused", () -> connector.onRefused(requestId, kvTransferParams));
     }
 
-    /** @throws ConfigException if the request has a parameter that the connector refuses */
+    /** @throws InvalidFieldException if the request has a parameter that the connector refuses */
     @Override
     public KvMatch match(KvRequest request, int computedTokens) {
         return callThatMayRefuse("match", new KvMatch.None(), () -> connector.match(request, computedTokens));

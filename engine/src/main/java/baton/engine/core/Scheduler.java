@@ -2,7 +2,7 @@ package baton.engine.core;
 
 import baton.engine.core.Workers.StepReport;
 import baton.kv.BlockHash;
-import baton.kv.ConfigException;
+import baton.kv.InvalidFieldException;
 import baton.kv.JsonFields;
 import baton.kv.KvEvent;
 import baton.kv.LoadFailurePolicy;
@@ -75,7 +75,7 @@ import org.slf4j.LoggerFactory;
  *   here or fail; blocks that were kept for transfers are released; all other requests go on. Up to then onFinished counts as delayed.
  *   If the close fails too, transfers may go on for ever: all blocks that requests have at this time are withheld, which is to say that
  *   they are never handed out again. So are not the blocks that a preemption has just taken back; in that case the engine ends.
- *   A ConfigException from onNewRequest or match is no failure: a client's parameter is refused, and that request ends with an error.
+ *   An InvalidFieldException from onNewRequest or match is no failure: a client's parameter is refused, and that request ends with an error.
  *
  * Warming up
  *
@@ -222,7 +222,7 @@ final class Scheduler {
         try {
             connectorOf(request).ifPresent(c -> c.onNewRequest(request));
             return Optional.empty();
-        } catch (ConfigException e) {
+        } catch (InvalidFieldException e) {
             return Optional.of(refusal(request, e));
         }
     }
@@ -232,7 +232,7 @@ final class Scheduler {
         return request.warmsUp() || !connected ? Optional.empty() : connector;
     }
 
-    private static String refusal(Request request, ConfigException e) {
+    private static String refusal(Request request, InvalidFieldException e) {
         LOG.warn("The connector refuses {}: {}", request, e.getMessage());
         return "The connector refuses the request: " + e.getMessage();
     }
@@ -431,7 +431,7 @@ final class Scheduler {
                 KvMatch match;
                 try {
                     match = source.get().match(request, local);
-                } catch (ConfigException e) {
+                } catch (InvalidFieldException e) {
                     refused.put(request, refusal(request, e));
                     continue;
                 }

@@ -15,8 +15,8 @@ import java.util.Set;
  *
  * <p>An engine closes a connector that throws, on either side, and goes on without it: what it was loading is computed, or the requests
  * fail, by {@code kv_load_failure_policy}. An exception is not thrown on, except by {@link #onHandshakeMetadata} and
- * {@link #advertisedKvTransferParams}, and where {@link #onNewRequest} or {@link #match} refuse a request for a bad parameter by a
- * {@link baton.kv.ConfigException}: then that request alone ends with an error.
+ * {@link #advertisedKvTransferParams}, and where {@link #onNewRequest} or {@link #match} refuse a request for a bad parameter by an
+ * {@link baton.kv.InvalidFieldException}: then that request alone ends with an error.
  */
 public interface SchedulerConnector extends AutoCloseable {
     /** What the workers want peers to know, once, before the first step. */

@@ -1,6 +1,6 @@
 package baton.messages.p2p;
 
-import baton.kv.ConfigException;
+import baton.kv.InvalidFieldException;
 import baton.messages.MsgpackReader;
 import java.io.IOException;
 import java.util.ArrayList;
@@ -51,7 +51,7 @@ final class Fields {
 
     private static byte[] uniqueId(String field, byte[] id) {
         if (id.length == 0 || id.length > P2pMessage.MOST_UNIQUE_ID_BYTES) {
-            throw new ConfigException(
+            throw new InvalidFieldException(
                     field, "has " + id.length + " bytes, must have 1 to " + P2pMessage.MOST_UNIQUE_ID_BYTES);
         }
         return id;
@@ -59,7 +59,7 @@ final class Fields {
 
     private static String text(String field, String text, int longest) {
         if (text.isEmpty() || text.length() > longest) {
-            throw new ConfigException(field, "has " + text.length() + " characters, must have 1 to " + longest);
+            throw new InvalidFieldException(field, "has " + text.length() + " characters, must have 1 to " + longest);
         }
         return text;
     }
@@ -67,14 +67,14 @@ final class Fields {
     private static List<Long> shape(String field, MsgpackReader value) {
         int dimensions = value.array(field);
         if (dimensions > P2pMessage.MOST_DIMENSIONS) {
-            throw new ConfigException(
+            throw new InvalidFieldException(
                     field, "has " + dimensions + " dimensions, at most " + P2pMessage.MOST_DIMENSIONS);
         }
         List<Long> shape = new ArrayList<>();
         for (int i = 0; i < dimensions; i++) {
             long size = value.unsigned(field);
             if (size < 0) {
-                throw new ConfigException(field, "has a size of more than 63 bits");
+                throw new InvalidFieldException(field, "has a size of more than 63 bits");
             }
             shape.add(size);
         }
@@ -88,7 +88,7 @@ final class Fields {
     }
 
     <T> T required(String name, Optional<T> value) {
-        return value.orElseThrow(() -> new ConfigException(what + "." + name, "is missing"));
+        return value.orElseThrow(() -> new InvalidFieldException(what + "." + name, "is missing"));
     }
 
     /** Writes a message. */

@@ -1,6 +1,6 @@
 package baton.messages.p2p;
 
-import baton.kv.ConfigException;
+import baton.kv.InvalidFieldException;
 import baton.messages.PeerAddress;
 import java.io.IOException;
 import java.util.Arrays;
@@ -85,7 +85,7 @@ public sealed interface P2pMessage {
 
     byte[] encode();
 
-    /** @throws ConfigException if the bytes are no such message */
+    /** @throws InvalidFieldException if the bytes are no such message */
     static P2pMessage decode(byte[] message) {
         Fields fields = Fields.read("message", message);
         String command = fields.required("cmd", fields.command);
@@ -94,7 +94,7 @@ public sealed interface P2pMessage {
             case "PUT" -> new Put(fields.required("tensor_id", fields.tensorId), fields.head());
             case "GET" -> new Get(fields.required("tensor_id", fields.tensorId));
             default ->
-                throw new ConfigException(
+                throw new InvalidFieldException(
                         "message.cmd", "is '" + PeerAddress.shown(command) + "', must be NEW, PUT or GET");
         };
     }
@@ -151,14 +151,15 @@ public sealed interface P2pMessage {
             return new byte[] {(byte) digit};
         }
 
-        /** @throws ConfigException if the bytes are no such answer */
+        /** @throws InvalidFieldException if the bytes are no such answer */
         public static PutReply decode(byte[] answer) {
             for (PutReply reply : values()) {
                 if (answer.length == 1 && answer[0] == reply.digit) {
                     return reply;
                 }
             }
-            throw new ConfigException("answer to PUT", "has " + answer.length + " bytes, must be the digit 0 or 1");
+            throw new InvalidFieldException(
+                    "answer to PUT", "has " + answer.length + " bytes, must be the digit 0 or 1");
         }
     }
 
@@ -189,7 +190,7 @@ public sealed interface P2pMessage {
 
         byte[] encode();
 
-        /** @throws ConfigException if the bytes are no such answer */
+        /** @throws InvalidFieldException if the bytes are no such answer */
         static GetReply decode(byte[] answer) {
             Fields fields = Fields.read("answer to GET", answer);
             return fields.required("ret", fields.result) == 0 ? new Here(fields.head()) : new Missing();

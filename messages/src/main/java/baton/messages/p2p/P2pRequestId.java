@@ -1,6 +1,6 @@
 package baton.messages.p2p;
 
-import baton.kv.ConfigException;
+import baton.kv.InvalidFieldException;
 import baton.messages.PeerAddress;
 import java.util.Optional;
 import java.util.regex.Matcher;
@@ -56,7 +56,7 @@ public record P2pRequestId(PeerAddress prefill, PeerAddress decode, String uniqu
      * Looks for such an id in the id of an engine's request; e.g. in {@code cmpl-<id>-0-1f2e3d4c}.
      *
      * @return empty if the id is an ordinary one
-     * @throws ConfigException if it has the form, but invalid addresses
+     * @throws InvalidFieldException if it has the form, but invalid addresses
      */
     public static Optional<Found> find(String requestId) {
         if (!requestId.contains("___prefill_addr_") && !requestId.contains("___decode_addr_")) {
@@ -64,7 +64,7 @@ public record P2pRequestId(PeerAddress prefill, PeerAddress decode, String uniqu
         }
         Matcher inside = INSIDE.matcher(requestId);
         if (requestId.length() > 1024 || !inside.matches()) {
-            throw new ConfigException(
+            throw new InvalidFieldException(
                     "request id",
                     "is '" + PeerAddress.shown(requestId)
                             + "', must have ___prefill_addr_{ip:port}___decode_addr_{ip:port}_{32 hexadecimal digits} in it");

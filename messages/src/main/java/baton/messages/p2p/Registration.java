@@ -1,6 +1,6 @@
 package baton.messages.p2p;
 
-import baton.kv.ConfigException;
+import baton.kv.InvalidFieldException;
 import baton.messages.MsgpackReader;
 import baton.messages.PeerAddress;
 import java.util.HashMap;
@@ -33,7 +33,8 @@ public record Registration(Kind kind, PeerAddress http, PeerAddress control) {
                     return kind;
                 }
             }
-            throw new ConfigException("registration.type", "is '" + PeerAddress.shown(letter) + "', must be P or D");
+            throw new InvalidFieldException(
+                    "registration.type", "is '" + PeerAddress.shown(letter) + "', must be P or D");
         }
     }
 
@@ -46,7 +47,7 @@ public record Registration(Kind kind, PeerAddress http, PeerAddress control) {
         });
     }
 
-    /** @throws ConfigException if the bytes are no registration */
+    /** @throws InvalidFieldException if the bytes are no registration */
     public static Registration decode(byte[] message) {
         Map<String, String> texts = new HashMap<>();
         MsgpackReader.readFields("registration", message, (name, value) -> switch (name) {
@@ -64,6 +65,6 @@ public record Registration(Kind kind, PeerAddress http, PeerAddress control) {
 
     private static String required(Map<String, String> texts, String name) {
         return Optional.ofNullable(texts.get(name))
-                .orElseThrow(() -> new ConfigException("registration." + name, "is missing"));
+                .orElseThrow(() -> new InvalidFieldException("registration." + name, "is missing"));
     }
 }

@@ -3,7 +3,7 @@ package baton.messages.p2p;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
-import baton.kv.ConfigException;
+import baton.kv.InvalidFieldException;
 import baton.messages.PeerAddress;
 import baton.messages.p2p.P2pMessage.Get;
 import baton.messages.p2p.P2pMessage.GetReply;
@@ -155,7 +155,7 @@ class P2pMessagesTest {
                     List.<Function<byte[], Object>>of(P2pMessage::decode, GetReply::decode, Registration::decode)) {
                 try {
                     assertThat(decoder.apply(cut)).isNotNull();
-                } catch (ConfigException e) {
+                } catch (InvalidFieldException e) {
                     refused++;
                 }
             }
@@ -197,7 +197,7 @@ class P2pMessagesTest {
                 .isEqualTo(id);
         assertThat(id.prefill().above(3)).isEqualTo(new PeerAddress("::1", 4));
         assertThatThrownBy(() -> id.decode().above(1))
-                .isInstanceOf(ConfigException.class)
+                .isInstanceOf(InvalidFieldException.class)
                 .hasMessageContaining("65535");
     }
 
@@ -219,7 +219,7 @@ class P2pMessagesTest {
             })
     void hostileIdsAreRefused(String id) {
         assertThatThrownBy(() -> P2pRequestId.find(id))
-                .isInstanceOf(ConfigException.class)
+                .isInstanceOf(InvalidFieldException.class)
                 .hasMessageContaining("request id");
     }
 
@@ -230,7 +230,7 @@ class P2pMessagesTest {
 
     private static void assertRefused(Function<byte[], Object> decoder, byte[] message, String... parts) {
         assertThatThrownBy(() -> decoder.apply(message))
-                .isInstanceOf(ConfigException.class)
+                .isInstanceOf(InvalidFieldException.class)
                 .hasMessageContainingAll(parts);
     }
 

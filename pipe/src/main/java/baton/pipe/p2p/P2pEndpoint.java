@@ -1,7 +1,7 @@
 package baton.pipe.p2p;
 
-import baton.kv.ConfigException;
 import baton.kv.Deadline;
+import baton.kv.InvalidFieldException;
 import baton.kv.Ticker;
 import baton.messages.MessageException;
 import baton.messages.PeerAddress;
@@ -439,7 +439,7 @@ public final class P2pEndpoint implements TensorExchange {
                 return new Visit(caller, from);
             }
             refuse(caller.address(), "it calls itself " + from + ", which is not an allowed peer");
-        } catch (ConfigException e) {
+        } catch (InvalidFieldException e) {
             stats.add(Count.MALFORMED, 1);
             log.debug("{}: {}", caller.address(), e.getMessage());
         }
@@ -485,14 +485,14 @@ public final class P2pEndpoint implements TensorExchange {
             }
             try {
                 if (frames.size() != 1) {
-                    throw new ConfigException("message", "has " + frames.size() + " frames, must have one");
+                    throw new InvalidFieldException("message", "has " + frames.size() + " frames, must have one");
                 }
                 switch (P2pMessage.decode(frames.getFirst())) {
                     case P2pMessage.New(byte[] uniqueId) -> connect(uniqueId);
                     case P2pMessage.Put(String tensorId, TensorHead head) -> put(tensorId, head);
                     case P2pMessage.Get(String tensorId) -> get(tensorId);
                 }
-            } catch (ConfigException e) {
+            } catch (InvalidFieldException e) {
                 stats.add(Count.MALFORMED, 1);
                 throw new MessageException(from + ": " + e.getMessage(), e);
             } catch (PipeException e) {
@@ -524,7 +524,7 @@ public final class P2pEndpoint implements TensorExchange {
         }
 
         private Wire wire() {
-            return wire.orElseThrow(() -> new ConfigException("message.cmd", "asks for bytes before NEW"));
+            return wire.orElseThrow(() -> new InvalidFieldException("message.cmd", "asks for bytes before NEW"));
         }
 
         private void put(String tensorId, TensorHead head) throws MessageException, PipeException {
@@ -535,7 +535,7 @@ public final class P2pEndpoint implements TensorExchange {
                 room = incoming.room(head);
             } catch (P2pException e) {
                 if (e.fault() == Fault.BROKEN) {
-                    throw new ConfigException("message.dtype", String.valueOf(e.getMessage()), e);
+                    throw new InvalidFieldException("message.dtype", String.valueOf(e.getMessage()), e);
                 }
                 log.debug("{}: {}", from, e.getMessage());
                 caller.answer(List.of(PutReply.OUT_OF_MEMORY.encode()));

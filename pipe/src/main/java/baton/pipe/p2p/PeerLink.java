@@ -1,7 +1,7 @@
 package baton.pipe.p2p;
 
-import baton.kv.ConfigException;
 import baton.kv.Deadline;
+import baton.kv.InvalidFieldException;
 import baton.kv.Ticker;
 import baton.messages.MessageException;
 import baton.messages.PeerAddress;
@@ -236,7 +236,7 @@ final class PeerLink implements AutoCloseable {
                     stats.add(Count.BROKEN, 1);
                     connection.end();
                     throw new P2pException(Fault.BROKEN, String.valueOf(e.getMessage()), e);
-                } catch (ConfigException e) {
+                } catch (InvalidFieldException e) {
                     stats.add(Count.MALFORMED, 1);
                     connection.end();
                     throw new P2pException(Fault.BROKEN, peer + ": " + e.getMessage(), e);

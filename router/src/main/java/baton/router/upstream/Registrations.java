@@ -2,6 +2,7 @@ package baton.router.upstream;
 
 import baton.kv.Bursts;
 import baton.kv.ConfigException;
+import baton.kv.InvalidFieldException;
 import baton.kv.Ticker;
 import baton.messages.MessageException;
 import baton.messages.PeerAddress;
@@ -175,7 +176,7 @@ public final class Registrations implements AutoCloseable {
         String reason;
         try {
             if (frames.size() != 1) {
-                throw new ConfigException("registration", "has " + frames.size() + " frames, must have one");
+                throw new InvalidFieldException("registration", "has " + frames.size() + " frames, must have one");
             }
             Registration registration = Registration.decode(frames.getFirst());
             if (!networks.contain(sender.address)) {
@@ -200,7 +201,7 @@ public final class Registrations implements AutoCloseable {
                     }
                 }
             }
-        } catch (ConfigException e) {
+        } catch (InvalidFieldException e) {
             result = RegistrationResult.MALFORMED;
             reason = String.valueOf(e.getMessage());
         }
