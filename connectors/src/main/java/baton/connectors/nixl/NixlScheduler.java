@@ -16,6 +16,7 @@ import baton.connectors.onesided.TransferStats;
 import baton.kv.ConfigException;
 import baton.kv.InvalidFieldException;
 import baton.kv.JsonFields;
+import baton.kv.PromptDigest;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
 import baton.kv.connector.HandshakeMetadata;
@@ -268,7 +269,7 @@ final class NixlScheduler implements SchedulerConnector {
         }
         if (source.tokens() > request.promptLength()
                 || !proof.model().equals(context.model().digest())
-                || !proof.prompt().equals(RemoteBlocks.promptDigest(request, tokens, context.model()))) {
+                || !proof.prompt().equals(promptDigest(request, tokens))) {
             return Optional.of(Rejection.MISMATCH);
         }
         return Optional.empty();
@@ -478,7 +479,7 @@ final class NixlScheduler implements SchedulerConnector {
                         request,
                         blockTable,
                         tokens,
-                        RemoteBlocks.promptDigest(request, tokens, context.model()),
+                        promptDigest(request, tokens),
                         TransferMode.PULL,
                         settings.decoderBlocksTtl().toNanos())
                 : Release.NOW;
@@ -548,6 +549,10 @@ final class NixlScheduler implements SchedulerConnector {
         requests.clear();
     }
 
+    private String promptDigest(KvRequest request, int tokens) {
+        return PromptDigest.of(context.model(), request.loraId(), request.cacheSalt(), request.tokens(0, tokens));
+    }
+
     private Tracked tracked(KvRequest request) {
         return requests.computeIfAbsent(request.id(), _ -> new Tracked());
     }
@@ -591,8 +596,7 @@ final class NixlScheduler implements SchedulerConnector {
         private Optional<String> digest = Optional.empty();
 
         private String promptDigest(KvRequest request) {
-            String known =
-                    digest.orElseGet(() -> RemoteBlocks.promptDigest(request, request.promptLength(), context.model()));
+            String known = digest.orElseGet(() -> NixlScheduler.this.promptDigest(request, request.promptLength()));
             digest = Optional.of(known);
             return known;
         }

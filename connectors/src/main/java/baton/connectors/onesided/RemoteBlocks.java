@@ -1,19 +1,13 @@
 package baton.connectors.onesided;
 
-import baton.kv.BlockHasher;
 import baton.kv.InvalidFieldException;
 import baton.kv.JsonFields;
-import baton.kv.ModelFingerprint;
-import baton.kv.connector.KvRequest;
 import java.io.ByteArrayOutputStream;
 import java.io.DataOutputStream;
 import java.io.IOException;
-import java.nio.ByteBuffer;
-import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
 import java.security.GeneralSecurityException;
 import java.security.MessageDigest;
-import java.security.NoSuchAlgorithmException;
 import java.util.HexFormat;
 import java.util.Optional;
 import java.util.stream.LongStream;
@@ -163,22 +157,6 @@ public record RemoteBlocks(
         return proof.map(own -> MessageDigest.isEqual(
                         mac(key).getBytes(StandardCharsets.US_ASCII), own.mac().getBytes(StandardCharsets.UTF_8)))
                 .orElse(false);
-    }
-
-    /** Digest of a request's first tokens, and of what else its keys and values depend on. */
-    public static String promptDigest(KvRequest request, int tokens, ModelFingerprint model) {
-        try {
-            MessageDigest sha256 = MessageDigest.getInstance("SHA-256");
-            sha256.update(new BlockHasher(model, 1)
-                    .root(request.loraId(), request.cacheSalt())
-                    .toBytes());
-            ByteBuffer bytes = ByteBuffer.allocate(tokens * Integer.BYTES).order(ByteOrder.LITTLE_ENDIAN);
-            bytes.asIntBuffer().put(request.tokens(0, tokens));
-            sha256.update(bytes);
-            return HexFormat.of().formatHex(sha256.digest());
-        } catch (NoSuchAlgorithmException e) {
-            throw new AssertionError("every Java has SHA-256", e);
-        }
     }
 
     private RemoteBlocks with(SignedProof own) {

@@ -16,6 +16,7 @@ import baton.kv.KvLayout;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.ModelFingerprint;
+import baton.kv.PromptDigest;
 import baton.kv.Ticker;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.Measurement;
@@ -241,8 +242,11 @@ class HostileClientTest {
                     proof.epoch(),
                     proof.model(),
                     proof.generations(),
-                    RemoteBlocks.promptDigest(
-                            new FakeKvRequest("x", another, 16), LENGTH, new ModelFingerprint("fake", "00")),
+                    PromptDigest.of(
+                            new ModelFingerprint("fake", "00"),
+                            Optional.empty(),
+                            Optional.empty(),
+                            Arrays.copyOf(another, LENGTH)),
                     key);
             assertNothingIsLoaded(decode, prefill, forged.toParams(0, 1), another);
             assertThat(measured).anySatisfy(each -> assertThat(each.labels()).containsEntry("cause", "forged"));
