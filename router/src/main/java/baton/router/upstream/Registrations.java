@@ -127,13 +127,15 @@ public final class Registrations implements AutoCloseable {
         this.joins = new Bursts(LINES, BETWEEN_LINES, ticker);
         this.drops = new Bursts(LINES, BETWEEN_LINES, ticker);
         this.swept = ticker.nanos();
-        this.channel = new ZeroMqPeerChannel(new ZeroMqSideChannel.Limits(
-                MAX_MESSAGE_BYTES,
-                MAX_MESSAGE_BYTES,
-                MAX_FRAMES,
-                settings.maxInstances() + SPARE_CONNECTIONS,
-                EXCHANGE,
-                IDLE));
+        this.channel = new ZeroMqPeerChannel(
+                new ZeroMqSideChannel.Limits(
+                        MAX_MESSAGE_BYTES,
+                        MAX_MESSAGE_BYTES,
+                        MAX_FRAMES,
+                        settings.maxInstances() + SPARE_CONNECTIONS,
+                        EXCHANGE,
+                        IDLE),
+                ticker);
         try {
             this.listener = channel.listen(settings.host(), settings.port(), this::arrived);
         } catch (MessageException e) {
