@@ -11,6 +11,7 @@ import baton.transfer.TransferAgent;
 import baton.transfer.TransferException;
 import baton.transfer.embedded.EmbeddedAgent;
 import baton.transfer.nixl.NixlAgent;
+import baton.transfer.nixl.NixlExit;
 import baton.transfer.nixl.NixlLibrary;
 import java.io.IOException;
 import java.nio.file.Files;
@@ -18,6 +19,7 @@ import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -25,6 +27,11 @@ import org.junit.jupiter.params.provider.CsvSource;
 
 class TransferAgentsTest {
     private static final NixlLibrary NOWHERE = new NixlLibrary.Absent(List.of("looked nowhere"));
+
+    @BeforeAll
+    static void skipNixlsDestructors() {
+        NixlExit.atShutdown();
+    }
 
     @ParameterizedTest
     @CsvSource(
