@@ -12,8 +12,8 @@ import java.util.Set;
 import java.util.function.Consumer;
 
 /**
- * Gives requests the blocks of a pool and shares computed blocks between them, as vLLM's class of that name. It decides nothing
- * about the order of requests; that is the {@link Scheduler}'s part.
+ * Gives requests the blocks of a pool and shares computed blocks between them (the prefix cache), as vLLM's class of that name. It
+ * decides nothing about the order of requests; that is the {@link Scheduler}'s part.
  */
 final class KvCacheManager {
     private final BlockPool pool;

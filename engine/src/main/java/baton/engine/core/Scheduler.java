@@ -41,7 +41,7 @@ import org.slf4j.LoggerFactory;
  *   schedule() picks the tokens to compute under a budget: first the requests that are running, those with one token to compute
  *   before those in the middle of their prompt (so a long prompt never delays the next tokens of other requests), then waiting ones in
  *   order (of arrival, or of priority and arrival). A prompt that does not fit the budget, or its share of it, is computed in
- *   chunks; there is no other prefill.
+ *   chunks (chunked prefill); there is no other prefill.
  *   The model runs. executed() takes the workers' report and updates all requests.
  *
  * Blocks
