@@ -92,16 +92,6 @@ class LargeBodyTest {
     @Test
     void aConnectionIsClosedIfTheInstanceAnswersBeforeItHasReadTheBody() throws Exception {
         try (ServerSocket refusing = new ServerSocket(0, 10, InetAddress.getLoopbackAddress())) {
-            Router router = fixture.start(new RouterConfig(
-                    "127.0.0.1",
-                    0,
-                    List.of(URI.create("http://127.0.0.1:" + refusing.getLocalPort())),
-                    List.of(fixture.instance().uri()),
-                    ContentKeyedFlow.NAME,
-                    Optional.empty(),
-                    LIMITS,
-                    Optional.empty(),
-                    RouterConfig.LocalPrefill.NEVER));
             CompletableFuture<Long> unread = new CompletableFuture<>();
             Thread.ofVirtual().start(() -> {
                 while (!refusing.isClosed()) {
@@ -113,11 +103,21 @@ class LargeBodyTest {
                     }
                 }
             });
+            Router router = fixture.start(new RouterConfig(
+                    "127.0.0.1",
+                    0,
+                    List.of(URI.create("http://127.0.0.1:" + refusing.getLocalPort())),
+                    List.of(fixture.instance().uri()),
+                    ContentKeyedFlow.NAME,
+                    Optional.empty(),
+                    LIMITS,
+                    Optional.empty(),
+                    RouterConfig.LocalPrefill.NEVER));
 
             HttpResponse<String> answer = fixture.postAndGoOn(router, "{\"prompt\":\"" + "a".repeat(15 << 20) + "\"}")
                     .get(60, TimeUnit.SECONDS);
 
-            assertThat(answer.statusCode()).isEqualTo(401);
+            assertThat(answer.statusCode()).as(answer.body()).isEqualTo(401);
             // The rest of what the router had written, then the end of the connection.
             assertThat(unread.get(30, TimeUnit.SECONDS)).isLessThan(15 << 20);
         }
