@@ -54,8 +54,8 @@ final class ProxiedRequest implements DecodeRelay.Request {
     private final HttpServerRequest request;
     private final HttpServerResponse client;
     private final RequestReport report;
-    /** Bytes of the body as received, held in {@link RouterContext#bodies}. */
-    private final int held;
+    /** Bytes of the body as received, held in {@link RouterContext#bodies}; 0 once they are given back. */
+    private int held;
 
     private final String givenId;
     private final MultiMap headers;
@@ -119,11 +119,17 @@ final class ProxiedRequest implements DecodeRelay.Request {
         Future<T> result = context.worker().run(bytes, task);
         result.onComplete(_ -> {
             tasks--;
-            if (ended && tasks == 0) {
-                context.bodies().giveBack(held);
-            }
+            giveBackWhenOver();
         });
         return result;
+    }
+
+    /** Gives the bodies' memory back, once, when nothing holds them any more. A task may yet begin after the request has ended. */
+    private void giveBackWhenOver() {
+        if (ended && tasks == 0) {
+            context.bodies().giveBack(held);
+            held = 0;
+        }
     }
 
     private void startProxy(ReceivedBody body) {
@@ -221,6 +227,9 @@ final class ProxiedRequest implements DecodeRelay.Request {
         prefilled.onFailure(cause -> {
             if (isCurrent(attempt)) {
                 prefillFailed(current, cause);
+            } else if (!ended && cause instanceof UpstreamFailure failure) {
+                // The next attempt is being planned.
+                note(failure);
             }
         });
         switch (handoff.decode()) {
@@ -453,9 +462,7 @@ final class ProxiedRequest implements DecodeRelay.Request {
             decodeLeg.abort();
         }
         context.running().decrementAndGet();
-        if (tasks == 0) {
-            context.bodies().giveBack(held);
-        }
+        giveBackWhenOver();
         report.ended(
                 outcome,
                 new RequestReport.Line(

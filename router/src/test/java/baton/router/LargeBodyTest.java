@@ -92,12 +92,13 @@ class LargeBodyTest {
     @Test
     void aConnectionIsClosedIfTheInstanceAnswersBeforeItHasReadTheBody() throws Exception {
         try (ServerSocket refusing = new ServerSocket(0, 10, InetAddress.getLoopbackAddress())) {
+            CountDownLatch answered = new CountDownLatch(1);
             CompletableFuture<Long> unread = new CompletableFuture<>();
             Thread.ofVirtual().start(() -> {
                 while (!refusing.isClosed()) {
                     try {
                         Socket socket = refusing.accept();
-                        Thread.ofVirtual().start(() -> serve(socket, unread));
+                        Thread.ofVirtual().start(() -> serve(socket, answered, unread));
                     } catch (IOException e) {
                         return;
                     }
@@ -118,13 +119,14 @@ class LargeBodyTest {
                     .get(60, TimeUnit.SECONDS);
 
             assertThat(answer.statusCode()).as(answer.body()).isEqualTo(401);
+            answered.countDown();
             // The rest of what the router had written, then the end of the connection.
             assertThat(unread.get(30, TimeUnit.SECONDS)).isLessThan(15 << 20);
         }
     }
 
-    /** Answers probes with 200, and completions with 401 before it reads their bodies. */
-    private static void serve(Socket socket, CompletableFuture<Long> unread) {
+    /** Answers probes with 200, and completions with 401; reads their bodies when the client has that answer. */
+    private static void serve(Socket socket, CountDownLatch answered, CompletableFuture<Long> unread) {
         try (socket) {
             socket.setSoTimeout(30_000);
             StringBuilder head = new StringBuilder();
@@ -140,6 +142,8 @@ class LargeBodyTest {
                     .write(("HTTP/1.1 " + (probe ? "200 OK" : "401 Unauthorized") + "\r\ncontent-length: 2\r\n\r\n{}")
                             .getBytes(StandardCharsets.US_ASCII));
             if (!probe) {
+                // What sockets buffer is far less than the body.
+                assertThat(answered.await(60, TimeUnit.SECONDS)).isTrue();
                 long bytes = 0;
                 byte[] some = new byte[64 << 10];
                 try {
@@ -151,7 +155,7 @@ class LargeBodyTest {
                 }
                 unread.complete(bytes);
             }
-        } catch (IOException e) {
+        } catch (IOException | InterruptedException | AssertionError e) {
             unread.completeExceptionally(e);
         }
     }

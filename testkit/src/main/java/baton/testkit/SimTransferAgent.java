@@ -29,13 +29,13 @@ import java.util.zip.CRC32C;
 /**
  * A transfer agent over {@link SimNetwork}: it moves bytes in the network's time and with the faults of its reads. Notifications
  * come late but in order. What is digested is digested range after range, when the bytes are in place: also of a transfer that then fails,
- * and with a corrupt byte where the network put one. One thread uses all agents of a fabric.
+ * and with a corrupt byte where the network put one. One thread uses all agents of a network.
  */
 public final class SimTransferAgent implements TransferAgent {
     private static final int MAGIC = 0x53696d54;
     private static final long ONLY_LIFE = 0;
 
-    private final Fabric fabric;
+    private final AgentNetwork agentNetwork;
     private final String name;
     private final SimNetwork.Endpoint endpoint;
     private final TreeMap<Long, Region> regions = new TreeMap<>();
@@ -45,7 +45,7 @@ public final class SimTransferAgent implements TransferAgent {
     private boolean open = true;
 
     /** All agents of a network. */
-    public static final class Fabric {
+    public static final class AgentNetwork {
         private final SimNetwork network;
         private final Ticker ticker;
         private final Map<String, SimTransferAgent> agents = new LinkedHashMap<>();
@@ -56,7 +56,7 @@ public final class SimTransferAgent implements TransferAgent {
         private final Map<String, Long> injected = new TreeMap<>();
 
         /** @param ticker the network's */
-        public Fabric(SimNetwork network, Ticker ticker) {
+        public AgentNetwork(SimNetwork network, Ticker ticker) {
             this.network = network;
             this.ticker = ticker;
         }
@@ -129,12 +129,12 @@ public final class SimTransferAgent implements TransferAgent {
         }
     }
 
-    private SimTransferAgent(Fabric fabric, String name) {
-        this.fabric = fabric;
+    private SimTransferAgent(AgentNetwork agentNetwork, String name) {
+        this.agentNetwork = agentNetwork;
         this.name = name;
         // Its offsets are addresses; what may be touched is checked here.
         MemorySegment everything = MemorySegment.NULL.reinterpret(Long.MAX_VALUE);
-        this.endpoint = fabric.network.open(name, ONLY_LIFE, everything);
+        this.endpoint = agentNetwork.network.open(name, ONLY_LIFE, everything);
     }
 
     @Override
@@ -154,7 +154,7 @@ public final class SimTransferAgent implements TransferAgent {
         regions.put(start, region);
         return () -> {
             if (regions.remove(start, region)) {
-                fabric.end(region, Cause.REFUSED, "the memory's registration was closed");
+                agentNetwork.end(region, Cause.REFUSED, "the memory's registration was closed");
             }
         };
     }
@@ -181,7 +181,7 @@ public final class SimTransferAgent implements TransferAgent {
         if (known != null && known.alive()) {
             return known;
         }
-        SimTransferAgent agent = fabric.agents.get(wanted);
+        SimTransferAgent agent = agentNetwork.agents.get(wanted);
         if (agent == null || agent == this) {
             throw new TransferException("no other agent is named " + wanted);
         }
@@ -211,11 +211,11 @@ public final class SimTransferAgent implements TransferAgent {
             transfer.fail(Cause.REFUSED, "ranges to be digested must have %d bytes each".formatted(digests.bytes()));
             return transfer;
         }
-        boolean none = fabric.happens("nothing digested");
+        boolean none = agentNetwork.happens("nothing digested");
         transfer.begin(index -> {
             if (!none) {
                 int[] crc32c = digest(destination(operation, ranges.get(index)), digests);
-                if (fabric.happens("digest too early")) {
+                if (agentNetwork.happens("digest too early")) {
                     crc32c[0] = ~crc32c[0];
                 }
                 digests.listener().digested(index, crc32c);
@@ -256,7 +256,7 @@ public final class SimTransferAgent implements TransferAgent {
     @Override
     public Optional<Permit> permit(List<MemorySegment> memory) {
         // So that worlds of the same seed are the same, these are not random.
-        SimPermit permit = new SimPermit(++fabric.permits * 0x9E3779B97F4A7C15L, List.copyOf(memory));
+        SimPermit permit = new SimPermit(++agentNetwork.permits * 0x9E3779B97F4A7C15L, List.copyOf(memory));
         permits.put(permit.token, permit);
         return Optional.of(permit);
     }
@@ -296,7 +296,7 @@ public final class SimTransferAgent implements TransferAgent {
 
     @Override
     public boolean isGone(String other) {
-        SimTransferAgent agent = fabric.agents.get(other);
+        SimTransferAgent agent = agentNetwork.agents.get(other);
         return agent == null || !isConnected(other) && !agent.isConnected(name);
     }
 
@@ -313,9 +313,9 @@ public final class SimTransferAgent implements TransferAgent {
         }
         open = false;
         List.copyOf(underWay).forEach(each -> each.fail(Cause.CANCELLED, "the agent was closed"));
-        fabric.agents.remove(name);
+        agentNetwork.agents.remove(name);
         endpoint.close();
-        fabric.agents.values().forEach(SimTransferAgent::settle);
+        agentNetwork.agents.values().forEach(SimTransferAgent::settle);
     }
 
     /** Ends what has come to its end, and tells the peers. */
@@ -381,7 +381,7 @@ public final class SimTransferAgent implements TransferAgent {
         @Override
         public void close() {
             permits.remove(token);
-            fabric.end(this, Cause.NOT_PERMITTED, "the permit was closed");
+            agentNetwork.end(this, Cause.NOT_PERMITTED, "the permit was closed");
         }
     }
 
@@ -447,7 +447,7 @@ public final class SimTransferAgent implements TransferAgent {
         private final Optional<byte[]> notification;
         private final Duration timeout;
         private final List<Object> touched = new ArrayList<>();
-        private final long begun = fabric.ticker.nanos();
+        private final long begun = agentNetwork.ticker.nanos();
         private Optional<Moved> moved = Optional.empty();
         private State state = new State.UnderWay();
 
@@ -531,7 +531,7 @@ public final class SimTransferAgent implements TransferAgent {
                     underWay.remove(this);
                     state = new State.Done(
                             ranges.stream().mapToLong(Range::bytes).sum(),
-                            Duration.ofNanos(fabric.ticker.nanos() - begun));
+                            Duration.ofNanos(agentNetwork.ticker.nanos() - begun));
                     notification.ifPresent(message -> {
                         try {
                             SimTransferAgent.this.notify(peer, message);
@@ -541,7 +541,7 @@ public final class SimTransferAgent implements TransferAgent {
                     });
                 }
                 case FAILED -> {
-                    boolean late = fabric.ticker.nanos() - begun >= timeout.toNanos();
+                    boolean late = agentNetwork.ticker.nanos() - begun >= timeout.toNanos();
                     fail(
                             late ? Cause.TIMEOUT : Cause.TRANSPORT,
                             late ? "not done after " + timeout : "the read failed");

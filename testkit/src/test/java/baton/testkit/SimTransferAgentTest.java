@@ -31,17 +31,17 @@ import org.junit.jupiter.api.Test;
 /** The agent in memory: without faults it keeps to the contract, with them it fails as agents do. */
 class SimTransferAgentTest extends TransferAgentContract {
     private final VirtualTicker ticker = new VirtualTicker();
-    private final SimTransferAgent.Fabric fabric = fabric(SimNetwork.Faults.NONE, 1);
+    private final SimTransferAgent.AgentNetwork agentNetwork = agentNetwork(SimNetwork.Faults.NONE, 1);
 
-    private SimTransferAgent.Fabric fabric(SimNetwork.Faults faults, long seed) {
+    private SimTransferAgent.AgentNetwork agentNetwork(SimNetwork.Faults faults, long seed) {
         SimNetwork network =
                 new SimNetwork(ticker, new Random(seed), faults, Duration.ofMillis(1), Duration.ofMillis(20));
-        return new SimTransferAgent.Fabric(network, ticker);
+        return new SimTransferAgent.AgentNetwork(network, ticker);
     }
 
     @Override
     protected TransferAgent open(String prefix) {
-        return fabric.open(prefix);
+        return agentNetwork.open(prefix);
     }
 
     @Override
@@ -52,16 +52,16 @@ class SimTransferAgentTest extends TransferAgentContract {
     @Override
     protected void progress() {
         ticker.advance(Duration.ofMillis(1));
-        fabric.poll();
+        agentNetwork.poll();
     }
 
     @Test
     void timePassesOnlyWhenItIsToldTo() {
         Transfer transfer = start(Operation.READ, range(0, 0, 100));
-        fabric.poll();
+        agentNetwork.poll();
         assertThat(transfer.state()).isInstanceOf(State.UnderWay.class);
         ticker.advance(Duration.ofMillis(20));
-        fabric.poll();
+        agentNetwork.poll();
         assertThat(transfer.state()).isInstanceOf(State.Done.class);
     }
 
@@ -72,7 +72,7 @@ class SimTransferAgentTest extends TransferAgentContract {
         int corrupt = 0;
         int partial = 0;
         for (long seed = 0; seed < 100; seed++) {
-            SimTransferAgent.Fabric faulty = fabric(faults, seed);
+            SimTransferAgent.AgentNetwork faulty = agentNetwork(faults, seed);
             try (Arena arena = Arena.ofConfined();
                     SimTransferAgent one = faulty.open("one");
                     SimTransferAgent two = faulty.open("two")) {
@@ -122,7 +122,7 @@ class SimTransferAgentTest extends TransferAgentContract {
         SimNetwork.Faults faults = new SimNetwork.Faults(0.2, 0.2, 0.1, 0.2, 0.2, 0.1, 0, 0);
         Set<Cause> causes = new HashSet<>();
         for (long seed = 0; seed < 200; seed++) {
-            SimTransferAgent.Fabric faulty = fabric(faults, seed);
+            SimTransferAgent.AgentNetwork faulty = agentNetwork(faults, seed);
             try (Arena arena = Arena.ofConfined();
                     SimTransferAgent one = faulty.open("one");
                     SimTransferAgent two = faulty.open("two")) {

@@ -25,7 +25,7 @@ public final class BlockChecksums {
     private static final ValueLayout.OfLong LONG = ValueLayout.JAVA_LONG.withOrder(ByteOrder.LITTLE_ENDIAN);
     private static final ValueLayout.OfInt INT = ValueLayout.JAVA_INT.withOrder(ByteOrder.LITTLE_ENDIAN);
     private static final long SEALED = Long.BYTES;
-    private static final long DIGESTS = 2L * Long.BYTES;
+    private static final long CHECKSUMS = 2L * Long.BYTES;
     private static final int MOST_SLOTS = 16;
 
     private final MemorySegment table;
@@ -49,14 +49,14 @@ public final class BlockChecksums {
 
     /** Bytes of an entry. */
     public static long entryBytes(KvLayout layout) {
-        long digests = (long) layout.kvHeads() * (layout.blockSize() / unit(layout.blockSize()));
-        return Math.ceilDiv(DIGESTS + digests * Integer.BYTES, Long.BYTES) * Long.BYTES;
+        long checksums = (long) layout.kvHeads() * (layout.blockSize() / unit(layout.blockSize()));
+        return Math.ceilDiv(CHECKSUMS + checksums * Integer.BYTES, Long.BYTES) * Long.BYTES;
     }
 
-    /** Where in an entry the digest is of a unit of one head. */
-    private static long digestAt(KvLayout layout, int head, int slot) {
+    /** Where in an entry the checksum is of a unit of one head. */
+    private static long checksumAt(KvLayout layout, int head, int slot) {
         int unit = unit(layout.blockSize());
-        return DIGESTS + ((long) head * (layout.blockSize() / unit) + slot / unit) * Integer.BYTES;
+        return CHECKSUMS + ((long) head * (layout.blockSize() / unit) + slot / unit) * Integer.BYTES;
     }
 
     /** The block is about to be written by another request. */
@@ -72,19 +72,19 @@ public final class BlockChecksums {
         return new Batch(blocks);
     }
 
-    /** Blocks that are completed together. Each layer is digested when it is complete, while it is in the processor's cache. */
+    /** Blocks that are completed together. Each layer is added to their checksums when it is complete, while it is in the processor's cache. */
     public final class Batch {
         private final int[] blocks;
         /** By block, head and unit: over the layers so far. */
-        private final CRC32C[] digests;
+        private final CRC32C[] checksums;
 
         private int layers;
 
         private Batch(int[] blocks) {
             this.blocks = blocks;
             int units = layout.blockSize() / unit(layout.blockSize());
-            digests = new CRC32C[blocks.length * layout.kvHeads() * units];
-            Arrays.setAll(digests, _ -> new CRC32C());
+            checksums = new CRC32C[blocks.length * layout.kvHeads() * units];
+            Arrays.setAll(checksums, _ -> new CRC32C());
         }
 
         /** The blocks have the layers up to this one. */
@@ -96,7 +96,7 @@ public final class BlockChecksums {
                     ByteBuffer bytes = bytes(pool, layout, block);
                     for (int head = 0; head < layout.kvHeads(); head++) {
                         for (int slot = 0; slot < layout.blockSize(); slot += unit) {
-                            update(digests[next++], bytes, layout, layers, head, slot, unit);
+                            update(checksums[next++], bytes, layout, layers, head, slot, unit);
                         }
                     }
                 }
@@ -114,7 +114,8 @@ public final class BlockChecksums {
             for (int block : blocks) {
                 for (int head = 0; head < layout.kvHeads(); head++) {
                     for (int slot = 0; slot < layout.blockSize(); slot += unit) {
-                        table.set(INT, entry(block) + digestAt(layout, head, slot), (int) digests[next++].getValue());
+                        table.set(
+                                INT, entry(block) + checksumAt(layout, head, slot), (int) checksums[next++].getValue());
                     }
                 }
             }
@@ -141,23 +142,23 @@ public final class BlockChecksums {
      * @param layout the owner's
      * @param head of the owner's rank
      * @param slot the unit's first
-     * @param digest of the copy
+     * @param checksum of the copy
      */
     static Optional<Rejection> check(
-            MemorySegment entry, KvLayout layout, long generation, int head, int slot, int digest) {
+            MemorySegment entry, KvLayout layout, long generation, int head, int slot, int checksum) {
         if (entry.get(LONG, 0) != generation) {
             return Optional.of(Rejection.STALE);
         }
         if (entry.get(LONG, SEALED) != generation) {
             return Optional.of(Rejection.TORN);
         }
-        return entry.get(INT, digestAt(layout, head, slot)) == digest
+        return entry.get(INT, checksumAt(layout, head, slot)) == checksum
                 ? Optional.empty()
                 : Optional.of(Rejection.CORRUPT);
     }
 
-    /** Digest of the slots {@code [slot, slot + slots)} of one head of a block, in all layers. */
-    static int digest(CRC32C crc, MemorySegment pool, KvLayout layout, int block, int head, int slot, int slots) {
+    /** Checksum of the slots {@code [slot, slot + slots)} of one head of a block, in all layers. */
+    static int checksum(CRC32C crc, MemorySegment pool, KvLayout layout, int block, int head, int slot, int slots) {
         crc.reset();
         ByteBuffer bytes = bytes(pool, layout, block);
         for (int layer = 0; layer < layout.layers(); layer++) {
@@ -166,7 +167,7 @@ public final class BlockChecksums {
         return (int) crc.getValue();
     }
 
-    /** The part of such a digest that is of one layer; all of them make it, in their order. */
+    /** Adds one layer to such a checksum. All layers make it, in their order. */
     static void update(
             CRC32C crc, MemorySegment pool, KvLayout layout, int block, int layer, int head, int slot, int slots) {
         update(crc, bytes(pool, layout, block), layout, layer, head, slot, slots);

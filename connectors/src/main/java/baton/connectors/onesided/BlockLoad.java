@@ -473,7 +473,7 @@ final class BlockLoad {
         for (int i = from; i < to; i++) {
             Piece piece = map.pieces().get(i);
             for (int head = 0; head < heads; head++) {
-                digests[i * heads + head] = BlockChecksums.digest(
+                digests[i * heads + head] = BlockChecksums.checksum(
                         crc, cache.memory(), cache.layout(), piece.block(), head, piece.slot(), map.slots());
             }
             isDigested[i] = true;

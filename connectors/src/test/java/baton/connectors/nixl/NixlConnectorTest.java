@@ -565,20 +565,30 @@ class NixlConnectorTest {
         allBlocksAreBack();
     }
 
-    @Test
-    void thePrefillInstancePullsTheBlocksOfTheEarlierTurn() {
+    /** What the decode instance answers a turn of 17 tokens with, 16 of which it keeps for the next; both engines are new. */
+    private JsonFields earlierTurn() {
         decode.close();
         prefill.close();
         prefill = engine(prefillRuntime, "p", Map.of("bidirectional_kv_xfer", true, "kv_recompute_threshold", 8));
         decode = engine(decodeRuntime, "d", Map.of("bidirectional_kv_xfer", true));
         Running turn = loadedFrom(prefilled("p-1", 17), 17);
         decode.step(new Share(turn, turn.remainingTokens()));
-        JsonFields earlier = decode.end(turn, RequestEnd.STOPPED).orElseThrow();
+        JsonFields answer = decode.end(turn, RequestEnd.STOPPED).orElseThrow();
         step(decode);
+        return answer;
+    }
+
+    /** The prefill request's parameters of the turn after that. */
+    private static JsonFields nextTurn(JsonFields earlier) {
+        return with(earlier, json -> json.put("do_remote_decode", true).put("do_remote_prefill", false));
+    }
+
+    @Test
+    void thePrefillInstancePullsTheBlocksOfTheEarlierTurn() {
+        JsonFields earlier = earlierTurn();
         assertThat(earlier.integer("remote_num_tokens")).contains(16L);
 
-        JsonFields next =
-                with(earlier, json -> json.put("do_remote_decode", true).put("do_remote_prefill", false));
+        JsonFields next = nextTurn(earlier);
         Running second = prefill.admit(request("p-2", 25).withKvTransferParams(next), 0);
         assertThat(second.isLoading()).isTrue();
         for (int i = 0; second.isLoading(); i++) {
@@ -605,17 +615,9 @@ class NixlConnectorTest {
     @ParameterizedTest
     @CsvSource({"474, 16", "476, 0"})
     void anEarlierTurnWhoseLeaseExpiresWithinFiveSecondsIsNotPulled(int secondsLater, int pulled) {
-        decode.close();
-        prefill.close();
-        prefill = engine(prefillRuntime, "p", Map.of("bidirectional_kv_xfer", true, "kv_recompute_threshold", 8));
-        decode = engine(decodeRuntime, "d", Map.of("bidirectional_kv_xfer", true));
-        Running turn = loadedFrom(prefilled("p-1", 17), 17);
-        decode.step(new Share(turn, turn.remainingTokens()));
-        JsonFields earlier = decode.end(turn, RequestEnd.STOPPED).orElseThrow();
-        step(decode);
+        JsonFields earlier = earlierTurn();
         ticker.advance(Duration.ofSeconds(secondsLater));
-        JsonFields next =
-                with(earlier, json -> json.put("do_remote_decode", true).put("do_remote_prefill", false));
+        JsonFields next = nextTurn(earlier);
         Running second = prefill.admit(request("p-2", 25).withKvTransferParams(next), 0);
         for (int i = 0; second.isLoading(); i++) {
             assertThat(i).isLessThan(100);
@@ -638,8 +640,7 @@ class NixlConnectorTest {
         decode.step(new Share(turn, turn.remainingTokens()));
         JsonFields earlier = decode.end(turn, RequestEnd.STOPPED).orElseThrow();
         step(decode);
-        JsonFields next =
-                with(earlier, json -> json.put("do_remote_decode", true).put("do_remote_prefill", false));
+        JsonFields next = nextTurn(earlier);
         Running second = prefill.admit(request("p-2", 25).withKvTransferParams(next), 0);
         assertThat(second.isLoading()).isFalse();
         step(prefill);

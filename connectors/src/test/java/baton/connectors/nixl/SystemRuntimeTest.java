@@ -2,8 +2,7 @@ package baton.connectors.nixl;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import baton.connectors.ConnectorRuntime;
-import baton.connectors.SystemRuntime;
+import baton.connectors.DelegatingRuntime;
 import baton.kv.DType;
 import baton.kv.JsonFields;
 import baton.kv.KvLayout;
@@ -18,9 +17,6 @@ import baton.kv.connector.Measurement;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
 import baton.kv.connector.WorkerReport;
 import baton.messages.PeerAccess;
-import baton.messages.PeerChannel;
-import baton.messages.SideChannel;
-import baton.pipe.WireTransport;
 import baton.testkit.FakeEngine;
 import baton.testkit.FakeEngine.Running;
 import baton.testkit.FakeEngine.Share;
@@ -30,7 +26,6 @@ import baton.transfer.TransferException;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.concurrent.ThreadFactory;
 import java.util.function.BooleanSupplier;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -158,8 +153,8 @@ class SystemRuntimeTest {
     @CsvSource({"true, false", "false, true", "true, true"})
     void afterAnyConnectionEndsTheNextPromptsArePulledAndPushed(boolean ofDecode, boolean ofPrefill)
             throws TransferException {
-        Known prefillRuntime = new Known();
-        Known decodeRuntime = new Known();
+        DisconnectingRuntime prefillRuntime = new DisconnectingRuntime();
+        DisconnectingRuntime decodeRuntime = new DisconnectingRuntime();
         int length = 40;
         int[] prompt = FakeKvRequest.counting(1, length);
         try (FakeEngine prefill = engine(new NixlConnector(prefillRuntime), config("NixlConnector", "p"), 1, 16);
@@ -217,51 +212,20 @@ class SystemRuntimeTest {
         return new FakeKvRequest(id, prompt, 16);
     }
 
-    /** One whose connections can be ended. */
-    private static final class Known implements ConnectorRuntime {
-        private final ConnectorRuntime runtime = new SystemRuntime();
+    /** The system's runtime, with connections that a test can end. */
+    private static final class DisconnectingRuntime extends DelegatingRuntime {
         private final List<TransferAgent> agents = new ArrayList<>();
 
         /** Ends the connection that this side has opened. */
-        void disconnect(Known other) throws TransferException {
+        void disconnect(DisconnectingRuntime other) throws TransferException {
             byte[] metadata = other.agents.getFirst().metadata();
             agents.getFirst().connect(metadata, Duration.ofSeconds(5)).close();
         }
 
         @Override
         public TransferAgent transferAgent(JsonFields extra, String host, PeerAccess access) {
-            agents.add(runtime.transferAgent(extra, host, access));
+            agents.add(super.transferAgent(extra, host, access));
             return agents.getLast();
-        }
-
-        @Override
-        public Ticker ticker() {
-            return runtime.ticker();
-        }
-
-        @Override
-        public ThreadFactory threads() {
-            return runtime.threads();
-        }
-
-        @Override
-        public Memory allocate(long bytes, String purpose) {
-            return runtime.allocate(bytes, purpose);
-        }
-
-        @Override
-        public SideChannel sideChannel() {
-            return runtime.sideChannel();
-        }
-
-        @Override
-        public PeerChannel peerChannel() {
-            return runtime.peerChannel();
-        }
-
-        @Override
-        public WireTransport wires(String field, String name, PeerAccess access) {
-            return runtime.wires(field, name, access);
         }
     }
 

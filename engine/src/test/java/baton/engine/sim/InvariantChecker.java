@@ -34,7 +34,7 @@ import java.util.function.BooleanSupplier;
  * transfer takes longer than it may. It also lets the connector throw, in any call.
  */
 final class InvariantChecker {
-    private final SimNode place;
+    private final SimNode node;
     private final SimNetwork network;
     private final KvConnector connector;
     private final ModelRunner runner;
@@ -55,14 +55,14 @@ final class InvariantChecker {
     private Optional<AssertionError> violation = Optional.empty();
 
     InvariantChecker(
-            SimNode place,
+            SimNode node,
             SimNetwork network,
             KvConnector connector,
             ModelRunner runner,
             BooleanSupplier fails,
             BooleanSupplier connectorFails,
             long longestTransfer) {
-        this.place = place;
+        this.node = node;
         this.network = network;
         this.connector = connector;
         this.runner = runner;
@@ -72,7 +72,7 @@ final class InvariantChecker {
     }
 
     private AssertionError broken(String what) {
-        AssertionError error = new AssertionError(place.name() + " in its life " + place.epoch() + ": " + what);
+        AssertionError error = new AssertionError(node.name() + " in its life " + node.epoch() + ": " + what);
         violation = violation.or(() -> Optional.of(error));
         return error;
     }
@@ -109,7 +109,7 @@ final class InvariantChecker {
     }
 
     private void handedOut(String request, int block) {
-        if (network.isRead(place.endpoint(), block * bytes(), bytes())) {
+        if (network.isRead(node.endpoint(), block * bytes(), bytes())) {
             throw broken("block=" + block + " goes to request " + request + " while a peer reads it");
         }
         if (network.isWritten(runner.cache().block(block))) {
@@ -120,7 +120,7 @@ final class InvariantChecker {
     /** No transfer is under way for longer than it may. */
     void checkDeadlines() {
         throwViolation();
-        long now = place.ticker().nanos();
+        long now = node.ticker().nanos();
         loading.forEach((request, since) -> {
             if (now - since > longestTransfer) {
                 throw broken("request " + request + " waits for its load since " + (now - since) + " ns");
@@ -173,7 +173,7 @@ final class InvariantChecker {
                             throw broken("block=" + block + " is used while a load writes it");
                         }
                         if ((i + 1) * blockSize > slice.start()
-                                && network.isRead(place.endpoint(), block * bytes(), bytes())) {
+                                && network.isRead(node.endpoint(), block * bytes(), bytes())) {
                             throw broken("block=" + block + " is computed while a peer reads it");
                         }
                     }
@@ -276,7 +276,7 @@ final class InvariantChecker {
             }
             tables.put(request.id(), table);
             if (externalTokens > 0 && lastMatchAsync) {
-                loading.put(request.id(), place.ticker().nanos());
+                loading.put(request.id(), node.ticker().nanos());
             }
             inner.onAllocated(request, blockTable, computedTokens, externalTokens);
         }
@@ -325,7 +325,7 @@ final class InvariantChecker {
             tables.remove(request.id());
             Release release = inner.onFinished(request, end, blockTable);
             if (release.delayed()) {
-                lent.put(request.id(), place.ticker().nanos());
+                lent.put(request.id(), node.ticker().nanos());
             }
             mayFail();
             return release;

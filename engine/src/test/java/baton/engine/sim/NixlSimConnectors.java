@@ -47,7 +47,7 @@ final class NixlSimConnectors implements SimNode.SimConnectors {
     private final SimCluster.Site site;
     private final boolean both;
     private final RandomGenerator random;
-    private final SimTransferAgent.Fabric agents;
+    private final SimTransferAgent.AgentNetwork agents;
     private final MemorySideChannels sideChannels = new MemorySideChannels(this::beforeAnswer);
     private double handshakeFaults;
     private double tampering;
@@ -61,7 +61,7 @@ final class NixlSimConnectors implements SimNode.SimConnectors {
         this.site = site;
         this.both = both;
         this.random = site.random();
-        this.agents = new SimTransferAgent.Fabric(site.network(), site.ticker());
+        this.agents = new SimTransferAgent.AgentNetwork(site.network(), site.ticker());
         this.handshakeFaults = random.nextInt(3) == 0 ? random.nextDouble() * 0.3 : 0;
         this.tampering = random.nextInt(3) == 0 ? random.nextDouble() * 0.5 : 0;
         this.breaks = random.nextInt(3) == 0 ? random.nextDouble() * 0.05 : 0;
@@ -69,8 +69,8 @@ final class NixlSimConnectors implements SimNode.SimConnectors {
     }
 
     @Override
-    public KvConnector connect(SimNode place) {
-        ConnectorRuntime runtime = new SimRuntime(place.name(), place.ticker());
+    public KvConnector connect(SimNode node) {
+        ConnectorRuntime runtime = new SimRuntime(node.name(), node.ticker());
         return both && random.nextInt(3) > 0 ? new NixlPushConnector(runtime) : new NixlConnector(runtime);
     }
 
@@ -123,7 +123,7 @@ final class NixlSimConnectors implements SimNode.SimConnectors {
     }
 
     @Override
-    public void poll(SimNode place) {
+    public void poll(SimNode node) {
         if (random.nextDouble() < breaks) {
             agents.breakConnection(random).ifPresent(between -> {
                 injected.merge("connection breaks", 1L, Long::sum);

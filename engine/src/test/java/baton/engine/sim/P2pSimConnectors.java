@@ -56,11 +56,11 @@ final class P2pSimConnectors implements SimNode.SimConnectors {
     }
 
     @Override
-    public KvConnector connect(SimNode place) {
-        CooperativeThreads turns = new CooperativeThreads();
-        return new P2pNcclConnector(new ThreadsRuntime(place.ticker(), turns), (_, _) -> {
-            Exchange exchange = new Exchange(place, turns);
-            exchanges.put(place.name(), exchange);
+    public KvConnector connect(SimNode node) {
+        CooperativeThreads threads = new CooperativeThreads();
+        return new P2pNcclConnector(new ThreadsRuntime(node.ticker(), threads), (_, _) -> {
+            Exchange exchange = new Exchange(node, threads);
+            exchanges.put(node.name(), exchange);
             return exchange;
         });
     }
@@ -92,8 +92,8 @@ final class P2pSimConnectors implements SimNode.SimConnectors {
     }
 
     @Override
-    public void poll(SimNode place) {
-        Optional.ofNullable(exchanges.get(place.name())).ifPresent(Exchange::poll);
+    public void poll(SimNode node) {
+        Optional.ofNullable(exchanges.get(node.name())).ifPresent(Exchange::poll);
     }
 
     @Override
@@ -122,17 +122,17 @@ final class P2pSimConnectors implements SimNode.SimConnectors {
 
     /** The exchange of one life of an instance. It addresses peers by name, in whichever life they are. */
     private final class Exchange implements TensorExchange {
-        private final SimNode place;
-        private final CooperativeThreads turns;
+        private final SimNode node;
+        private final CooperativeThreads threads;
         private final P2pStats stats = new P2pStats();
         private final Map<String, Tensors> here = new HashMap<>();
         private final Set<String> unwanted = new HashSet<>();
         private final List<Outgoing> queue = new ArrayList<>();
         private boolean closed;
 
-        private Exchange(SimNode place, CooperativeThreads turns) {
-            this.place = place;
-            this.turns = turns;
+        private Exchange(SimNode node, CooperativeThreads threads) {
+            this.node = node;
+            this.threads = threads;
         }
 
         private record Tensors(TensorHead head, byte[] data) {}
@@ -140,15 +140,15 @@ final class P2pSimConnectors implements SimNode.SimConnectors {
         private record Outgoing(PeerAddress to, String tensorId, byte[] message) {}
 
         private void poll() {
-            for (Optional<byte[]> message = place.endpoint().receive();
+            for (Optional<byte[]> message = node.endpoint().receive();
                     message.isPresent();
-                    message = place.endpoint().receive()) {
+                    message = node.endpoint().receive()) {
                 arrived(message.get());
             }
-            turns.run();
+            threads.run();
             for (Iterator<Outgoing> each = queue.iterator(); each.hasNext(); ) {
                 Outgoing next = each.next();
-                place.endpoint().send(name(next.to), next.message);
+                node.endpoint().send(name(next.to), next.message);
                 each.remove();
             }
         }
@@ -183,7 +183,7 @@ final class P2pSimConnectors implements SimNode.SimConnectors {
 
         @Override
         public PeerAddress address() {
-            return P2pSimConnectors.this.address(place.name());
+            return P2pSimConnectors.this.address(node.name());
         }
 
         @Override
@@ -240,13 +240,13 @@ final class P2pSimConnectors implements SimNode.SimConnectors {
         @Override
         public Received receive(PeerAddress from, String tensorId, Duration timeout) throws P2pException {
             String key = from.port() + "/" + tensorId;
-            long end = place.ticker().nanos() + timeout.toNanos();
+            long end = node.ticker().nanos() + timeout.toNanos();
             Optional<Exchange> life = Optional.ofNullable(exchanges.get(name(from)));
-            turns.await(() -> closed
+            threads.await(() -> closed
                     || here.containsKey(key)
                     || unwanted.contains(group(tensorId))
                     || isGone(from, life)
-                    || place.ticker().nanos() - end >= 0);
+                    || node.ticker().nanos() - end >= 0);
             Optional<Tensors> tensor = Optional.ofNullable(here.remove(key));
             if (closed || unwanted.contains(group(tensorId))) {
                 throw new P2pException(Fault.CANCELLED, "nobody wants it");
@@ -274,8 +274,8 @@ final class P2pSimConnectors implements SimNode.SimConnectors {
         @Override
         public void close() {
             closed = true;
-            exchanges.remove(place.name(), this);
-            turns.run();
+            exchanges.remove(node.name(), this);
+            threads.run();
         }
     }
 }

@@ -47,7 +47,7 @@ import org.jspecify.annotations.Nullable;
  * After every step of every instance
  *
  *   the core's own invariants hold: reference counts, queues, no block both free and in use,
- *   no block was handed out, written or computed from while a transfer used it (Watch),
+ *   no block was handed out, written or computed from while a transfer used it (InvariantChecker),
  *   no transfer has taken longer than it may.
  *
  * At the end every request has ended, every whole answer is the oracle's and every part of one its beginning, and no instance
@@ -84,7 +84,7 @@ final class SimCluster implements AutoCloseable {
     private final PriorityQueue<Event> events =
             new PriorityQueue<>(Comparator.comparingLong(Event::nanos).thenComparingLong(Event::order));
     private final SimNetwork network;
-    private final SimNode.SimConnectors wiring;
+    private final SimNode.SimConnectors connectors;
     private final List<Instance> prefill = new ArrayList<>();
     private final List<Instance> decode = new ArrayList<>();
     private final List<int[]> families;
@@ -105,9 +105,9 @@ final class SimCluster implements AutoCloseable {
     record Site(SplittableRandom random, SimNetwork network, Arena arena, int blockSize, VirtualTicker ticker) {}
 
     /**
-     * @param wiring chooses the connectors
+     * @param connectors chooses the connectors
      */
-    SimCluster(long seed, BiFunction<Site, Long, SimNode.SimConnectors> wiring) {
+    SimCluster(long seed, BiFunction<Site, Long, SimNode.SimConnectors> connectors) {
         random = new SplittableRandom(seed);
         ticker.advance(Duration.ofSeconds(1));
         boolean faultless = random.nextInt(4) == 0;
@@ -124,7 +124,7 @@ final class SimCluster implements AutoCloseable {
         loadFailurePolicy = random.nextInt(4) == 0 ? LoadFailurePolicy.FAIL : LoadFailurePolicy.RECOMPUTE;
         modelFaults = !faultless && random.nextInt(6) == 0 ? 0.02 : 0;
         connectorFaults = !faultless && random.nextInt(8) == 0 ? 0.002 : 0;
-        this.wiring = wiring.apply(new Site(random.split(), network, arena, blockSize, ticker), seed);
+        this.connectors = connectors.apply(new Site(random.split(), network, arena, blockSize, ticker), seed);
         families = IntStream.range(0, 1 + random.nextInt(3))
                 .mapToObj(_ -> tokens(maxLength))
                 .toList();
@@ -153,7 +153,7 @@ final class SimCluster implements AutoCloseable {
         pass();
         calm = true;
         network.calm();
-        for (SimNode.Pair pair : wiring.calm()) {
+        for (SimNode.Pair pair : connectors.calm()) {
             if (named(prefill, pair.prefill()).isWithoutConnector()
                     || named(decode, pair.decode()).isWithoutConnector()) {
                 continue;
@@ -173,7 +173,7 @@ final class SimCluster implements AutoCloseable {
             }
         }
         network.injected().forEach((fault, times) -> count(FAULT + fault, times));
-        wiring.injected().forEach((fault, times) -> count(FAULT + fault, times));
+        connectors.injected().forEach((fault, times) -> count(FAULT + fault, times));
         return happened;
     }
 
@@ -212,7 +212,7 @@ final class SimCluster implements AutoCloseable {
         for (Instance instance : instances()) {
             instance.shutDown();
         }
-        wiring.close();
+        connectors.close();
         arena.close();
     }
 
@@ -246,7 +246,7 @@ final class SimCluster implements AutoCloseable {
     }
 
     /** One life of an instance. */
-    private record Life(EngineCore core, InvariantChecker watch, SimNode place, Map<String, Leg> legs) {}
+    private record Incarnation(EngineCore core, InvariantChecker checker, SimNode node, Map<String, Leg> legs) {}
 
     private final class Instance implements EngineListener {
         private final String name;
@@ -254,7 +254,7 @@ final class SimCluster implements AutoCloseable {
         private final EngineConfig config;
         private final BlockHasher hasher;
         private long epoch;
-        private @Nullable Life life;
+        private @Nullable Incarnation life;
         private boolean stepping;
 
         private Instance(String name) {
@@ -263,10 +263,10 @@ final class SimCluster implements AutoCloseable {
             KvTransferConfig.Builder transfer = KvTransferConfig.builder("Simulated", KvRole.BOTH)
                     .engineId(name)
                     .loadFailurePolicy(loadFailurePolicy);
-            if (wiring.port(name) > 0) {
-                transfer.port(wiring.port(name));
+            if (connectors.port(name) > 0) {
+                transfer.port(connectors.port(name));
             }
-            wiring.settings(name).forEach(transfer::extra);
+            connectors.settings(name).forEach(transfer::extra);
             this.config = EngineConfig.of(Path.of("oracle"))
                     .blockSize(blockSize)
                     .maxNumSeqs(seqs)
@@ -280,8 +280,8 @@ final class SimCluster implements AutoCloseable {
             begin();
         }
 
-        private Life current() {
-            Life now = life;
+        private Incarnation current() {
+            Incarnation now = life;
             if (now == null) {
                 throw new IllegalStateException(name + " is dead");
             }
@@ -289,20 +289,20 @@ final class SimCluster implements AutoCloseable {
         }
 
         private void begin() {
-            OracleRunner runner = new OracleRunner(wiring.arena(), blocks, blockSize);
+            OracleRunner runner = new OracleRunner(connectors.arena(), blocks, blockSize);
             Endpoint endpoint = network.open(name, ++epoch, runner.cache().memory());
-            SimNode place = new SimNode(endpoint, ticker);
-            InvariantChecker watch = new InvariantChecker(
-                    place,
+            SimNode node = new SimNode(endpoint, ticker);
+            InvariantChecker checker = new InvariantChecker(
+                    node,
                     network,
-                    wiring.connect(place),
+                    connectors.connect(node),
                     runner,
                     this::modelFails,
                     this::connectorFails,
-                    wiring.longestTransfer().toNanos());
+                    connectors.longestTransfer().toNanos());
             EngineCore core =
-                    new EngineCore(config, watch.runner(), Set.of(0), Optional.of(watch.connector()), this, ticker);
-            life = new Life(core, watch, place, new LinkedHashMap<>());
+                    new EngineCore(config, checker.runner(), Set.of(0), Optional.of(checker.connector()), this, ticker);
+            life = new Incarnation(core, checker, node, new LinkedHashMap<>());
         }
 
         private boolean modelFails() {
@@ -319,11 +319,11 @@ final class SimCluster implements AutoCloseable {
 
         /** Whether it exchanges caches with nobody, until it begins a new life. */
         private boolean isWithoutConnector() {
-            return current().watch().hasThrown();
+            return current().checker().hasThrown();
         }
 
         private void die() {
-            Life last = life;
+            Incarnation last = life;
             if (last == null) {
                 return;
             }
@@ -336,16 +336,16 @@ final class SimCluster implements AutoCloseable {
         }
 
         private void shutDown() {
-            Life last = life;
+            Incarnation last = life;
             if (last != null) {
                 life = null;
-                last.place().endpoint().close();
+                last.node().endpoint().close();
                 last.core().close();
             }
         }
 
         private void submit(Leg leg) {
-            Life now = current();
+            Incarnation now = current();
             now.legs().put(leg.id, leg);
             now.core()
                     .add(Request.builder(
@@ -368,7 +368,7 @@ final class SimCluster implements AutoCloseable {
         }
 
         private void abort(Leg leg) {
-            Life now = life;
+            Incarnation now = life;
             if (now != null) {
                 now.core().abort(leg.id);
                 goOn();
@@ -384,14 +384,14 @@ final class SimCluster implements AutoCloseable {
 
         private void step() {
             stepping = false;
-            Life now = life;
+            Incarnation now = life;
             if (now == null || !now.core().hasWork()) {
                 return;
             }
-            wiring.poll(now.place());
+            connectors.poll(now.node());
             boolean computed = now.core().step();
             now.core().checkInvariants();
-            now.watch().checkDeadlines();
+            now.checker().checkDeadlines();
             count("steps", 1);
             trace(ticker.nanos() * 31 + name.hashCode());
             trace(now.core().status(Optional.empty()).usedBlocks());
@@ -400,9 +400,9 @@ final class SimCluster implements AutoCloseable {
         }
 
         private void checkOver() {
-            Life now = life;
+            Incarnation now = life;
             if (now != null) {
-                now.watch().checkOver();
+                now.checker().checkOver();
                 int used = now.core().status(Optional.empty()).usedBlocks();
                 if (used > 0) {
                     throw new AssertionError(name + " has " + used + " blocks in use at the end");
@@ -422,7 +422,7 @@ final class SimCluster implements AutoCloseable {
             measurements.forEach(each -> count(each.name(), (long) each.value()));
             boolean failed = measurements.stream().anyMatch(each -> each.name().equals("baton:kv_connector_failures"));
             if (failed && !isWithoutConnector()) {
-                current().watch().checkDeadlines();
+                current().checker().checkDeadlines();
                 throw new AssertionError(name + "'s connector has thrown");
             }
         }
@@ -543,12 +543,12 @@ final class SimCluster implements AutoCloseable {
             pair = Optional.empty();
             chosen = Optional.empty();
             companion = null;
-            Optional<JsonFields> told = first.flatMap(instance -> wiring.atOnce(instance.name));
+            Optional<JsonFields> told = first.flatMap(instance -> connectors.atOnce(instance.name));
             if (told.isPresent()) {
                 askBoth(first.get(), told);
             } else if (first.isPresent()) {
                 Optional<Instance> second = alive(decode);
-                pair = second.flatMap(other -> wiring.pairId(first.get().name, other.name, pairs++));
+                pair = second.flatMap(other -> connectors.pairId(first.get().name, other.name, pairs++));
                 chosen = pair.flatMap(_ -> second);
                 askFirst(first.get());
             } else {
@@ -664,7 +664,7 @@ final class SimCluster implements AutoCloseable {
                         throw new AssertionError(ended.id + " ended after " + ended.output.size());
                     }
                     if (ended.maxTokens < maxTokens) {
-                        decode(wiring.passOn(params));
+                        decode(connectors.passOn(params));
                     } else {
                         answered(ended);
                     }
@@ -717,7 +717,7 @@ final class SimCluster implements AutoCloseable {
             }
             Optional<JsonFields> told = Optional.empty();
             while (told.isEmpty()) {
-                told = wiring.atOnce(first.name);
+                told = connectors.atOnce(first.name);
             }
             askBoth(first, told);
         }

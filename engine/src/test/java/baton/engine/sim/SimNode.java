@@ -21,7 +21,7 @@ record SimNode(Endpoint endpoint, Ticker ticker) {
 
     /** Makes the connectors of a world, one for each life of each instance. */
     interface SimConnectors {
-        KvConnector connect(SimNode place);
+        KvConnector connect(SimNode node);
 
         /** The connector's settings at an instance. */
         default Map<String, Object> settings(String instance) {
@@ -33,7 +33,7 @@ record SimNode(Endpoint endpoint, Ticker ticker) {
             return params;
         }
 
-        /** Faults that the wiring itself has injected so far, by kind. */
+        /** Faults that the connectors itself has injected so far, by kind. */
         default Map<String, Long> injected() {
             return Map.of();
         }
@@ -58,7 +58,7 @@ record SimNode(Endpoint endpoint, Ticker ticker) {
         }
 
         /** Runs before each step of an instance. */
-        default void poll(SimNode place) {}
+        default void poll(SimNode node) {}
 
         /** For an instance's pool. */
         default Arena arena() {

@@ -63,9 +63,9 @@ final class StorageSimConnectors implements SimNode.SimConnectors {
     }
 
     @Override
-    public KvConnector connect(SimNode place) {
+    public KvConnector connect(SimNode node) {
         SimFileThreads own = new SimFileThreads();
-        threads.put(place.name(), own);
+        threads.put(node.name(), own);
         return new SharedStorageConnector(own, new FailingFiles());
     }
 
@@ -81,7 +81,7 @@ final class StorageSimConnectors implements SimNode.SimConnectors {
     }
 
     @Override
-    public void poll(SimNode place) {
+    public void poll(SimNode node) {
         if (happens("entry damaged", damage)) {
             try {
                 damageAnEntry();
@@ -89,7 +89,7 @@ final class StorageSimConnectors implements SimNode.SimConnectors {
                 throw new UncheckedIOException(e);
             }
         }
-        SimFileThreads own = threads.get(place.name());
+        SimFileThreads own = threads.get(node.name());
         if (own != null) {
             own.runDue();
         }

@@ -25,7 +25,8 @@ public final class BodyMemory {
     }
 
     public void giveBack(int bytes) {
-        used.addAndGet(-bytes);
+        long left = used.addAndGet(-bytes);
+        assert left >= 0 : "given back twice";
     }
 
     /** In bytes. */
