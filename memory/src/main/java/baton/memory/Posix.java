@@ -272,4 +272,23 @@ public final class Posix {
             throw thrown(e);
         }
     }
+
+    /**
+     * Has {@code exit}, with which the JVM ends, call {@code _exit} with its status before anything else, so that no destructors of C
+     * libraries run: glibc's {@code on_exit}, whose handlers are called in the reverse order of their registration.
+     *
+     * @return false if the C library has no such functions, or refuses
+     */
+    public static boolean exitWithoutDestructors() {
+        Optional<MethodHandle> onExit = find("on_exit", FunctionDescriptor.of(INT, ADDRESS, ADDRESS));
+        Optional<MemorySegment> exit = Linker.nativeLinker().defaultLookup().find("_exit");
+        if (onExit.isEmpty() || exit.isEmpty()) {
+            return false;
+        }
+        try {
+            return (int) onExit.get().invokeExact(exit.get(), MemorySegment.NULL) == 0;
+        } catch (Throwable e) {
+            throw thrown(e);
+        }
+    }
 }

@@ -1,24 +1,18 @@
 package baton.transfer.nixl;
 
+import baton.memory.Posix;
 import java.io.IOException;
-import java.lang.foreign.FunctionDescriptor;
-import java.lang.foreign.Linker;
-import java.lang.foreign.MemorySegment;
-import java.lang.foreign.SymbolLookup;
-import java.lang.foreign.ValueLayout;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
-import java.util.Optional;
 
 /**
  * The end of a process that has loaded NIXL. NIXL's wheels bring a libnl-route of their own; where the system's is loaded too, the two
  * share symbols, and a destructor of one (in {@code rtnl_tc_unregister}) crashes on data of the other: the process aborts after
  * everything is done. Such a process ends without destructors of C libraries.
  *
- * <p>{@code on_exit(_exit)} does that: glibc's {@code exit}, with which the JVM ends, first calls the handler that was registered last,
- * with the exit status, and this one is {@code _exit}. At that time all shutdown hooks have run, and the JVM has written its
- * recordings and its AOT cache. A C library without {@code on_exit} is none that NIXL's wheels are built for.
+ * <p>{@link Posix#exitWithoutDestructors} does that. At that time all shutdown hooks have run, and the JVM has written its recordings and
+ * its AOT cache. A C library without {@code on_exit} is none that NIXL's wheels are built for.
  */
 public final class NixlExit {
     private static final Path MAPPINGS = Path.of("/proc/self/maps");
@@ -33,24 +27,9 @@ public final class NixlExit {
 
     /** Makes the process end without destructors of C libraries if NIXL is loaded. */
     public static void skipDestructors() {
-        if (!isLoaded()) {
-            return;
-        }
-        Linker linker = Linker.nativeLinker();
-        SymbolLookup symbols = linker.defaultLookup();
-        Optional<MemorySegment> register = symbols.find("on_exit");
-        Optional<MemorySegment> exit = symbols.find("_exit");
-        if (register.isEmpty() || exit.isEmpty()) {
-            return;
-        }
-        try {
-            // A failure to register leaves the exit as it was.
-            int _ = (int) linker.downcallHandle(
-                            register.get(),
-                            FunctionDescriptor.of(ValueLayout.JAVA_INT, ValueLayout.ADDRESS, ValueLayout.ADDRESS))
-                    .invokeExact(exit.get(), MemorySegment.NULL);
-        } catch (Throwable e) {
-            throw new AssertionError("on_exit throws nothing", e);
+        if (isLoaded()) {
+            // A refusal leaves the exit as it was.
+            boolean _ = Posix.exitWithoutDestructors();
         }
     }
 
