@@ -48,6 +48,12 @@ final class DecodeRelay implements Leg.Receiver {
     private @Nullable HttpClientResponse head;
     private @Nullable SseFramer framer;
 
+    /** Bytes of the answer until its declared length is reached; negative without a declared length. */
+    private long undelivered = -1;
+
+    /** The end of an answer of declared length: the client has all of it with these bytes, so they wait for the leg's end. */
+    private @Nullable Buffer last;
+
     /** @param body of the leg */
     DecodeRelay(Request request, Buffer body, HttpServerResponse client, RequestReport report) {
         this.request = request;
@@ -68,12 +74,22 @@ final class DecodeRelay implements Leg.Receiver {
         String type = head.getHeader(HttpHeaders.CONTENT_TYPE);
         if (type != null && type.regionMatches(true, 0, "text/event-stream", 0, 17)) {
             framer = new SseFramer();
+            return;
+        }
+        String length = head.getHeader(HttpHeaders.CONTENT_LENGTH);
+        if (length != null && length.matches("\\d{1,18}")) {
+            undelivered = Long.parseLong(length);
         }
     }
 
     @Override
     public void onChunk(Leg leg, Buffer chunk) {
         if (framer == null) {
+            undelivered -= chunk.length();
+            if (undelivered == 0) {
+                last = chunk;
+                return;
+            }
             write(chunk);
         } else {
             writeEvents(framer.accept(chunk));
@@ -91,8 +107,10 @@ final class DecodeRelay implements Leg.Receiver {
         }
         writeHead();
         report.decodeEnded(sent);
+        Buffer rest = last == null ? Buffer.buffer() : last;
+        report.sent(rest.length());
         request.end(client.getStatusCode() < 500 ? Outcome.OK : Outcome.DECODE_FAILED);
-        client.end();
+        client.end(rest);
     }
 
     @Override
