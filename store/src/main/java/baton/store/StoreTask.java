@@ -1,0 +1,146 @@
+package baton.store;
+
+import baton.kv.Deadline;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
+import java.util.ArrayList;
+import java.util.BitSet;
+import java.util.List;
+
+/**
+ * An operation of a {@link BlockStore} on a batch of keys. It has two ends: it is <em>done</em> when its result stands, at its deadline at the
+ * latest; it is <em>quiet</em> when it uses none of the memory given to it any more. They differ if it hangs: then the caller goes on without
+ * the result, but may not reuse the memory yet.
+ *
+ * <p>Listeners run once, on the thread that brings the end about or adds them, and must be quick. A deadline that passes is noticed by
+ * {@link #isDone}, which a caller asks in its loop.
+ *
+ * <p>Thread-safe.
+ */
+public final class StoreTask {
+    private final int keys;
+    private final Deadline deadline;
+
+    @GuardedBy("this")
+    private final BitSet succeeded = new BitSet();
+
+    @GuardedBy("this")
+    private final List<Runnable> doneListeners = new ArrayList<>(1);
+
+    @GuardedBy("this")
+    private final List<Runnable> quietListeners = new ArrayList<>(1);
+
+    private volatile boolean done;
+    private volatile boolean quiet;
+
+    /** @param keys of the batch */
+    public StoreTask(int keys, Deadline deadline) {
+        this.keys = keys;
+        this.deadline = deadline;
+    }
+
+    /** One that was rejected: over, without success for any key. */
+    public static StoreTask rejected(int keys, Deadline deadline) {
+        StoreTask task = new StoreTask(keys, deadline);
+        task.end();
+        return task;
+    }
+
+    public Deadline deadline() {
+        return deadline;
+    }
+
+    /** Whether its result stands. */
+    public boolean isDone() {
+        if (!done && deadline.isOver()) {
+            markDone();
+        }
+        return done;
+    }
+
+    /** Whether it uses none of the memory given to it any more. */
+    public boolean isQuiet() {
+        return quiet;
+    }
+
+    /** Whether it succeeded for a key; final once it is done. */
+    public synchronized boolean succeeded(int key) {
+        return succeeded.get(key);
+    }
+
+    /** For how many keys from the front it succeeded. */
+    public synchronized int succeededFromFront() {
+        return succeeded.nextClearBit(0);
+    }
+
+    /** For how many keys it succeeded. */
+    public synchronized int succeededCount() {
+        return succeeded.cardinality();
+    }
+
+    public void onDone(Runnable listener) {
+        synchronized (this) {
+            if (!done) {
+                doneListeners.add(listener);
+                return;
+            }
+        }
+        listener.run();
+    }
+
+    public void onQuiet(Runnable listener) {
+        synchronized (this) {
+            if (!quiet) {
+                quietListeners.add(listener);
+                return;
+            }
+        }
+        listener.run();
+    }
+
+    /** For the store: the operation has succeeded for a key. Without effect once it is done. */
+    public synchronized void succeed(int key) {
+        if (!done) {
+            succeeded.set(key);
+        }
+    }
+
+    /** For the store: it has succeeded for all keys. */
+    public synchronized void succeedForAll() {
+        if (!done) {
+            succeeded.set(0, keys);
+        }
+    }
+
+    /** For the store: it is over, and uses no memory any more. */
+    public void end() {
+        markDone();
+        List<Runnable> listeners;
+        synchronized (this) {
+            if (quiet) {
+                return;
+            }
+            quiet = true;
+            listeners = List.copyOf(quietListeners);
+            quietListeners.clear();
+        }
+        listeners.forEach(Runnable::run);
+    }
+
+    /** Lets the result stand as it is, e.g. because the caller needs it no longer. The store goes on only to end its use of memory. */
+    public void cancel() {
+        markDone();
+    }
+
+    private void markDone() {
+        List<Runnable> listeners;
+        synchronized (this) {
+            if (done) {
+                return;
+            }
+            done = true;
+            listeners = List.copyOf(doneListeners);
+            doneListeners.clear();
+        }
+        listeners.forEach(Runnable::run);
+    }
+}
