@@ -194,7 +194,7 @@ class FloorsTest {
                 .whereLayer("connectors")
                 .mayNotBeAccessedByAnyLayer()
                 .whereLayer("store")
-                .mayOnlyBeAccessedByLayers("connectors", "testkit")
+                .mayOnlyBeAccessedByLayers("connectors", "bench", "cli", "testkit")
                 .whereLayer("jinja")
                 .mayOnlyBeAccessedByLayers("engine")
                 .whereLayer("transfer")
@@ -204,7 +204,7 @@ class FloorsTest {
                 .whereLayer("messages")
                 .mayOnlyBeAccessedByLayers("pipe", "transfer", "connectors", "router", "testkit")
                 .whereLayer("memory")
-                .mayOnlyBeAccessedByLayers("transfer", "connectors", "engine", "bench", "testkit")
+                .mayOnlyBeAccessedByLayers("transfer", "store", "connectors", "engine", "bench", "testkit")
                 .whereLayer("testkit")
                 .mayNotBeAccessedByAnyLayer()
                 .check(CODE);

@@ -25,7 +25,6 @@ public interface BlockStore extends AutoCloseable {
 
     /**
      * Looks keys up. Succeeds for those that are there. A hit is no promise: the value may be evicted before it is read.
-     *
      */
     StoreTask contains(List<BlockHash> keys, Deadline deadline);
 
