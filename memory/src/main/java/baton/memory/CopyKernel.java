@@ -220,7 +220,12 @@ public final class CopyKernel {
 
     /** Whether {@link #copy} takes it. */
     static boolean takes(Copy copy) {
-        return copy.bytes() > 0 && copy.bytes() % SIDE_BY_SIDE == 0 && takesDestination(copy);
+        return !copy.to().isReadOnly() && takes(copy.to().address(), copy.bytes());
+    }
+
+    /** Whether {@link #copy} and {@link #digest} take it by addresses. */
+    static boolean takes(long to, long bytes) {
+        return bytes > 0 && bytes % SIDE_BY_SIDE == 0 && to % CopyKernelCode.LINE == 0;
     }
 
     /** Whether {@link #digest} takes it. */
@@ -256,9 +261,46 @@ public final class CopyKernel {
         call(pastCaches ? digestPastCaches : digest, one, other, work);
     }
 
+    /**
+     * Copies past the caches, by addresses. Nothing keeps the memory alive but the caller, and no count of its users is
+     * changed, for which threads would wait for each other.
+     */
+    void copy(long from, long to, long bytes, Work work) {
+        work.set(1, 1, bytes / CopyKernelCode.LANES);
+        call(copyPastCaches, from, to, bytes, work);
+    }
+
+    /** The same with digests: registers that begin with zeros, of both halves. */
+    void digest(long from, long to, long bytes, boolean pastCaches, Work work) {
+        work.set(1, 1, bytes / CopyKernelCode.LANES);
+        work.clearRegisters();
+        call(pastCaches ? digestPastCaches : digest, from, to, bytes, work);
+    }
+
+    private static void call(MethodHandle code, long from, long to, long bytes, Work work) {
+        long half = bytes / CopyKernelCode.LANES;
+        call(
+                code,
+                MemorySegment.ofAddress(to),
+                MemorySegment.ofAddress(from),
+                MemorySegment.ofAddress(to + half),
+                MemorySegment.ofAddress(from + half),
+                work);
+    }
+
     private static void call(MethodHandle code, Copy one, Copy other, Work work) {
+        call(code, one.to(), one.from(), other.to(), other.from(), work);
+    }
+
+    private static void call(
+            MethodHandle code,
+            MemorySegment to,
+            MemorySegment from,
+            MemorySegment otherTo,
+            MemorySegment otherFrom,
+            Work work) {
         try {
-            code.invokeExact(one.to(), one.from(), other.to(), other.from(), work.memory);
+            code.invokeExact(to, from, otherTo, otherFrom, work.memory);
         } catch (RuntimeException | Error e) {
             throw e;
         } catch (Throwable e) {
@@ -286,6 +328,15 @@ public final class CopyKernel {
             memory.set(LONG, CopyKernelCode.RUNS_AT, rowRuns);
             memory.set(LONG, CopyKernelCode.RUN_BYTES_AT, runBytes);
             memory.asSlice(CopyKernelCode.digestAt(0, 0)).fill((byte) 0xff);
+        }
+
+        private void clearRegisters() {
+            memory.asSlice(CopyKernelCode.digestAt(0, 0)).fill((byte) 0);
+        }
+
+        /** The register of the first run of a lane. */
+        int register(int lane) {
+            return memory.get(INT, CopyKernelCode.digestAt(0, lane));
         }
 
         /**

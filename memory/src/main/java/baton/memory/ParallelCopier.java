@@ -38,17 +38,21 @@ public final class ParallelCopier implements AutoCloseable {
 
     private final int threads;
     private final Optional<CopyKernel> kernel;
-    private final ExecutorService executor;
+    private final Optional<ExecutorService> executor;
 
     /**
      * @param name prefix of the threads' names
+     * @param threads that copy; with 0 of them, the thread that starts a copy does all of it
      * @param kernel copies the ranges that it takes; the others are copied by Java
      */
     public ParallelCopier(String name, int threads, Optional<CopyKernel> kernel) {
         this.threads = threads;
         this.kernel = kernel;
-        this.executor = Executors.newFixedThreadPool(
-                threads, Thread.ofPlatform().daemon().name(name + "-", 0).factory());
+        this.executor = threads == 0
+                ? Optional.empty()
+                : Optional.of(Executors.newFixedThreadPool(
+                        threads,
+                        Thread.ofPlatform().daemon().name(name + "-", 0).factory()));
     }
 
     /**
@@ -96,72 +100,85 @@ public final class ParallelCopier implements AutoCloseable {
         long bytes = ranges.stream().mapToLong(Copy::bytes).sum();
         long most = most(bytes, threads);
         List<List<Copy>> pieces = digests.isPresent() ? wholes(ranges, most) : pieces(ranges, most);
-        Job job = new Job(gate, completion, bytes, pieces, digests);
-        if (bytes <= MOST_AT_ONCE) {
+        start(new RangesJob(gate, completion, bytes, pieces, digests));
+    }
+
+    /**
+     * Starts to copy the ranges of plans, as {@link #start(Gate, Completion, List)} does. Once the completion has been called, their
+     * digests are there.
+     *
+     * @throws IllegalArgumentException if there is nothing to copy
+     */
+    public void startPlans(Gate<?> gate, Completion completion, List<CopyPlan> plans) {
+        long bytes = plans.stream().mapToLong(CopyPlan::bytes).sum();
+        if (bytes == 0) {
+            throw new IllegalArgumentException("plans have no bytes");
+        }
+        start(new PlansJob(gate, completion, bytes, PlanPieces.of(plans, most(bytes, threads))));
+    }
+
+    private void start(Job job) {
+        if (job.bytes <= MOST_AT_ONCE || executor.isEmpty()) {
             job.run();
             return;
         }
         try {
-            for (int i = Math.min(threads, pieces.size()); i > 0; i--) {
-                executor.execute(job);
+            for (int i = Math.min(threads, job.pieces); i > 0; i--) {
+                executor.get().execute(job);
             }
         } catch (RejectedExecutionException _) {
-            completion.rejected();
+            job.completion.rejected();
         }
     }
 
     /** Bytes of a piece of so many. */
     static long most(long bytes, int threads) {
-        long share = bytes / ((long) threads * PIECES_PER_THREAD);
+        long share = bytes / ((long) Math.max(1, threads) * PIECES_PER_THREAD);
         return Math.clamp(share - share % CopyKernel.SIDE_BY_SIDE, LEAST_PIECE, MOST_PIECE);
     }
 
     /** The pieces of a copy, taken by each thread one after the other. */
-    private final class Job implements Runnable {
+    private abstract class Job implements Runnable {
         private final Gate<?> gate;
         private final Completion completion;
-        private final List<List<Copy>> pieces;
-        private final Optional<RunDigests> digests;
-        private final boolean pastCaches;
-        /** By piece: index of its first range. */
-        private final int[] firsts;
+        private final long bytes;
+        private final int pieces;
+        private final int runs;
+
+        final boolean pastCaches;
 
         private final AtomicInteger next = new AtomicInteger();
         private final AtomicLong left;
 
-        private Job(
-                Gate<?> gate,
-                Completion completion,
-                long bytes,
-                List<List<Copy>> pieces,
-                Optional<RunDigests> digests) {
+        /** @param runs digests at a time; 0 for a copy without digests */
+        Job(Gate<?> gate, Completion completion, long bytes, int pieces, int runs) {
             this.gate = gate;
             this.completion = completion;
+            this.bytes = bytes;
             this.pieces = pieces;
-            this.digests = digests;
+            this.runs = runs;
             pastCaches = bytes >= PAST_CACHES;
             left = new AtomicLong(bytes);
-            firsts = new int[pieces.size()];
-            for (int i = 1; i < firsts.length; i++) {
-                firsts[i] = firsts[i - 1] + pieces.get(i - 1).size();
-            }
         }
 
+        /** What a thread copies pieces with. */
+        abstract Pieces copying(Optional<CopyKernel.Work> work);
+
         @Override
-        public void run() {
+        public final void run() {
             try (Arena arena = Arena.ofConfined()) {
-                Optional<CopyKernel.Work> work = digests.isPresent() || pastCaches
-                        ? kernel.map(_ -> new CopyKernel.Work(
-                                arena, digests.map(RunDigests::runs).orElse(1)))
+                Optional<CopyKernel.Work> work = runs > 0 || pastCaches
+                        ? kernel.map(_ -> new CopyKernel.Work(arena, Math.max(1, runs)))
                         : Optional.empty();
+                Pieces copying = copying(work);
                 while (gate.enter()) {
                     long copied = 0;
                     try {
                         int piece = next.getAndIncrement();
-                        if (piece >= pieces.size()) {
+                        if (piece >= pieces) {
                             return;
                         }
-                        copied = copy(pieces.get(piece), firsts[piece], work);
+                        copied = copying.copy(piece);
                     } finally {
                         gate.exit();
                     }
@@ -173,6 +190,58 @@ public final class ParallelCopier implements AutoCloseable {
                 // An InternalError is a page of a mapping that could not be had.
                 completion.failed(e);
             }
+        }
+    }
+
+    private interface Pieces {
+        /** Copies a piece, and returns how many bytes it has. */
+        long copy(int piece);
+    }
+
+    private final class PlansJob extends Job {
+        private final PlanPieces pieces;
+
+        private PlansJob(Gate<?> gate, Completion completion, long bytes, PlanPieces pieces) {
+            super(gate, completion, bytes, pieces.size(), pieces.isDigested() ? 1 : 0);
+            this.pieces = pieces;
+        }
+
+        @Override
+        Pieces copying(Optional<CopyKernel.Work> work) {
+            CopyPlan.Copying by = new CopyPlan.Copying(kernel, work, pastCaches);
+            return piece -> pieces.copy(piece, by);
+        }
+    }
+
+    private final class RangesJob extends Job {
+        private final List<List<Copy>> pieces;
+        private final Optional<RunDigests> digests;
+        /** By piece: index of its first range. */
+        private final int[] firsts;
+
+        private RangesJob(
+                Gate<?> gate,
+                Completion completion,
+                long bytes,
+                List<List<Copy>> pieces,
+                Optional<RunDigests> digests) {
+            super(
+                    gate,
+                    completion,
+                    bytes,
+                    pieces.size(),
+                    digests.map(RunDigests::runs).orElse(0));
+            this.pieces = pieces;
+            this.digests = digests;
+            firsts = new int[pieces.size()];
+            for (int i = 1; i < firsts.length; i++) {
+                firsts[i] = firsts[i - 1] + pieces.get(i - 1).size();
+            }
+        }
+
+        @Override
+        Pieces copying(Optional<CopyKernel.Work> work) {
+            return piece -> copy(pieces.get(piece), firsts[piece], work);
         }
 
         /** Returns how many bytes. */
@@ -287,6 +356,6 @@ public final class ParallelCopier implements AutoCloseable {
 
     @Override
     public void close() {
-        executor.close();
+        executor.ifPresent(ExecutorService::close);
     }
 }

@@ -1,0 +1,33 @@
+package baton.memory;
+
+import java.util.concurrent.atomic.AtomicIntegerArray;
+
+/**
+ * A CRC32C for each of several values of the same size, put together from those of their parts in any order, while the parts are copied.
+ * Parts are to be told once each and to cover a value; otherwise its digest means nothing.
+ */
+public final class ValueDigests {
+    private final long valueBytes;
+    /** By value: the sum of the parts' registers, which began with zeros, moved to the value's end. */
+    private final AtomicIntegerArray registers;
+
+    public ValueDigests(int values, long valueBytes) {
+        this.valueBytes = valueBytes;
+        this.registers = new AtomicIntegerArray(values);
+    }
+
+    long valueBytes() {
+        return valueBytes;
+    }
+
+    /** A part's register, which began with zeros. */
+    void add(int value, int register, long bytesBehind, Crc32cPowers powers) {
+        int moved = powers.move(register, bytesBehind);
+        registers.accumulateAndGet(value, moved, (one, other) -> one ^ other);
+    }
+
+    /** Digest of a value, as {@link java.util.zip.CRC32C} makes it, when all of its parts have been copied. */
+    public int crc32c(int value) {
+        return ~(registers.get(value) ^ Crc32cPowers.multiply(-1, Crc32cPowers.power(valueBytes)));
+    }
+}

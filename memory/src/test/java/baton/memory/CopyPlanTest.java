@@ -1,0 +1,184 @@
+package baton.memory;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
+
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import java.util.Optional;
+import java.util.Random;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import java.util.stream.IntStream;
+import java.util.zip.CRC32C;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+/** Plans of copies, by the kernel and by Java: every byte in its place, no other byte touched, digests equal to {@link CRC32C}. */
+class CopyPlanTest {
+    private final Random random = new Random(7);
+
+    /** Parts of values in two memories, in no order, below and above what goes past the caches, in lines and not. */
+    @ParameterizedTest
+    @CsvSource({
+        "true, 2, 5, 4, 4096",
+        "true, 2, 40, 16, 16384",
+        "true, 0, 3, 7, 100",
+        "true, 3, 2, 1, 9000064",
+        "true, 1, 20, 1, 524288",
+        "false, 2, 5, 4, 4096",
+        "false, 2, 40, 16, 16384",
+        "false, 1, 3, 7, 300001"
+    })
+    void partsOfValuesAreCopiedAndDigested(boolean byKernel, int threads, int values, int parts, int partBytes)
+            throws Exception {
+        for (boolean digested : new boolean[] {true, false}) {
+            copies(kernel(byKernel), threads, values, parts, partBytes, digested);
+        }
+    }
+
+    private void copies(
+            Optional<CopyKernel> kernel, int threads, int values, int parts, int partBytes, boolean digested)
+            throws Exception {
+        long valueBytes = (long) parts * partBytes;
+        long stride = Math.ceilDiv(valueBytes, 64) * 64;
+        try (Arena arena = Arena.ofShared();
+                ParallelCopier copier = new ParallelCopier("test", threads, kernel)) {
+            MemorySegment to = arena.allocate(values * stride + 64, 64).fill((byte) 0x5a);
+            Optional<ValueDigests> digests =
+                    digested ? Optional.of(new ValueDigests(values, valueBytes)) : Optional.empty();
+            List<MemorySegment> sources =
+                    List.of(arena.allocate(values * valueBytes, 64), arena.allocate(values * valueBytes + 8, 64));
+            List<CopyPlan> plans = new ArrayList<>();
+            for (int source = 0; source < 2; source++) {
+                MemorySegment from = sources.get(source);
+                byte[] content = new byte[(int) from.byteSize()];
+                random.nextBytes(content);
+                MemorySegment.copy(content, 0, from, ValueLayout.JAVA_BYTE, 0, content.length);
+                CopyPlan plan = new CopyPlan(from, to, 0, digests);
+                int first = source;
+                List<Integer> all = new ArrayList<>(IntStream.range(0, values * parts)
+                        .filter(part -> part % parts % 2 == first)
+                        .boxed()
+                        .toList());
+                Collections.shuffle(all, random);
+                for (int each : all) {
+                    long inValue = (long) each % parts * partBytes;
+                    plan.add(
+                            each / parts, inValue, (long) each * partBytes, each / parts * stride + inValue, partBytes);
+                }
+                plans.add(plan);
+            }
+            Copying copying = new Copying();
+            copier.startPlans(
+                    copying,
+                    copying,
+                    plans.stream().filter(plan -> !plan.isEmpty()).toList());
+            assertThat(copying.over.get(30, TimeUnit.SECONDS)).isEqualTo("copied");
+            for (int value = 0; value < values; value++) {
+                MemorySegment expected =
+                        MemorySegment.ofArray(new byte[(int) stride]).fill((byte) 0x5a);
+                for (int part = 0; part < parts; part++) {
+                    MemorySegment.copy(
+                            sources.get(part % 2),
+                            ((long) value * parts + part) * partBytes,
+                            expected,
+                            (long) part * partBytes,
+                            partBytes);
+                }
+                assertThat(to.asSlice(value * stride, stride).mismatch(expected))
+                        .isEqualTo(-1);
+                if (digested) {
+                    CRC32C crc = new CRC32C();
+                    crc.update(expected.asSlice(0, valueBytes).asByteBuffer());
+                    assertThat(digests.orElseThrow().crc32c(value)).isEqualTo((int) crc.getValue());
+                }
+            }
+            assertThat(to.asSlice(values * stride).toArray(ValueLayout.JAVA_BYTE))
+                    .containsOnly(0x5a);
+        }
+    }
+
+    @Test
+    void rangesThatContinueEachOtherAreOne() {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment memory = arena.allocate(4096);
+            CopyPlan plan = new CopyPlan(memory, arena.allocate(4096), 4, Optional.empty());
+            plan.add(0, 0, 0, 1024, 64);
+            plan.add(1, 0, 64, 1088, 128);
+            plan.add(1, 128, 1024, 1216, 128);
+            assertThat(plan.size()).isEqualTo(2);
+            assertThat(plan.length(0)).isEqualTo(192);
+            assertThat(plan.bytes()).isEqualTo(320);
+            CopyPlan digested = new CopyPlan(memory, arena.allocate(4096), 4, Optional.of(new ValueDigests(2, 4096)));
+            digested.add(0, 0, 0, 1024, 64);
+            digested.add(1, 0, 64, 1088, 128);
+            assertThat(digested.size()).as("digests are of one value each").isEqualTo(2);
+        }
+    }
+
+    @Test
+    void rangesOutsideOfMemoryAreRefused() {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment memory = arena.allocate(4096);
+            CopyPlan plan = new CopyPlan(memory, memory, 1, Optional.of(new ValueDigests(1, 1000)));
+            assertThatThrownBy(() -> plan.add(0, 0, 4096, 0, 1)).hasMessageContaining("from: offset=4096 length=1");
+            assertThatThrownBy(() -> plan.add(0, 0, 0, -1, 1)).hasMessageContaining("to: offset=-1");
+            assertThatThrownBy(() -> plan.add(0, 999, 0, 0, 2)).hasMessageContaining("value: offset=999");
+            assertThatThrownBy(() -> new CopyPlan(memory, memory.asReadOnly(), 1, Optional.empty()))
+                    .isInstanceOf(IllegalArgumentException.class);
+        }
+    }
+
+    @Test
+    void memoryThatWasFreedFailsTheCopy() throws Exception {
+        try (ParallelCopier copier = new ParallelCopier("test", 0, CopyKernel.ofThisMachine());
+                Arena kept = Arena.ofShared()) {
+            Arena freed = Arena.ofShared();
+            CopyPlan plan =
+                    new CopyPlan(freed.allocate(16 << 20, 64), kept.allocate(16 << 20, 64), 1, Optional.empty());
+            plan.add(0, 0, 0, 0, 16 << 20);
+            freed.close();
+            Copying copying = new Copying();
+            copier.startPlans(copying, copying, List.of(plan));
+            assertThat(copying.over.get(30, TimeUnit.SECONDS)).contains("memory was freed");
+        }
+    }
+
+    private static Optional<CopyKernel> kernel(boolean wanted) {
+        assumeTrue(
+                !wanted || CopyKernel.ofThisMachine().isPresent(),
+                "no AVX-512 with VPCLMULQDQ here, which the copying kernel is for");
+        return wanted ? CopyKernel.ofThisMachine() : Optional.empty();
+    }
+
+    private static final class Copying extends Gate<String> implements ParallelCopier.Completion {
+        private final CompletableFuture<String> over = new CompletableFuture<>();
+
+        @Override
+        protected void over(String end) {
+            over.complete(end);
+        }
+
+        @Override
+        public void copied() {
+            end("copied");
+        }
+
+        @Override
+        public void failed(Throwable cause) {
+            end(cause.toString());
+        }
+
+        @Override
+        public void rejected() {
+            end("rejected");
+        }
+    }
+}
