@@ -1,0 +1,28 @@
+package baton.store.memory;
+
+import baton.kv.ConfigException;
+
+/** Which values go when there is no room. */
+public enum Eviction {
+    /** Those that were not used for the longest time. */
+    LRU,
+    /**
+     * Adaptive Replacement Cache: values that were used once and values that were used again share the room as the keys that
+     * come back ask for. See N. Megiddo and D. Modha, "ARC: A Self-Tuning, Low Overhead Replacement Cache", FAST 2003.
+     */
+    ARC;
+
+    /**
+     * By vLLM's names.
+     *
+     * @param field that it comes from, for the error
+     * @throws ConfigException if there is none of that name
+     */
+    public static Eviction parse(String field, String name) {
+        return switch (name) {
+            case "lru" -> LRU;
+            case "arc" -> ARC;
+            default -> throw ConfigException.unsupported(field, name, "lru, arc");
+        };
+    }
+}

@@ -1,0 +1,42 @@
+package baton.store.memory;
+
+/**
+ * Of a {@link HostMemoryStore}.
+ *
+ * @param capacityBytes for values, their index not counted; what is left over of a value is not used
+ * @param eviction what goes when there is no room
+ * @param threads that copy; with 0 of them, the calling thread copies, as a simulation needs it
+ * @param checksums whether values get a CRC32C while they are copied in, which is compared when a whole value is copied out
+ * @param events whether it keeps events
+ */
+public record HostMemorySettings(
+        long capacityBytes, Eviction eviction, int threads, boolean checksums, boolean events) {
+    /** @throws IllegalArgumentException if a number is negative */
+    public HostMemorySettings {
+        if (capacityBytes < 0 || threads < 0) {
+            throw new IllegalArgumentException(
+                    "capacityBytes=%d threads=%d must not be negative".formatted(capacityBytes, threads));
+        }
+    }
+
+    /** LRU, two threads, checksums and events. */
+    public static HostMemorySettings of(long capacityBytes) {
+        return new HostMemorySettings(capacityBytes, Eviction.LRU, 2, true, true);
+    }
+
+    public HostMemorySettings withEviction(Eviction value) {
+        return new HostMemorySettings(capacityBytes, value, threads, checksums, events);
+    }
+
+    public HostMemorySettings withThreads(int value) {
+        return new HostMemorySettings(capacityBytes, eviction, value, checksums, events);
+    }
+
+    public HostMemorySettings withChecksums(boolean value) {
+        return new HostMemorySettings(capacityBytes, eviction, threads, value, events);
+    }
+
+    public HostMemorySettings withEvents(boolean value) {
+        return new HostMemorySettings(capacityBytes, eviction, threads, checksums, value);
+    }
+}

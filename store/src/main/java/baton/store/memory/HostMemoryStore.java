@@ -1,0 +1,477 @@
+package baton.store.memory;
+
+import baton.kv.BlockHash;
+import baton.kv.Deadline;
+import baton.kv.Ticker;
+import baton.kv.connector.Measurement;
+import baton.memory.CopyKernel;
+import baton.memory.CopyPlan;
+import baton.memory.Gate;
+import baton.memory.ParallelCopier;
+import baton.memory.ValueDigests;
+import baton.store.StoreEvent;
+import baton.store.StoreFormat;
+import baton.store.StoreTask;
+import baton.store.ValueCache;
+import baton.store.ValueRanges;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
+import java.lang.foreign.MemorySegment;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Optional;
+import java.util.Set;
+import java.util.function.IntPredicate;
+import java.util.zip.CRC32C;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Values in slots of this host's memory, which threads of its own copy in and out.
+ *
+ * <p>A put stores all of its values or none: none if there is no room for all that are not there yet. Those that another operation stores at
+ * the same time do not count as stored.
+ *
+ * <p>Where values have checksums, a value that is read as a whole and does not have its own is removed, and is a miss.
+ */
+public final class HostMemoryStore implements ValueCache {
+    private static final Logger LOG = LoggerFactory.getLogger(HostMemoryStore.class);
+
+    /** Operations that wait or copy. */
+    private static final int MOST_JOBS = 1024;
+
+    private static final Duration CLOSING = Duration.ofSeconds(30);
+
+    private final StoreFormat format;
+    private final HostMemorySettings settings;
+    private final Ticker ticker;
+    private final Slab slab;
+    private final SlotCache cache;
+    private final ParallelCopier copier;
+
+    @GuardedBy("this")
+    private final Set<Job> jobs = new HashSet<>();
+
+    @GuardedBy("this")
+    private boolean closed;
+
+    @GuardedBy("this")
+    private long rejected;
+
+    @GuardedBy("this")
+    private long damaged;
+
+    private HostMemoryStore(StoreFormat format, HostMemorySettings settings, Ticker ticker, Slab slab) {
+        this.format = format;
+        this.settings = settings;
+        this.ticker = ticker;
+        this.slab = slab;
+        this.cache = new SlotCache(slab, settings.events());
+        this.copier = new ParallelCopier("host-memory-copier", settings.threads(), CopyKernel.ofThisMachine());
+    }
+
+    /**
+     * Opens a store.
+     *
+     * @param ticker clock of its own deadlines
+     * @throws IllegalArgumentException if the capacity has no room for a value
+     * @throws IllegalStateException if the system refuses the memory
+     */
+    public static HostMemoryStore open(StoreFormat format, HostMemorySettings settings, Ticker ticker) {
+        Geometry geometry = Geometry.of(format, settings.capacityBytes(), settings.eviction());
+        return new HostMemoryStore(format, settings, ticker, new Slab.Private(geometry));
+    }
+
+    @Override
+    public String name() {
+        return "cpu";
+    }
+
+    @Override
+    public StoreFormat format() {
+        return format;
+    }
+
+    @Override
+    public MemorySegment memory() {
+        return slab.slots();
+    }
+
+    @Override
+    public long offset(int slot) {
+        return slot * slab.geometry().slotBytes();
+    }
+
+    @Override
+    public int presentFromFront(List<BlockHash> keys) {
+        return cache.presentFromFront(keys);
+    }
+
+    @Override
+    public boolean isPresent(BlockHash key) {
+        return cache.isPresent(key);
+    }
+
+    @Override
+    public int pin(BlockHash key) {
+        int slot = cache.pin(key);
+        if (slot != NONE) {
+            cache.use(new int[] {slot});
+        }
+        return slot;
+    }
+
+    @Override
+    public void unpin(int slot) {
+        cache.unpin(slot);
+    }
+
+    @Override
+    public void touch(List<BlockHash> keys) {
+        cache.touch(keys);
+    }
+
+    @Override
+    public boolean reserve(List<BlockHash> keys, int[] slots) {
+        return cache.reserve(keys, slots);
+    }
+
+    @Override
+    public void commit(int slot) {
+        BlockHash key = cache.table().index().key(slot);
+        boolean checked = settings.checksums();
+        cache.commit(slot, checked, checked ? digest(slot) : 0);
+        cache.stored(List.of(key));
+    }
+
+    private int digest(int slot) {
+        CRC32C crc = new CRC32C();
+        long bytes = format.valueBytes();
+        for (long at = 0; at < bytes; at += 1 << 30) {
+            crc.update(slab.slots()
+                    .asSlice(offset(slot) + at, Math.min(1 << 30, bytes - at))
+                    .asByteBuffer());
+        }
+        return (int) crc.getValue();
+    }
+
+    @Override
+    public void abort(int slot) {
+        cache.abort(slot);
+    }
+
+    @Override
+    public int slots() {
+        return cache.slots();
+    }
+
+    @Override
+    public int used() {
+        return cache.used();
+    }
+
+    @Override
+    public boolean reset() {
+        return cache.reset();
+    }
+
+    @Override
+    public StoreTask contains(List<BlockHash> keys, Deadline deadline) {
+        StoreTask task = new StoreTask(keys.size(), deadline);
+        synchronized (this) {
+            if (closed) {
+                return StoreTask.rejected(keys.size(), deadline);
+            }
+            for (int i = 0; i < keys.size(); i++) {
+                if (cache.isPresent(keys.get(i))) {
+                    task.succeed(i);
+                }
+            }
+        }
+        task.end();
+        return task;
+    }
+
+    @Override
+    public StoreTask get(List<BlockHash> keys, List<ValueRanges> to, Deadline deadline) {
+        Job job = new Job(keys, deadline, false);
+        if (!admit(job)) {
+            return StoreTask.rejected(keys.size(), deadline);
+        }
+        for (int i = 0; i < job.slots.length; i++) {
+            job.slots[i] = cache.pin(keys.get(i));
+        }
+        cache.use(job.slots);
+        job.start(to, settings.checksums());
+        return job.task;
+    }
+
+    /** @throws IllegalArgumentException if the ranges of a key have not as many bytes as its value */
+    @Override
+    public StoreTask put(List<BlockHash> keys, List<ValueRanges> from, Deadline deadline) {
+        Job job = new Job(keys, deadline, true);
+        requireWholeValues(keys, from);
+        if (!admit(job)) {
+            return StoreTask.rejected(keys.size(), deadline);
+        }
+        if (cache.reserve(keys, job.slots)) {
+            job.start(from, settings.checksums());
+        } else {
+            job.end(End.COPIED);
+        }
+        return job.task;
+    }
+
+    private void requireWholeValues(List<BlockHash> keys, List<ValueRanges> from) {
+        long[] bytes = bytesOfKeys(keys.size(), from);
+        for (int i = 0; i < bytes.length; i++) {
+            if (bytes[i] != format.valueBytes()) {
+                throw new IllegalArgumentException("ranges of %s (key %d) have %d bytes, a value has %d"
+                        .formatted(keys.get(i), i, bytes[i], format.valueBytes()));
+            }
+        }
+    }
+
+    private static long[] bytesOfKeys(int keys, List<ValueRanges> all) {
+        long[] bytes = new long[keys];
+        for (ValueRanges ranges : all) {
+            for (int i = 0; i < ranges.size(); i++) {
+                bytes[ranges.key(i)] += ranges.bytes(i);
+            }
+        }
+        return bytes;
+    }
+
+    /** Whether there is room for an operation that has something to do. */
+    private synchronized boolean admit(Job job) {
+        if (closed || job.slots.length == 0 || job.task.isDone()) {
+            return false;
+        }
+        if (jobs.size() >= MOST_JOBS) {
+            rejected++;
+            return false;
+        }
+        jobs.add(job);
+        return true;
+    }
+
+    private synchronized void remove(Job job) {
+        jobs.remove(job);
+        notifyAll();
+    }
+
+    @Override
+    public List<StoreEvent> takeEvents() {
+        return cache.takeEvents();
+    }
+
+    @Override
+    public synchronized List<Measurement> takeMeasurements() {
+        List<Measurement> taken = new ArrayList<>(closed ? List.of() : cache.takeMeasurements());
+        if (rejected > 0) {
+            taken.add(Measurement.count("baton:kv_store_rejected", rejected, "store", name()));
+            rejected = 0;
+        }
+        if (damaged > 0) {
+            taken.add(Measurement.count("baton:kv_store_damaged", damaged, "store", name()));
+            damaged = 0;
+        }
+        return taken;
+    }
+
+    /** Afterwards nothing but {@link #takeEvents} and operations, which are rejected, can be called: the memory is given back. */
+    @Override
+    public void close() {
+        List<Job> open;
+        synchronized (this) {
+            if (closed) {
+                return;
+            }
+            closed = true;
+            open = List.copyOf(jobs);
+        }
+        open.forEach(job -> job.end(End.CANCELLED));
+        copier.close();
+        if (!areOver(Deadline.after(ticker, CLOSING))) {
+            LOG.warn("operations of the host-memory store did not end in {}: its memory is not given back", CLOSING);
+            return;
+        }
+        slab.close();
+    }
+
+    private synchronized boolean areOver(Deadline deadline) {
+        try {
+            while (!jobs.isEmpty()) {
+                if (!deadline.awaitNotify(this)) {
+                    return jobs.isEmpty();
+                }
+            }
+            return true;
+        } catch (InterruptedException _) {
+            Thread.currentThread().interrupt();
+            return jobs.isEmpty();
+        }
+    }
+
+    private enum End {
+        COPIED,
+        CANCELLED
+    }
+
+    /** An operation that copies. Its slots are pinned, or being filled, until it is over. */
+    private final class Job extends Gate<End> implements ParallelCopier.Completion {
+        private final StoreTask task;
+        private final List<BlockHash> keys;
+        private final boolean isPut;
+        private final int[] slots;
+        private Optional<ValueDigests> digests = Optional.empty();
+        /** Keys that are read as a whole: only they can be checked. */
+        private IntPredicate isWhole = _ -> false;
+
+        private Job(List<BlockHash> keys, Deadline deadline, boolean isPut) {
+            this.task = new StoreTask(keys.size(), deadline);
+            this.keys = keys;
+            this.isPut = isPut;
+            this.slots = new int[keys.size()];
+        }
+
+        private void start(List<ValueRanges> all, boolean checked) {
+            if (checked) {
+                digests = Optional.of(new ValueDigests(slots.length, format.valueBytes()));
+                long[] bytes = isPut ? new long[0] : bytesOfKeys(slots.length, all);
+                isWhole = key -> isPut || bytes[key] == format.valueBytes();
+            }
+            List<CopyPlan> plans = new ArrayList<>(all.size());
+            boolean isEmpty = true;
+            try {
+                for (ValueRanges ranges : all) {
+                    CopyPlan plan = plan(ranges);
+                    plans.add(plan);
+                    isEmpty &= plan.isEmpty();
+                }
+            } catch (RuntimeException e) {
+                end(End.CANCELLED);
+                throw e;
+            }
+            // Whoever looks at a task whose deadline is over, or cancels it, ends the copying.
+            task.onDone(() -> end(End.CANCELLED));
+            if (isEmpty) {
+                end(End.COPIED);
+            } else {
+                copier.startPlans(this, this, plans);
+            }
+        }
+
+        private CopyPlan plan(ValueRanges ranges) {
+            MemorySegment there = ranges.memory();
+            MemorySegment here = slab.slots();
+            CopyPlan plan = isPut
+                    ? new CopyPlan(there, here, ranges.size(), digests)
+                    : new CopyPlan(here, there, ranges.size(), digests);
+            for (int i = 0; i < ranges.size(); i++) {
+                int key = ranges.key(i);
+                if (slots[key] == NONE) {
+                    continue;
+                }
+                long inValue = ranges.valueOffset(i);
+                long bytes = ranges.bytes(i);
+                if (inValue < 0 || bytes > format.valueBytes() - inValue) {
+                    throw new IndexOutOfBoundsException("valueOffset=%d length=%d are not within a value of %d bytes"
+                            .formatted(inValue, bytes, format.valueBytes()));
+                }
+                long inSlab = offset(slots[key]) + inValue;
+                long inMemory = ranges.memoryOffset(i);
+                plan.add(key, inValue, isPut ? inMemory : inSlab, isPut ? inSlab : inMemory, bytes);
+            }
+            return plan;
+        }
+
+        @Override
+        public void copied() {
+            end(End.COPIED);
+        }
+
+        @Override
+        public void failed(Throwable cause) {
+            LOG.error("copying {} the host-memory store failed", isPut ? "to" : "from", cause);
+            end(End.CANCELLED);
+        }
+
+        @Override
+        public void rejected() {
+            end(End.CANCELLED);
+        }
+
+        @Override
+        protected void over(End end) {
+            try {
+                if (isPut) {
+                    finishPut(end == End.COPIED);
+                } else {
+                    finishGet(end == End.COPIED);
+                }
+            } finally {
+                task.end();
+                remove(this);
+            }
+        }
+
+        private void finishPut(boolean copied) {
+            List<BlockHash> stored = new ArrayList<>(slots.length);
+            for (int i = 0; i < slots.length; i++) {
+                if (slots[i] == NONE) {
+                    if (copied && cache.isPresent(keys.get(i))) {
+                        task.succeed(i);
+                    }
+                } else if (copied) {
+                    int key = i;
+                    cache.commit(
+                            slots[i],
+                            digests.isPresent(),
+                            digests.map(all -> all.crc32c(key)).orElse(0));
+                    stored.add(keys.get(i));
+                    task.succeed(i);
+                } else {
+                    cache.abort(slots[i]);
+                }
+            }
+            cache.stored(stored);
+        }
+
+        private void finishGet(boolean copied) {
+            for (int i = 0; i < slots.length; i++) {
+                if (slots[i] == NONE) {
+                    continue;
+                }
+                boolean isRight = !copied || isRight(i);
+                cache.unpin(slots[i]);
+                if (!isRight) {
+                    cache.discard(slots[i], keys.get(i));
+                    synchronized (HostMemoryStore.this) {
+                        damaged++;
+                    }
+                } else if (copied) {
+                    task.succeed(i);
+                }
+            }
+        }
+
+        private boolean isRight(int key) {
+            int slot = slots[key];
+            SlotTable table = cache.table();
+            if (digests.isEmpty()
+                    || !isWhole.test(key)
+                    || !table.hasChecksum(slot)
+                    || digests.get().crc32c(key) == table.checksum(slot)) {
+                return true;
+            }
+            // Ranges that overlap have another digest, too.
+            if (digest(slot) == table.checksum(slot)) {
+                return true;
+            }
+            LOG.warn("value {} in slot {} of the host-memory store is damaged: removed", keys.get(key), slot);
+            return false;
+        }
+    }
+}

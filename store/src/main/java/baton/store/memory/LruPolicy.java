@@ -1,0 +1,68 @@
+package baton.store.memory;
+
+import baton.kv.BlockHash;
+import java.util.function.IntPredicate;
+
+/** Evicts what was not used for the longest time. */
+final class LruPolicy implements EvictionPolicy {
+    private static final int USED = FREE + 1;
+
+    /** Of {@link NodeLists}, with that of free slots. */
+    static final int LISTS = 2;
+
+    private final NodeLists lists;
+
+    LruPolicy(NodeLists lists) {
+        this.lists = lists;
+    }
+
+    @Override
+    public void insert(int slot) {
+        lists.addLast(USED, slot);
+    }
+
+    @Override
+    public void remove(int slot) {
+        lists.remove(slot);
+    }
+
+    @Override
+    public void use(int slot, boolean isFilled) {
+        lists.moveLast(USED, slot);
+    }
+
+    @Override
+    public void touch(int slot) {
+        lists.moveLast(USED, slot);
+    }
+
+    @Override
+    public void miss(BlockHash key) {}
+
+    @Override
+    public long state() {
+        return 0;
+    }
+
+    @Override
+    public void restore(long state) {}
+
+    @Override
+    public int select(int count, IntPredicate take, int[] victims) {
+        int found = 0;
+        for (int slot = lists.first(USED); slot != NodeLists.NONE && found < count; slot = lists.next(slot)) {
+            if (take.test(slot)) {
+                victims[found++] = slot;
+            }
+        }
+        return found;
+    }
+
+    @Override
+    public void evict(int slot) {
+        lists.remove(slot);
+    }
+
+    @Override
+    public void forget() {}
+}

@@ -1,0 +1,102 @@
+package baton.store.memory;
+
+import baton.memory.MappableMemory;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+
+/** The memory of a store: slots with values, and the tables that say what is in them. */
+interface Slab extends AutoCloseable {
+    Geometry geometry();
+
+    MemorySegment slots();
+
+    /** Of {@link Geometry#tableBytes}. */
+    MemorySegment tables();
+
+    /** Pin bit and filler of this process. */
+    int place();
+
+    /** Whether another process uses it too, maybe. */
+    boolean isShared();
+
+    /** The places of processes that are there, as bits. */
+    long alive();
+
+    /**
+     * Has other processes not change the tables until {@link #unlock}.
+     *
+     * @return false if that cannot be had in time
+     */
+    boolean lock();
+
+    void unlock();
+
+    /** Gives the memory back. */
+    @Override
+    void close();
+
+    /** Of this process alone. */
+    final class Private implements Slab {
+        private final Geometry geometry;
+        private final Arena arena = Arena.ofShared();
+        private final MemorySegment slots;
+        private final MemorySegment tables;
+
+        Private(Geometry geometry) {
+            this.geometry = geometry;
+            try {
+                slots = MappableMemory.whyNone().isEmpty()
+                        ? MappableMemory.allocate(arena, geometry.slotsBytes(), "host-memory store")
+                                .memory()
+                        : arena.allocate(geometry.slotsBytes(), Geometry.ALIGNMENT);
+                tables = arena.allocate(geometry.tableBytes(), Geometry.ALIGNMENT);
+            } catch (IllegalStateException | OutOfMemoryError e) {
+                arena.close();
+                throw e;
+            }
+        }
+
+        @Override
+        public Geometry geometry() {
+            return geometry;
+        }
+
+        @Override
+        public MemorySegment slots() {
+            return slots;
+        }
+
+        @Override
+        public MemorySegment tables() {
+            return tables;
+        }
+
+        @Override
+        public int place() {
+            return 0;
+        }
+
+        @Override
+        public boolean isShared() {
+            return false;
+        }
+
+        @Override
+        public long alive() {
+            return SlotTable.pin(place());
+        }
+
+        @Override
+        public boolean lock() {
+            return true;
+        }
+
+        @Override
+        public void unlock() {}
+
+        @Override
+        public void close() {
+            arena.close();
+        }
+    }
+}

@@ -1,0 +1,652 @@
+package baton.store.memory;
+
+import baton.kv.BlockHash;
+import baton.kv.connector.Measurement;
+import baton.store.StoreEvent;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.lang.invoke.VarHandle;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Deque;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.locks.ReentrantLock;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Which value is in which slot, and which one goes when there is no room.
+ *
+ * <p>Index and lists change under a lock, and between processes under {@link Slab#lock}; the counter of changes is odd meanwhile. Who takes the
+ * lock and finds it odd makes them anew from the slots' records, because a process has died in the middle. Looking up, pinning and
+ * committing change at most a slot's word, and take no lock. A look-up that finds nothing while the counter moves is repeated.
+ *
+ * <p>Lock order: {@code lock}, the slab's lock, this object's monitor.
+ */
+final class SlotCache {
+    private static final Logger LOG = LoggerFactory.getLogger(SlotCache.class);
+    private static final VarHandle CHANGES = ValueLayout.JAVA_LONG.varHandle();
+
+    private static final int NONE = KeyIndex.NONE;
+    /** Of {@code reserve}: a key that is to get a slot. */
+    private static final int WANTED = -2;
+
+    private static final int TRIES = 3;
+    private static final int MOST_TOUCHED = 8192;
+    private static final int MOST_EVENTS = 10_000;
+    private static final int MOST_SIZES = 1000;
+
+    private final Slab slab;
+    private final SlotTable table;
+    private final KeyIndex index;
+    private final NodeLists lists;
+    private final EvictionPolicy policy;
+    private final MemorySegment changes;
+    private final boolean keepsEvents;
+    private final long ownPin;
+
+    private final ReentrantLock lock = new ReentrantLock();
+
+    /** By slot: the last reservation in which its key was asked for. */
+    @GuardedBy("lock")
+    private final int[] asked;
+
+    @GuardedBy("lock")
+    private int reservation;
+
+    @GuardedBy("lock")
+    private int[] victims = new int[64];
+
+    /** By slot: pins of this process. */
+    @GuardedBy("this")
+    private final int[] pins;
+
+    @GuardedBy("this")
+    private int pinned;
+
+    @GuardedBy("this")
+    private int filling;
+
+    /** Slots that were used, and as {@code ~slot} touched, since the lists changed last, in order. */
+    @GuardedBy("this")
+    private int[] touched = new int[64];
+
+    @GuardedBy("this")
+    private int touchedCount;
+
+    /** Slots to be freed when the lock can be had again. */
+    @GuardedBy("this")
+    private final List<Integer> aborted = new ArrayList<>();
+
+    @GuardedBy("this")
+    private final Deque<StoreEvent> events = new ArrayDeque<>();
+
+    @GuardedBy("this")
+    private final List<Measurement> measurements = new ArrayList<>();
+
+    @GuardedBy("this")
+    private long failedReservations;
+
+    @GuardedBy("this")
+    private long lockTimeouts;
+
+    SlotCache(Slab slab, boolean keepsEvents) {
+        Geometry geometry = slab.geometry();
+        this.slab = slab;
+        this.keepsEvents = keepsEvents;
+        table = geometry.table(slab.tables());
+        index = table.index();
+        lists = geometry.lists(slab.tables());
+        policy = geometry.policy(lists, index, slab.tables());
+        changes = geometry.changes(slab.tables());
+        ownPin = SlotTable.pin(slab.place());
+        asked = new int[table.slots()];
+        pins = new int[table.slots()];
+        if (!slab.isShared()) {
+            repair();
+        }
+    }
+
+    SlotTable table() {
+        return table;
+    }
+
+    int slots() {
+        return table.slots();
+    }
+
+    int used() {
+        return table.slots() - lists.size(EvictionPolicy.FREE);
+    }
+
+    private long changes() {
+        return (long) CHANGES.getVolatile(changes, 0L);
+    }
+
+    private static boolean isOdd(long count) {
+        return (count & 1) != 0;
+    }
+
+    /** A slot that had the key, or {@link #NONE}; what is in it now is to be checked. */
+    private int find(BlockHash key) {
+        for (int i = 0; i < TRIES; i++) {
+            long before = changes();
+            int slot = index.find(key);
+            if (slot != NONE) {
+                return slot;
+            }
+            VarHandle.acquireFence();
+            if (!isOdd(before) && changes() == before) {
+                return NONE;
+            }
+            Thread.onSpinWait();
+        }
+        if (slab.isShared()) {
+            // Another process may have stopped in the middle; a miss costs less than waiting for it.
+            return NONE;
+        }
+        lock.lock();
+        try {
+            return index.find(key);
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    boolean isPresent(BlockHash key) {
+        int slot = find(key);
+        return slot != NONE && table.isPresent(slot, key);
+    }
+
+    int presentFromFront(List<BlockHash> keys) {
+        int count = 0;
+        while (count < keys.size() && isPresent(keys.get(count))) {
+            count++;
+        }
+        return count;
+    }
+
+    /** Pins a value; that counts as its use later, by {@link #use}. */
+    int pin(BlockHash key) {
+        int slot = find(key);
+        if (slot == NONE) {
+            return NONE;
+        }
+        synchronized (this) {
+            while (true) {
+                long word = table.word(slot);
+                if (SlotTable.state(word) != SlotTable.PRESENT || !index.isKey(slot, key)) {
+                    return NONE;
+                }
+                if (pins[slot] > 0 || table.change(slot, word, word | ownPin)) {
+                    if (pins[slot]++ == 0) {
+                        pinned++;
+                    }
+                    return slot;
+                }
+            }
+        }
+    }
+
+    synchronized void unpin(int slot) {
+        if (pins[slot] == 0) {
+            throw new IllegalStateException("slot=" + slot + " is not pinned");
+        }
+        pins[slot]--;
+        if (pins[slot] == 0) {
+            pinned--;
+            clearPins(slot, ~ownPin);
+        }
+    }
+
+    private void clearPins(int slot, long kept) {
+        long word = table.word(slot);
+        while (!table.change(slot, word, SlotTable.withPins(word, kept))) {
+            word = table.word(slot);
+        }
+    }
+
+    /** The values of slots have been used; the first becomes the last one to go. */
+    void use(int[] slots) {
+        synchronized (this) {
+            for (int i = slots.length - 1; i >= 0; i--) {
+                if (slots[i] != NONE) {
+                    note(slots[i]);
+                }
+            }
+        }
+        applyMany();
+    }
+
+    /** The values that are there become the last ones to go, the first one last of all. */
+    void touch(List<BlockHash> keys) {
+        for (int i = keys.size() - 1; i >= 0; i--) {
+            int slot = find(keys.get(i));
+            if (slot != NONE) {
+                synchronized (this) {
+                    note(~slot);
+                }
+            }
+        }
+        applyMany();
+    }
+
+    @GuardedBy("this")
+    private void note(int slot) {
+        if (touchedCount == touched.length) {
+            if (touched.length >= MOST_TOUCHED) {
+                touchedCount = 0;
+            } else {
+                touched = Arrays.copyOf(touched, 2 * touchedCount);
+            }
+        }
+        touched[touchedCount++] = slot;
+    }
+
+    private void applyMany() {
+        synchronized (this) {
+            if (touchedCount < MOST_TOUCHED / 2) {
+                return;
+            }
+        }
+        lock.lock();
+        try {
+            if (begin()) {
+                finish();
+            }
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Takes the lock between processes, repairs, and does what has been put off. */
+    @GuardedBy("lock")
+    private boolean begin() {
+        if (!slab.lock()) {
+            synchronized (this) {
+                lockTimeouts++;
+            }
+            return false;
+        }
+        long count = changes();
+        if (isOdd(count)) {
+            LOG.warn("a process ended while it changed the index of the shared store: it is made anew");
+            repair();
+        } else {
+            CHANGES.setVolatile(changes, 0L, count + 1);
+        }
+        int[] slots;
+        List<Integer> free;
+        synchronized (this) {
+            slots = Arrays.copyOf(touched, touchedCount);
+            touchedCount = 0;
+            free = List.copyOf(aborted);
+            aborted.clear();
+        }
+        for (int each : slots) {
+            apply(each);
+        }
+        free.forEach(this::free);
+        return true;
+    }
+
+    private void apply(int noted) {
+        int slot = noted < 0 ? ~noted : noted;
+        int list = lists.listOf(slot);
+        if (list == EvictionPolicy.FREE || list == NodeLists.NONE) {
+            return;
+        }
+        if (noted < 0) {
+            policy.touch(slot);
+        } else {
+            policy.use(slot, SlotTable.state(table.word(slot)) != SlotTable.FILLING);
+        }
+    }
+
+    @GuardedBy("lock")
+    private void finish() {
+        CHANGES.setVolatile(changes, 0L, changes() + 1);
+        slab.unlock();
+    }
+
+    /** Makes index and lists anew from the slots' records; frees what dead processes were filling. */
+    private void repair() {
+        long alive = slab.alive();
+        index.clear();
+        lists.clear();
+        policy.forget();
+        for (int slot = 0; slot < table.slots(); slot++) {
+            dropPinsOfDead(slot, alive);
+            long word = table.word(slot);
+            boolean isKept = switch (SlotTable.state(word)) {
+                        case SlotTable.FREE -> false;
+                        case SlotTable.FILLING -> isFilledByLiving(slot, alive);
+                        default -> true;
+                    }
+                    && index.find(index.key(slot)) == NONE;
+            if (!isKept) {
+                table.setWord(slot, SlotTable.renewed(SlotTable.FREE, word));
+                lists.addLast(EvictionPolicy.FREE, slot);
+                continue;
+            }
+            if (SlotTable.state(word) == SlotTable.EVICTING) {
+                table.setWord(slot, SlotTable.in(SlotTable.PRESENT, word));
+            }
+            index.add(slot);
+            policy.insert(slot);
+        }
+    }
+
+    private boolean isFilledByLiving(int slot, long alive) {
+        int filler = table.filler(slot);
+        return filler >= 0 && filler < Integer.SIZE && (alive & SlotTable.pin(filler)) != 0;
+    }
+
+    private void dropPinsOfDead(int slot, long alive) {
+        if (SlotTable.withPins(table.word(slot), alive) != table.word(slot)) {
+            clearPins(slot, alive);
+        }
+    }
+
+    /** Drops what processes that are not alive left. */
+    @GuardedBy("lock")
+    private void reap(long alive) {
+        for (int slot = 0; slot < table.slots(); slot++) {
+            dropPinsOfDead(slot, alive);
+            if (SlotTable.state(table.word(slot)) == SlotTable.FILLING && !isFilledByLiving(slot, alive)) {
+                free(slot);
+            }
+        }
+    }
+
+    /** Frees a slot that this thread has, in state {@link SlotTable#FILLING} or {@link SlotTable#EVICTING}. */
+    private void free(int slot) {
+        table.setWord(slot, SlotTable.renewed(SlotTable.FREE, table.word(slot)));
+        index.remove(slot);
+        policy.remove(slot);
+        lists.addLast(EvictionPolicy.FREE, slot);
+    }
+
+    /** As {@link baton.store.ValueCache#reserve}. */
+    boolean reserve(List<BlockHash> keys, int[] slots) {
+        lock.lock();
+        try {
+            if (!begin()) {
+                return false;
+            }
+            boolean reserved;
+            try {
+                reserved = reserveLocked(keys, slots);
+            } finally {
+                finish();
+            }
+            if (!reserved) {
+                synchronized (this) {
+                    failedReservations++;
+                }
+            }
+            return reserved;
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    @GuardedBy("lock")
+    private boolean reserveLocked(List<BlockHash> keys, int[] slots) {
+        reservation++;
+        int wanted = 0;
+        for (int i = 0; i < keys.size(); i++) {
+            slots[i] = isThere(keys.get(i)) ? NONE : WANTED;
+            wanted += slots[i] == WANTED ? 1 : 0;
+        }
+        if (wanted == 0) {
+            return true;
+        }
+        if (wanted > table.slots()) {
+            Arrays.fill(slots, NONE);
+            return false;
+        }
+        long learnt = policy.state();
+        for (int i = keys.size() - 1; i >= 0; i--) {
+            if (slots[i] == WANTED) {
+                policy.miss(keys.get(i));
+            }
+        }
+        if (!makeRoom(wanted)) {
+            policy.restore(learnt);
+            Arrays.fill(slots, NONE);
+            return false;
+        }
+        // A prefix is of use without its end, not the other way round: its first value goes last.
+        for (int i = keys.size() - 1; i >= 0; i--) {
+            if (slots[i] == WANTED) {
+                int slot = lists.removeFirst(EvictionPolicy.FREE);
+                table.setFiller(slot, slab.place());
+                table.setWord(slot, SlotTable.renewed(SlotTable.FILLING, table.word(slot)));
+                index.add(slot, keys.get(i));
+                policy.insert(slot);
+                slots[i] = slot;
+            }
+        }
+        synchronized (this) {
+            filling += wanted;
+            if (measurements.size() < MOST_SIZES) {
+                measurements.add(Measurement.items("vllm:kv_offload_cpu_allocation_size", wanted));
+            }
+        }
+        return true;
+    }
+
+    /** Whether a value is there or being filled; then it is not evicted for this reservation. */
+    @GuardedBy("lock")
+    private boolean isThere(BlockHash key) {
+        int slot = index.find(key);
+        if (slot == NONE) {
+            return false;
+        }
+        if (SlotTable.state(table.word(slot)) == SlotTable.FILLING && table.filler(slot) != slab.place()) {
+            long alive = slab.alive();
+            if (!isFilledByLiving(slot, alive)) {
+                reap(alive);
+                return false;
+            }
+        }
+        asked[slot] = reservation;
+        return true;
+    }
+
+    @GuardedBy("lock")
+    private boolean makeRoom(int wanted) {
+        int missing = wanted - lists.size(EvictionPolicy.FREE);
+        if (missing > 0 && !evict(missing)) {
+            if (!slab.isShared()) {
+                return false;
+            }
+            reap(slab.alive());
+            missing = wanted - lists.size(EvictionPolicy.FREE);
+            return missing <= 0 || evict(missing);
+        }
+        return true;
+    }
+
+    /** Evicts so many, or none. */
+    @GuardedBy("lock")
+    private boolean evict(int count) {
+        if (victims.length < count) {
+            victims = new int[Math.max(count, 2 * victims.length)];
+        }
+        int[] selected = victims;
+        int[] lastAsked = asked;
+        int current = reservation;
+        int found = policy.select(count, slot -> lastAsked[slot] != current && take(slot), selected);
+        if (found < count) {
+            for (int i = 0; i < found; i++) {
+                table.setWord(selected[i], SlotTable.in(SlotTable.PRESENT, table.word(selected[i])));
+            }
+            return false;
+        }
+        List<BlockHash> keys = new ArrayList<>();
+        for (int i = 0; i < count; i++) {
+            int slot = selected[i];
+            if (keepsEvents) {
+                keys.add(index.key(slot));
+            }
+            policy.evict(slot);
+            table.setWord(slot, SlotTable.renewed(SlotTable.FREE, table.word(slot)));
+            index.remove(slot);
+            lists.addLast(EvictionPolicy.FREE, slot);
+        }
+        add(keys, false);
+        return true;
+    }
+
+    private boolean take(int slot) {
+        long word = table.word(slot);
+        return SlotTable.state(word) == SlotTable.PRESENT
+                && !SlotTable.isPinned(word)
+                && table.change(slot, word, SlotTable.in(SlotTable.EVICTING, word));
+    }
+
+    private void add(List<BlockHash> keys, boolean stored) {
+        if (!keepsEvents || keys.isEmpty()) {
+            return;
+        }
+        synchronized (this) {
+            if (events.size() == MOST_EVENTS) {
+                events.removeFirst();
+            }
+            events.addLast(new StoreEvent(keys, stored));
+        }
+    }
+
+    /** A slot is filled; the caller tells of it by {@link #stored}. */
+    void commit(int slot, boolean hasChecksum, int crc32c) {
+        long word = table.word(slot);
+        if (SlotTable.state(word) != SlotTable.FILLING) {
+            throw new IllegalStateException("slot=" + slot + " is not being filled");
+        }
+        table.setChecksum(slot, hasChecksum, crc32c);
+        if (!table.change(slot, word, SlotTable.in(SlotTable.PRESENT, word))) {
+            throw new IllegalStateException("slot=" + slot + " was changed while it was filled");
+        }
+        synchronized (this) {
+            filling--;
+        }
+    }
+
+    void stored(List<BlockHash> keys) {
+        add(keys, true);
+    }
+
+    void abort(int slot) {
+        if (SlotTable.state(table.word(slot)) != SlotTable.FILLING) {
+            throw new IllegalStateException("slot=" + slot + " is not being filled");
+        }
+        synchronized (this) {
+            filling--;
+            aborted.add(slot);
+        }
+        lock.lock();
+        try {
+            // Otherwise it is freed by the next one that gets the lock.
+            if (begin()) {
+                finish();
+            }
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Removes a value that has been found damaged, unless it is pinned. */
+    void discard(int slot, BlockHash key) {
+        lock.lock();
+        try {
+            if (begin()) {
+                try {
+                    if (index.isKey(slot, key) && take(slot)) {
+                        free(slot);
+                        add(List.of(key), false);
+                    }
+                } finally {
+                    finish();
+                }
+            }
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** As {@link baton.store.ValueCache#reset}. */
+    boolean reset() {
+        lock.lock();
+        try {
+            if (!begin()) {
+                return false;
+            }
+            try {
+                List<BlockHash> removed = new ArrayList<>();
+                for (int slot = 0; slot < table.slots(); slot++) {
+                    if (take(slot)) {
+                        removed.add(index.key(slot));
+                        free(slot);
+                    }
+                }
+                policy.forget();
+                add(removed, false);
+                return used() == 0;
+            } finally {
+                finish();
+            }
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Drops what this process, or one that had its place, has pinned and was filling. */
+    void forgetOwn() {
+        lock.lock();
+        try {
+            if (begin()) {
+                try {
+                    reap(slab.alive() & ~ownPin);
+                } finally {
+                    finish();
+                }
+            }
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    synchronized List<StoreEvent> takeEvents() {
+        List<StoreEvent> taken = List.copyOf(events);
+        events.clear();
+        return taken;
+    }
+
+    /** By vLLM's names: use is what can not be evicted. */
+    synchronized List<Measurement> takeMeasurements() {
+        List<Measurement> taken = new ArrayList<>(measurements);
+        measurements.clear();
+        taken.add(share("vllm:kv_offload_cpu_cache_usage_perc", pinned + filling));
+        taken.add(share("vllm:kv_offload_cpu_cache_write_usage_perc", filling));
+        taken.add(share("vllm:kv_offload_cpu_cache_read_usage_perc", pinned));
+        taken.add(share("baton:kv_store_cpu_occupied_perc", used()));
+        if (failedReservations > 0) {
+            taken.add(Measurement.count("vllm:kv_offload_allocation_failure", failedReservations));
+            failedReservations = 0;
+        }
+        if (lockTimeouts > 0) {
+            taken.add(Measurement.count("baton:kv_store_lock_timeouts", lockTimeouts));
+            lockTimeouts = 0;
+        }
+        return taken;
+    }
+
+    private Measurement share(String name, int count) {
+        return new Measurement(name, Measurement.Kind.GAUGE, (double) count / table.slots(), Map.of());
+    }
+}
