@@ -4,7 +4,7 @@ import baton.kv.BlockHash;
 import java.util.function.IntPredicate;
 
 /** Keeps slots that hold values, or are being filled, in the order in which they are to go. One thread uses it at a time. */
-sealed interface EvictionPolicy permits LruPolicy {
+sealed interface EvictionPolicy permits LruPolicy, ArcPolicy {
     /** List of {@link NodeLists} with the slots that are free; policies have those after it. */
     int FREE = 0;
 

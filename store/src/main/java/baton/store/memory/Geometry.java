@@ -56,12 +56,23 @@ record Geometry(int slots, long slotBytes, Eviction eviction) {
     private int lists() {
         return switch (eviction) {
             case LRU -> LruPolicy.LISTS;
-            case ARC -> throw new IllegalArgumentException("eviction=ARC");
+            case ARC -> ArcPolicy.LISTS;
         };
     }
 
-    long tableBytes() {
+    private long policyBytes() {
+        return switch (eviction) {
+            case LRU -> 0;
+            case ARC -> aligned(ArcPolicy.bytes(slots));
+        };
+    }
+
+    private long policyAt() {
         return CHANGES_BYTES + recordsBytes() + indexBytes() + listsBytes();
+    }
+
+    long tableBytes() {
+        return policyAt() + policyBytes();
     }
 
     MemorySegment changes(MemorySegment tables) {
@@ -82,7 +93,7 @@ record Geometry(int slots, long slotBytes, Eviction eviction) {
     EvictionPolicy policy(NodeLists lists, KeyIndex keys, MemorySegment tables) {
         return switch (eviction) {
             case LRU -> new LruPolicy(lists);
-            case ARC -> throw new IllegalArgumentException("eviction=ARC");
+            case ARC -> new ArcPolicy(slots, lists, keys, tables.asSlice(policyAt(), policyBytes()));
         };
     }
 }

@@ -114,6 +114,10 @@ final class SlotCache {
         return table;
     }
 
+    EvictionPolicy policy() {
+        return policy;
+    }
+
     int slots() {
         return table.slots();
     }

@@ -108,7 +108,7 @@ class HostMemoryStoreTest {
     }
 
     @ParameterizedTest
-    @EnumSource(names = "LRU")
+    @EnumSource
     void whatIsEvictedIsToldBeforeWhatIsStored(Eviction eviction) {
         HostMemoryStore store = store(eviction, 4);
         put(store, 1, 2, 3, 4);
@@ -136,7 +136,7 @@ class HostMemoryStoreTest {
     }
 
     @ParameterizedTest
-    @EnumSource(names = "LRU")
+    @EnumSource
     void aValueOfTheSameReservationIsNotEvictedForIt(Eviction eviction) {
         HostMemoryStore store = store(eviction, 3);
         put(store, 1, 2, 3);
@@ -152,7 +152,7 @@ class HostMemoryStoreTest {
     }
 
     @ParameterizedTest
-    @EnumSource(names = "LRU")
+    @EnumSource
     void aReservationThatFindsNotEnoughRoomEvictsNothing(Eviction eviction) {
         HostMemoryStore store = store(eviction, 4);
         put(store, 1, 2, 3, 4);
@@ -174,7 +174,7 @@ class HostMemoryStoreTest {
     }
 
     @ParameterizedTest
-    @EnumSource(names = "LRU")
+    @EnumSource
     void aPinnedValueStaysUntilItsLastUnpin(Eviction eviction) {
         HostMemoryStore store = store(eviction, 2);
         put(store, 1, 2);
@@ -193,7 +193,7 @@ class HostMemoryStoreTest {
     }
 
     @ParameterizedTest
-    @EnumSource(names = "LRU")
+    @EnumSource
     void whatIsBeingFilledIsNeitherThereNorEvictedAndLeavesNothingIfItFails(Eviction eviction) {
         HostMemoryStore store = store(eviction, 2);
         int[] slots = new int[2];
