@@ -29,6 +29,7 @@ import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 import picocli.CommandLine.Command;
+import picocli.CommandLine.Mixin;
 import picocli.CommandLine.Option;
 import picocli.CommandLine.Parameters;
 
@@ -276,6 +277,9 @@ final class ServeCommand implements Callable<Integer> {
     @Option(names = "--exit-with-parent", hidden = true, description = "Stop when standard input ends.")
     private boolean exitWithParent;
 
+    @Mixin
+    private OffloadingFlags offloading = new OffloadingFlags();
+
     private Optional<KvTransferConfig> kvTransfer = Optional.empty();
 
     /** Sets the transfer configuration, which is parsed before the other options. */
@@ -404,7 +408,7 @@ final class ServeCommand implements Callable<Integer> {
         Optional.ofNullable(maxWaiting).ifPresent(config::maxWaiting);
         Optional.ofNullable(threads).ifPresent(config::threads);
         Optional.ofNullable(seed).ifPresent(config::seed);
-        kvTransfer.map(this::withAccess).ifPresent(config::kvTransfer);
+        offloading.apply(kvTransfer).map(this::withAccess).ifPresent(config::kvTransfer);
         return config.build();
     }
 

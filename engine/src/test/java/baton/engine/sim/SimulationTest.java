@@ -12,11 +12,12 @@ class SimulationTest {
 
     /** The connectors of a world of that seed. */
     private static SimNode.SimConnectors connectors(SimCluster.Site site, long seed) {
-        return switch (Math.floorMod(seed, 11)) {
+        return switch (Math.floorMod(seed, 13)) {
             case 0, 1 -> new StorageSimConnectors(site);
             case 7 -> new NixlSimConnectors(site, true);
             case 8, 9 -> new P2pSimConnectors(site);
             case 10 -> new PyNcclSimConnectors(site);
+            case 11, 12 -> new OffloadingSimConnectors(site);
             default -> new NixlSimConnectors(site, false);
         };
     }
@@ -63,6 +64,7 @@ class SimulationTest {
                             "fault: buffer full",
                             "fault: client leaves",
                             "fault: connection breaks",
+                            "fault: copy late",
                             "fault: connector fails",
                             "fault: connection ends",
                             "fault: entry lost",
@@ -85,7 +87,12 @@ class SimulationTest {
                             "fault: read corrupt",
                             "fault: read failed",
                             "fault: read hangs",
-                            "fault: reference changed");
+                            "fault: reference changed",
+                            "fault: store fails",
+                            "fault: store hangs",
+                            "fault: store late",
+                            "fault: store rejects",
+                            "fault: value lost");
             assertThat(faults).isGreaterThan(5L * WORLDS);
         }
     }

@@ -1,0 +1,41 @@
+package baton.connectors.bykey;
+
+import baton.kv.BlockHash;
+import baton.kv.connector.ConnectorMetadata;
+import java.util.List;
+import java.util.Set;
+
+/**
+ * What the workers do in a step.
+ *
+ * @param loads to start
+ * @param saves to start when the step has been computed
+ * @param flush requests whose blocks are taken back in this step: their saves are over before it begins
+ * @param released requests that have ended, and whose saves are over
+ */
+record StoreConnectorMetadata(List<Load> loads, List<Save> saves, Set<String> flush, Set<String> released)
+        implements ConnectorMetadata {
+    static final StoreConnectorMetadata NOTHING = new StoreConnectorMetadata(List.of(), List.of(), Set.of(), Set.of());
+
+    StoreConnectorMetadata {
+        loads = List.copyOf(loads);
+        saves = List.copyOf(saves);
+    }
+
+    /**
+     * A load of chunks whose values are pinned.
+     *
+     * @param keys of the chunks, one after the other in the sequence
+     * @param skippedBlocks blocks at the beginning of the first chunk that are not loaded
+     * @param blocks of the pool that are filled, in the sequence's order
+     */
+    record Load(String requestId, List<BlockHash> keys, int skippedBlocks, int[] blocks) {}
+
+    /**
+     * A save of whole chunks.
+     *
+     * @param id of the save, unique within the connector
+     * @param blocks of the pool: for each key those of its chunk
+     */
+    record Save(long id, String requestId, List<BlockHash> keys, int[] blocks) {}
+}

@@ -1,0 +1,14 @@
+package baton.connectors.bykey;
+
+import java.time.Duration;
+
+/**
+ * What is stored, and how long anything may take.
+ *
+ * @param promptOnly whether only prompts are stored, not outputs
+ * @param storeThreshold how often a chunk must have been computed before it is stored; up to 1 all are
+ * @param trackedKeys how many keys are remembered for that
+ * @param acquire the longest that a request waits for values that are not in memory
+ * @param copy for a copy between pool and memory
+ */
+public record StorePolicy(boolean promptOnly, int storeThreshold, int trackedKeys, Duration acquire, Duration copy) {}

@@ -1,0 +1,390 @@
+package baton.connectors.bykey;
+
+import baton.connectors.bykey.StoreConnectorMetadata.Load;
+import baton.connectors.bykey.StoreConnectorMetadata.Save;
+import baton.kv.BlockHash;
+import baton.kv.Deadline;
+import baton.kv.InvalidFieldException;
+import baton.kv.JsonFields;
+import baton.kv.KvEvent;
+import baton.kv.OwnerThread;
+import baton.kv.connector.ConnectorContext;
+import baton.kv.connector.ConnectorMetadata;
+import baton.kv.connector.KvMatch;
+import baton.kv.connector.KvRequest;
+import baton.kv.connector.Measurement;
+import baton.kv.connector.Rank;
+import baton.kv.connector.SchedulerConnector;
+import baton.kv.connector.WorkerMetadata;
+import baton.kv.connector.WorkerReport;
+import baton.store.BlockStore;
+import baton.store.StoreEvent;
+import baton.store.memory.ReuseFilter;
+import baton.store.tiered.Acquired;
+import baton.store.tiered.Tier;
+import baton.store.tiered.TieredStore;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The scheduler side of a connector over a store of chunks: which are loaded, and which are stored.
+ *
+ * <p>A request that comes in pins the longest stored prefix behind the blocks that the engine has, and waits until what is not in memory has
+ * been read, or its deadline is over. Only what is pinned in memory is promised to the engine, so a store that fails makes misses and no
+ * failed loads. Pins are given back when the load is over or the request ends.
+ *
+ * <p>A chunk is stored when the step that computed the last of its tokens is over. A request that ends while chunks of it are being copied
+ * into memory keeps its blocks until then.
+ */
+public final class StoreScheduler implements SchedulerConnector {
+    private static final String MAX_OFFLOAD_TOKENS = "max_offload_tokens";
+    private static final String MAX_LOAD_TOKENS = "max_load_tokens";
+    private static final String LOAD_TIERS = "kv_load_tiers";
+
+    private static final String LOOKUP_DELAY = "vllm:kv_offload_lookup_async_delay_seconds";
+
+    private final ConnectorContext context;
+    private final StoreSession session;
+    private final TieredStore store;
+    private final StorePolicy policy;
+    private final ReuseFilter filter;
+    private final int blockSize;
+    private final int blocksPerChunk;
+    private final OwnerThread owner = OwnerThread.firstToCheck();
+
+    private final Map<String, State> requests = new HashMap<>();
+    /** Pins of loads under way. */
+    private final Map<String, Acquired> loading = new HashMap<>();
+    /** By save: the request, which may have ended, and the keys. */
+    private final Map<Long, Save> saves = new HashMap<>();
+
+    private final Set<BlockHash> saving = new HashSet<>();
+    /** By request: saves that are not over. */
+    private final Map<String, Integer> savesOf = new HashMap<>();
+
+    private final Set<String> awaitingSaves = new HashSet<>();
+    private final Set<String> released = new HashSet<>();
+    private final List<Load> plannedLoads = new ArrayList<>();
+    private final List<Measurement> measurements = new ArrayList<>();
+    private long nextSave;
+    private boolean closed;
+
+    /** What is known of a request. */
+    private static final class State {
+        final long maxOffload;
+        final long maxLoad;
+        final boolean fromMemory;
+        final boolean fromOthers;
+        Optional<Acquired> acquired = Optional.empty();
+        int acquiredFrom;
+        boolean waits;
+        long waitingSince;
+        /** Chunks from the front that are stored, being stored, or not to be stored. */
+        int savedChunks;
+
+        State(long maxOffload, long maxLoad, boolean fromMemory, boolean fromOthers) {
+            this.maxOffload = maxOffload;
+            this.maxLoad = maxLoad;
+            this.fromMemory = fromMemory;
+            this.fromOthers = fromOthers;
+        }
+    }
+
+    public StoreScheduler(ConnectorContext context, StoreSession session) {
+        this.context = context;
+        this.session = session;
+        this.store = session.store();
+        this.policy = session.policy();
+        this.filter = new ReuseFilter(policy.storeThreshold(), policy.trackedKeys());
+        this.blockSize = context.layout().blockSize();
+        this.blocksPerChunk = store.format().blocksPerChunk();
+        session.sideOpened();
+    }
+
+    @Override
+    public void onNewRequest(KvRequest request) {
+        requests.put(request.id(), state(request.kvTransferParams()));
+    }
+
+    private static State state(Optional<JsonFields> params) {
+        if (params.isEmpty()) {
+            return new State(Long.MAX_VALUE, Long.MAX_VALUE, true, true);
+        }
+        JsonFields fields = params.get();
+        boolean memory = true;
+        boolean others = true;
+        Optional<List<JsonFields>> tiers = fields.objects(LOAD_TIERS);
+        if (tiers.isPresent()) {
+            memory = false;
+            others = false;
+            for (JsonFields tier : tiers.get()) {
+                Optional<String> medium = tier.string("medium");
+                memory |= medium.map(KvEvent.MEDIUM_CPU::equalsIgnoreCase).orElse(true);
+                others |= medium.map(KvEvent.MEDIUM_STORAGE::equalsIgnoreCase).orElse(true);
+            }
+        }
+        return new State(limit(fields, MAX_OFFLOAD_TOKENS), limit(fields, MAX_LOAD_TOKENS), memory, others);
+    }
+
+    private static long limit(JsonFields params, String name) {
+        return params.integer(name)
+                .map(value -> {
+                    if (value < 0) {
+                        throw new InvalidFieldException(params.field(name), "is " + value + ", must be at least 0");
+                    }
+                    return value;
+                })
+                .orElse(Long.MAX_VALUE);
+    }
+
+    @Override
+    public KvMatch match(KvRequest request, int computedTokens) {
+        owner.check();
+        State state = requests.get(request.id());
+        if (state == null || !state.fromMemory) {
+            return new KvMatch.None();
+        }
+        int perChunk = blockSize * blocksPerChunk;
+        int first = computedTokens / perChunk;
+        long most = Math.min(request.length(), computedTokens + Math.min(state.maxLoad, request.length()));
+        int chunks = Math.toIntExact(most / perChunk);
+        if (chunks <= first) {
+            giveBack(state);
+            return new KvMatch.None();
+        }
+        if (state.acquired.isEmpty() || state.acquiredFrom != first) {
+            giveBack(state);
+            List<BlockHash> keys = keys(request, first, chunks);
+            state.acquiredFrom = first;
+            state.acquired = Optional.of(store.acquire(
+                    keys, state.fromOthers, Deadline.after(context.ticker(), policy.acquire()), context.wake()));
+        }
+        Acquired acquired = state.acquired.get();
+        if (!acquired.isReady()) {
+            if (!state.waits) {
+                state.waits = true;
+                state.waitingSince = context.ticker().nanos();
+            }
+            return new KvMatch.Pending();
+        }
+        if (state.waits) {
+            state.waits = false;
+            measurements.add(Measurement.seconds(LOOKUP_DELAY, (context.ticker().nanos() - state.waitingSince) / 1e9)
+                    .of(request.id()));
+        }
+        int tokens = (first + acquired.fromFront()) * perChunk - computedTokens;
+        return tokens > 0 ? new KvMatch.Tokens(tokens, true) : new KvMatch.None();
+    }
+
+    private static void giveBack(State state) {
+        state.acquired.ifPresent(Acquired::release);
+        state.acquired = Optional.empty();
+    }
+
+    /** Keys of the chunks {@code [from, to)}: each the hash of its last block. */
+    private List<BlockHash> keys(KvRequest request, int from, int to) {
+        List<BlockHash> hashes = request.blockHashes();
+        List<BlockHash> keys = new ArrayList<>(to - from);
+        for (int chunk = from; chunk < to; chunk++) {
+            keys.add(hashes.get((chunk + 1) * blocksPerChunk - 1));
+        }
+        return keys;
+    }
+
+    @Override
+    public void onAllocated(KvRequest request, int[] blockTable, int localTokens, int externalTokens) {
+        owner.check();
+        State state = requests.get(request.id());
+        if (state == null || state.acquired.isEmpty()) {
+            return;
+        }
+        Acquired acquired = state.acquired.get();
+        if (externalTokens == 0 || !acquired.isReady()) {
+            giveBack(state);
+            return;
+        }
+        state.acquired = Optional.empty();
+        int firstBlock = localTokens / blockSize;
+        int blocks = Math.ceilDiv(localTokens + externalTokens, blockSize) - firstBlock;
+        int skipped = firstBlock - state.acquiredFrom * blocksPerChunk;
+        int chunks = Math.ceilDiv(skipped + blocks, blocksPerChunk);
+        plannedLoads.add(new Load(
+                request.id(),
+                acquired.keys().subList(0, chunks),
+                skipped,
+                Arrays.copyOfRange(blockTable, firstBlock, firstBlock + blocks)));
+        loading.put(request.id(), acquired);
+    }
+
+    @Override
+    public ConnectorMetadata buildMetadata(ScheduledStep step) {
+        owner.check();
+        List<Save> planned = new ArrayList<>();
+        for (ScheduledRequest scheduled : step.requests()) {
+            State state = requests.get(scheduled.request().id());
+            if (state != null) {
+                plan(scheduled, state).ifPresent(planned::add);
+            }
+        }
+        for (String preempted : step.preempted()) {
+            State state = requests.get(preempted);
+            if (state != null) {
+                state.savedChunks = 0;
+            }
+        }
+        if (plannedLoads.isEmpty() && planned.isEmpty() && step.preempted().isEmpty() && released.isEmpty()) {
+            return StoreConnectorMetadata.NOTHING;
+        }
+        StoreConnectorMetadata metadata =
+                new StoreConnectorMetadata(plannedLoads, planned, step.preempted(), Set.copyOf(released));
+        plannedLoads.clear();
+        released.clear();
+        return metadata;
+    }
+
+    private Optional<Save> plan(ScheduledRequest scheduled, State state) {
+        KvRequest request = scheduled.request();
+        long end = Math.min(scheduled.computedTokens() + scheduled.scheduledTokens(), state.maxOffload);
+        if (policy.promptOnly()) {
+            end = Math.min(end, request.promptLength());
+        }
+        int chunks = Math.toIntExact(end / blockSize / blocksPerChunk);
+        if (chunks <= state.savedChunks) {
+            return Optional.empty();
+        }
+        int from = state.savedChunks;
+        state.savedChunks = chunks;
+        List<BlockHash> absent = keys(request, from, chunks).stream()
+                .filter(key -> !store.memory().isPresent(key) && !saving.contains(key))
+                .toList();
+        Set<BlockHash> admitted = absent.isEmpty() ? Set.of() : new HashSet<>(filter.offer(absent));
+        List<BlockHash> keys = new ArrayList<>(admitted.size());
+        int[] blocks = new int[admitted.size() * blocksPerChunk];
+        for (int chunk = from; chunk < chunks && keys.size() < admitted.size(); chunk++) {
+            BlockHash key = request.blockHashes().get((chunk + 1) * blocksPerChunk - 1);
+            if (admitted.contains(key)) {
+                System.arraycopy(
+                        scheduled.blockTable(),
+                        chunk * blocksPerChunk,
+                        blocks,
+                        keys.size() * blocksPerChunk,
+                        blocksPerChunk);
+                keys.add(key);
+            }
+        }
+        saving.addAll(keys);
+        if (keys.isEmpty()) {
+            return Optional.empty();
+        }
+        Save save = new Save(nextSave++, request.id(), List.copyOf(keys), blocks);
+        saves.put(save.id(), save);
+        savesOf.merge(request.id(), 1, Integer::sum);
+        return Optional.of(save);
+    }
+
+    @Override
+    public void onStepDone(WorkerReport report, Map<Rank, WorkerMetadata> metadata) {
+        owner.check();
+        for (String received : report.received()) {
+            Acquired acquired = loading.remove(received);
+            if (acquired != null) {
+                acquired.release();
+            }
+        }
+        if (metadata.get(Rank.FIRST) instanceof SavesDone(List<Long> done)) {
+            for (long id : done) {
+                saved(saves.remove(id));
+            }
+        }
+    }
+
+    private void saved(@Nullable Save save) {
+        if (save == null) {
+            return;
+        }
+        save.keys().forEach(saving::remove);
+        int left = savesOf.merge(save.requestId(), -1, Integer::sum);
+        if (left == 0) {
+            savesOf.remove(save.requestId());
+            if (awaitingSaves.remove(save.requestId())) {
+                released.add(save.requestId());
+            }
+        }
+    }
+
+    @Override
+    public Release onFinished(KvRequest request, RequestEnd end, int[] blockTable) {
+        owner.check();
+        State state = requests.remove(request.id());
+        if (state != null) {
+            giveBack(state);
+        }
+        if (savesOf.containsKey(request.id())) {
+            awaitingSaves.add(request.id());
+            return new Release(true, Optional.empty());
+        }
+        return Release.NOW;
+    }
+
+    @Override
+    public boolean hasPendingWork() {
+        return !released.isEmpty() || !saves.isEmpty() || !loading.isEmpty();
+    }
+
+    /** Forgets what is in memory. Other tiers keep what they have. */
+    @Override
+    public boolean resetCache() {
+        return store.reset();
+    }
+
+    @Override
+    public List<Measurement> takeMeasurements() {
+        List<Measurement> all = new ArrayList<>(measurements);
+        measurements.clear();
+        long skipped = filter.takeSkipped();
+        if (skipped > 0) {
+            all.add(Measurement.count("vllm:kv_offload_stores_skipped", skipped));
+        }
+        all.addAll(session.takeMeasurements());
+        return all;
+    }
+
+    @Override
+    public List<KvEvent> takeEvents() {
+        List<KvEvent> events = new ArrayList<>();
+        add(events, store, KvEvent.MEDIUM_CPU);
+        for (Tier tier : store.tiers()) {
+            if (tier.tellsEvents()) {
+                add(events, tier.store(), KvEvent.MEDIUM_STORAGE);
+            } else {
+                tier.store().takeEvents();
+            }
+        }
+        return events;
+    }
+
+    private void add(List<KvEvent> events, BlockStore from, String medium) {
+        for (StoreEvent event : from.takeEvents()) {
+            events.add(
+                    event.stored()
+                            ? new KvEvent.BlockStored(event.keys(), Optional.empty(), List.of(), 0, medium)
+                            : new KvEvent.BlockRemoved(event.keys(), medium));
+        }
+    }
+
+    @Override
+    public void close() {
+        if (!closed) {
+            closed = true;
+            requests.values().forEach(StoreScheduler::giveBack);
+            session.sideClosed();
+        }
+    }
+}

@@ -1,0 +1,91 @@
+package baton.connectors.bykey;
+
+import baton.connectors.bykey.StoreConnectorMetadata.Save;
+import baton.kv.KvCache;
+import baton.kv.OwnerThread;
+import baton.kv.connector.ConnectorMetadata;
+import baton.kv.connector.Rank;
+import baton.kv.connector.WorkerConnector;
+import baton.kv.connector.WorkerMetadata;
+import baton.kv.connector.WorkerReport;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+
+/**
+ * The worker side of a connector over a store. Copies run beside the engine's steps: loads into blocks of requests that wait for them, saves
+ * from full blocks, which are not written to while a request or the prefix cache has them. Only a request that is preempted is waited for.
+ */
+public final class StoreWorker implements WorkerConnector {
+    private final StoreSession session;
+    private final Rank rank;
+    private final OwnerThread owner = OwnerThread.firstToCheck();
+    private StoreConnectorMetadata step = StoreConnectorMetadata.NOTHING;
+    private List<Save> unstarted = List.of();
+    private boolean closed;
+
+    public StoreWorker(StoreSession session, Rank rank) {
+        this.session = session;
+        this.rank = rank;
+        session.sideOpened();
+    }
+
+    @Override
+    public void register(KvCache cache) {
+        session.register(rank, cache);
+    }
+
+    @Override
+    public void startLoad(ConnectorMetadata metadata) {
+        owner.check();
+        step = metadata instanceof StoreConnectorMetadata own ? own : StoreConnectorMetadata.NOTHING;
+        // Every rank waits: it may write to the blocks as soon as it has returned.
+        session.flush(step.flush());
+        if (rank.equals(Rank.FIRST)) {
+            // The step before was not computed.
+            unstarted.forEach(session::dropped);
+            unstarted = step.saves();
+            step.loads().forEach(session::load);
+        }
+    }
+
+    @Override
+    public void waitForSave() {
+        unstarted.forEach(session::save);
+        unstarted = List.of();
+    }
+
+    @Override
+    public WorkerReport report(Set<String> finished) {
+        owner.check();
+        List<StoreSession.Loaded> loaded = session.takeLoaded(rank);
+        Set<String> received = new HashSet<>();
+        Set<Integer> invalid = new HashSet<>();
+        for (StoreSession.Loaded load : loaded) {
+            received.add(load.requestId());
+            invalid.addAll(load.invalid());
+        }
+        Set<String> sent = step.released();
+        step = StoreConnectorMetadata.NOTHING;
+        Optional<WorkerMetadata> done = Optional.empty();
+        if (rank.equals(Rank.FIRST)) {
+            List<Long> saved = session.takeSaved();
+            done = saved.isEmpty() ? Optional.empty() : Optional.of(new SavesDone(saved));
+        }
+        return new WorkerReport(sent, received, invalid, Map.of(), List.of(), session.isBusy(), done);
+    }
+
+    @Override
+    public void close() {
+        if (!closed) {
+            closed = true;
+            try {
+                session.stop();
+            } finally {
+                session.sideClosed();
+            }
+        }
+    }
+}

@@ -1,0 +1,5 @@
+/** What connectors over a store of KV blocks by key have in common: which chunks are loaded and stored, and when. */
+@NullMarked
+package baton.connectors.bykey;
+
+import org.jspecify.annotations.NullMarked;

@@ -1,0 +1,111 @@
+package baton.connectors.offloading;
+
+import baton.connectors.bykey.StoreScheduler;
+import baton.connectors.bykey.StoreSession;
+import baton.connectors.bykey.StoreWorker;
+import baton.kv.ConfigException;
+import baton.kv.KvTransferConfig;
+import baton.kv.connector.ConnectorContext;
+import baton.kv.connector.KvConnector;
+import baton.kv.connector.Rank;
+import baton.kv.connector.SchedulerConnector;
+import baton.kv.connector.WorkerConnector;
+import baton.store.StoreFormat;
+import baton.store.ValueCache;
+import baton.store.tiered.Backpressure;
+import baton.store.tiered.Tier;
+import baton.store.tiered.TieredStore;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+import java.util.Set;
+
+/**
+ * Keeps the KV blocks of prompts in host memory when the engine's pool evicts them, and in slower tiers behind it: vLLM's
+ * {@code OffloadingConnector}, with the settings of {@code CPUOffloadingSpec} and {@code TieringOffloadingSpec}
+ * ({@link OffloadingSettings}).
+ */
+public final class OffloadingConnector implements KvConnector {
+    private static final Duration CASCADE_TIMEOUT = Duration.ofSeconds(30);
+
+    private final StoreOpener opener;
+
+    /** Of the engine whose sides are being made. Guarded by the monitor. */
+    private Optional<StoreSession> session = Optional.empty();
+
+    public OffloadingConnector() {
+        this(new SystemStores());
+    }
+
+    /** With other stores, as in a simulation. */
+    public OffloadingConnector(StoreOpener opener) {
+        this.opener = opener;
+    }
+
+    @Override
+    public Set<String> names() {
+        return Set.of("OffloadingConnector");
+    }
+
+    @Override
+    public Optional<Set<String>> settingNames() {
+        return Optional.of(OffloadingSettings.NAMES);
+    }
+
+    @Override
+    public void check(KvTransferConfig config, int ranks) {
+        OffloadingSettings.of(config.extra());
+    }
+
+    @Override
+    public SchedulerConnector scheduler(ConnectorContext context) {
+        return new StoreScheduler(context, session(context));
+    }
+
+    @Override
+    public WorkerConnector worker(ConnectorContext context, Rank rank) {
+        return new StoreWorker(session(context), rank);
+    }
+
+    private synchronized StoreSession session(ConnectorContext context) {
+        if (session.isEmpty()) {
+            session = Optional.of(open(context));
+        }
+        return session.get();
+    }
+
+    private StoreSession open(ConnectorContext context) {
+        OffloadingSettings settings = OffloadingSettings.of(context.config().extra());
+        StoreFormat format = settings.format(context);
+        ValueCache memory;
+        try {
+            memory = opener.memory(
+                    format, settings.bytes(), settings.eviction(), settings.sharedName(), context.ticker());
+        } catch (ConfigException e) {
+            throw e;
+        } catch (IllegalArgumentException | IllegalStateException e) {
+            throw new ConfigException(
+                    context.config().extra().field(OffloadingSettings.BYTES), "cannot be used: " + e.getMessage(), e);
+        }
+        List<Tier> tiers = new ArrayList<>();
+        try {
+            for (TierSettings tier : settings.tiers()) {
+                tiers.add(new Tier(
+                        opener.tier(tier.type(), tier.fields(), format, context.ticker()),
+                        tier.backpressure().map(pressure -> new Backpressure(pressure, context.ticker())),
+                        tier.events()));
+            }
+        } catch (RuntimeException e) {
+            tiers.forEach(tier -> tier.store().close());
+            memory.close();
+            throw e;
+        }
+        TieredStore store = new TieredStore(
+                memory,
+                tiers,
+                new TieredStore.Timeouts(settings.policy().acquire(), CASCADE_TIMEOUT),
+                context.ticker());
+        return new StoreSession(context, store, settings.policy());
+    }
+}

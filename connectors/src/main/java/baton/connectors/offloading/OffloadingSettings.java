@@ -1,0 +1,145 @@
+package baton.connectors.offloading;
+
+import baton.connectors.bykey.StorePolicy;
+import baton.kv.ConfigException;
+import baton.kv.JsonFields;
+import baton.kv.connector.ConnectorContext;
+import baton.store.StoreFormat;
+import baton.store.memory.Eviction;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+import java.util.OptionalInt;
+import java.util.Set;
+
+/**
+ * {@code kv_connector_extra_config} of the connector, by vLLM 0.32's names; those with {@code memory_} or {@code _seconds} are Baton's.
+ *
+ * @param bytes {@code cpu_bytes_to_use}, of all ranks together
+ * @param tokensPerChunk {@code block_size}
+ * @param blocksPerChunk {@code blocks_per_chunk}; neither means 1
+ * @param eviction {@code eviction_policy}: {@code lru} or {@code arc}
+ * @param canonicalLayout whether values are exchanged with instances of other tensor- and pipeline-parallel sizes
+ * @param sharedName {@code memory_share_name}: of host memory that other instances of this host share, and that a restart finds again
+ */
+record OffloadingSettings(
+        long bytes,
+        OptionalInt tokensPerChunk,
+        OptionalInt blocksPerChunk,
+        Eviction eviction,
+        StorePolicy policy,
+        boolean canonicalLayout,
+        Optional<String> sharedName,
+        List<TierSettings> tiers) {
+    static final String BYTES = "cpu_bytes_to_use";
+    private static final String BLOCK_SIZE = "block_size";
+    private static final String BLOCKS_PER_CHUNK = "blocks_per_chunk";
+    private static final String SPEC = "spec_name";
+    private static final String EVICTION = "eviction_policy";
+    private static final String THRESHOLD = "store_threshold";
+    private static final String TRACKED = "max_tracker_size";
+    private static final String PROMPT_ONLY = "offload_prompt_only";
+    private static final String CANONICAL = "canonical_layout";
+    private static final String TIERS = "secondary_tiers";
+    private static final String SELF_DESCRIBING = "self_describing_kv_events";
+    static final String SHARED_NAME = "memory_share_name";
+    private static final String LOAD_TIMEOUT = "load_timeout_seconds";
+
+    static final Set<String> NAMES = Set.of(
+            BYTES,
+            BLOCK_SIZE,
+            BLOCKS_PER_CHUNK,
+            SPEC,
+            EVICTION,
+            THRESHOLD,
+            TRACKED,
+            PROMPT_ONLY,
+            CANONICAL,
+            TIERS,
+            SELF_DESCRIBING,
+            TierSettings.BACKPRESSURE,
+            SHARED_NAME,
+            LOAD_TIMEOUT);
+
+    private static final Set<String> SPECS = Set.of("CPUOffloadingSpec", "TieringOffloadingSpec");
+    private static final Duration COPY_TIMEOUT = Duration.ofSeconds(30);
+
+    /** @throws ConfigException if a setting cannot be used */
+    static OffloadingSettings of(JsonFields extra) {
+        extra.string(SPEC).filter(spec -> !SPECS.contains(spec)).ifPresent(spec -> {
+            throw ConfigException.unsupported(extra.field(SPEC), spec, "CPUOffloadingSpec, TieringOffloadingSpec");
+        });
+        double bytes = extra.number(BYTES)
+                .orElseThrow(() -> new ConfigException(
+                        extra.field(BYTES),
+                        "must be specified: bytes of host memory for KV cache, or use --kv-offloading-size with GiB"));
+        if (!(bytes >= 1 && bytes <= 0x1p50)) {
+            throw new ConfigException(extra.field(BYTES), "is " + bytes + ", must be a number of bytes, at least 1");
+        }
+        if (extra.value(BLOCK_SIZE).isPresent() && extra.value(BLOCKS_PER_CHUNK).isPresent()) {
+            throw new ConfigException(
+                    extra.field(BLOCK_SIZE),
+                    "is set and " + BLOCKS_PER_CHUNK + " too: specify only one of " + BLOCK_SIZE + " (tokens) or "
+                            + BLOCKS_PER_CHUNK);
+        }
+        Eviction eviction =
+                Eviction.parse(extra.field(EVICTION), extra.string(EVICTION).orElse("lru"));
+        if (extra.bool(SELF_DESCRIBING).orElse(false)) {
+            throw new ConfigException(
+                    extra.field(SELF_DESCRIBING),
+                    "is true, must be false: events of offloaded blocks carry their hashes only");
+        }
+        double seconds = extra.number(LOAD_TIMEOUT).orElse(2.0);
+        if (!(seconds > 0 && seconds <= 3600)) {
+            throw new ConfigException(
+                    extra.field(LOAD_TIMEOUT), "is " + seconds + ", must be more than 0 and at most 3600");
+        }
+        Optional<JsonFields> backpressure = extra.object(TierSettings.BACKPRESSURE);
+        List<TierSettings> tiers = new ArrayList<>();
+        for (JsonFields tier : extra.objects(TIERS).orElse(List.of())) {
+            tiers.add(TierSettings.of(tier, backpressure));
+        }
+        return new OffloadingSettings(
+                (long) bytes,
+                optional(extra, BLOCK_SIZE),
+                optional(extra, BLOCKS_PER_CHUNK),
+                eviction,
+                new StorePolicy(
+                        extra.bool(PROMPT_ONLY).orElse(true),
+                        extra.integerAtLeast(THRESHOLD, 0).orElse(0),
+                        extra.integerAtLeast(TRACKED, 1).orElse(64_000),
+                        Duration.ofNanos((long) (seconds * 1e9)),
+                        COPY_TIMEOUT),
+                extra.bool(CANONICAL).orElse(false),
+                extra.string(SHARED_NAME),
+                List.copyOf(tiers));
+    }
+
+    private static OptionalInt optional(JsonFields extra, String name) {
+        return extra.integerAtLeast(name, 1).map(OptionalInt::of).orElse(OptionalInt.empty());
+    }
+
+    /** @throws ConfigException if {@code block_size} is no multiple of the engine's */
+    StoreFormat format(ConnectorContext context) {
+        JsonFields extra = context.config().extra();
+        int own = context.modelLayout().blockSize();
+        int perChunk = blocksPerChunk.orElse(1);
+        if (tokensPerChunk.isPresent()) {
+            int tokens = tokensPerChunk.getAsInt();
+            if (tokens % own != 0) {
+                throw new ConfigException(
+                        extra.field(BLOCK_SIZE),
+                        "is " + tokens + ", must be a multiple of the engine's block size of " + own + " tokens: use "
+                                + Math.ceilDiv(tokens, own) * own + ", or " + BLOCKS_PER_CHUNK);
+            }
+            perChunk = tokens / own;
+        }
+        return new StoreFormat(
+                context.model(),
+                context.modelLayout(),
+                perChunk,
+                canonicalLayout ? 0 : context.tensorParallelSize(),
+                canonicalLayout ? 0 : context.pipelineParallelSize());
+    }
+}

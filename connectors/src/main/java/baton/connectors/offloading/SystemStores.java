@@ -1,0 +1,26 @@
+package baton.connectors.offloading;
+
+import baton.kv.ConfigException;
+import baton.kv.JsonFields;
+import baton.kv.Ticker;
+import baton.store.BlockStore;
+import baton.store.StoreFormat;
+import baton.store.ValueCache;
+import baton.store.memory.Eviction;
+import baton.store.memory.HostMemorySettings;
+import baton.store.memory.HostMemoryStore;
+import java.util.Optional;
+
+/** The machine's stores. */
+final class SystemStores implements StoreOpener {
+    @Override
+    public ValueCache memory(
+            StoreFormat format, long bytes, Eviction eviction, Optional<String> sharedName, Ticker ticker) {
+        return HostMemoryStore.open(format, HostMemorySettings.of(bytes).withEviction(eviction), ticker);
+    }
+
+    @Override
+    public BlockStore tier(String type, JsonFields settings, StoreFormat format, Ticker ticker) {
+        throw ConfigException.unsupported(settings.field("type"), type, "none");
+    }
+}

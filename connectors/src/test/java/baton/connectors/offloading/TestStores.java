@@ -1,0 +1,40 @@
+package baton.connectors.offloading;
+
+import baton.kv.BlockHash;
+import baton.kv.JsonFields;
+import baton.kv.Ticker;
+import baton.store.BlockStore;
+import baton.store.MapStore;
+import baton.store.StoreFormat;
+import baton.store.ValueCache;
+import baton.store.memory.Eviction;
+import baton.store.memory.HostMemorySettings;
+import baton.store.memory.HostMemoryStore;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+
+/** Memory whose copies run at once, and behind it maps in place of other stores. */
+final class TestStores implements StoreOpener {
+    /** By format, as stores keep those apart. */
+    private final Map<StoreFormat, Map<BlockHash, byte[]>> values = new HashMap<>();
+
+    /** Those that were opened. */
+    final List<MapStore> tiers = new ArrayList<>();
+
+    @Override
+    public ValueCache memory(
+            StoreFormat format, long bytes, Eviction eviction, Optional<String> sharedName, Ticker ticker) {
+        return HostMemoryStore.open(
+                format, HostMemorySettings.of(bytes).withEviction(eviction).withThreads(0), ticker);
+    }
+
+    @Override
+    public BlockStore tier(String type, JsonFields settings, StoreFormat format, Ticker ticker) {
+        MapStore tier = new MapStore(format, values.computeIfAbsent(format, _ -> new HashMap<>()));
+        tiers.add(tier);
+        return tier;
+    }
+}

@@ -1,0 +1,446 @@
+package baton.engine.sim;
+
+import baton.connectors.offloading.OffloadingConnector;
+import baton.connectors.offloading.StoreOpener;
+import baton.kv.BlockHash;
+import baton.kv.Deadline;
+import baton.kv.JsonFields;
+import baton.kv.Ticker;
+import baton.kv.connector.KvConnector;
+import baton.kv.connector.Measurement;
+import baton.store.BlockStore;
+import baton.store.StoreEvent;
+import baton.store.StoreFormat;
+import baton.store.StoreTask;
+import baton.store.ValueCache;
+import baton.store.ValueRanges;
+import baton.store.memory.Eviction;
+import baton.store.memory.HostMemorySettings;
+import baton.store.memory.HostMemoryStore;
+import java.lang.foreign.MemorySegment;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import java.util.TreeMap;
+import java.util.function.Consumer;
+import java.util.function.Supplier;
+import java.util.random.RandomGenerator;
+
+/**
+ * OffloadingConnector: each instance has host memory of a few chunks, and behind it a store that all instances share and that outlives them.
+ * Operations of that store are late, or hang until after their deadlines and use their memory even then, or fail, or are rejected; values
+ * are damaged, which their checksums show, and deleted; all of them are at times.
+ */
+final class OffloadingSimConnectors implements SimNode.SimConnectors {
+    private static final double LOAD_TIMEOUT_SECONDS = 0.15;
+    private static final long MILLI = 1_000_000;
+
+    private final SimCluster.Site site;
+    private final RandomGenerator random;
+    private final Map<BlockHash, byte[]> values = new HashMap<>();
+    private final Map<String, SharedTier> tiers = new HashMap<>();
+    private final Map<String, Memory> memories = new HashMap<>();
+    private final Map<String, Long> injected = new TreeMap<>();
+    private final Map<String, Object> settings;
+    private final int chunks;
+    private double failures;
+    private double late;
+    private double copyLate;
+    private double hangs;
+    private double losses;
+
+    OffloadingSimConnectors(SimCluster.Site site) {
+        this.site = site;
+        this.random = site.random();
+        this.failures = odds(0.1);
+        this.late = odds(0.3);
+        this.copyLate = odds(0.9);
+        this.hangs = odds(0.1);
+        this.losses = odds(0.02);
+        this.chunks = random.nextInt(2, 40);
+        Map<String, Object> chosen = new HashMap<>(Map.of(
+                "blocks_per_chunk",
+                random.nextInt(3) == 0 ? random.nextInt(2, 4) : 1,
+                // Of the largest blocks that a world has; the memory is made for the number of chunks.
+                "cpu_bytes_to_use",
+                1L << 30,
+                "eviction_policy",
+                random.nextBoolean() ? "lru" : "arc",
+                "store_threshold",
+                random.nextInt(4) == 0 ? 2 : 0,
+                "offload_prompt_only",
+                random.nextBoolean(),
+                "load_timeout_seconds",
+                LOAD_TIMEOUT_SECONDS));
+        if (random.nextInt(4) > 0) {
+            Map<String, Object> tier = new HashMap<>(Map.of("type", "fs", "root_dir", "simulated"));
+            if (random.nextBoolean()) {
+                tier.put("backpressure", Map.of("warmup_completions", 2));
+            }
+            chosen.put("secondary_tiers", List.of(tier));
+        }
+        settings = Map.copyOf(chosen);
+    }
+
+    private double odds(double most) {
+        return random.nextInt(3) == 0 ? random.nextDouble() * most : 0;
+    }
+
+    @Override
+    public KvConnector connect(SimNode node) {
+        tiers.remove(node.name());
+        memories.remove(node.name());
+        return new OffloadingConnector(new StoreOpener() {
+            @Override
+            public ValueCache memory(
+                    StoreFormat format, long bytes, Eviction eviction, Optional<String> sharedName, Ticker ticker) {
+                Memory opened = new Memory(HostMemoryStore.open(
+                        format,
+                        HostMemorySettings.of(chunks * Math.ceilDiv(format.valueBytes(), 64L) * 64)
+                                .withEviction(eviction)
+                                .withThreads(0),
+                        ticker));
+                memories.put(node.name(), opened);
+                return opened;
+            }
+
+            @Override
+            public BlockStore tier(String type, JsonFields tier, StoreFormat format, Ticker ticker) {
+                SharedTier opened = new SharedTier(format);
+                tiers.put(node.name(), opened);
+                return opened;
+            }
+        });
+    }
+
+    @Override
+    public Map<String, Object> settings(String instance) {
+        return settings;
+    }
+
+    @Override
+    public void poll(SimNode node) {
+        if (happens("value lost", losses)) {
+            lose();
+        }
+        Memory memory = memories.get(node.name());
+        if (memory != null) {
+            memory.copies.runDue();
+        }
+        SharedTier tier = tiers.get(node.name());
+        if (tier != null) {
+            tier.operations.runDue();
+        }
+    }
+
+    private void lose() {
+        List<BlockHash> keys = values.keySet().stream()
+                .sorted((a, b) -> a.toString().compareTo(b.toString()))
+                .toList();
+        if (random.nextInt(10) == 0) {
+            values.clear();
+        } else if (!keys.isEmpty()) {
+            values.remove(keys.get(random.nextInt(keys.size())));
+        }
+    }
+
+    @Override
+    public Set<SimNode.Pair> calm() {
+        failures = 0;
+        late = 0;
+        copyLate = 0;
+        hangs = 0;
+        losses = 0;
+        return Set.of();
+    }
+
+    @Override
+    public Map<String, Long> injected() {
+        return Map.copyOf(injected);
+    }
+
+    @Override
+    public Duration longestTransfer() {
+        return Duration.ofSeconds(2);
+    }
+
+    private boolean happens(String fault, double probability) {
+        boolean now = probability > 0 && random.nextDouble() < probability;
+        if (now) {
+            injected.merge(fault, 1L, Long::sum);
+        }
+        return now;
+    }
+
+    /** Work that runs when it is due, before a step of its instance. */
+    private final class Later {
+        private final List<Operation> operations = new ArrayList<>();
+
+        private record Operation(long due, Runnable action) {}
+
+        void after(long nanos, Runnable action) {
+            operations.add(new Operation(site.ticker().nanos() + nanos, action));
+        }
+
+        void runDue() {
+            List<Operation> due = operations.stream()
+                    .filter(operation -> operation.due - site.ticker().nanos() <= 0)
+                    .toList();
+            operations.removeAll(due);
+            due.forEach(operation -> operation.action.run());
+        }
+
+        void runAll() {
+            List<Operation> open = List.copyOf(operations);
+            operations.clear();
+            open.forEach(operation -> operation.action.run());
+        }
+    }
+
+    /** Host memory whose copies to and from the pool take some time. One that is cancelled ends at once. */
+    private final class Memory implements ValueCache {
+        private final ValueCache memory;
+        private final Later copies = new Later();
+
+        private Memory(ValueCache memory) {
+            this.memory = memory;
+        }
+
+        private StoreTask copy(int keys, Deadline deadline, Supplier<StoreTask> action) {
+            StoreTask task = new StoreTask(keys, deadline);
+            Runnable copy = () -> {
+                if (!task.isDone()) {
+                    StoreTask copied = action.get();
+                    for (int i = 0; i < keys; i++) {
+                        if (copied.succeeded(i)) {
+                            task.succeed(i);
+                        }
+                    }
+                }
+                task.end();
+            };
+            task.onDone(task::end);
+            if (happens("copy late", copyLate)) {
+                copies.after(random.nextLong(100 * MILLI), copy);
+            } else {
+                copy.run();
+            }
+            return task;
+        }
+
+        @Override
+        public StoreTask get(List<BlockHash> keys, List<ValueRanges> to, Deadline deadline) {
+            return copy(keys.size(), deadline, () -> memory.get(keys, to, deadline));
+        }
+
+        @Override
+        public StoreTask put(List<BlockHash> keys, List<ValueRanges> from, Deadline deadline) {
+            return copy(keys.size(), deadline, () -> memory.put(keys, from, deadline));
+        }
+
+        @Override
+        public StoreTask contains(List<BlockHash> keys, Deadline deadline) {
+            return memory.contains(keys, deadline);
+        }
+
+        @Override
+        public String name() {
+            return memory.name();
+        }
+
+        @Override
+        public StoreFormat format() {
+            return memory.format();
+        }
+
+        @Override
+        public MemorySegment memory() {
+            return memory.memory();
+        }
+
+        @Override
+        public long offset(int slot) {
+            return memory.offset(slot);
+        }
+
+        @Override
+        public int presentFromFront(List<BlockHash> keys) {
+            return memory.presentFromFront(keys);
+        }
+
+        @Override
+        public boolean isPresent(BlockHash key) {
+            return memory.isPresent(key);
+        }
+
+        @Override
+        public int pin(BlockHash key) {
+            return memory.pin(key);
+        }
+
+        @Override
+        public void unpin(int slot) {
+            memory.unpin(slot);
+        }
+
+        @Override
+        public void touch(List<BlockHash> keys) {
+            memory.touch(keys);
+        }
+
+        @Override
+        public boolean reserve(List<BlockHash> keys, int[] slots) {
+            return memory.reserve(keys, slots);
+        }
+
+        @Override
+        public void commit(int slot) {
+            memory.commit(slot);
+        }
+
+        @Override
+        public void abort(int slot) {
+            memory.abort(slot);
+        }
+
+        @Override
+        public int slots() {
+            return memory.slots();
+        }
+
+        @Override
+        public int used() {
+            return memory.used();
+        }
+
+        @Override
+        public boolean reset() {
+            return memory.reset();
+        }
+
+        @Override
+        public List<StoreEvent> takeEvents() {
+            return memory.takeEvents();
+        }
+
+        @Override
+        public List<Measurement> takeMeasurements() {
+            return memory.takeMeasurements();
+        }
+
+        @Override
+        public void close() {
+            copies.runAll();
+            memory.close();
+        }
+    }
+
+    /** One instance's access to the shared store. Operations run when they are due, before a step of the instance. */
+    private final class SharedTier implements BlockStore {
+        private final StoreFormat format;
+        private final Later operations = new Later();
+        private boolean closed;
+
+        private SharedTier(StoreFormat format) {
+            this.format = format;
+        }
+
+        @Override
+        public String name() {
+            return "fs";
+        }
+
+        @Override
+        public StoreFormat format() {
+            return format;
+        }
+
+        private StoreTask start(int keys, Deadline deadline, Consumer<StoreTask> action) {
+            if (closed || happens("store rejects", failures)) {
+                return StoreTask.rejected(keys, deadline);
+            }
+            StoreTask task = new StoreTask(keys, deadline);
+            long delay = random.nextLong(MILLI);
+            if (happens("store hangs", hangs)) {
+                delay = random.nextLong(200 * MILLI, 1500 * MILLI);
+            } else if (happens("store late", late)) {
+                delay = random.nextLong(100 * MILLI);
+            }
+            operations.after(delay, () -> {
+                action.accept(task);
+                task.end();
+            });
+            return task;
+        }
+
+        @Override
+        public StoreTask contains(List<BlockHash> keys, Deadline deadline) {
+            return start(keys.size(), deadline, task -> {
+                for (int i = 0; i < keys.size(); i++) {
+                    if (values.containsKey(keys.get(i))) {
+                        task.succeed(i);
+                    }
+                }
+            });
+        }
+
+        @Override
+        public StoreTask get(List<BlockHash> keys, List<ValueRanges> to, Deadline deadline) {
+            return start(keys.size(), deadline, task -> {
+                for (ValueRanges ranges : to) {
+                    for (int i = 0; i < ranges.size(); i++) {
+                        byte[] value = values.get(keys.get(ranges.key(i)));
+                        MemorySegment target = ranges.memory().asSlice(ranges.memoryOffset(i), ranges.bytes(i));
+                        // A read that fails, or comes too late, leaves anything.
+                        if (value == null || task.isDone() || happens("store fails", failures)) {
+                            target.fill((byte) 0x77);
+                        } else {
+                            target.copyFrom(
+                                    MemorySegment.ofArray(value).asSlice(ranges.valueOffset(i), ranges.bytes(i)));
+                            task.succeed(ranges.key(i));
+                        }
+                    }
+                }
+            });
+        }
+
+        @Override
+        public StoreTask put(List<BlockHash> keys, List<ValueRanges> from, Deadline deadline) {
+            return start(keys.size(), deadline, task -> {
+                for (ValueRanges ranges : from) {
+                    for (int i = 0; i < ranges.size(); i++) {
+                        BlockHash key = keys.get(ranges.key(i));
+                        if (!happens("store fails", failures)) {
+                            byte[] value = new byte[(int) format.valueBytes()];
+                            MemorySegment.ofArray(value)
+                                    .asSlice(ranges.valueOffset(i), ranges.bytes(i))
+                                    .copyFrom(ranges.memory().asSlice(ranges.memoryOffset(i), ranges.bytes(i)));
+                            values.putIfAbsent(key, value);
+                            task.succeed(ranges.key(i));
+                        }
+                    }
+                }
+            });
+        }
+
+        @Override
+        public List<StoreEvent> takeEvents() {
+            return List.of();
+        }
+
+        @Override
+        public List<Measurement> takeMeasurements() {
+            return List.of();
+        }
+
+        @Override
+        public void close() {
+            closed = true;
+            operations.runAll();
+        }
+    }
+}

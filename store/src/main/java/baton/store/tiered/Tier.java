@@ -1,0 +1,12 @@
+package baton.store.tiered;
+
+import baton.store.BlockStore;
+import java.util.Optional;
+
+/**
+ * A store behind the memory of a {@link TieredStore}.
+ *
+ * @param backpressure of its writes; empty if none of them is ever dropped for being slow
+ * @param tellsEvents whether what it stores and removes is told to the engine's listeners
+ */
+public record Tier(BlockStore store, Optional<Backpressure> backpressure, boolean tellsEvents) {}

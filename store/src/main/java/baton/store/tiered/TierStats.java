@@ -1,0 +1,117 @@
+package baton.store.tiered;
+
+import baton.kv.connector.Measurement;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+
+/** What happened between tiers, by the names of vLLM 0.32's tiering metrics. Thread-safe. */
+final class TierStats {
+    private static final String TIER = "tier";
+
+    private final String prefix;
+    private final List<String> names;
+
+    @GuardedBy("this")
+    private final List<Measurement> taken = new ArrayList<>();
+
+    @GuardedBy("this")
+    private final long[] queries;
+
+    @GuardedBy("this")
+    private final long[] hits;
+
+    @GuardedBy("this")
+    private final int[] promotions;
+
+    @GuardedBy("this")
+    private final int[] cascades;
+
+    @GuardedBy("this")
+    private long noRoom;
+
+    /** @param names labels of the tiers, the memory first */
+    TierStats(String prefix, List<String> names) {
+        this.prefix = prefix;
+        this.names = List.copyOf(names);
+        queries = new long[names.size()];
+        hits = new long[names.size()];
+        promotions = new int[names.size()];
+        cascades = new int[names.size()];
+    }
+
+    synchronized void queried(int tier, long asked, long found) {
+        queries[tier] += asked;
+        hits[tier] += found;
+    }
+
+    synchronized void lookedUp(double seconds) {
+        taken.add(Measurement.seconds(prefix + "lookup_async_delay_seconds", seconds));
+    }
+
+    synchronized void noRoom() {
+        noRoom++;
+    }
+
+    synchronized void promoting(int tier, int change) {
+        promotions[tier] += change;
+        taken.add(gauge("active_promotion_jobs", tier, promotions[tier]));
+    }
+
+    synchronized void cascading(int tier, int change) {
+        cascades[tier] += change;
+        taken.add(gauge("active_cascade_jobs", tier, cascades[tier]));
+    }
+
+    synchronized void read(int tier, long bytes, double seconds, boolean complete) {
+        taken.add(count("read_bytes", tier, bytes));
+        taken.add(count("read_time", tier, seconds));
+        if (!complete) {
+            taken.add(count("promotion_job_failures", tier, 1));
+        }
+    }
+
+    synchronized void written(int tier, long bytes, double seconds, boolean complete) {
+        taken.add(count("write_bytes", tier, bytes));
+        taken.add(count("write_time", tier, seconds));
+        if (!complete) {
+            taken.add(count("cascade_job_failures", tier, 1));
+        }
+    }
+
+    synchronized void dropped(int tier, long values) {
+        taken.add(count("backpressure_stores_dropped", tier, 1));
+        taken.add(count("backpressure_blocks_dropped", tier, values));
+    }
+
+    synchronized void latency(int tier, double average) {
+        taken.add(gauge("backpressure_store_latency_ema", tier, average));
+    }
+
+    synchronized List<Measurement> take() {
+        for (int tier = 0; tier < names.size(); tier++) {
+            if (queries[tier] > 0) {
+                taken.add(count("chunk_queries", tier, queries[tier]));
+                taken.add(count("chunk_hits", tier, hits[tier]));
+                queries[tier] = 0;
+                hits[tier] = 0;
+            }
+        }
+        if (noRoom > 0) {
+            taken.add(Measurement.count(prefix + "promotion_allocation_failures", noRoom));
+            noRoom = 0;
+        }
+        List<Measurement> all = List.copyOf(taken);
+        taken.clear();
+        return all;
+    }
+
+    private Measurement count(String name, int tier, double value) {
+        return Measurement.count(prefix + name, value, TIER, names.get(tier));
+    }
+
+    private Measurement gauge(String name, int tier, double value) {
+        return new Measurement(prefix + name, Measurement.Kind.GAUGE, value, Map.of(TIER, names.get(tier)));
+    }
+}
