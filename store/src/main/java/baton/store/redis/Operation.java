@@ -1,0 +1,180 @@
+package baton.store.redis;
+
+import baton.kv.BlockHash;
+import baton.memory.Gate;
+import baton.store.StoreTask;
+import io.lettuce.core.protocol.CommandType;
+import java.util.List;
+import java.util.concurrent.Future;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicReference;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * What a task of the store does: requests, some of which lead to more. It is over when all have ended or its task is done, whichever is
+ * first. Threads that copy between the network's buffers and the caller's memory are inside its gate, for one value; behind an ended gate a
+ * reply that comes late is dropped, and what was not written yet is not.
+ */
+abstract class Operation {
+    protected final RedisBlockStore store;
+    protected final StoreTask task;
+    protected final List<BlockHash> keys;
+    private final long bytes;
+    private final long started;
+
+    /** Requests that have not ended, and one more until the first ones have been submitted. */
+    private final AtomicInteger open = new AtomicInteger(1);
+
+    private final AtomicBoolean over = new AtomicBoolean();
+    private final AtomicReference<@Nullable Future<?>> alarm = new AtomicReference<>();
+
+    private final Gate<StoreTask> gate = new Gate<>() {
+        @Override
+        protected void over(StoreTask ended) {
+            store.ended(Operation.this);
+            ended.end();
+        }
+    };
+
+    /** @param bytes that it counts for while it is in flight */
+    Operation(RedisBlockStore store, StoreTask task, List<BlockHash> keys, long bytes) {
+        this.store = store;
+        this.task = task;
+        this.keys = List.copyOf(keys);
+        this.bytes = bytes;
+        started = store.ticker().nanos();
+    }
+
+    final long bytes() {
+        return bytes;
+    }
+
+    /** Sends the first requests. */
+    protected abstract void submit();
+
+    final void start() {
+        task.onDone(this::abandon);
+        awaken();
+        submit();
+        requestEnded();
+    }
+
+    /** Notices the deadline if nobody asks the task. */
+    private void awaken() {
+        if (over.get()) {
+            return;
+        }
+        store.connections()
+                .after(task.deadline().remaining(), () -> {
+                    if (!task.isDone()) {
+                        awaken();
+                    }
+                })
+                .ifPresent(alarm::set);
+        // It may have ended before its alarm was known.
+        if (over.get()) {
+            stopAlarm();
+        }
+    }
+
+    private void stopAlarm() {
+        Future<?> last = alarm.getAndSet(null);
+        if (last != null) {
+            last.cancel(false);
+        }
+    }
+
+    final boolean isOver() {
+        return over.get();
+    }
+
+    /** Copies to or from the caller's memory, unless it is over. Whether it was copied. */
+    final boolean use(Runnable copy) {
+        if (!gate.enter()) {
+            return false;
+        }
+        try {
+            copy.run();
+        } finally {
+            gate.exit();
+        }
+        return true;
+    }
+
+    /** The task is done before its requests have ended, or is ended with the store. */
+    final void abandon() {
+        if (over.compareAndSet(false, true)) {
+            if (task.deadline().isOver()) {
+                store.timedOut(open.get(), store.ticker().nanos() - started);
+            }
+            stopAlarm();
+            gate.end(task);
+        }
+    }
+
+    /** Waits until no memory of the caller is used any more, which is soon. */
+    final void awaitQuiet() {
+        gate.awaitEmpty();
+    }
+
+    final void opened(int requests) {
+        open.addAndGet(requests);
+    }
+
+    private void requestEnded() {
+        if (open.decrementAndGet() == 0 && over.compareAndSet(false, true)) {
+            stopAlarm();
+            gate.end(task);
+        }
+    }
+
+    /** A request of an operation, which it keeps open until it has ended. */
+    abstract static class Part extends Request {
+        private final Operation of;
+        private final int count;
+
+        /** @param keys that it is for */
+        Part(Operation of, CommandType type, long cost, int keys) {
+            super(type, cost);
+            this.of = of;
+            this.count = keys;
+        }
+
+        @Override
+        final boolean isWanted() {
+            return !of.isOver();
+        }
+
+        /** What the reply means. */
+        protected abstract void apply();
+
+        @Override
+        protected final void answered() {
+            try {
+                apply();
+            } finally {
+                of.requestEnded();
+            }
+        }
+
+        /** Whether an error reply has been dealt with otherwise, by another request. */
+        protected boolean retried(Failure cause) {
+            return false;
+        }
+
+        @Override
+        protected final void failed(Failure cause, String error) {
+            try {
+                if (!retried(cause)) {
+                    of.store.refused(cause, error);
+                    if (!of.isOver()) {
+                        of.store.counters().failed(cause, count);
+                    }
+                }
+            } finally {
+                of.requestEnded();
+            }
+        }
+    }
+}

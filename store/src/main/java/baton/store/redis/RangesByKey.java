@@ -1,0 +1,69 @@
+package baton.store.redis;
+
+import baton.store.ValueRanges;
+import java.lang.foreign.MemorySegment;
+import java.util.List;
+
+/** The ranges of a batch, found by their key. */
+final class RangesByKey {
+    private final List<ValueRanges> memories;
+
+    /** By key: index of its first entry in the two below; one more for the end. */
+    private final int[] starts;
+
+    private final int[] memory;
+    private final int[] range;
+
+    RangesByKey(int keys, List<ValueRanges> memories) {
+        this.memories = List.copyOf(memories);
+        starts = new int[keys + 2];
+        for (ValueRanges ranges : memories) {
+            for (int i = 0; i < ranges.size(); i++) {
+                starts[ranges.key(i) + 2]++;
+            }
+        }
+        for (int i = 2; i < starts.length; i++) {
+            starts[i] += starts[i - 1];
+        }
+        // Each start is moved to the next key's while entries are put in: starts[key + 1] becomes the end of key, as
+        // needed.
+        memory = new int[starts[keys + 1]];
+        range = new int[memory.length];
+        for (int m = 0; m < memories.size(); m++) {
+            ValueRanges ranges = memories.get(m);
+            for (int i = 0; i < ranges.size(); i++) {
+                int entry = starts[ranges.key(i) + 1]++;
+                memory[entry] = m;
+                range[entry] = i;
+            }
+        }
+    }
+
+    /** Sum of the lengths of a key's ranges. */
+    long bytes(int key) {
+        long sum = 0;
+        for (int i = starts[key]; i < starts[key + 1]; i++) {
+            sum += memories.get(memory[i]).bytes(range[i]);
+        }
+        return sum;
+    }
+
+    /** Copies a key's ranges out of their memories, into a value that begins there. */
+    void gather(int key, MemorySegment value, long start) {
+        for (int i = starts[key]; i < starts[key + 1]; i++) {
+            ValueRanges from = memories.get(memory[i]);
+            int at = range[i];
+            MemorySegment.copy(
+                    from.memory(), from.memoryOffset(at), value, start + from.valueOffset(at), from.bytes(at));
+        }
+    }
+
+    /** Copies a key's ranges of a value that begins there into their memories. */
+    void scatter(int key, MemorySegment value, long start) {
+        for (int i = starts[key]; i < starts[key + 1]; i++) {
+            ValueRanges to = memories.get(memory[i]);
+            int at = range[i];
+            MemorySegment.copy(value, start + to.valueOffset(at), to.memory(), to.memoryOffset(at), to.bytes(at));
+        }
+    }
+}

@@ -1,0 +1,305 @@
+package baton.store.redis;
+
+import baton.kv.BlockHash;
+import baton.kv.Deadline;
+import baton.kv.Ticker;
+import baton.kv.connector.Measurement;
+import baton.store.BlockStore;
+import baton.store.StoreEvent;
+import baton.store.StoreFormat;
+import baton.store.StoreTask;
+import baton.store.ValueRanges;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
+import io.lettuce.core.protocol.CommandType;
+import io.netty.buffer.ByteBuf;
+import java.time.Duration;
+import java.util.HashSet;
+import java.util.List;
+import java.util.OptionalLong;
+import java.util.Set;
+
+/**
+ * Keeps values at a Redis server, or one that speaks its protocol, as Valkey.
+ *
+ * <h2>Keys and values</h2>
+ *
+ * A key is {@code <prefix>:<format>:<block hash>}: 32 hexadecimal digits of the SHA-256 of {@link StoreFormat#describe}, and the 64 of the
+ * hash. So stores of several formats can share a server. A value is a {@link ValueHeader} and the bytes. What does not verify as the value of
+ * this key in this format is a miss, counted by its cause, and deleted.
+ *
+ * <p>The server decides how much it keeps ({@code maxmemory}) and what it evicts ({@code maxmemory-policy}, best {@code allkeys-lru}); what it
+ * evicts is not among the events. With an expiry in the settings, a value expires that long after it was last written or read.
+ *
+ * <h2>Faults</h2>
+ *
+ * A server that is absent, hangs, or refuses costs operations at most one deadline; while it is away they are rejected at once, and it is
+ * found in the background when it is back. A kind of command that the server refuses as a whole (it is loading, full, a replica) is not tried
+ * again for a second, and then by one operation first.
+ */
+public final class RedisBlockStore implements BlockStore {
+    /** Redis takes values of at most 512 MiB by default. */
+    private static final long MOST_STORED_BYTES = 512L << 20;
+
+    private static final Duration PAUSE = Duration.ofSeconds(1);
+
+    private final StoreFormat format;
+    private final RedisSettings settings;
+    private final Ticker ticker;
+    private final ValueHeader header;
+    private final Keys keys;
+    private final OptionalLong ttlMillis;
+    private final RedisCounters counters;
+    private final Connections connections;
+    private final Breaker reads;
+    private final Breaker writes;
+
+    @GuardedBy("this")
+    private final Set<Operation> operations = new HashSet<>();
+
+    @GuardedBy("this")
+    private long bytesInFlight;
+
+    @GuardedBy("this")
+    private boolean closed;
+
+    private RedisBlockStore(StoreFormat format, RedisSettings settings, Ticker ticker) {
+        this.format = format;
+        this.settings = settings;
+        this.ticker = ticker;
+        header = new ValueHeader(format);
+        keys = new Keys(settings.prefix(), header.formatName());
+        ttlMillis = settings.ttl().map(ttl -> OptionalLong.of(ttl.toMillis())).orElse(OptionalLong.empty());
+        counters = new RedisCounters(name());
+        connections = new Connections(settings, storedBytes(), counters, ticker);
+        reads = new Breaker(ticker, PAUSE);
+        writes = new Breaker(ticker, PAUSE);
+    }
+
+    /**
+     * Opens a store. Returns at once: the server is connected to in the background, and needs not be there.
+     *
+     * @throws baton.kv.ConfigException if the settings cannot be used
+     * @throws IllegalArgumentException if values of this format are too large for Redis
+     */
+    public static RedisBlockStore open(StoreFormat format, RedisSettings settings, Ticker ticker) {
+        if (format.valueBytes() > MOST_STORED_BYTES - ValueHeader.BYTES) {
+            throw new IllegalArgumentException(
+                    "values have %d bytes; Redis takes at most %d, so blocksPerChunk=%d is too much"
+                            .formatted(format.valueBytes(), MOST_STORED_BYTES, format.blocksPerChunk()));
+        }
+        RedisBlockStore store = new RedisBlockStore(format, settings, ticker);
+        store.connections.start();
+        return store;
+    }
+
+    @Override
+    public String name() {
+        return "redis";
+    }
+
+    @Override
+    public StoreFormat format() {
+        return format;
+    }
+
+    /** Whether the server can be asked at present. */
+    public boolean isConnected() {
+        return connections.isUsable();
+    }
+
+    @Override
+    public StoreTask contains(List<BlockHash> batch, Deadline deadline) {
+        StoreTask task = new StoreTask(batch.size(), deadline);
+        long bytes = (long) batch.size() * keys.bytes();
+        return run(new Presence.Lookup(this, task, batch, bytes), reads);
+    }
+
+    @Override
+    public StoreTask get(List<BlockHash> batch, List<ValueRanges> to, Deadline deadline) {
+        StoreTask task = new StoreTask(batch.size(), deadline);
+        return run(new Read(this, task, batch, batch.size() * storedBytes(), to), reads);
+    }
+
+    /** @throws IllegalArgumentException if the ranges of a key do not have the bytes of a value */
+    @Override
+    public StoreTask put(List<BlockHash> batch, List<ValueRanges> from, Deadline deadline) {
+        StoreTask task = new StoreTask(batch.size(), deadline);
+        return run(new Write(this, task, batch, batch.size() * storedBytes(), from), writes);
+    }
+
+    private StoreTask run(Operation operation, Breaker breaker) {
+        int count = operation.keys.size();
+        Deadline deadline = operation.task.deadline();
+        if (count == 0 || deadline.isOver()) {
+            counters.failed(Failure.TIMEOUT, count);
+            return StoreTask.rejected(count, deadline);
+        }
+        if (!connections.isUsable()) {
+            return rejected(operation, Failure.UNAVAILABLE);
+        }
+        synchronized (this) {
+            if (closed) {
+                return rejected(operation, Failure.CLOSED);
+            }
+            if (bytesInFlight > 0 && bytesInFlight + operation.bytes() > settings.maxBytesInFlight()) {
+                return rejected(operation, Failure.QUEUE_FULL);
+            }
+            if (!breaker.admits()) {
+                return rejected(operation, Failure.PAUSED);
+            }
+            bytesInFlight += operation.bytes();
+            operations.add(operation);
+        }
+        operation.start();
+        return operation.task;
+    }
+
+    private StoreTask rejected(Operation operation, Failure cause) {
+        counters.failed(cause, operation.keys.size());
+        return StoreTask.rejected(operation.keys.size(), operation.task.deadline());
+    }
+
+    /** An operation uses no memory any more. */
+    synchronized void ended(Operation operation) {
+        operations.remove(operation);
+        bytesInFlight -= operation.bytes();
+    }
+
+    Ticker ticker() {
+        return ticker;
+    }
+
+    Connections connections() {
+        return connections;
+    }
+
+    RedisCounters counters() {
+        return counters;
+    }
+
+    ValueHeader header() {
+        return header;
+    }
+
+    Keys keys() {
+        return keys;
+    }
+
+    /** For which values are kept; empty: without end. */
+    OptionalLong ttlMillis() {
+        return ttlMillis;
+    }
+
+    /** Bytes of a value with its header. */
+    long storedBytes() {
+        return ValueHeader.BYTES + format.valueBytes();
+    }
+
+    Breaker reads() {
+        return reads;
+    }
+
+    Breaker writes() {
+        return writes;
+    }
+
+    /** The deadline of an operation has passed. */
+    void timedOut(int requests, long nanos) {
+        counters.failed(Failure.TIMEOUT, requests);
+        connections.timedOut(Duration.ofNanos(nanos));
+    }
+
+    /** A request has failed. */
+    void refused(Failure cause, String error) {
+        switch (cause) {
+            case LOADING, AUTHENTICATION -> {
+                reads.refused();
+                writes.refused();
+            }
+            case OUT_OF_MEMORY, READ_ONLY -> writes.refused();
+            default -> {}
+        }
+        if (!error.isEmpty()) {
+            connections.note("has replied: " + error);
+        }
+    }
+
+    /** What is stored under a key is not its value: it is deleted. */
+    void damaged(BlockHash key, Failure cause) {
+        counters.failed(cause, 1);
+        connections.transfer(List.of(new Request.OnKey(CommandType.DEL, keys, key) {
+            private long deleted;
+
+            @Override
+            protected void write(ByteBuf to, boolean getex) {
+                Keys.command(to, 2, "DEL");
+                writeKey(to);
+            }
+
+            @Override
+            public void set(long integer) {
+                deleted = integer;
+            }
+
+            @Override
+            protected void answered() {
+                if (deleted > 0) {
+                    counters.removed(key());
+                }
+            }
+
+            @Override
+            protected void failed(Failure why, String error) {
+                refused(why, error);
+            }
+        }));
+    }
+
+    /** Lets a value expire later, at a server that cannot do so while it reads it. */
+    void refresh(BlockHash key) {
+        connections.transfer(List.of(new Request.OnKey(CommandType.PEXPIRE, keys, key) {
+            @Override
+            protected void write(ByteBuf to, boolean getex) {
+                Keys.command(to, 3, "PEXPIRE");
+                writeKey(to);
+                Keys.argument(to, Long.toString(ttlMillis.orElseThrow()));
+            }
+
+            @Override
+            public void set(long integer) {}
+
+            @Override
+            protected void answered() {}
+
+            @Override
+            protected void failed(Failure why, String error) {
+                refused(why, error);
+            }
+        }));
+    }
+
+    @Override
+    public List<StoreEvent> takeEvents() {
+        return counters.takeEvents();
+    }
+
+    @Override
+    public List<Measurement> takeMeasurements() {
+        return counters.takeMeasurements(connections.usable());
+    }
+
+    @Override
+    public void close() {
+        List<Operation> last;
+        synchronized (this) {
+            if (closed) {
+                return;
+            }
+            closed = true;
+            last = List.copyOf(operations);
+        }
+        last.forEach(Operation::abandon);
+        last.forEach(Operation::awaitQuiet);
+        connections.close();
+    }
+}

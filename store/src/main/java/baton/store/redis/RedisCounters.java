@@ -1,0 +1,121 @@
+package baton.store.redis;
+
+import baton.kv.BlockHash;
+import baton.kv.connector.Measurement;
+import baton.store.StoreEvent;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.EnumMap;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+
+/** Counts what happens to keys until it is taken. Thread-safe. */
+final class RedisCounters {
+    private static final int MOST_EVENTS = 1 << 16;
+
+    enum Result {
+        FOUND,
+        ABSENT,
+        HIT,
+        MISS,
+        STORED,
+        PRESENT
+    }
+
+    private record Change(BlockHash key, boolean stored) {}
+
+    private final String store;
+
+    @GuardedBy("this")
+    private final Map<Result, Long> results = new EnumMap<>(Result.class);
+
+    @GuardedBy("this")
+    private final Map<Failure, Long> failures = new EnumMap<>(Failure.class);
+
+    @GuardedBy("this")
+    private long readBytes;
+
+    @GuardedBy("this")
+    private long writtenBytes;
+
+    @GuardedBy("this")
+    private final ArrayDeque<Change> changes = new ArrayDeque<>();
+
+    RedisCounters(String store) {
+        this.store = store;
+    }
+
+    synchronized void count(Result result, long keys) {
+        results.merge(result, keys, Long::sum);
+    }
+
+    synchronized void failed(Failure cause, long keys) {
+        failures.merge(cause, keys, Long::sum);
+    }
+
+    synchronized void read(long bytes) {
+        readBytes += bytes;
+        results.merge(Result.HIT, 1L, Long::sum);
+    }
+
+    synchronized void stored(BlockHash key, long bytes) {
+        writtenBytes += bytes;
+        results.merge(Result.STORED, 1L, Long::sum);
+        changed(key, true);
+    }
+
+    synchronized void removed(BlockHash key) {
+        changed(key, false);
+    }
+
+    @GuardedBy("this")
+    private void changed(BlockHash key, boolean stored) {
+        if (changes.size() == MOST_EVENTS) {
+            changes.removeFirst();
+        }
+        changes.addLast(new Change(key, stored));
+    }
+
+    /** Keys that follow each other with the same change are one event. */
+    synchronized List<StoreEvent> takeEvents() {
+        List<StoreEvent> events = new ArrayList<>();
+        List<BlockHash> keys = new ArrayList<>();
+        while (!changes.isEmpty()) {
+            Change change = changes.removeFirst();
+            keys.add(change.key);
+            if (changes.isEmpty() || changes.getFirst().stored != change.stored) {
+                events.add(new StoreEvent(keys, change.stored));
+                keys.clear();
+            }
+        }
+        return events;
+    }
+
+    synchronized List<Measurement> takeMeasurements(int connections) {
+        List<Measurement> taken = new ArrayList<>();
+        results.forEach((result, keys) -> taken.add(count("baton:kv_store_keys", keys, "result", result.name())));
+        failures.forEach((cause, keys) -> taken.add(count("baton:kv_store_failures", keys, "cause", cause.label())));
+        if (readBytes > 0) {
+            taken.add(count("baton:kv_store_bytes", readBytes, "direction", "read"));
+        }
+        if (writtenBytes > 0) {
+            taken.add(count("baton:kv_store_bytes", writtenBytes, "direction", "written"));
+        }
+        taken.add(Measurement.gauge("baton:kv_store_connections", connections, "store", store));
+        results.clear();
+        failures.clear();
+        readBytes = 0;
+        writtenBytes = 0;
+        return taken;
+    }
+
+    private Measurement count(String name, long value, String label, String labelValue) {
+        return new Measurement(
+                name,
+                Measurement.Kind.COUNTER,
+                value,
+                Map.of("store", store, label, labelValue.toLowerCase(Locale.ROOT)));
+    }
+}

@@ -1,0 +1,76 @@
+package baton.store.redis;
+
+import baton.kv.Deadline;
+import baton.kv.Ticker;
+import baton.store.BlockStore;
+import baton.store.BlockStoreContract;
+import baton.store.StoreFormat;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.UUID;
+import java.util.concurrent.locks.LockSupport;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.io.TempDir;
+
+class RedisBlockStoreTest extends BlockStoreContract {
+    @TempDir
+    private static Path directory;
+
+    private static RedisServer server;
+
+    @BeforeAll
+    static void start() throws Exception {
+        server = RedisServer.start(directory);
+    }
+
+    @AfterAll
+    static void stop() throws Exception {
+        if (server != null) {
+            server.close();
+        }
+    }
+
+    static RedisSettings settings(RedisServer server, String prefix, Duration... ttl) {
+        RedisSettings plain = RedisSettings.of(server.url());
+        return new RedisSettings(
+                plain.url(),
+                prefix,
+                Stream.of(ttl).findFirst(),
+                plain.connections(),
+                Duration.ofSeconds(1),
+                plain.maxBytesInFlight(),
+                plain.caCertificates());
+    }
+
+    /** Opens a store and waits until it is connected. */
+    static RedisBlockStore connected(StoreFormat format, RedisSettings settings) {
+        RedisBlockStore store = RedisBlockStore.open(format, settings, Ticker.system());
+        Deadline deadline = Deadline.after(Ticker.system(), Duration.ofSeconds(20));
+        while (!store.isConnected()) {
+            if (deadline.isOver()) {
+                store.close();
+                throw new AssertionError("not connected to " + settings);
+            }
+            LockSupport.parkNanos(100_000);
+        }
+        return store;
+    }
+
+    @Override
+    protected Medium medium() {
+        String prefix = "test-" + UUID.randomUUID();
+        return new Medium() {
+            @Override
+            public BlockStore open(StoreFormat format) {
+                return connected(format, settings(server, prefix));
+            }
+
+            @Override
+            public boolean isDurable() {
+                return true;
+            }
+        };
+    }
+}

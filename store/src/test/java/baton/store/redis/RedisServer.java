@@ -1,0 +1,189 @@
+package baton.store.redis;
+
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
+
+import baton.kv.Deadline;
+import baton.kv.FreePorts;
+import baton.kv.Ticker;
+import java.io.BufferedInputStream;
+import java.io.ByteArrayOutputStream;
+import java.io.File;
+import java.io.IOException;
+import java.io.InputStream;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.net.Socket;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
+import java.util.stream.Stream;
+
+/** A real {@code redis-server} on a free port of 127.0.0.1 that keeps nothing on disk. Can be stopped, killed, halted and started again. */
+public final class RedisServer implements AutoCloseable {
+    private static final Duration PATIENCE = Duration.ofSeconds(20);
+
+    private final Path directory;
+    private final List<String> options;
+    private final int port;
+    private Process process;
+
+    private RedisServer(Path directory, int port, List<String> options) throws IOException {
+        this.directory = directory;
+        this.port = port;
+        this.options = options;
+        process = launch();
+    }
+
+    /** Skips the test unless the program is installed. */
+    public static void assumeInstalled() {
+        boolean installed = Stream.of(System.getenv("PATH").split(File.pathSeparator))
+                .anyMatch(path -> Files.isExecutable(Path.of(path, "redis-server")));
+        assumeTrue(installed, "redis-server is not on the PATH");
+    }
+
+    /**
+     * Starts one and waits until it accepts connections; skips the test unless the program is installed.
+     *
+     * @param options added to the command line, e.g. {@code --maxmemory 1mb}
+     */
+    public static RedisServer start(Path directory, String... options) throws IOException {
+        assumeInstalled();
+        return new RedisServer(directory, FreePorts.inARow(1), List.of(options));
+    }
+
+    private Process launch() throws IOException {
+        List<String> command = new ArrayList<>(List.of("redis-server", "--bind", "127.0.0.1"));
+        if (!options.contains("--port")) {
+            command.addAll(List.of("--port", Integer.toString(port)));
+        }
+        command.addAll(List.of("--save", "", "--appendonly", "no", "--dir", directory.toString()));
+        command.addAll(options);
+        Process started = new ProcessBuilder(command)
+                .redirectErrorStream(true)
+                .redirectOutput(directory.resolve("redis.log").toFile())
+                .start();
+        Deadline deadline = Deadline.after(Ticker.system(), PATIENCE);
+        while (!accepts()) {
+            if (deadline.isOver() || !started.isAlive()) {
+                started.destroyForcibly();
+                throw new IOException(
+                        "redis-server has not started: " + Files.readString(directory.resolve("redis.log")));
+            }
+            LockSupport.parkNanos(1_000_000);
+        }
+        return started;
+    }
+
+    private boolean accepts() {
+        try (Socket socket = new Socket()) {
+            socket.connect(address(), 1000);
+            return true;
+        } catch (IOException _) {
+            return false;
+        }
+    }
+
+    public int port() {
+        return port;
+    }
+
+    public InetSocketAddress address() {
+        return new InetSocketAddress(InetAddress.getLoopbackAddress(), port);
+    }
+
+    public String url() {
+        return "redis://127.0.0.1:" + port;
+    }
+
+    /** Ends it at once, as a crash does. */
+    public void kill() throws InterruptedException {
+        process.destroyForcibly();
+        if (!process.waitFor(PATIENCE.toSeconds(), TimeUnit.SECONDS)) {
+            throw new IllegalStateException("redis-server does not end");
+        }
+    }
+
+    /** Starts it again on the same port, empty. */
+    public void restart() throws IOException {
+        process = launch();
+    }
+
+    /** Halts it: connections stay open, nothing is answered. */
+    public void halt() throws IOException, InterruptedException {
+        signal("-STOP");
+    }
+
+    public void resume() throws IOException, InterruptedException {
+        signal("-CONT");
+    }
+
+    private void signal(String signal) throws IOException, InterruptedException {
+        Process kill = new ProcessBuilder("kill", signal, Long.toString(process.pid())).start();
+        if (!kill.waitFor(PATIENCE.toSeconds(), TimeUnit.SECONDS) || kill.exitValue() != 0) {
+            throw new IOException("kill " + signal + " has failed");
+        }
+    }
+
+    /** Sends a command past the store, and gives the reply: without its type for a line, a bulk string's bytes as Latin-1. */
+    public String command(String... arguments) throws IOException {
+        try (Socket socket = new Socket()) {
+            socket.connect(address(), (int) PATIENCE.toMillis());
+            socket.setSoTimeout((int) PATIENCE.toMillis());
+            StringBuilder text = new StringBuilder("*" + arguments.length + "\r\n");
+            for (String argument : arguments) {
+                text.append('$')
+                        .append(argument.length())
+                        .append("\r\n")
+                        .append(argument)
+                        .append("\r\n");
+            }
+            socket.getOutputStream().write(text.toString().getBytes(StandardCharsets.ISO_8859_1));
+            return reply(new BufferedInputStream(socket.getInputStream()));
+        }
+    }
+
+    private static String reply(InputStream in) throws IOException {
+        String line = line(in);
+        String rest = line.substring(1);
+        return switch (line.charAt(0)) {
+            case '$' -> {
+                int length = Integer.parseInt(rest);
+                String value = length < 0 ? "" : new String(in.readNBytes(length), StandardCharsets.ISO_8859_1);
+                if (length >= 0) {
+                    in.skipNBytes(2);
+                }
+                yield value;
+            }
+            case '*' -> {
+                List<String> parts = new ArrayList<>();
+                for (int i = Integer.parseInt(rest); i > 0; i--) {
+                    parts.add(reply(in));
+                }
+                yield String.join("\n", parts);
+            }
+            default -> rest;
+        };
+    }
+
+    private static String line(InputStream in) throws IOException {
+        ByteArrayOutputStream line = new ByteArrayOutputStream();
+        for (int c = in.read(); c != '\r'; c = in.read()) {
+            if (c < 0) {
+                throw new IOException("the connection has ended");
+            }
+            line.write(c);
+        }
+        in.skipNBytes(1);
+        return line.toString(StandardCharsets.ISO_8859_1);
+    }
+
+    @Override
+    public void close() throws InterruptedException {
+        kill();
+    }
+}

@@ -1,0 +1,4 @@
+@NullMarked
+package baton.store.redis;
+
+import org.jspecify.annotations.NullMarked;
