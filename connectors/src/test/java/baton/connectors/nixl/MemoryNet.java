@@ -40,7 +40,7 @@ import org.jspecify.annotations.Nullable;
  * Agents, side channels and threads in memory, for one thread. Transfers and background work happen at once, or, while
  * {@link #hold} is on, when {@link #run} is called.
  */
-final class MemoryNet {
+public final class MemoryNet {
     private final Map<String, Agent> agents = new HashMap<>();
     private final Ticker ticker;
     private final MemorySideChannels sideChannels = new MemorySideChannels(this::beforeAnswer);
@@ -63,7 +63,7 @@ final class MemoryNet {
     private final List<String> notified = new ArrayList<>();
     private final List<Move> written = new ArrayList<>();
 
-    MemoryNet(Ticker ticker) {
+    public MemoryNet(Ticker ticker) {
         this.ticker = ticker;
     }
 
@@ -177,7 +177,7 @@ final class MemoryNet {
                 agent.inbox.add(new TransferAgent.Notification(from, message.getBytes(StandardCharsets.UTF_8))));
     }
 
-    MemoryRuntime runtime() {
+    public MemoryRuntime runtime() {
         return new MemoryRuntime();
     }
 
@@ -189,7 +189,7 @@ final class MemoryNet {
         }
     }
 
-    final class MemoryRuntime implements ConnectorRuntime {
+    public final class MemoryRuntime implements ConnectorRuntime {
         private final List<Agent> agents = new ArrayList<>();
         private final List<SideChannel> channels = new ArrayList<>();
         private int allocated;

@@ -31,6 +31,7 @@ import baton.kv.connector.KvConnector;
 import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
+import baton.kv.connector.SchedulerConnector.Release;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
 import java.util.ArrayList;
 import java.util.HashMap;
@@ -496,10 +497,21 @@ public final class EngineCore implements AutoCloseable {
             case ABORT -> RequestEnd.ABORTED;
             case ERROR -> RequestEnd.ERROR;
         };
-        var kvTransferParams = scheduler.finish(request, end);
-        RequestStats stats = stats(request, reason);
+        Release release = scheduler.finish(request, end);
+        boolean unanswerable = release.error().isPresent() && reason != FinishReason.ABORT && error.isEmpty();
+        if (unanswerable) {
+            LOG.error("Failing {}: {}", request, release.error().get());
+        }
+        FinishReason told = unanswerable ? FinishReason.ERROR : reason;
+        RequestStats stats = stats(request, told);
         tell(() -> listener.onFinished(stats));
-        tell(() -> request.listener().onFinished(reason, stopReason, stats, kvTransferParams, error));
+        tell(() -> request.listener()
+                .onFinished(
+                        told,
+                        unanswerable ? Optional.empty() : stopReason,
+                        stats,
+                        release.kvTransferParams(),
+                        unanswerable ? release.error() : error));
     }
 
     /** Calls the listener; an exception of it is logged and counted and does not end the engine. */

@@ -3,7 +3,6 @@ package baton.engine.core;
 import baton.engine.core.Workers.StepReport;
 import baton.kv.BlockHash;
 import baton.kv.InvalidFieldException;
-import baton.kv.JsonFields;
 import baton.kv.KvEvent;
 import baton.kv.LoadFailurePolicy;
 import baton.kv.OwnerThread;
@@ -662,9 +661,9 @@ final class Scheduler {
     /**
      * Ends a request. Its blocks are released now, or when the transfers that use them are over.
      *
-     * @return the connector's fields of the response
+     * @return what the connector has for the response
      */
-    Optional<JsonFields> finish(Request request, RequestEnd end) {
+    Release finish(Request request, RequestEnd end) {
         owner.check();
         if (live.remove(request.id()) == null) {
             throw new IllegalStateException("finished twice: " + request);
@@ -682,7 +681,7 @@ final class Scheduler {
         } else {
             blocks.free(request);
         }
-        return release.kvTransferParams();
+        return release;
     }
 
     private Release release(Request request, RequestEnd end) {

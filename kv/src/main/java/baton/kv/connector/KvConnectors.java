@@ -39,22 +39,33 @@ public final class KvConnectors {
      * @throws ConfigException if there is no such connector, or it cannot work so
      */
     public static void check(KvTransferConfig config, int ranks) {
-        Set<String> given = new TreeSet<>(config.extra().names());
         Optional<KvConnector> connector = find(config);
-        if (connector.isEmpty() && (!given.isEmpty() || config.role().isPresent())) {
+        if (connector.isEmpty() && (!config.extra().isEmpty() || config.role().isPresent())) {
             log.warn("KV caches stay in this instance: kv_connector is not set, so no other setting has an effect");
         }
-        connector.flatMap(KvConnector::settingNames).ifPresent(known -> {
+        connector.ifPresent(found -> check(found, config, ranks, ""));
+    }
+
+    /**
+     * The same for a connector that was found before.
+     *
+     * @param path of the configuration within another connector's, for the warning; empty if it is the engine's
+     * @throws ConfigException if it cannot work so
+     */
+    public static void check(KvConnector connector, KvTransferConfig config, int ranks, String path) {
+        connector.settingNames().ifPresent(known -> {
+            Set<String> given = new TreeSet<>(config.extra().names());
             given.removeAll(known);
             if (!given.isEmpty()) {
                 log.warn(
-                        "kv_connector_extra_config: {} mean nothing to {}, which knows {}",
+                        "{}kv_connector_extra_config: {} mean nothing to {}, which knows {}",
+                        path.isEmpty() ? "" : path + ".",
                         given,
                         config.connector().orElseThrow(),
                         new TreeSet<>(known));
             }
         });
-        connector.ifPresent(found -> found.check(config, ranks));
+        connector.check(config, ranks);
     }
 
     private static KvConnector builtIn(String name) {

@@ -128,10 +128,16 @@ public interface SchedulerConnector extends AutoCloseable {
      *
      * @param delayed true: the connector still needs them, until a worker reports the request as sent
      * @param kvTransferParams goes into the response, for the instance that takes over
+     * @param error why there can be no such response: the request ends with this error instead
      */
-    record Release(boolean delayed, Optional<JsonFields> kvTransferParams) {
+    record Release(boolean delayed, Optional<JsonFields> kvTransferParams, Optional<String> error) {
         /** Blocks are free at once, nothing goes into the response. */
         public static final Release NOW = new Release(false, Optional.empty());
+
+        /** The release of a request that ends as it would without a connector. */
+        public Release(boolean delayed, Optional<JsonFields> kvTransferParams) {
+            this(delayed, kvTransferParams, Optional.empty());
+        }
     }
 
     /**

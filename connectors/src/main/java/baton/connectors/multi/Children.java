@@ -1,0 +1,83 @@
+package baton.connectors.multi;
+
+import baton.kv.ConfigException;
+import baton.kv.JsonFields;
+import baton.kv.KvTransferConfig;
+import baton.kv.connector.KvConnector;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import java.util.Optional;
+import java.util.function.Function;
+import tools.jackson.databind.node.ObjectNode;
+
+/** Reads the children's configurations: vLLM's {@code connectors}, a list of {@code KVTransferConfig} objects. */
+final class Children {
+    static final String CONNECTORS = "connectors";
+    private static final String CONNECTOR = "kv_connector";
+    private static final String ENGINE_ID = "engine_id";
+    private static final String ROLE = "kv_role";
+    private static final String LOAD_FAILURE_POLICY = "kv_load_failure_policy";
+
+    private Children() {}
+
+    /**
+     * @param parent the configuration that contains them
+     * @param find finds the connector that a configuration names
+     * @throws ConfigException that names the child
+     */
+    static List<Child> of(KvTransferConfig parent, Function<KvTransferConfig, Optional<KvConnector>> find) {
+        String field = parent.extra().field(CONNECTORS);
+        List<JsonFields> given = parent.extra().objects(CONNECTORS).orElse(List.of());
+        if (given.isEmpty()) {
+            throw new ConfigException(
+                    field,
+                    "must be a list of KVTransferConfig objects, one for each connector, e.g."
+                            + " [{\"kv_connector\": \"NixlConnector\"}, {\"kv_connector\": \"SharedStorageConnector\"}]");
+        }
+        List<Child> children = new ArrayList<>();
+        List<String> names = given.stream()
+                .map(child -> child.value(CONNECTOR)
+                        .map(name -> name.isString() ? name.asString() : "")
+                        .orElse(""))
+                .toList();
+        for (int i = 0; i < given.size(); i++) {
+            String path = field + "[" + i + "]";
+            ObjectNode json = given.get(i).toJson();
+            String label = Collections.frequency(names, names.get(i)) > 1 ? names.get(i) + "[" + i + "]" : names.get(i);
+            children.add(Child.within(path, () -> {
+                KvTransferConfig config = config(parent, json);
+                KvConnector connector = find.apply(config)
+                        .orElseThrow(() -> new ConfigException(CONNECTOR, "is missing; it names the connector"));
+                return new Child(label, path, connector, config);
+            }));
+        }
+        return List.copyOf(children);
+    }
+
+    /** What a child does not say of itself is as its parent says. */
+    private static KvTransferConfig config(KvTransferConfig parent, ObjectNode json) {
+        if (!json.hasNonNull(CONNECTOR)) {
+            throw new ConfigException(CONNECTOR, "is missing; it names the connector");
+        }
+        if (!json.hasNonNull(ENGINE_ID)) {
+            json.put(ENGINE_ID, parent.engineId());
+        }
+        if (!json.hasNonNull(ROLE)) {
+            parent.role().ifPresent(role -> json.put(ROLE, role.configName()));
+        }
+        String policy = parent.loadFailurePolicy().configName();
+        if (!json.hasNonNull(LOAD_FAILURE_POLICY)) {
+            json.put(LOAD_FAILURE_POLICY, policy);
+        }
+        KvTransferConfig config = KvTransferConfig.fromJson(JsonFields.of("", json));
+        if (config.loadFailurePolicy() != parent.loadFailurePolicy()) {
+            throw new ConfigException(
+                    LOAD_FAILURE_POLICY,
+                    "is " + config.loadFailurePolicy().configName()
+                            + ", but the engine has one policy, which is set on the connector that contains this one: "
+                            + policy);
+        }
+        return config;
+    }
+}
