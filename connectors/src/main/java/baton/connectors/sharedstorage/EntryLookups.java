@@ -3,6 +3,8 @@ package baton.connectors.sharedstorage;
 import baton.kv.Bursts;
 import baton.kv.Deadline;
 import baton.kv.Ticker;
+import baton.store.IoTasks;
+import baton.store.IoThreads;
 import java.time.Duration;
 import java.util.Optional;
 import java.util.function.Supplier;
@@ -24,15 +26,15 @@ final class EntryLookups {
     private static final int LOG_LINES = 3;
     private static final Duration LOG_PERIOD = Duration.ofMinutes(1);
 
-    private final FileTasks tasks;
+    private final IoTasks tasks;
     private final Ticker ticker;
     private final Runnable wake;
     private final Bursts bursts;
     private int timeouts;
 
     /** @param wake called from any thread when a look-up has ended */
-    EntryLookups(FileThreads threads, Ticker ticker, Runnable wake) {
-        this.tasks = new FileTasks(threads, CONCURRENT, QUEUED);
+    EntryLookups(IoThreads threads, Ticker ticker, Runnable wake) {
+        this.tasks = new IoTasks(threads, CONCURRENT, QUEUED);
         this.ticker = ticker;
         this.wake = wake;
         this.bursts = new Bursts(LOG_LINES, LOG_PERIOD, ticker);
@@ -101,7 +103,7 @@ final class EntryLookups {
         record Missed<T>() implements State<T> {}
     }
 
-    static final class Lookup<T> implements FileTasks.Task {
+    static final class Lookup<T> implements IoTasks.Task {
         private final String requestId;
         private final Deadline deadline;
         private final Supplier<T> action;

@@ -1,6 +1,8 @@
 package baton.connectors.sharedstorage;
 
 import baton.kv.Ticker;
+import baton.store.IoTasks;
+import baton.store.IoThreads;
 import baton.store.prompt.StorageException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -17,8 +19,8 @@ final class LoadJob extends StepJob {
             SharedStorageConnectorMetadata.Load load,
             RankPools pools,
             long timeoutNanos,
-            FileTasks tasks,
-            FileThreads threads,
+            IoTasks tasks,
+            IoThreads threads,
             Ticker ticker) {
         super("the load of request " + load.requestId(), tasks, threads, ticker);
         this.load = load;

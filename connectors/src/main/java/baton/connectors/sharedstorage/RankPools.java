@@ -5,7 +5,7 @@ import baton.kv.KvCache;
 import baton.kv.KvLayout;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.Rank;
-import baton.store.prompt.FileOperations;
+import baton.store.FileOperations;
 import baton.store.prompt.SharedStorage;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;

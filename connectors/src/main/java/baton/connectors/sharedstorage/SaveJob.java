@@ -2,6 +2,8 @@ package baton.connectors.sharedstorage;
 
 import baton.kv.Ticker;
 import baton.kv.connector.Rank;
+import baton.store.IoTasks;
+import baton.store.IoThreads;
 import baton.store.prompt.SharedStorage;
 import baton.store.prompt.StorageException;
 import java.lang.foreign.Arena;
@@ -31,8 +33,8 @@ final class SaveJob extends StepJob {
     SaveJob(
             SharedStorageConnectorMetadata.Save save,
             RankPools pools,
-            FileTasks tasks,
-            FileThreads threads,
+            IoTasks tasks,
+            IoThreads threads,
             Ticker ticker) {
         super("the save of request " + save.requestId(), tasks, threads, ticker);
         this.save = save;

@@ -9,7 +9,9 @@ import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WarmUpPair;
 import baton.kv.connector.WorkerConnector;
-import baton.store.prompt.FileOperations;
+import baton.store.FileOperations;
+import baton.store.IoThreads;
+import baton.store.SystemIoThreads;
 import baton.store.prompt.ScratchDirectory;
 import baton.store.prompt.SharedStorage;
 import java.io.IOException;
@@ -34,28 +36,23 @@ import java.util.Set;
  * and saves up to the timeout.
  */
 public final class SharedStorageConnector implements KvConnector {
-    private final FileThreads threads;
+    private final IoThreads threads;
     private final FileOperations files;
 
     /** Of the engine whose workers are being made. Guarded by the monitor. */
     private Optional<StepFileIo> stepFileIo = Optional.empty();
 
     public SharedStorageConnector() {
-        this(systemThreads(), FileOperations.SYSTEM);
+        this(new SystemIoThreads(), FileOperations.SYSTEM);
     }
 
     /**
      * @param threads for all work on files after the start
      * @param files the file system
      */
-    public SharedStorageConnector(FileThreads threads, FileOperations files) {
+    public SharedStorageConnector(IoThreads threads, FileOperations files) {
         this.threads = threads;
         this.files = files;
-    }
-
-    /** Threads of this process, which end when they are idle. */
-    public static FileThreads systemThreads() {
-        return new PlatformFileThreads();
     }
 
     @Override

@@ -14,7 +14,8 @@ import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerReport;
-import baton.store.prompt.FileOperations;
+import baton.store.FileOperations;
+import baton.store.IoThreads;
 import baton.store.prompt.SharedStorage;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -57,7 +58,7 @@ final class SharedStorageScheduler implements SchedulerConnector {
     private int unsaved;
 
     SharedStorageScheduler(
-            ConnectorContext context, SharedStorageSettings settings, FileThreads threads, FileOperations files) {
+            ConnectorContext context, SharedStorageSettings settings, IoThreads threads, FileOperations files) {
         this.context = context;
         this.settings = settings;
         this.files = files;

@@ -8,7 +8,9 @@ import baton.kv.connector.ConnectorMetadata;
 import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
 import baton.kv.connector.WorkerReport;
-import baton.store.prompt.FileOperations;
+import baton.store.FileOperations;
+import baton.store.IoTasks;
+import baton.store.IoThreads;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collections;
@@ -45,21 +47,21 @@ final class StepFileIo {
     private final ConnectorContext context;
     private final SharedStorageSettings settings;
     private final Ticker ticker;
-    private final FileThreads threads;
+    private final IoThreads threads;
     private final FileOperations files;
-    private final FileTasks tasks;
+    private final IoTasks tasks;
     private final SequencedMap<Rank, KvCache> caches = new LinkedHashMap<>();
     private final Set<Integer> invalidBlocks = new HashSet<>();
     private final List<Measurement> measurements = new ArrayList<>();
     private Optional<RankPools> pools = Optional.empty();
     private Step step = new Step(0, List.of(), List.of());
 
-    StepFileIo(ConnectorContext context, SharedStorageSettings settings, FileThreads threads, FileOperations files) {
+    StepFileIo(ConnectorContext context, SharedStorageSettings settings, IoThreads threads, FileOperations files) {
         this.context = context;
         this.settings = settings;
         this.threads = threads;
         this.files = files;
-        this.tasks = new FileTasks(threads, CONCURRENT_JOBS, Integer.MAX_VALUE);
+        this.tasks = new IoTasks(threads, CONCURRENT_JOBS, Integer.MAX_VALUE);
         this.ticker = context.ticker();
     }
 

@@ -2,6 +2,8 @@ package baton.connectors.sharedstorage;
 
 import baton.kv.Deadline;
 import baton.kv.Ticker;
+import baton.store.IoTasks;
+import baton.store.IoThreads;
 import baton.store.prompt.StorageException;
 import java.time.Duration;
 import java.util.Optional;
@@ -18,15 +20,15 @@ import org.slf4j.LoggerFactory;
  *
  * <p>Its state is guarded by its monitor.
  */
-abstract class StepJob implements FileTasks.Task {
+abstract class StepJob implements IoTasks.Task {
     private static final Logger log = LoggerFactory.getLogger(StepJob.class);
 
     /** A task that still runs so long after the end of its job hangs. */
     private static final Duration GRACE = Duration.ofSeconds(5);
 
     private final String name;
-    private final FileTasks tasks;
-    private final FileThreads threads;
+    private final IoTasks tasks;
+    private final IoThreads threads;
     private final Ticker ticker;
     private final long startNanos;
     private long endNanos;
@@ -50,7 +52,7 @@ abstract class StepJob implements FileTasks.Task {
     private volatile Optional<Deadline> grace = Optional.empty();
 
     /** @param name for logs */
-    StepJob(String name, FileTasks tasks, FileThreads threads, Ticker ticker) {
+    StepJob(String name, IoTasks tasks, IoThreads threads, Ticker ticker) {
         this.name = name;
         this.tasks = tasks;
         this.threads = threads;

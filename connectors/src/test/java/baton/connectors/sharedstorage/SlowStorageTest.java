@@ -12,7 +12,8 @@ import baton.kv.connector.KvMatch;
 import baton.kv.connector.Measurement;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
 import baton.kv.connector.WorkerReport;
-import baton.store.prompt.FileOperations;
+import baton.store.FileOperations;
+import baton.store.IoThreads;
 import baton.testkit.FakeEngine;
 import baton.testkit.FakeEngine.Running;
 import baton.testkit.FakeEngine.Share;
@@ -48,7 +49,7 @@ class SlowStorageTest {
     Path root;
 
     /** Runs tasks in the thread that starts them, unless they are held. */
-    private final class HeldThreads implements FileThreads {
+    private final class HeldThreads implements IoThreads {
         private final Deque<Runnable> held = new ArrayDeque<>();
         private boolean holds;
 

@@ -7,7 +7,8 @@ import baton.engine.FinishReason;
 import baton.engine.core.CoreHarness.Result;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
-import baton.store.prompt.FileOperations;
+import baton.store.FileOperations;
+import baton.store.SystemIoThreads;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.nio.file.attribute.BasicFileAttributes;
@@ -141,6 +142,6 @@ class HangingStorageTest {
                 64,
                 BLOCK,
                 settings -> settings.kvTransfer(config),
-                Optional.of(new SharedStorageConnector(SharedStorageConnector.systemThreads(), files)));
+                Optional.of(new SharedStorageConnector(new SystemIoThreads(), files)));
     }
 }

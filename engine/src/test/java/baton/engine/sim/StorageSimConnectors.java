@@ -1,15 +1,16 @@
 package baton.engine.sim;
 
-import baton.connectors.sharedstorage.FileThreads;
 import baton.connectors.sharedstorage.SharedStorageConnector;
 import baton.kv.connector.KvConnector;
-import baton.store.prompt.FileOperations;
+import baton.store.FileOperations;
+import baton.store.IoThreads;
 import baton.store.prompt.ScratchDirectory;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.nio.channels.FileChannel;
 import java.nio.file.Files;
 import java.nio.file.NoSuchFileException;
+import java.nio.file.OpenOption;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
 import java.nio.file.attribute.BasicFileAttributes;
@@ -36,7 +37,7 @@ final class StorageSimConnectors implements SimNode.SimConnectors {
     private final RandomGenerator random;
     private final ScratchDirectory directory;
     private final int storedBlockSize;
-    private final Map<String, SimFileThreads> threads = new HashMap<>();
+    private final Map<String, SimIoThreads> threads = new HashMap<>();
     private final Map<String, Long> injected = new TreeMap<>();
     private double failures;
     private double late;
@@ -64,7 +65,7 @@ final class StorageSimConnectors implements SimNode.SimConnectors {
 
     @Override
     public KvConnector connect(SimNode node) {
-        SimFileThreads own = new SimFileThreads();
+        SimIoThreads own = new SimIoThreads();
         threads.put(node.name(), own);
         return new SharedStorageConnector(own, new FailingFiles());
     }
@@ -89,7 +90,7 @@ final class StorageSimConnectors implements SimNode.SimConnectors {
                 throw new UncheckedIOException(e);
             }
         }
-        SimFileThreads own = threads.get(node.name());
+        SimIoThreads own = threads.get(node.name());
         if (own != null) {
             own.runDue();
         }
@@ -167,7 +168,7 @@ final class StorageSimConnectors implements SimNode.SimConnectors {
     }
 
     /** Tasks that run when they are due: before a step of their instance, or while one of its steps waits. */
-    private final class SimFileThreads implements FileThreads {
+    private final class SimIoThreads implements IoThreads {
         private final List<Task> tasks = new ArrayList<>();
 
         private record Task(long due, Runnable action) {}
@@ -217,13 +218,13 @@ final class StorageSimConnectors implements SimNode.SimConnectors {
         }
 
         @Override
-        public FileChannel openToRead(Path file) throws IOException {
-            return FileOperations.super.openToRead(orFail(file));
+        public FileChannel openToRead(Path file, OpenOption... more) throws IOException {
+            return FileOperations.super.openToRead(orFail(file), more);
         }
 
         @Override
-        public FileChannel create(Path file) throws IOException {
-            return FileOperations.super.create(orFail(file));
+        public FileChannel create(Path file, OpenOption... more) throws IOException {
+            return FileOperations.super.create(orFail(file), more);
         }
 
         @Override

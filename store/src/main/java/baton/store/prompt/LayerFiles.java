@@ -4,6 +4,7 @@ import baton.kv.ConfigException;
 import baton.kv.safetensors.SafetensorsException;
 import baton.kv.safetensors.SafetensorsHeader;
 import baton.kv.safetensors.TensorInfo;
+import baton.store.FileOperations;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;

@@ -3,6 +3,7 @@ package baton.store.prompt;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.Ticker;
+import baton.store.FileOperations;
 import java.io.IOException;
 import java.lang.foreign.MemorySegment;
 import java.nio.channels.ClosedByInterruptException;

@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import static org.assertj.core.api.Assumptions.assumeThat;
 
 import baton.kv.DType;
+import baton.store.FileOperations;
 import baton.testkit.RawSafetensors;
 import baton.testkit.VirtualTicker;
 import java.io.IOException;

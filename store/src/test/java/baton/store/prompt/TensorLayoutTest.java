@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.kv.ConfigException;
 import baton.kv.DType;
+import baton.store.FileOperations;
 import baton.store.prompt.TensorLayout.Interior;
 import baton.testkit.RawSafetensors;
 import baton.testkit.VirtualTicker;

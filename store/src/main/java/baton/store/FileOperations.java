@@ -1,4 +1,4 @@
-package baton.store.prompt;
+package baton.store;
 
 import java.io.IOException;
 import java.nio.channels.FileChannel;
@@ -6,15 +6,22 @@ import java.nio.file.DirectoryIteratorException;
 import java.nio.file.DirectoryStream;
 import java.nio.file.Files;
 import java.nio.file.LinkOption;
+import java.nio.file.OpenOption;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
 import java.nio.file.StandardOpenOption;
 import java.nio.file.attribute.BasicFileAttributes;
+import java.nio.file.attribute.FileTime;
+import java.time.Instant;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
+import java.util.Set;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
 
 /**
- * The operations on files that a {@link SharedStorage} needs; as they stand, those of the operating system. Each may take arbitrarily
+ * The operations on files that stores in directories need; as they stand, those of the operating system. Each may take arbitrarily
  * long on a network file system. Implementations are thread-safe.
  */
 public interface FileOperations {
@@ -27,13 +34,22 @@ public interface FileOperations {
     }
 
     /** Opens a file that exists and is no symbolic link. */
-    default FileChannel openToRead(Path file) throws IOException {
-        return FileChannel.open(file, StandardOpenOption.READ, LinkOption.NOFOLLOW_LINKS);
+    default FileChannel openToRead(Path file, OpenOption... more) throws IOException {
+        return FileChannel.open(file, options(more, StandardOpenOption.READ, LinkOption.NOFOLLOW_LINKS));
     }
 
     /** Makes a file that does not exist. */
-    default FileChannel create(Path file) throws IOException {
-        return FileChannel.open(file, StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE);
+    default FileChannel create(Path file, OpenOption... more) throws IOException {
+        return FileChannel.open(file, options(more, StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE));
+    }
+
+    private static Set<OpenOption> options(OpenOption[] more, OpenOption... always) {
+        return Stream.concat(Arrays.stream(always), Arrays.stream(more)).collect(Collectors.toUnmodifiableSet());
+    }
+
+    /** Sets the time when a file was last modified. */
+    default void setModified(Path file, Instant time) throws IOException {
+        Files.setLastModifiedTime(file, FileTime.from(time));
     }
 
     /** Makes a directory with its parents, unless they exist. */

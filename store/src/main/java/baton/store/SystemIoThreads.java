@@ -1,4 +1,4 @@
-package baton.connectors.sharedstorage;
+package baton.store;
 
 import java.util.concurrent.Executor;
 import java.util.concurrent.SynchronousQueue;
@@ -9,7 +9,7 @@ import java.util.concurrent.TimeUnit;
  * Platform threads that end when they have been idle for a while. Not virtual ones: a system call on a directory that does not answer holds
  * its carrier, and a few of these would hold all virtual threads of the process.
  */
-final class PlatformFileThreads implements FileThreads {
+public final class SystemIoThreads implements IoThreads {
     private static final long IDLE_SECONDS = 10;
 
     /** How often a wait looks at its deadline, as the ticker's time need not be the system's. */

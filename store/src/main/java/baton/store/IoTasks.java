@@ -1,4 +1,4 @@
-package baton.connectors.sharedstorage;
+package baton.store;
 
 import java.util.ArrayDeque;
 import java.util.ArrayList;
@@ -9,8 +9,8 @@ import java.util.List;
  * Runs tasks that may hang, a bounded number at once and a bounded number in a queue. A task that hangs cannot be ended, so it keeps its
  * thread; when all threads are kept so, further tasks are rejected instead of being queued. Thread-safe.
  */
-final class FileTasks {
-    private final FileThreads threads;
+public final class IoTasks {
+    private final IoThreads threads;
     private final int concurrent;
     private final int queueLimit;
     private final List<Task> running = new ArrayList<>();
@@ -20,13 +20,13 @@ final class FileTasks {
      * @param concurrent tasks that run at once
      * @param queueLimit tasks that wait for a thread
      */
-    FileTasks(FileThreads threads, int concurrent, int queueLimit) {
+    public IoTasks(IoThreads threads, int concurrent, int queueLimit) {
         this.threads = threads;
         this.concurrent = concurrent;
         this.queueLimit = queueLimit;
     }
 
-    interface Task {
+    public interface Task {
         /** Does not throw. */
         void run();
 
@@ -36,7 +36,7 @@ final class FileTasks {
 
     /** @return false if the task is rejected: the queue is full, all threads are held by tasks that are overdue, or there is no memory
      *     for a thread */
-    synchronized boolean submit(Task task) {
+    public synchronized boolean submit(Task task) {
         if (isStuck()) {
             return false;
         }
@@ -50,23 +50,23 @@ final class FileTasks {
     }
 
     /** Runs a task once more that was submitted and has ended; it is never rejected. */
-    synchronized void resubmit(Task task) {
+    public synchronized void resubmit(Task task) {
         if (!add(task)) {
             queue.addLast(task);
         }
     }
 
     /** Whether all threads are held by tasks that are overdue. */
-    synchronized boolean isStuck() {
+    public synchronized boolean isStuck() {
         return running.size() == concurrent && running.stream().allMatch(Task::isOverdue);
     }
 
-    synchronized boolean isIdle() {
+    public synchronized boolean isIdle() {
         return running.isEmpty() && queue.isEmpty();
     }
 
-    /** Waits as {@link FileThreads#awaitChange}, for {@link #isIdle}. */
-    synchronized void awaitChange() throws InterruptedException {
+    /** Waits as {@link IoThreads#awaitChange}, for {@link #isIdle}. */
+    public synchronized void awaitChange() throws InterruptedException {
         if (!isIdle()) {
             threads.awaitChange(this);
         }

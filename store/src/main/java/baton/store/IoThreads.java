@@ -1,7 +1,7 @@
-package baton.connectors.sharedstorage;
+package baton.store;
 
-/** Where work on files runs, and how another thread waits for it. A simulation puts both under its own clock. */
-public interface FileThreads {
+/** Where work that may hang runs, such as that on files, and how another thread waits for it. A simulation puts both under its own clock. */
+public interface IoThreads {
     /** Runs a task on another thread. It may take arbitrarily long; few run at once. */
     void start(Runnable task);
 
