@@ -13,6 +13,7 @@ import picocli.CommandLine.Command;
             BenchFirstTokenCommand.class,
             BenchNeighboursCommand.class,
             BenchTransferCommand.class,
-            BenchHandoverCommand.class
+            BenchHandoverCommand.class,
+            BenchOffloadingCommand.class
         })
 final class BenchCommand {}

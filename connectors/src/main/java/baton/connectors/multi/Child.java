@@ -25,9 +25,7 @@ record Child(String label, String path, KvConnector connector, KvTransferConfig 
             String message = String.valueOf(e.getMessage());
             String about = e.field() + ": ";
             throw new ConfigException(
-                    path + "." + e.field(),
-                    message.startsWith(about) ? message.substring(about.length()) : message,
-                    e);
+                    path + "." + e.field(), message.startsWith(about) ? message.substring(about.length()) : message, e);
         }
     }
 }

@@ -9,6 +9,7 @@ import java.util.Collections;
 import java.util.List;
 import java.util.Optional;
 import java.util.function.Function;
+import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.node.ObjectNode;
 
 /** Reads the children's configurations: vLLM's {@code connectors}, a list of {@code KVTransferConfig} objects. */
@@ -18,6 +19,10 @@ final class Children {
     private static final String ENGINE_ID = "engine_id";
     private static final String ROLE = "kv_role";
     private static final String LOAD_FAILURE_POLICY = "kv_load_failure_policy";
+
+    /** Settings that are passed on to children that know them. */
+    static final List<String> ACCESS =
+            List.of(KvTransferConfig.AUTH_SECRET_FILE, KvTransferConfig.ALLOW_UNAUTHENTICATED);
 
     private Children() {}
 
@@ -49,10 +54,24 @@ final class Children {
                 KvTransferConfig config = config(parent, json);
                 KvConnector connector = find.apply(config)
                         .orElseThrow(() -> new ConfigException(CONNECTOR, "is missing; it names the connector"));
-                return new Child(label, path, connector, config);
+                return new Child(label, path, connector, withAccess(config, connector, parent));
             }));
         }
         return List.copyOf(children);
+    }
+
+    /** Which peers are admitted to ports is told once for all connectors that have ports. */
+    private static KvTransferConfig withAccess(KvTransferConfig child, KvConnector connector, KvTransferConfig parent) {
+        KvTransferConfig with = child;
+        for (String name : ACCESS) {
+            boolean known =
+                    connector.settingNames().map(names -> names.contains(name)).orElse(false);
+            Optional<JsonNode> value = parent.extra().value(name);
+            if (known && value.isPresent() && child.extra().value(name).isEmpty()) {
+                with = with.withExtra(name, value.get());
+            }
+        }
+        return with;
     }
 
     /** What a child does not say of itself is as its parent says. */

@@ -11,6 +11,7 @@ import baton.kv.connector.WorkerConnector;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -49,7 +50,9 @@ public final class MultiConnector implements KvConnector {
 
     @Override
     public Optional<Set<String>> settingNames() {
-        return Optional.of(Set.of(Children.CONNECTORS));
+        Set<String> names = new HashSet<>(Children.ACCESS);
+        names.add(Children.CONNECTORS);
+        return Optional.of(names);
     }
 
     @Override

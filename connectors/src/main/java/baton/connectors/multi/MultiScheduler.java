@@ -171,7 +171,8 @@ final class MultiScheduler implements SchedulerConnector {
         merged.clash().ifPresent(clash -> {
             throw new ConfigException(
                     "kv_connector_extra_config." + Children.CONNECTORS,
-                    clash + ", so a request cannot say which of them it means; only one of them can be a producer here");
+                    clash
+                            + ", so a request cannot say which of them it means; only one of them can be a producer here");
         });
         return merged.params();
     }
@@ -244,8 +245,8 @@ final class MultiScheduler implements SchedulerConnector {
             Answer loading = answer.orElseThrow(() -> new IllegalStateException(
                     "request %s: externalTokens=%d were never matched".formatted(request.id(), externalTokens)));
             int end = computedTokens + externalTokens;
-            loads.add(new Load(
-                    loading.child(), request.id(), blocks(blockTable, computedTokens, end), !loading.async()));
+            loads.add(
+                    new Load(loading.child(), request.id(), blocks(blockTable, computedTokens, end), !loading.async()));
             if (!loading.async()) {
                 due.put(request.id(), new Due(loading.child(), new ScheduledRequest(request, blockTable, end, 0)));
             }
@@ -272,8 +273,7 @@ final class MultiScheduler implements SchedulerConnector {
         for (int i = 0; i < sides.size(); i++) {
             Side side = sides.get(i);
             ScheduledStep seen = new ScheduledStep(requests(step, i), step.finished(), step.preempted());
-            own.add(side.call(
-                    "buildMetadata", new ConnectorMetadata.None(), () -> side.connector.buildMetadata(seen)));
+            own.add(side.call("buildMetadata", new ConnectorMetadata.None(), () -> side.connector.buildMetadata(seen)));
         }
         BitSet off = new BitSet();
         for (int i = 0; i < sides.size(); i++) {
@@ -350,9 +350,7 @@ final class MultiScheduler implements SchedulerConnector {
         }
 
         List<WorkerReport> of(int child) {
-            return reports.stream()
-                    .map(report -> report.children().get(child))
-                    .toList();
+            return reports.stream().map(report -> report.children().get(child)).toList();
         }
 
         Map<Rank, WorkerMetadata> metadata(int child) {
@@ -406,8 +404,8 @@ final class MultiScheduler implements SchedulerConnector {
         BitSet keepers = new BitSet();
         for (int i = 0; i < sides.size(); i++) {
             Side side = sides.get(i);
-            Release own = side.call(
-                    "onFinished", Release.NOW, () -> side.connector.onFinished(request, end, blockTable));
+            Release own =
+                    side.call("onFinished", Release.NOW, () -> side.connector.onFinished(request, end, blockTable));
             if (own.delayed() || (side.mayTransfer() && blockTable.length > 0)) {
                 keepers.set(i);
             }

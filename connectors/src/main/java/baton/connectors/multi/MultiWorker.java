@@ -78,8 +78,8 @@ final class MultiWorker implements WorkerConnector {
         try {
             parts.get(child).connector().close();
         } catch (RuntimeException | Error e) {
-            notClosed = Optional.of(new IllegalStateException(
-                    parts.get(child).label() + ", which has failed, could not be closed", e));
+            notClosed = Optional.of(
+                    new IllegalStateException(parts.get(child).label() + ", which has failed, could not be closed", e));
             throw notClosed.get();
         }
     }
@@ -186,8 +186,8 @@ final class MultiWorker implements WorkerConnector {
         boolean busy = false;
         for (int i = 0; i < parts.size(); i++) {
             Part part = parts.get(i);
-            WorkerReport report =
-                    call(i, "report", WorkerReport.NOTHING, () -> part.connector().report(finished));
+            WorkerReport report = call(
+                    i, "report", WorkerReport.NOTHING, () -> part.connector().report(finished));
             own.add(report);
             busy |= report.busy();
             report.measurements().forEach(each -> measurements.add(labelled(each, part.label())));

@@ -9,6 +9,8 @@ import baton.store.ValueCache;
 import baton.store.memory.Eviction;
 import baton.store.memory.HostMemorySettings;
 import baton.store.memory.HostMemoryStore;
+import baton.store.redis.RedisBlockStore;
+import baton.store.redis.RedisSettings;
 import java.util.Optional;
 
 /** The machine's stores. */
@@ -21,6 +23,9 @@ final class SystemStores implements StoreOpener {
 
     @Override
     public BlockStore tier(String type, JsonFields settings, StoreFormat format, Ticker ticker) {
-        throw ConfigException.unsupported(settings.field("type"), type, "none");
+        return switch (type) {
+            case TierSettings.REDIS -> RedisBlockStore.open(format, RedisSettings.of(settings), ticker);
+            default -> throw ConfigException.unsupported(settings.field("type"), type, "fs, redis");
+        };
     }
 }

@@ -64,8 +64,7 @@ class MultiContractTest {
         abstract List<Object> connectors();
 
         Object nixl() {
-            return Map.of(
-                    "kv_connector", "NixlConnector", "kv_connector_extra_config", Map.of("side_channel_port", 0));
+            return Map.of("kv_connector", "NixlConnector", "kv_connector_extra_config", Map.of("side_channel_port", 0));
         }
 
         Object storage() {
