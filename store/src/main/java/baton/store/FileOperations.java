@@ -72,6 +72,16 @@ public interface FileOperations {
         Files.deleteIfExists(path);
     }
 
+    /** Deletes a file or a link, or a directory with all that is in it. */
+    default void deleteTree(Path path) throws IOException {
+        if (attributes(path).isDirectory()) {
+            for (Path child : list(path, "")) {
+                deleteTree(child);
+            }
+        }
+        delete(path);
+    }
+
     /** What is in a directory, of names with this prefix. */
     default List<Path> list(Path directory, String prefix) throws IOException {
         List<Path> paths = new ArrayList<>();

@@ -27,7 +27,7 @@ import java.util.zip.CRC32C;
  * @param layouts of the files
  */
 record LayerFiles(SharedStorage.Format format, SharedStorage.Layouts layouts, FileOperations files) {
-    private static final String TENSOR = "kv_cache";
+    static final String TENSOR = "kv_cache";
     private static final String MODEL = "baton.model";
     private static final String DTYPE = "baton.dtype";
     private static final String LAYOUT = "baton.layout";

@@ -60,8 +60,8 @@ import org.slf4j.LoggerFactory;
 public final class SharedStorage {
     private static final Logger log = LoggerFactory.getLogger(SharedStorage.class);
 
-    private static final String SUFFIX = ".safetensors";
-    private static final String TEMPORARY_PREFIX = ".baton-tmp-";
+    static final String SUFFIX = ".safetensors";
+    static final String TEMPORARY_PREFIX = ".baton-tmp-";
 
     /** A temporary directory that nothing has been added to for this long has no writer any more. */
     private static final Duration ABANDONED_AFTER = Duration.ofHours(1);
@@ -420,21 +420,12 @@ public final class SharedStorage {
 
     private boolean delete(Path path) {
         try {
-            deleteTree(path);
+            files.deleteTree(path);
             return true;
         } catch (IOException e) {
             log.warn("cannot delete temporary directory {}: {}", path, e.toString());
             return false;
         }
-    }
-
-    private void deleteTree(Path path) throws IOException {
-        if (files.attributes(path).isDirectory()) {
-            for (Path child : files.list(path, "")) {
-                deleteTree(child);
-            }
-        }
-        files.delete(path);
     }
 
     /** A small thread-safe map that drops its oldest entries. */

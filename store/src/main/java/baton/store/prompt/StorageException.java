@@ -25,7 +25,7 @@ public final class StorageException extends IOException {
     }
 
     /** The JDK's file errors often have no more than the file's name for a message. */
-    static String describe(IOException cause) {
+    public static String describe(IOException cause) {
         return cause instanceof SafetensorsException || cause instanceof StorageException
                 ? String.valueOf(cause.getMessage())
                 : cause.getClass().getSimpleName() + ": " + cause.getMessage();
@@ -55,7 +55,8 @@ public final class StorageException extends IOException {
             return name().toLowerCase(Locale.ROOT);
         }
 
-        static Fault of(IOException cause) {
+        /** The fault that an exception of file operations stands for. */
+        public static Fault of(IOException cause) {
             // The JDK has no exception types for these; the texts are those of strerror(3).
             String text = String.valueOf(cause.getMessage());
             return switch (cause) {

@@ -1,0 +1,4 @@
+@NullMarked
+package baton.store.file;
+
+import org.jspecify.annotations.NullMarked;
