@@ -131,19 +131,30 @@ public final class RedisServer implements AutoCloseable {
 
     /** Sends a command past the store, and gives the reply: without its type for a line, a bulk string's bytes as Latin-1. */
     public String command(String... arguments) throws IOException {
+        return commands(List.of(List.of(arguments)));
+    }
+
+    /** As {@link #command}, after {@code AUTH}. */
+    public String authenticated(String password, String... arguments) throws IOException {
+        return commands(List.of(List.of("AUTH", password), List.of(arguments)));
+    }
+
+    /** The reply to the last one. */
+    private String commands(List<List<String>> commands) throws IOException {
         try (Socket socket = new Socket()) {
             socket.connect(address(), (int) PATIENCE.toMillis());
             socket.setSoTimeout((int) PATIENCE.toMillis());
-            StringBuilder text = new StringBuilder("*" + arguments.length + "\r\n");
-            for (String argument : arguments) {
-                text.append('$')
-                        .append(argument.length())
-                        .append("\r\n")
-                        .append(argument)
-                        .append("\r\n");
+            InputStream in = new BufferedInputStream(socket.getInputStream());
+            String reply = "";
+            for (List<String> command : commands) {
+                StringBuilder text = new StringBuilder("*" + command.size() + "\r\n");
+                for (String argument : command) {
+                    text.append("$" + argument.length() + "\r\n" + argument + "\r\n");
+                }
+                socket.getOutputStream().write(text.toString().getBytes(StandardCharsets.ISO_8859_1));
+                reply = reply(in);
             }
-            socket.getOutputStream().write(text.toString().getBytes(StandardCharsets.ISO_8859_1));
-            return reply(new BufferedInputStream(socket.getInputStream()));
+            return reply;
         }
     }
 
