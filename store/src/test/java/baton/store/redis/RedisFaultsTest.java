@@ -164,7 +164,8 @@ class RedisFaultsTest {
             StoredValues again = StoredValues.empty(FORMAT, values.keys(), arena);
             until("read", () -> again.get(store).succeededCount() == 8);
             assertThat(again.memory().mismatch(values.memory())).isEqualTo(-1);
-            assertThat(target.memory().elements(ValueLayout.JAVA_BYTE)
+            assertThat(target.memory()
+                            .elements(ValueLayout.JAVA_BYTE)
                             .allMatch(b -> b.get(ValueLayout.JAVA_BYTE, 0) == 0x5a))
                     .isTrue();
         }
@@ -199,7 +200,12 @@ class RedisFaultsTest {
         try (RedisServer server = RedisServer.start(directory)) {
             RedisSettings plain = settings(server.url());
             RedisSettings narrow = new RedisSettings(
-                    plain.url(), "baton", Optional.empty(), 1, plain.connectTimeout(), 3 * FORMAT.valueBytes(),
+                    plain.url(),
+                    "baton",
+                    Optional.empty(),
+                    1,
+                    plain.connectTimeout(),
+                    3 * FORMAT.valueBytes(),
                     Optional.empty());
             try (RedisBlockStore store = RedisBlockStoreTest.connected(FORMAT, narrow)) {
                 StoredValues values = values(2);
@@ -265,12 +271,11 @@ class RedisFaultsTest {
 
     @Test
     void aReplicaIsReadAndItsRefusalOfWritesCounted(@TempDir Path other) throws Exception {
-        try (RedisServer primary = RedisServer.start(directory);
+        try (RedisServer primary = RedisServer.start(directory, "--repl-diskless-sync-delay", "0");
                 RedisBlockStore store = connected(primary.url())) {
             StoredValues values = values(5);
             values.put(store);
-            try (RedisServer replica =
-                            RedisServer.start(other, "--replicaof", "127.0.0.1 " + primary.port());
+            try (RedisServer replica = RedisServer.start(other, "--replicaof", "127.0.0.1 " + primary.port());
                     RedisBlockStore copy = RedisBlockStoreTest.connected(
                             FORMAT, RedisBlockStoreTest.settings(replica, "baton", Duration.ofMinutes(1)))) {
                 StoredValues read = StoredValues.empty(FORMAT, values.keys(), arena);
@@ -321,18 +326,21 @@ class RedisFaultsTest {
                     .close();
         }
         // Netty's one static thread ends by itself when it has had nothing to do for a second.
-        until("threads have ended", () -> Thread.getAllStackTraces().keySet().stream()
-                .filter(thread -> !before.contains(thread))
-                .filter(thread -> thread.getName().matches("(?i).*(lettuce|netty|redis|nio).*"))
-                .map(Thread::getName)
-                .collect(Collectors.toSet())
-                .isEmpty());
+        until(
+                "threads have ended",
+                () -> Thread.getAllStackTraces().keySet().stream()
+                        .filter(thread -> !before.contains(thread))
+                        .filter(thread -> thread.getName().matches("(?i).*(lettuce|netty|redis|nio).*"))
+                        .map(Thread::getName)
+                        .collect(Collectors.toSet())
+                        .isEmpty());
     }
 
     @Test
     void memoryOfTheNetworkStaysBounded() throws Exception {
         StoreFormat large = StoredValues.format(4 << 20);
-        try (RedisServer server = RedisServer.start(directory, "--maxmemory", "200mb", "--maxmemory-policy", "allkeys-lru");
+        try (RedisServer server =
+                        RedisServer.start(directory, "--maxmemory", "200mb", "--maxmemory-policy", "allkeys-lru");
                 RedisBlockStore store = RedisBlockStoreTest.connected(large, settings(server.url()))) {
             long before = PlatformDependent.usedDirectMemory();
             assertThat(before).as("Netty counts its memory").isNotNegative();

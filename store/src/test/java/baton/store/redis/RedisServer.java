@@ -56,6 +56,28 @@ public final class RedisServer implements AutoCloseable {
         return new RedisServer(directory, FreePorts.inARow(1), List.of(options));
     }
 
+    /** As {@link #start}, with TLS on its port and without demanding certificates of clients. */
+    static RedisServer startTls(Path directory, Path certificate, Path key) throws IOException {
+        assumeInstalled();
+        int port = FreePorts.inARow(1);
+        return new RedisServer(
+                directory,
+                port,
+                List.of(
+                        "--port",
+                        "0",
+                        "--tls-port",
+                        Integer.toString(port),
+                        "--tls-cert-file",
+                        certificate.toString(),
+                        "--tls-key-file",
+                        key.toString(),
+                        "--tls-ca-cert-file",
+                        certificate.toString(),
+                        "--tls-auth-clients",
+                        "no"));
+    }
+
     private Process launch() throws IOException {
         List<String> command = new ArrayList<>(List.of("redis-server", "--bind", "127.0.0.1"));
         if (!options.contains("--port")) {

@@ -1,7 +1,7 @@
 package baton.store.redis;
 
-import baton.kv.Ticker;
 import baton.kv.Deadline;
+import baton.kv.Ticker;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.OutputStream;
