@@ -6,6 +6,8 @@ import baton.kv.Ticker;
 import baton.store.BlockStore;
 import baton.store.StoreFormat;
 import baton.store.ValueCache;
+import baton.store.file.FileBlockStore;
+import baton.store.file.FileStoreSettings;
 import baton.store.memory.Eviction;
 import baton.store.memory.HostMemorySettings;
 import baton.store.memory.HostMemoryStore;
@@ -24,6 +26,7 @@ final class SystemStores implements StoreOpener {
     @Override
     public BlockStore tier(String type, JsonFields settings, StoreFormat format, Ticker ticker) {
         return switch (type) {
+            case TierSettings.FS -> FileBlockStore.open(FileStoreSettings.of(settings), format, ticker);
             case TierSettings.REDIS -> RedisBlockStore.open(format, RedisSettings.of(settings), ticker);
             default -> throw ConfigException.unsupported(settings.field("type"), type, "fs, redis");
         };

@@ -2,10 +2,13 @@ package baton.connectors.offloading;
 
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
+import baton.store.file.FileStoreSettings;
+import baton.store.redis.RedisSettings;
 import baton.store.tiered.Backpressure;
 import java.util.Locale;
 import java.util.Optional;
 import java.util.Set;
+import java.util.TreeSet;
 
 /**
  * One of {@code secondary_tiers}.
@@ -28,7 +31,7 @@ record TierSettings(
     static final String BACKPRESSURE = "backpressure";
 
     /** Names that every tier has. */
-    static final Set<String> NAMES = Set.of(TYPE, LOCALITY, EVENTS, BACKPRESSURE);
+    private static final Set<String> NAMES = Set.of(TYPE, LOCALITY, EVENTS, BACKPRESSURE);
 
     /** @param parent {@code backpressure} of all tiers, of which a tier's own replaces field by field */
     static TierSettings of(JsonFields tier, Optional<JsonFields> parent) {
@@ -36,6 +39,12 @@ record TierSettings(
                 .orElseThrow(() -> new ConfigException(tier.field(TYPE), "is missing, must be one of " + TYPES));
         if (!TYPES.contains(type)) {
             throw ConfigException.unsupported(tier.field(TYPE), type, "fs, redis");
+        }
+        requireKnown(tier, type);
+        // Their errors are told before the model is loaded.
+        switch (type) {
+            case FS -> FileStoreSettings.of(tier);
+            default -> RedisSettings.of(tier);
         }
         String locality = tier.string(LOCALITY).orElse(type.equals(REDIS) ? "REMOTE" : "LOCAL");
         boolean remote = switch (locality.toUpperCase(Locale.ROOT)) {
@@ -49,5 +58,16 @@ record TierSettings(
                 remote,
                 tier.bool(EVENTS).orElse(false),
                 BackpressureSettings.of(parent, tier.object(BACKPRESSURE), remote));
+    }
+
+    private static void requireKnown(JsonFields tier, String type) {
+        Set<String> known = new TreeSet<>(NAMES);
+        known.addAll(type.equals(FS) ? FileStoreSettings.NAMES : RedisSettings.FIELDS);
+        for (String name : tier.names()) {
+            if (!known.contains(name)) {
+                throw new ConfigException(
+                        tier.field(name), "is not known; a tier of type " + type + " has " + String.join(", ", known));
+            }
+        }
     }
 }

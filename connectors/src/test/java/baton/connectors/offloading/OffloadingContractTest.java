@@ -31,7 +31,7 @@ class OffloadingContractTest extends ConnectorContract {
             private FakeEngine engine() {
                 KvTransferConfig config = KvTransferConfig.builder("OffloadingConnector", KvRole.BOTH)
                         .extra("cpu_bytes_to_use", 1_000_000)
-                        .extra("secondary_tiers", List.of(Map.of("type", "fs")))
+                        .extra("secondary_tiers", List.of(Map.of("type", "fs", "root_dir", "unused")))
                         .build();
                 return new FakeEngine(
                         new OffloadingConnector(stores),
