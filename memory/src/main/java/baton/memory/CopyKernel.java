@@ -145,7 +145,8 @@ public final class CopyKernel {
                     RunDigests digests = new RunDigests(shape[0], shape[1], shape[2], (_, _) -> {});
                     Optional<String> difference = checkCopy(arena, random, digests.bytes() * 2, offset)
                             .or(() -> checkDigests(arena, random, digests, offset, false))
-                            .or(() -> checkDigests(arena, random, digests, offset, true));
+                            .or(() -> checkDigests(arena, random, digests, offset, true))
+                            .or(() -> checkRows(arena, random, digests, offset));
                     if (difference.isPresent()) {
                         return difference.map(what -> "%s of rows=%d runs=%d runBytes=%d from offset=%d"
                                 .formatted(what, digests.rows(), digests.runs(), digests.runBytes(), offset));
@@ -176,6 +177,29 @@ public final class CopyKernel {
             if (!Arrays.equals(
                     work.crc32c(lane), crc32c(samples.get(lane).copy().from(), digests))) {
                 return Optional.of("wrong digests");
+            }
+        }
+        return Optional.empty();
+    }
+
+    /** Rows that change places: the first becomes the last one. */
+    private Optional<String> checkRows(Arena arena, Random random, RunDigests digests, int offset) {
+        int count = 2 * digests.runs();
+        int bytes = digests.runBytes();
+        Sample sample = Sample.of(arena, random, (long) count * bytes, offset);
+        MemorySegment from = sample.copy.from();
+        MemorySegment to = sample.copy.to();
+        Rows rows = new Rows(from.address(), to.address() + (count - 1L) * bytes, count, bytes, bytes, -bytes);
+        Work work = new Work(arena, Work.MOST_ROWS);
+        copyRows(rows, true, true, work);
+        for (int row = 0; row < count; row++) {
+            MemorySegment source = from.asSlice((long) row * bytes, bytes);
+            MemorySegment target = to.asSlice((count - 1L - row) * bytes, bytes);
+            CRC32C crc = new CRC32C();
+            crc.update(source.asByteBuffer());
+            int begin = Crc32cPowers.multiply(-1, Crc32cPowers.power(bytes));
+            if (source.mismatch(target) >= 0 || (int) crc.getValue() != ~(work.register(row, count) ^ begin)) {
+                return Optional.of("row %d of %d differs".formatted(row, count));
             }
         }
         return Optional.empty();
@@ -220,12 +244,7 @@ public final class CopyKernel {
 
     /** Whether {@link #copy} takes it. */
     static boolean takes(Copy copy) {
-        return !copy.to().isReadOnly() && takes(copy.to().address(), copy.bytes());
-    }
-
-    /** Whether {@link #copy} and {@link #digest} take it by addresses. */
-    static boolean takes(long to, long bytes) {
-        return bytes > 0 && bytes % SIDE_BY_SIDE == 0 && to % CopyKernelCode.LINE == 0;
+        return copy.bytes() > 0 && copy.bytes() % SIDE_BY_SIDE == 0 && takesDestination(copy);
     }
 
     /** Whether {@link #digest} takes it. */
@@ -262,30 +281,43 @@ public final class CopyKernel {
     }
 
     /**
-     * Copies past the caches, by addresses. Nothing keeps the memory alive but the caller, and no count of its users is
-     * changed, for which threads would wait for each other.
+     * Copies rows, by addresses, an even number of them, the first half beside the other. Nothing keeps the memory alive but the caller, and no
+     * count of its users is changed, for which threads would wait for each other.
+     *
+     * @param isDigested whether the work has registers of the rows afterwards, which begin with zeros
      */
-    void copy(long from, long to, long bytes, Work work) {
-        work.set(1, 1, bytes / CopyKernelCode.LANES);
-        call(copyPastCaches, from, to, bytes, work);
-    }
-
-    /** The same with digests: registers that begin with zeros, of both halves. */
-    void digest(long from, long to, long bytes, boolean pastCaches, Work work) {
-        work.set(1, 1, bytes / CopyKernelCode.LANES);
-        work.clearRegisters();
-        call(pastCaches ? digestPastCaches : digest, from, to, bytes, work);
-    }
-
-    private static void call(MethodHandle code, long from, long to, long bytes, Work work) {
-        long half = bytes / CopyKernelCode.LANES;
+    void copyRows(Rows rows, boolean isDigested, boolean pastCaches, Work work) {
+        int half = rows.count() / CopyKernelCode.LANES;
+        work.set(1, half, rows.rowBytes());
+        work.skip(rows.fromStride() - rows.rowBytes(), rows.toStride() - rows.rowBytes());
+        if (isDigested) {
+            work.clearRegisters(half);
+        }
         call(
-                code,
-                MemorySegment.ofAddress(to),
-                MemorySegment.ofAddress(from),
-                MemorySegment.ofAddress(to + half),
-                MemorySegment.ofAddress(from + half),
+                isDigested ? pastCaches ? digestPastCaches : digest : copyPastCaches,
+                MemorySegment.ofAddress(rows.to()),
+                MemorySegment.ofAddress(rows.from()),
+                MemorySegment.ofAddress(rows.to() + half * rows.toStride()),
+                MemorySegment.ofAddress(rows.from() + half * rows.fromStride()),
                 work);
+    }
+
+    /**
+     * Rows to copy.
+     *
+     * @param from address of the first one
+     * @param to address of the first one
+     * @param fromStride from one row to the next
+     */
+    record Rows(long from, long to, int count, long rowBytes, long fromStride, long toStride) {}
+
+    /** Whether {@link #copyRows} takes them. */
+    static boolean takes(Rows rows) {
+        return rows.count() % CopyKernelCode.LANES == 0
+                && rows.count() / CopyKernelCode.LANES <= Work.MOST_ROWS
+                && rows.rowBytes() % CopyKernelCode.LINE == 0
+                && rows.to() % CopyKernelCode.LINE == 0
+                && rows.toStride() % CopyKernelCode.LINE == 0;
     }
 
     private static void call(MethodHandle code, Copy one, Copy other, Work work) {
@@ -310,6 +342,9 @@ public final class CopyKernel {
 
     /** What a thread works with. */
     static final class Work {
+        /** Of each of two ranges, for {@link #copyRows}. */
+        static final int MOST_ROWS = 64;
+
         private final MemorySegment memory;
         private final int runs;
 
@@ -327,16 +362,24 @@ public final class CopyKernel {
             memory.set(LONG, CopyKernelCode.ROWS_AT, rows);
             memory.set(LONG, CopyKernelCode.RUNS_AT, rowRuns);
             memory.set(LONG, CopyKernelCode.RUN_BYTES_AT, runBytes);
+            skip(0, 0);
             memory.asSlice(CopyKernelCode.digestAt(0, 0)).fill((byte) 0xff);
         }
 
-        private void clearRegisters() {
-            memory.asSlice(CopyKernelCode.digestAt(0, 0)).fill((byte) 0);
+        private void skip(long from, long to) {
+            memory.set(LONG, CopyKernelCode.FROM_SKIP_AT, from);
+            memory.set(LONG, CopyKernelCode.TO_SKIP_AT, to);
         }
 
-        /** The register of the first run of a lane. */
-        int register(int lane) {
-            return memory.get(INT, CopyKernelCode.digestAt(0, lane));
+        private void clearRegisters(int count) {
+            long at = CopyKernelCode.digestAt(0, 0);
+            memory.asSlice(at, CopyKernelCode.digestAt(count, 0) - at).fill((byte) 0);
+        }
+
+        /** The register of a row. */
+        int register(int row, int count) {
+            int half = count / CopyKernelCode.LANES;
+            return memory.get(INT, CopyKernelCode.digestAt(row % half, row / half));
         }
 
         /**

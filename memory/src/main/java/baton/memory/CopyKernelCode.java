@@ -6,9 +6,10 @@ import java.util.Arrays;
 
 /**
  * The x86-64 instructions of {@link CopyKernel}: a function {@code copy(to, from, other to, other from, work)} by the System V calling
- * convention, which copies two ranges of {@code [row][run][run bytes]} and digests each run over all rows.
+ * convention, which copies two ranges of {@code [row][run][run bytes]} and digests each run over all rows. Behind each run, bytes can be left
+ * out.
  *
- * <p>{@code work} is {@code [remainder: 64 | factors: 64 | rows: 8 | runs: 8 | run bytes: 8 | pad: 40 | digests: int[run][lane]]}, aligned to
+ * <p>{@code work} is {@code [remainder: 64 | factors: 64 | rows: 8 | runs: 8 | run bytes: 8 | from skip: 8 | to skip: 8 | pad: 24 | digests: int[run][lane]]}, aligned to
  * {@link #LINE}. Digests are a CRC's register, all ones at first, to be inverted at last.
  *
  * @see <a href="https://www.intel.com/sdm">Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2</a>
@@ -24,6 +25,8 @@ final class CopyKernelCode {
     static final int ROWS_AT = 128;
     static final int RUNS_AT = 136;
     static final int RUN_BYTES_AT = 144;
+    static final int FROM_SKIP_AT = 152;
+    static final int TO_SKIP_AT = 160;
     private static final int DIGESTS_AT = 192;
 
     /** x^32 and the 32 lower terms of CRC32C's polynomial. */
@@ -140,6 +143,8 @@ final class CopyKernelCode {
                 storeInt(CRC, DIGEST, lane * Integer.BYTES);
             }
         }
+        addMemory(FROM, WORK, FROM_SKIP_AT);
+        addMemory(TO, WORK, TO_SKIP_AT);
         addNumber(DIGEST, LANES * Integer.BYTES);
         subtractNumber(RUNS_LEFT, 1);
         jumpBackIfNotZero(run);
@@ -186,6 +191,12 @@ final class CopyKernelCode {
     private void addNumber(int to, int number) {
         wide(0, to);
         bytes(0x83, 0xc0 | to & 7, number);
+    }
+
+    private void addMemory(int to, int base, int offset) {
+        wide(to, base);
+        bytes(0x03);
+        memory(to, base, NONE, offset);
     }
 
     private void subtractNumber(int from, int number) {

@@ -8,7 +8,7 @@ import java.util.zip.CRC32C;
 
 /**
  * Ranges to copy from one memory to another, as numbers: it takes no object for each. Ranges that continue each other on both sides are
- * one. Built by one thread, then read by any.
+ * one, and those of one length that follow each other at one distance are rows, which the copying kernel takes at once. For one thread.
  *
  * <p>Both memories live until the copy is over; the copying kernel gets addresses in them.
  */
@@ -16,35 +16,36 @@ public final class CopyPlan {
     /** Bytes that Java copies before it digests them. */
     private static final int DIGESTED_AT_ONCE = 128 << 10;
 
+    // An entry: rows.
+    private static final int FROM = 0;
+    private static final int TO = 1;
+    private static final int ROW_BYTES = 2;
+    private static final int ROWS = 3;
+    private static final int FROM_STRIDE = 4;
+    private static final int TO_STRIDE = 5;
+    // With digests only: the value, where the first row begins in it, and how far the next one is.
+    private static final int VALUE = 6;
+    private static final int IN_VALUE = 7;
+    private static final int VALUE_STRIDE = 8;
+    private static final int FIELDS = 9;
+
     private final MemorySegment from;
     private final MemorySegment to;
     private final Optional<ValueDigests> digests;
     private int size;
-    private long[] fromOffsets;
-    private long[] toOffsets;
-    private long[] lengths;
-    /** Of each range: its value, and where it begins in it. Used with digests only. */
-    private int[] values;
-
-    private long[] inValues;
-    private long bytes;
+    private long[] entries = new long[64 * FIELDS];
 
     /**
-     * @param ranges how many are expected
      * @param digests to make of the bytes in their destination
+     * @throws IllegalArgumentException if the destination is read-only
      */
-    public CopyPlan(MemorySegment from, MemorySegment to, int ranges, Optional<ValueDigests> digests) {
+    public CopyPlan(MemorySegment from, MemorySegment to, Optional<ValueDigests> digests) {
         if (to.isReadOnly()) {
             throw new IllegalArgumentException("to is read-only");
         }
         this.from = from;
         this.to = to;
         this.digests = digests;
-        fromOffsets = new long[ranges];
-        toOffsets = new long[ranges];
-        lengths = new long[ranges];
-        values = new int[digests.isPresent() ? ranges : 0];
-        inValues = new long[digests.isPresent() ? ranges : 0];
     }
 
     /**
@@ -57,35 +58,61 @@ public final class CopyPlan {
     public void add(int value, long inValue, long fromOffset, long toOffset, long length) {
         checkRange("from", fromOffset, length, from.byteSize());
         checkRange("to", toOffset, length, to.byteSize());
-        int last = size - 1;
-        if (last >= 0
-                && fromOffsets[last] + lengths[last] == fromOffset
-                && toOffsets[last] + lengths[last] == toOffset
-                && (digests.isEmpty() || values[last] == value && inValues[last] + lengths[last] == inValue)) {
-            lengths[last] += length;
-            bytes += length;
-            return;
-        }
-        if (size == lengths.length) {
-            int more = Math.max(16, 2 * size);
-            fromOffsets = Arrays.copyOf(fromOffsets, more);
-            toOffsets = Arrays.copyOf(toOffsets, more);
-            lengths = Arrays.copyOf(lengths, more);
-            if (digests.isPresent()) {
-                values = Arrays.copyOf(values, more);
-                inValues = Arrays.copyOf(inValues, more);
-            }
-        }
         if (digests.isPresent()) {
             checkRange("value", inValue, length, digests.get().valueBytes());
-            values[size] = value;
-            inValues[size] = inValue;
         }
-        fromOffsets[size] = fromOffset;
-        toOffsets[size] = toOffset;
-        lengths[size] = length;
-        bytes += length;
+        if (size > 0 && joins(value, inValue, fromOffset, toOffset, length)) {
+            return;
+        }
+        if ((size + 1) * FIELDS > entries.length) {
+            entries = Arrays.copyOf(entries, 2 * entries.length);
+        }
+        int at = size * FIELDS;
+        entries[at + FROM] = fromOffset;
+        entries[at + TO] = toOffset;
+        entries[at + ROW_BYTES] = length;
+        entries[at + ROWS] = 1;
+        entries[at + FROM_STRIDE] = 0;
+        entries[at + TO_STRIDE] = 0;
+        entries[at + VALUE] = value;
+        entries[at + IN_VALUE] = inValue;
+        entries[at + VALUE_STRIDE] = 0;
         size++;
+    }
+
+    /** Adds a range to the last entry, if it continues it. */
+    private boolean joins(int value, long inValue, long fromOffset, long toOffset, long length) {
+        int at = (size - 1) * FIELDS;
+        if (digests.isPresent() && entries[at + VALUE] != value) {
+            return false;
+        }
+        long rows = entries[at + ROWS];
+        long fromStep = fromOffset - entries[at + FROM];
+        long toStep = toOffset - entries[at + TO];
+        long valueStep = inValue - entries[at + IN_VALUE];
+        if (rows == 1) {
+            long before = entries[at + ROW_BYTES];
+            if (fromStep == before && toStep == before && (digests.isEmpty() || valueStep == before)) {
+                entries[at + ROW_BYTES] = before + length;
+                return true;
+            }
+            if (length != before) {
+                return false;
+            }
+            entries[at + FROM_STRIDE] = fromStep;
+            entries[at + TO_STRIDE] = toStep;
+            entries[at + VALUE_STRIDE] = valueStep;
+            entries[at + ROWS] = 2;
+            return true;
+        }
+        if (length != entries[at + ROW_BYTES]
+                || fromStep != rows * entries[at + FROM_STRIDE]
+                || toStep != rows * entries[at + TO_STRIDE]
+                || digests.isPresent() && valueStep != rows * entries[at + VALUE_STRIDE]) {
+            return false;
+        }
+        entries[at + ROWS] = rows + 1;
+        return true;
     }
 
     private static void checkRange(String what, long offset, long length, long bytes) {
@@ -95,54 +122,111 @@ public final class CopyPlan {
         }
     }
 
-    public boolean isEmpty() {
-        return size == 0;
-    }
-
-    /** Number of ranges. */
+    /** Number of entries, each of rows of one length. */
     int size() {
         return size;
     }
 
-    long bytes() {
-        return bytes;
+    /** Bytes of all rows. */
+    long length(int entry) {
+        return entries[entry * FIELDS + ROW_BYTES] * entries[entry * FIELDS + ROWS];
     }
 
-    long length(int range) {
-        return lengths[range];
+    void clear() {
+        size = 0;
     }
 
-    boolean isDigested() {
-        return digests.isPresent();
-    }
-
-    /**
-     * Copies a part of a range.
-     *
-     * @param at where the part begins in the range
-     */
-    void copy(int range, long at, long length, Copying by) {
-        long source = fromOffsets[range] + at;
-        long target = toOffsets[range] + at;
-        if (digests.isPresent()) {
-            ValueDigests sums = digests.get();
-            long behind = sums.valueBytes() - inValues[range] - at - length;
-            digest(sums, values[range], source, target, length, behind, by);
-        } else if (by.pastCaches && by.takes(to.address() + target, length)) {
-            by.kernel().copy(from.address() + source, to.address() + target, length, by.work());
-        } else {
-            MemorySegment.copy(from, source, to, target, length);
+    /** Copies all of it. */
+    void copy(Copying by) {
+        if (!from.scope().isAlive() || !to.scope().isAlive()) {
+            throw new IllegalStateException("memory was freed before it was copied");
+        }
+        for (int entry = 0; entry < size; entry++) {
+            long rows = entries[entry * FIELDS + ROWS];
+            for (long row = 0; row < rows; ) {
+                long some = Math.min(rows - row, 2L * CopyKernel.Work.MOST_ROWS);
+                if (some == 1) {
+                    copyHalves(entry, row, by);
+                } else {
+                    some -= some % 2;
+                    copyRows(entry, row, Math.toIntExact(some), by);
+                }
+                row += some;
+            }
         }
     }
 
-    private void digest(ValueDigests sums, int value, long source, long target, long length, long behind, Copying by) {
-        if (by.takes(to.address() + target, length)) {
-            CopyKernel.Work work = by.work();
-            by.kernel().digest(from.address() + source, to.address() + target, length, by.pastCaches, work);
-            int first = by.powers.move(work.register(0), length / 2);
-            sums.add(value, first ^ work.register(1), behind, by.powers);
+    /** Copies a row as two if it can be halved. */
+    private void copyHalves(int entry, long row, Copying by) {
+        int at = entry * FIELDS;
+        long source = entries[at + FROM] + row * entries[at + FROM_STRIDE];
+        long target = entries[at + TO] + row * entries[at + TO_STRIDE];
+        long inValue = entries[at + IN_VALUE] + row * entries[at + VALUE_STRIDE];
+        long length = entries[at + ROW_BYTES];
+        long half = length / 2;
+        CopyKernel.Rows halves =
+                new CopyKernel.Rows(from.address() + source, to.address() + target, 2, half, half, half);
+        if (length % 2 == 0 && by.takes(halves, digests.isPresent())) {
+            by.copy(halves, digests.isPresent());
+            digested(entry, inValue, halves, half, by);
+        } else {
+            copyByJava(entry, source, target, length, inValue, by);
+        }
+    }
+
+    private void copyRows(int entry, long row, int count, Copying by) {
+        int at = entry * FIELDS;
+        long source = entries[at + FROM] + row * entries[at + FROM_STRIDE];
+        long target = entries[at + TO] + row * entries[at + TO_STRIDE];
+        CopyKernel.Rows rows = new CopyKernel.Rows(
+                from.address() + source,
+                to.address() + target,
+                count,
+                entries[at + ROW_BYTES],
+                entries[at + FROM_STRIDE],
+                entries[at + TO_STRIDE]);
+        if (by.takes(rows, digests.isPresent())) {
+            by.copy(rows, digests.isPresent());
+            long inValue = entries[at + IN_VALUE] + row * entries[at + VALUE_STRIDE];
+            digested(entry, inValue, rows, entries[at + VALUE_STRIDE], by);
+        } else {
+            for (int i = 0; i < count; i++) {
+                copyHalves(entry, row + i, by);
+            }
+        }
+    }
+
+    /** Adds the registers of rows that the kernel has copied. */
+    private void digested(int entry, long inValue, CopyKernel.Rows rows, long valueStride, Copying by) {
+        if (digests.isEmpty()) {
             return;
         }
+        ValueDigests sums = digests.get();
+        // Tables are worth their making from some rows on.
+        boolean isStepped = valueStride > 0 && rows.count() > CopyKernelCode.LANES;
+        int sum = 0;
+        for (int i = 0; i < rows.count(); i++) {
+            int register = by.work().register(i, rows.count());
+            if (isStepped) {
+                sum = by.powers.step(sum, valueStride) ^ register;
+            } else {
+                long behindRow = sums.valueBytes() - inValue - i * valueStride - rows.rowBytes();
+                sum ^= by.powers.move(register, behindRow);
+            }
+        }
+        if (isStepped) {
+            long last = inValue + (rows.count() - 1) * valueStride;
+            sum = by.powers.move(sum, sums.valueBytes() - last - rows.rowBytes());
+        }
+        sums.add(Math.toIntExact(entries[entry * FIELDS + VALUE]), sum);
+    }
+
+    private void copyByJava(int entry, long source, long target, long length, long inValue, Copying by) {
+        if (digests.isEmpty()) {
+            MemorySegment.copy(from, source, to, target, length);
+            return;
+        }
+        ValueDigests sums = digests.get();
         CRC32C crc = new CRC32C();
         for (long done = 0; done < length; done += DIGESTED_AT_ONCE) {
             long some = Math.min(DIGESTED_AT_ONCE, length - done);
@@ -151,12 +235,8 @@ public final class CopyPlan {
             crc.update(copied);
         }
         int register = ~(int) crc.getValue() ^ by.powers.move(-1, length);
-        sums.add(value, register, behind, by.powers);
-    }
-
-    /** Whether both memories are there, for the kernel does not see it. */
-    boolean isAlive() {
-        return from.scope().isAlive() && to.scope().isAlive();
+        int moved = by.powers.move(register, sums.valueBytes() - inValue - length);
+        sums.add(Math.toIntExact(entries[entry * FIELDS + VALUE]), moved);
     }
 
     /** What a thread copies with. */
@@ -173,12 +253,12 @@ public final class CopyPlan {
             this.pastCaches = pastCaches;
         }
 
-        private boolean takes(long target, long length) {
-            return work.isPresent() && CopyKernel.takes(target, length);
+        private boolean takes(CopyKernel.Rows rows, boolean isDigested) {
+            return work.isPresent() && (isDigested || pastCaches) && CopyKernel.takes(rows);
         }
 
-        private CopyKernel kernel() {
-            return kernel.orElseThrow();
+        private void copy(CopyKernel.Rows rows, boolean isDigested) {
+            kernel.orElseThrow().copyRows(rows, isDigested, pastCaches, work());
         }
 
         private CopyKernel.Work work() {

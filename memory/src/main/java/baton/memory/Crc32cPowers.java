@@ -15,6 +15,11 @@ final class Crc32cPowers {
     /** x^(8 * 2^i). */
     private static final int[] OF_TWO = ofTwo();
 
+    /** Tables of one distance, by byte of the register; of {@link #tablesFor}. */
+    private final int[] tables = new int[Integer.BYTES << 8];
+
+    private long tablesFor = -1;
+
     private final long[] bytes = new long[REMEMBERED];
     private final int[] powers = new int[REMEMBERED];
 
@@ -57,5 +62,28 @@ final class Crc32cPowers {
             powers[place] = power(count);
         }
         return multiply(powers[place], register);
+    }
+
+    /** The same as {@link #move} by tables, which are made when the count differs from the last one's. */
+    int step(int register, long count) {
+        if (tablesFor != count) {
+            makeTables(count);
+        }
+        return tables[register & 0xff]
+                ^ tables[0x100 | register >>> 8 & 0xff]
+                ^ tables[0x200 | register >>> 16 & 0xff]
+                ^ tables[0x300 | register >>> 24];
+    }
+
+    private void makeTables(long count) {
+        for (int at = 0; at < tables.length; at += 0x100) {
+            for (int bit = 1; bit < 0x100; bit <<= 1) {
+                int moved = move(bit << (at >>> 5), count);
+                for (int i = 0; i < bit; i++) {
+                    tables[at | bit | i] = tables[at | i] ^ moved;
+                }
+            }
+        }
+        tablesFor = count;
     }
 }

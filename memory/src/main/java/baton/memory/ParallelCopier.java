@@ -11,7 +11,6 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.atomic.AtomicInteger;
-import java.util.concurrent.atomic.AtomicLong;
 import java.util.stream.Stream;
 import java.util.zip.CRC32C;
 
@@ -100,21 +99,20 @@ public final class ParallelCopier implements AutoCloseable {
         long bytes = ranges.stream().mapToLong(Copy::bytes).sum();
         long most = most(bytes, threads);
         List<List<Copy>> pieces = digests.isPresent() ? wholes(ranges, most) : pieces(ranges, most);
-        start(new RangesJob(gate, completion, bytes, pieces, digests));
+        start(new CopiesJob(gate, completion, bytes, pieces, digests));
     }
 
     /**
-     * Starts to copy the ranges of plans, as {@link #start(Gate, Completion, List)} does. Once the completion has been called, their
-     * digests are there.
+     * Starts to copy ranges, as {@link #start(Gate, Completion, List)} does. Digests of their plans are there when the completion is called.
      *
-     * @throws IllegalArgumentException if there is nothing to copy
+     * @param sources ranges in one memory each
+     * @param bytes of all of them, about
+     * @param isDigested whether their plans have digests
      */
-    public void startPlans(Gate<?> gate, Completion completion, List<CopyPlan> plans) {
-        long bytes = plans.stream().mapToLong(CopyPlan::bytes).sum();
-        if (bytes == 0) {
-            throw new IllegalArgumentException("plans have no bytes");
-        }
-        start(new PlansJob(gate, completion, bytes, PlanPieces.of(plans, most(bytes, threads))));
+    public void startRanges(
+            Gate<?> gate, Completion completion, List<? extends CopyRanges> sources, long bytes, boolean isDigested) {
+        CopySections sections = new CopySections(sources, bytes, most(bytes, threads));
+        start(new SectionsJob(gate, completion, bytes, sections, isDigested));
     }
 
     private void start(Job job) {
@@ -148,7 +146,7 @@ public final class ParallelCopier implements AutoCloseable {
         final boolean pastCaches;
 
         private final AtomicInteger next = new AtomicInteger();
-        private final AtomicLong left;
+        private final AtomicInteger left;
 
         /** @param runs digests at a time; 0 for a copy without digests */
         Job(Gate<?> gate, Completion completion, long bytes, int pieces, int runs) {
@@ -158,7 +156,7 @@ public final class ParallelCopier implements AutoCloseable {
             this.pieces = pieces;
             this.runs = runs;
             pastCaches = bytes >= PAST_CACHES;
-            left = new AtomicLong(bytes);
+            left = new AtomicInteger(pieces);
         }
 
         /** What a thread copies pieces with. */
@@ -172,17 +170,16 @@ public final class ParallelCopier implements AutoCloseable {
                         : Optional.empty();
                 Pieces copying = copying(work);
                 while (gate.enter()) {
-                    long copied = 0;
                     try {
                         int piece = next.getAndIncrement();
                         if (piece >= pieces) {
                             return;
                         }
-                        copied = copying.copy(piece);
+                        copying.copy(piece);
                     } finally {
                         gate.exit();
                     }
-                    if (left.addAndGet(-copied) == 0) {
+                    if (left.decrementAndGet() == 0) {
                         completion.copied();
                     }
                 }
@@ -194,32 +191,31 @@ public final class ParallelCopier implements AutoCloseable {
     }
 
     private interface Pieces {
-        /** Copies a piece, and returns how many bytes it has. */
-        long copy(int piece);
+        void copy(int piece);
     }
 
-    private final class PlansJob extends Job {
-        private final PlanPieces pieces;
+    private final class SectionsJob extends Job {
+        private final CopySections sections;
 
-        private PlansJob(Gate<?> gate, Completion completion, long bytes, PlanPieces pieces) {
-            super(gate, completion, bytes, pieces.size(), pieces.isDigested() ? 1 : 0);
-            this.pieces = pieces;
+        private SectionsJob(
+                Gate<?> gate, Completion completion, long bytes, CopySections sections, boolean isDigested) {
+            super(gate, completion, bytes, sections.pieces(), isDigested ? CopyKernel.Work.MOST_ROWS : 0);
+            this.sections = sections;
         }
 
         @Override
         Pieces copying(Optional<CopyKernel.Work> work) {
-            CopyPlan.Copying by = new CopyPlan.Copying(kernel, work, pastCaches);
-            return piece -> pieces.copy(piece, by);
+            return sections.new Copying(new CopyPlan.Copying(kernel, work, pastCaches))::copy;
         }
     }
 
-    private final class RangesJob extends Job {
+    private final class CopiesJob extends Job {
         private final List<List<Copy>> pieces;
         private final Optional<RunDigests> digests;
         /** By piece: index of its first range. */
         private final int[] firsts;
 
-        private RangesJob(
+        private CopiesJob(
                 Gate<?> gate,
                 Completion completion,
                 long bytes,
@@ -244,8 +240,7 @@ public final class ParallelCopier implements AutoCloseable {
             return piece -> copy(pieces.get(piece), firsts[piece], work);
         }
 
-        /** Returns how many bytes. */
-        private long copy(List<Copy> piece, int first, Optional<CopyKernel.Work> work) {
+        private void copy(List<Copy> piece, int first, Optional<CopyKernel.Work> work) {
             if (digests.isPresent()) {
                 for (int i = 0; i < piece.size(); i += CopyKernelCode.LANES) {
                     List<Copy> sideBySide = piece.subList(i, Math.min(i + CopyKernelCode.LANES, piece.size()));
@@ -254,7 +249,6 @@ public final class ParallelCopier implements AutoCloseable {
             } else {
                 piece.forEach(copy -> copy(copy, work));
             }
-            return piece.stream().mapToLong(Copy::bytes).sum();
         }
 
         private void copy(Copy copy, Optional<CopyKernel.Work> work) {

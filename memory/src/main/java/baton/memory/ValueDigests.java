@@ -8,11 +8,14 @@ import java.util.concurrent.atomic.AtomicIntegerArray;
  */
 public final class ValueDigests {
     private final long valueBytes;
+    /** What the register of a value begins with, at its end. */
+    private final int begin;
     /** By value: the sum of the parts' registers, which began with zeros, moved to the value's end. */
     private final AtomicIntegerArray registers;
 
     public ValueDigests(int values, long valueBytes) {
         this.valueBytes = valueBytes;
+        this.begin = Crc32cPowers.multiply(-1, Crc32cPowers.power(valueBytes));
         this.registers = new AtomicIntegerArray(values);
     }
 
@@ -20,14 +23,13 @@ public final class ValueDigests {
         return valueBytes;
     }
 
-    /** A part's register, which began with zeros. */
-    void add(int value, int register, long bytesBehind, Crc32cPowers powers) {
-        int moved = powers.move(register, bytesBehind);
-        registers.accumulateAndGet(value, moved, (one, other) -> one ^ other);
+    /** Adds the register of a part, which began with zeros, moved to the value's end. */
+    void add(int value, int register) {
+        registers.accumulateAndGet(value, register, (one, other) -> one ^ other);
     }
 
     /** Digest of a value, as {@link java.util.zip.CRC32C} makes it, when all of its parts have been copied. */
     public int crc32c(int value) {
-        return ~(registers.get(value) ^ Crc32cPowers.multiply(-1, Crc32cPowers.power(valueBytes)));
+        return ~(registers.get(value) ^ begin);
     }
 }

@@ -39,12 +39,54 @@ class CopyPlanTest {
     void partsOfValuesAreCopiedAndDigested(boolean byKernel, int threads, int values, int parts, int partBytes)
             throws Exception {
         for (boolean digested : new boolean[] {true, false}) {
-            copies(kernel(byKernel), threads, values, parts, partBytes, digested);
+            for (boolean inOrder : new boolean[] {true, false}) {
+                copies(kernel(byKernel), threads, values, parts, partBytes, digested, inOrder);
+            }
+        }
+    }
+
+    /** Parts of values, those of one memory. */
+    private record Parts(
+            MemorySegment from,
+            MemorySegment to,
+            List<Integer> numbers,
+            int parts,
+            int partBytes,
+            long stride,
+            Optional<ValueDigests> digests)
+            implements CopyRanges {
+        @Override
+        public int size() {
+            return numbers.size();
+        }
+
+        @Override
+        public long bytes(int range) {
+            return partBytes;
+        }
+
+        @Override
+        public CopyPlan newPlan() {
+            return new CopyPlan(from, to, digests);
+        }
+
+        @Override
+        public void addTo(CopyPlan plan, int range, long at, long length) {
+            int number = numbers.get(range);
+            long inValue = (long) number % parts * partBytes + at;
+            plan.add(
+                    number / parts, inValue, (long) number * partBytes + at, number / parts * stride + inValue, length);
         }
     }
 
     private void copies(
-            Optional<CopyKernel> kernel, int threads, int values, int parts, int partBytes, boolean digested)
+            Optional<CopyKernel> kernel,
+            int threads,
+            int values,
+            int parts,
+            int partBytes,
+            boolean digested,
+            boolean inOrder)
             throws Exception {
         long valueBytes = (long) parts * partBytes;
         long stride = Math.ceilDiv(valueBytes, 64) * 64;
@@ -55,31 +97,24 @@ class CopyPlanTest {
                     digested ? Optional.of(new ValueDigests(values, valueBytes)) : Optional.empty();
             List<MemorySegment> sources =
                     List.of(arena.allocate(values * valueBytes, 64), arena.allocate(values * valueBytes + 8, 64));
-            List<CopyPlan> plans = new ArrayList<>();
+            List<Parts> all = new ArrayList<>();
             for (int source = 0; source < 2; source++) {
                 MemorySegment from = sources.get(source);
                 byte[] content = new byte[(int) from.byteSize()];
                 random.nextBytes(content);
                 MemorySegment.copy(content, 0, from, ValueLayout.JAVA_BYTE, 0, content.length);
-                CopyPlan plan = new CopyPlan(from, to, 0, digests);
                 int first = source;
-                List<Integer> all = new ArrayList<>(IntStream.range(0, values * parts)
+                List<Integer> ofSource = new ArrayList<>(IntStream.range(0, values * parts)
                         .filter(part -> part % parts % 2 == first)
                         .boxed()
                         .toList());
-                Collections.shuffle(all, random);
-                for (int each : all) {
-                    long inValue = (long) each % parts * partBytes;
-                    plan.add(
-                            each / parts, inValue, (long) each * partBytes, each / parts * stride + inValue, partBytes);
+                if (!inOrder) {
+                    Collections.shuffle(ofSource, random);
                 }
-                plans.add(plan);
+                all.add(new Parts(from, to, ofSource, parts, partBytes, stride, digests));
             }
             Copying copying = new Copying();
-            copier.startPlans(
-                    copying,
-                    copying,
-                    plans.stream().filter(plan -> !plan.isEmpty()).toList());
+            copier.startRanges(copying, copying, all, values * valueBytes, digested);
             assertThat(copying.over.get(30, TimeUnit.SECONDS)).isEqualTo("copied");
             for (int value = 0; value < values; value++) {
                 MemorySegment expected =
@@ -106,17 +141,17 @@ class CopyPlanTest {
     }
 
     @Test
-    void rangesThatContinueEachOtherAreOne() {
+    void rangesThatContinueEachOtherAreOneAndThoseAtOneDistanceAreRows() {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment memory = arena.allocate(4096);
-            CopyPlan plan = new CopyPlan(memory, arena.allocate(4096), 4, Optional.empty());
+            CopyPlan plan = new CopyPlan(memory, arena.allocate(4096), Optional.empty());
             plan.add(0, 0, 0, 1024, 64);
             plan.add(1, 0, 64, 1088, 128);
-            plan.add(1, 128, 1024, 1216, 128);
-            assertThat(plan.size()).isEqualTo(2);
-            assertThat(plan.length(0)).isEqualTo(192);
-            assertThat(plan.bytes()).isEqualTo(320);
-            CopyPlan digested = new CopyPlan(memory, arena.allocate(4096), 4, Optional.of(new ValueDigests(2, 4096)));
+            plan.add(1, 192, 256, 1536, 192);
+            plan.add(1, 384, 512, 2048, 192);
+            plan.add(1, 192, 768, 2500, 192);
+            assertThat(IntStream.range(0, plan.size()).mapToLong(plan::length)).containsExactly(576L, 192L);
+            CopyPlan digested = new CopyPlan(memory, arena.allocate(4096), Optional.of(new ValueDigests(2, 4096)));
             digested.add(0, 0, 0, 1024, 64);
             digested.add(1, 0, 64, 1088, 128);
             assertThat(digested.size()).as("digests are of one value each").isEqualTo(2);
@@ -127,11 +162,11 @@ class CopyPlanTest {
     void rangesOutsideOfMemoryAreRefused() {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment memory = arena.allocate(4096);
-            CopyPlan plan = new CopyPlan(memory, memory, 1, Optional.of(new ValueDigests(1, 1000)));
+            CopyPlan plan = new CopyPlan(memory, memory, Optional.of(new ValueDigests(1, 1000)));
             assertThatThrownBy(() -> plan.add(0, 0, 4096, 0, 1)).hasMessageContaining("from: offset=4096 length=1");
             assertThatThrownBy(() -> plan.add(0, 0, 0, -1, 1)).hasMessageContaining("to: offset=-1");
             assertThatThrownBy(() -> plan.add(0, 999, 0, 0, 2)).hasMessageContaining("value: offset=999");
-            assertThatThrownBy(() -> new CopyPlan(memory, memory.asReadOnly(), 1, Optional.empty()))
+            assertThatThrownBy(() -> new CopyPlan(memory, memory.asReadOnly(), Optional.empty()))
                     .isInstanceOf(IllegalArgumentException.class);
         }
     }
@@ -141,12 +176,17 @@ class CopyPlanTest {
         try (ParallelCopier copier = new ParallelCopier("test", 0, CopyKernel.ofThisMachine());
                 Arena kept = Arena.ofShared()) {
             Arena freed = Arena.ofShared();
-            CopyPlan plan =
-                    new CopyPlan(freed.allocate(16 << 20, 64), kept.allocate(16 << 20, 64), 1, Optional.empty());
-            plan.add(0, 0, 0, 0, 16 << 20);
+            Parts part = new Parts(
+                    freed.allocate(16 << 20, 64),
+                    kept.allocate(16 << 20, 64),
+                    List.of(0),
+                    1,
+                    16 << 20,
+                    16 << 20,
+                    Optional.empty());
             freed.close();
             Copying copying = new Copying();
-            copier.startPlans(copying, copying, List.of(plan));
+            copier.startRanges(copying, copying, List.of(part), 16 << 20, false);
             assertThat(copying.over.get(30, TimeUnit.SECONDS)).contains("memory was freed");
         }
     }

@@ -1,0 +1,23 @@
+package baton.memory;
+
+/**
+ * Ranges to copy from one memory to another, told by number when a thread is about to copy them: what starts a copy of very many ranges
+ * need not go through them all. Read by several threads at a time.
+ */
+public interface CopyRanges {
+    /** Number of ranges. */
+    int size();
+
+    /** Bytes of a range; 0 if it is left out. */
+    long bytes(int range);
+
+    /** An empty plan between the two memories, which live until the copy is over. */
+    CopyPlan newPlan();
+
+    /**
+     * Adds a part of a range that is not left out.
+     *
+     * @param at where it begins in the range
+     */
+    void addTo(CopyPlan plan, int range, long at, long length);
+}
