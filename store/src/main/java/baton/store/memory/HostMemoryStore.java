@@ -6,6 +6,7 @@ import baton.kv.Ticker;
 import baton.kv.connector.Measurement;
 import baton.memory.CopyKernel;
 import baton.memory.CopyPlan;
+import baton.memory.CopyRanges;
 import baton.memory.Gate;
 import baton.memory.ParallelCopier;
 import baton.memory.ValueDigests;
@@ -22,7 +23,6 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Optional;
 import java.util.Set;
-import java.util.function.IntPredicate;
 import java.util.zip.CRC32C;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -195,7 +195,7 @@ public final class HostMemoryStore implements ValueCache {
 
     @Override
     public StoreTask get(List<BlockHash> keys, List<ValueRanges> to, Deadline deadline) {
-        Job job = new Job(keys, deadline, false);
+        Job job = new Job(keys, bytesOfKeys(keys.size(), to), deadline, false);
         if (!admit(job)) {
             return StoreTask.rejected(keys.size(), deadline);
         }
@@ -203,27 +203,13 @@ public final class HostMemoryStore implements ValueCache {
             job.slots[i] = cache.pin(keys.get(i));
         }
         cache.use(job.slots);
-        job.start(to, settings.checksums());
+        job.start(to);
         return job.task;
     }
 
     /** @throws IllegalArgumentException if the ranges of a key have not as many bytes as its value */
     @Override
     public StoreTask put(List<BlockHash> keys, List<ValueRanges> from, Deadline deadline) {
-        Job job = new Job(keys, deadline, true);
-        requireWholeValues(keys, from);
-        if (!admit(job)) {
-            return StoreTask.rejected(keys.size(), deadline);
-        }
-        if (cache.reserve(keys, job.slots)) {
-            job.start(from, settings.checksums());
-        } else {
-            job.end(End.COPIED);
-        }
-        return job.task;
-    }
-
-    private void requireWholeValues(List<BlockHash> keys, List<ValueRanges> from) {
         long[] bytes = bytesOfKeys(keys.size(), from);
         for (int i = 0; i < bytes.length; i++) {
             if (bytes[i] != format.valueBytes()) {
@@ -231,13 +217,30 @@ public final class HostMemoryStore implements ValueCache {
                         .formatted(keys.get(i), i, bytes[i], format.valueBytes()));
             }
         }
+        Job job = new Job(keys, bytes, deadline, true);
+        if (!admit(job)) {
+            return StoreTask.rejected(keys.size(), deadline);
+        }
+        if (cache.reserve(keys, job.slots)) {
+            job.start(from);
+        } else {
+            job.end(End.COPIED);
+        }
+        return job.task;
     }
 
-    private static long[] bytesOfKeys(int keys, List<ValueRanges> all) {
+    private long[] bytesOfKeys(int keys, List<ValueRanges> all) {
         long[] bytes = new long[keys];
+        long valueBytes = format.valueBytes();
         for (ValueRanges ranges : all) {
             for (int i = 0; i < ranges.size(); i++) {
-                bytes[ranges.key(i)] += ranges.bytes(i);
+                long inValue = ranges.valueOffset(i);
+                long length = ranges.bytes(i);
+                if (inValue < 0 || length > valueBytes - inValue) {
+                    throw new IndexOutOfBoundsException("valueOffset=%d length=%d are not within a value of %d bytes"
+                            .formatted(inValue, length, valueBytes));
+                }
+                bytes[ranges.key(i)] += length;
             }
         }
         return bytes;
@@ -325,66 +328,36 @@ public final class HostMemoryStore implements ValueCache {
         private final List<BlockHash> keys;
         private final boolean isPut;
         private final int[] slots;
-        private Optional<ValueDigests> digests = Optional.empty();
-        /** Keys that are read as a whole: only they can be checked. */
-        private IntPredicate isWhole = _ -> false;
+        /** By key: of all its ranges. */
+        private final long[] bytes;
 
-        private Job(List<BlockHash> keys, Deadline deadline, boolean isPut) {
+        private final Optional<ValueDigests> digests;
+
+        private Job(List<BlockHash> keys, long[] bytes, Deadline deadline, boolean isPut) {
             this.task = new StoreTask(keys.size(), deadline);
             this.keys = keys;
+            this.bytes = bytes;
             this.isPut = isPut;
             this.slots = new int[keys.size()];
+            this.digests = settings.checksums()
+                    ? Optional.of(new ValueDigests(slots.length, format.valueBytes()))
+                    : Optional.empty();
         }
 
-        private void start(List<ValueRanges> all, boolean checked) {
-            if (checked) {
-                digests = Optional.of(new ValueDigests(slots.length, format.valueBytes()));
-                long[] bytes = isPut ? new long[0] : bytesOfKeys(slots.length, all);
-                isWhole = key -> isPut || bytes[key] == format.valueBytes();
-            }
-            List<CopyPlan> plans = new ArrayList<>(all.size());
-            boolean isEmpty = true;
-            try {
-                for (ValueRanges ranges : all) {
-                    CopyPlan plan = plan(ranges);
-                    plans.add(plan);
-                    isEmpty &= plan.isEmpty();
-                }
-            } catch (RuntimeException e) {
-                end(End.CANCELLED);
-                throw e;
+        private void start(List<ValueRanges> all) {
+            long sum = 0;
+            for (int i = 0; i < slots.length; i++) {
+                sum += slots[i] == NONE ? 0 : bytes[i];
             }
             // Whoever looks at a task whose deadline is over, or cancels it, ends the copying.
             task.onDone(() -> end(End.CANCELLED));
-            if (isEmpty) {
+            if (sum == 0) {
                 end(End.COPIED);
             } else {
-                copier.startPlans(this, this, plans);
+                List<CopyRanges> sources = new ArrayList<>(all.size());
+                all.forEach(ranges -> sources.add(new Ranges(this, ranges)));
+                copier.startRanges(this, this, sources, sum, digests.isPresent());
             }
-        }
-
-        private CopyPlan plan(ValueRanges ranges) {
-            MemorySegment there = ranges.memory();
-            MemorySegment here = slab.slots();
-            CopyPlan plan = isPut
-                    ? new CopyPlan(there, here, ranges.size(), digests)
-                    : new CopyPlan(here, there, ranges.size(), digests);
-            for (int i = 0; i < ranges.size(); i++) {
-                int key = ranges.key(i);
-                if (slots[key] == NONE) {
-                    continue;
-                }
-                long inValue = ranges.valueOffset(i);
-                long bytes = ranges.bytes(i);
-                if (inValue < 0 || bytes > format.valueBytes() - inValue) {
-                    throw new IndexOutOfBoundsException("valueOffset=%d length=%d are not within a value of %d bytes"
-                            .formatted(inValue, bytes, format.valueBytes()));
-                }
-                long inSlab = offset(slots[key]) + inValue;
-                long inMemory = ranges.memoryOffset(i);
-                plan.add(key, inValue, isPut ? inMemory : inSlab, isPut ? inSlab : inMemory, bytes);
-            }
-            return plan;
         }
 
         @Override
@@ -461,7 +434,7 @@ public final class HostMemoryStore implements ValueCache {
             int slot = slots[key];
             SlotTable table = cache.table();
             if (digests.isEmpty()
-                    || !isWhole.test(key)
+                    || bytes[key] != format.valueBytes()
                     || !table.hasChecksum(slot)
                     || digests.get().crc32c(key) == table.checksum(slot)) {
                 return true;
@@ -472,6 +445,44 @@ public final class HostMemoryStore implements ValueCache {
             }
             LOG.warn("value {} in slot {} of the host-memory store is damaged: removed", keys.get(key), slot);
             return false;
+        }
+    }
+
+    /** Ranges in one memory, and where they are in the slots. */
+    private final class Ranges implements CopyRanges {
+        private final Job job;
+        private final ValueRanges ranges;
+
+        private Ranges(Job job, ValueRanges ranges) {
+            this.job = job;
+            this.ranges = ranges;
+        }
+
+        @Override
+        public int size() {
+            return ranges.size();
+        }
+
+        @Override
+        public long bytes(int range) {
+            return job.slots[ranges.key(range)] == NONE ? 0 : ranges.bytes(range);
+        }
+
+        @Override
+        public CopyPlan newPlan() {
+            MemorySegment slots = slab.slots();
+            return job.isPut
+                    ? new CopyPlan(ranges.memory(), slots, job.digests)
+                    : new CopyPlan(slots, ranges.memory(), job.digests);
+        }
+
+        @Override
+        public void addTo(CopyPlan plan, int range, long at, long length) {
+            int key = ranges.key(range);
+            long inValue = ranges.valueOffset(range) + at;
+            long inSlots = offset(job.slots[key]) + inValue;
+            long inMemory = ranges.memoryOffset(range) + at;
+            plan.add(key, inValue, job.isPut ? inMemory : inSlots, job.isPut ? inSlots : inMemory, length);
         }
     }
 }
