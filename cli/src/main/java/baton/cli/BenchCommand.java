@@ -14,6 +14,7 @@ import picocli.CommandLine.Command;
             BenchNeighboursCommand.class,
             BenchTransferCommand.class,
             BenchHandoverCommand.class,
-            BenchOffloadingCommand.class
+            BenchOffloadingCommand.class,
+            BenchStoreCommand.class
         })
 final class BenchCommand {}
