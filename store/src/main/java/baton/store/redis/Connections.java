@@ -48,7 +48,7 @@ final class Connections implements AutoCloseable {
     /** Threads that read and write, and threads for timers and reconnecting: the fewest that the library has. */
     private static final int THREADS = 2;
 
-    private static final long LEAST_WINDOW = 4L << 20;
+    private static final long LEAST_WINDOW = 8L << 20;
 
     /** A connection is worth it for so many bytes. */
     private static final long LEAST_SHARE = 256L << 10;
