@@ -26,6 +26,7 @@ import picocli.CommandLine.IVersionProvider;
             DemoCommand.class,
             UpCommand.class,
             BenchCommand.class,
+            KvFilesCommand.class,
             AotTrainingCommand.class
         })
 public final class Baton {

@@ -301,23 +301,27 @@ public record KvFiles(Path root, FileOperations files, Scope scope) {
         }
 
         private boolean removeIfOld(KvFile file) throws IOException {
-            Duration unused = Duration.between(file.used, request.now);
             if (file.kind == Kind.TEMPORARY) {
-                if (unused.compareTo(ABANDONED_AFTER) > 0) {
+                if (Duration.between(file.used, request.now).compareTo(ABANDONED_AFTER) > 0) {
                     remove(file);
                 }
             } else {
                 left++;
                 leftBytes += file.bytes;
-                boolean old = request.limits
-                        .maxAge()
-                        .map(most -> unused.compareTo(most) > 0)
-                        .orElse(false);
-                if (!old || !remove(file)) {
+                if (isOld(file)) {
+                    remove(file);
+                } else {
                     uses.add(new Use(file.used, file.bytes));
                 }
             }
             return !stop.getAsBoolean();
+        }
+
+        private boolean isOld(KvFile file) {
+            return request.limits
+                    .maxAge()
+                    .map(most -> Duration.between(file.used, request.now).compareTo(most) > 0)
+                    .orElse(false);
         }
 
         private void removeUnused(long most) throws IOException {
@@ -330,18 +334,17 @@ public record KvFiles(Path root, FileOperations files, Scope scope) {
             }
             Instant last = until;
             in.forEach(file -> {
-                if (file.kind != Kind.TEMPORARY && !file.used.isAfter(last)) {
+                if (file.kind != Kind.TEMPORARY && !isOld(file) && !file.used.isAfter(last)) {
                     remove(file);
                 }
                 return leftBytes > most && !stop.getAsBoolean();
             });
         }
 
-        /** False if it is still there. */
-        private boolean remove(KvFile file) {
+        private void remove(KvFile file) {
             try {
                 if (file.kind == Kind.PROMPT && !mayRemove(file)) {
-                    return false;
+                    return;
                 }
                 if (!request.dryRun) {
                     delete(file);
@@ -351,7 +354,7 @@ public record KvFiles(Path root, FileOperations files, Scope scope) {
             } catch (IOException e) {
                 failed++;
                 log.warn("cannot remove {}: {}", file.path, e.toString());
-                return false;
+                return;
             }
             if (file.kind != Kind.TEMPORARY) {
                 left--;
@@ -363,7 +366,6 @@ public record KvFiles(Path root, FileOperations files, Scope scope) {
             removed++;
             removedBytes += file.bytes;
             listener.accept(file);
-            return true;
         }
 
         private boolean mayRemove(KvFile file) throws IOException {

@@ -1,0 +1,104 @@
+package baton.store.file;
+
+import static baton.store.file.StoredValues.TICKER;
+import static baton.store.file.StoredValues.format;
+import static baton.store.file.StoredValues.keys;
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.store.BlockStore;
+import baton.store.StoreFormat;
+import baton.store.StoreTask;
+import java.io.IOException;
+import java.lang.foreign.Arena;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Random;
+import java.util.concurrent.TimeUnit;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+/** A process that is killed while it writes. {@code -Dbaton.kills=100} for more than a few times. */
+class FileStoreKillTest {
+    private static final int KILLS = Integer.getInteger("baton.kills", 4);
+    private static final int KEYS = 48;
+
+    /** 2.5 MB each: several pieces. */
+    private static final StoreFormat FORMAT = format(320);
+
+    @TempDir
+    Path root;
+
+    /** The process: says that it writes, and writes until it is killed. */
+    static final class Writer {
+        private Writer() {}
+
+        public static void main(String[] args) {
+            FileStoreSettings settings = FileStoreSettings.of("root", Path.of(args[0]));
+            try (BlockStore store = FileBlockStore.open(settings, FORMAT, TICKER);
+                    Arena arena = Arena.ofShared()) {
+                StoreTask task = StoredValues.start(store, arena, keys(0, KEYS), StoredValues.soon());
+                System.out.println("writes");
+                StoredValues.over(task);
+            }
+        }
+    }
+
+    @Test
+    void aProcessThatIsKilledWhileItWritesLeavesNothingThatIsReadAsAValue() throws Exception {
+        Random random = new Random(3);
+        int found = 0;
+        int cut = 0;
+        for (int kill = 0; kill < KILLS; kill++) {
+            writeAndKill(random.nextInt(60));
+            cut += temporaries();
+            try (FileBlockStore store = FileBlockStore.open(FileStoreSettings.of("root", root), FORMAT, TICKER)) {
+                // Compares what it reads, too.
+                found += StoredValues.get(store, keys(0, KEYS)).size();
+                assertThat(StoredValues.failures(store).keySet()).isSubsetOf("get/absent");
+            }
+            clear();
+        }
+        assertThat(found).isPositive();
+        assertThat(cut).as("files that were being written").isPositive();
+    }
+
+    private void writeAndKill(int millis) throws IOException, InterruptedException {
+        Process process = new ProcessBuilder(List.of(
+                        ProcessHandle.current().info().command().orElseThrow(),
+                        "-cp",
+                        System.getProperty("java.class.path"),
+                        "-Xmx256m",
+                        "-XX:TieredStopAtLevel=1",
+                        Writer.class.getName(),
+                        root.toString()))
+                .redirectError(ProcessBuilder.Redirect.INHERIT)
+                .start();
+        try {
+            assertThat(process.inputReader().readLine()).isEqualTo("writes");
+            // Anywhere in a write.
+            Thread.sleep(millis);
+        } finally {
+            process.destroyForcibly();
+        }
+        assertThat(process.waitFor(20, TimeUnit.SECONDS)).isTrue();
+    }
+
+    private int temporaries() throws IOException {
+        try (Stream<Path> files = Files.walk(root)) {
+            return (int) files.filter(file -> file.toString().endsWith(".tmp")).count();
+        }
+    }
+
+    private void clear() throws IOException {
+        List<Path> files = new ArrayList<>();
+        try (Stream<Path> walk = Files.walk(root)) {
+            walk.filter(Files::isRegularFile).forEach(files::add);
+        }
+        for (Path file : files) {
+            Files.delete(file);
+        }
+    }
+}
