@@ -38,6 +38,11 @@ record SimNode(Endpoint endpoint, Ticker ticker) {
             return Map.of();
         }
 
+        /** Whether a part of the instance's connector has thrown, as it was meant to, in its present life. */
+        default boolean hasThrown(String instance) {
+            return false;
+        }
+
         /**
          * From now on nothing goes wrong any more.
          *

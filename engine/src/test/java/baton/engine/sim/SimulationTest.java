@@ -12,12 +12,13 @@ class SimulationTest {
 
     /** The connectors of a world of that seed. */
     private static SimNode.SimConnectors connectors(SimCluster.Site site, long seed) {
-        return switch (Math.floorMod(seed, 13)) {
+        return switch (Integer.getInteger("tests.kind", Math.floorMod(seed, 15))) {
             case 0, 1 -> new StorageSimConnectors(site);
             case 7 -> new NixlSimConnectors(site, true);
             case 8, 9 -> new P2pSimConnectors(site);
             case 10 -> new PyNcclSimConnectors(site);
             case 11, 12 -> new OffloadingSimConnectors(site);
+            case 13, 14 -> new MultiSimConnectors(site);
             default -> new NixlSimConnectors(site, false);
         };
     }
@@ -66,6 +67,7 @@ class SimulationTest {
                             "fault: connection breaks",
                             "fault: copy late",
                             "fault: connector fails",
+                            "fault: connector in a connector fails",
                             "fault: connection ends",
                             "fault: entry lost",
                             "fault: entry damaged",

@@ -120,6 +120,20 @@ final class StorageSimConnectors implements SimNode.SimConnectors {
         directory.close();
     }
 
+    /** Deletes all entries, damaged ones among them. */
+    void clear() {
+        try {
+            for (Path entry : sorted(directory.path())) {
+                for (Path file : sorted(entry)) {
+                    Files.delete(file);
+                }
+                Files.delete(entry);
+            }
+        } catch (IOException e) {
+            throw new UncheckedIOException(e);
+        }
+    }
+
     private boolean happens(String fault, double probability) {
         boolean now = probability > 0 && random.nextDouble() < probability;
         if (now) {
