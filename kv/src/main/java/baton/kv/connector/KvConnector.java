@@ -11,7 +11,7 @@ import java.util.Set;
  * every step.
  *
  * <p>Connectors are found by {@link KvConnectors}: built-in ones by {@link java.util.ServiceLoader}, a user's own by
- * {@code kv_connector} (class) and {@code kv_connector_module_path} (its package). An implementation needs a public
+ * {@code kv_connector} (class) and {@code kv_connector_module_path} (its package, or its jar). An implementation needs a public
  * constructor without parameters that does no work.
  */
 public interface KvConnector {

@@ -2,7 +2,6 @@ package baton.kv.connector;
 
 import baton.kv.ConfigException;
 import baton.kv.KvTransferConfig;
-import java.lang.reflect.InvocationTargetException;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -21,15 +20,15 @@ public final class KvConnectors {
     private KvConnectors() {}
 
     /**
-     * The configured connector, or empty if none is configured. A class in {@code kv_connector_module_path} is preferred to a
-     * built-in connector of the same name.
+     * The configured connector, or empty if none is configured. A class in the package or jar
+     * {@code kv_connector_module_path} is preferred to a built-in connector of the same name.
      *
      * @throws ConfigException if there is no such connector or it cannot be made
      */
     public static Optional<KvConnector> find(KvTransferConfig config) {
         return config.connector()
                 .map(name ->
-                        config.modulePath().map(path -> fromPath(path, name)).orElseGet(() -> builtIn(name)));
+                        config.modulePath().map(path -> OwnConnectors.load(path, name)).orElseGet(() -> builtIn(name)));
     }
 
     /**
@@ -88,34 +87,8 @@ public final class KvConnectors {
             throw new ConfigException(
                     "kv_connector",
                     "Unsupported connector type: " + name + "; known: " + List.copyOf(known.keySet())
-                            + "; a class of your own needs kv_connector_module_path");
+                            + "; a class of your own needs kv_connector_module_path, its package or its jar");
         }
         return connector;
-    }
-
-    private static KvConnector fromPath(String path, String name) {
-        String className = path + "." + name;
-        try {
-            Class<?> type =
-                    Class.forName(className, true, Thread.currentThread().getContextClassLoader());
-            if (!KvConnector.class.isAssignableFrom(type)) {
-                throw new ConfigException(
-                        "kv_connector", "class " + className + " does not implement " + KvConnector.class.getName());
-            }
-            return (KvConnector) type.getConstructor().newInstance();
-        } catch (ClassNotFoundException e) {
-            throw new ConfigException("kv_connector", "Class " + name + " not found in " + path, e);
-        } catch (NoSuchMethodException | IllegalAccessException | InstantiationException e) {
-            throw new ConfigException(
-                    "kv_connector", "class " + className + " needs a public constructor without parameters", e);
-        } catch (InvocationTargetException e) {
-            throw new ConfigException(
-                    "kv_connector", "the constructor of " + className + " failed: " + e.getCause(), e);
-        } catch (LinkageError e) {
-            throw new ConfigException(
-                    "kv_connector",
-                    "class " + className + " does not load: " + (e.getCause() == null ? e : e.getCause()),
-                    e);
-        }
     }
 }
