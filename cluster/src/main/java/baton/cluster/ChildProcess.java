@@ -64,6 +64,11 @@ public final class ChildProcess {
         }
     }
 
+    /** Its name in messages. */
+    public String name() {
+        return name;
+    }
+
     public long pid() {
         return process.pid();
     }

@@ -1,6 +1,8 @@
 package baton.cluster;
 
+import baton.cluster.ClusterConnector.Place;
 import baton.kv.FreePorts;
+import baton.kv.KvRole;
 import java.io.IOException;
 import java.net.URI;
 import java.net.http.HttpClient;
@@ -16,9 +18,7 @@ import java.util.HexFormat;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.stream.Stream;
 
 /**
@@ -30,78 +30,72 @@ public final class LocalCluster implements AutoCloseable {
     public static final String HOST = "127.0.0.1";
 
     private static final Duration START_DEADLINE = Duration.ofMinutes(2);
-    private static final Duration STOP_DEADLINE = Duration.ofSeconds(10);
     private static final int SECRET_BYTES = 32;
     private static final int PROCESSORS_TO_START_TOGETHER = 4;
 
     private final JavaCommand baton;
-    private final TemporaryDirectory directory;
+    private final ProcessGroup processes;
     private final boolean warmUp;
-    private final List<ChildProcess> members = new CopyOnWriteArrayList<>();
-    private final AtomicBoolean closed = new AtomicBoolean();
-    private final Thread onSignal = Thread.ofPlatform().name("stop-cluster").unstarted(this::stop);
     private URI prefill = URI.create("http://127.0.0.1");
     private URI decode = URI.create("http://127.0.0.1");
     private URI router = URI.create("http://127.0.0.1");
 
-    /** Connectors that can be used by a cluster on one host; the names are values of {@code kv_connector}. */
-    public enum Connector {
+    /** Connectors of {@code up} and {@code demo}; the names are values of {@code kv_connector}. */
+    public enum Connector implements ClusterConnector {
         SharedStorageConnector("content-keyed") {
             @Override
-            List<String> settings(Place place) {
-                return List.of(EXTRA + "shared_storage_path", place.shared.toString());
+            public List<String> settings(KvRole role, Place place) {
+                return List.of(SETTING + "shared_storage_path", place.shared().toString());
             }
 
             @Override
-            boolean listens() {
+            public boolean listens() {
                 return false;
             }
         },
         NixlConnector("kv_transfer_params_push") {
             @Override
-            List<String> settings(Place place) {
+            public List<String> settings(KvRole role, Place place) {
                 return SIDE_CHANNEL;
             }
         },
         NixlPushConnector("kv_transfer_params_push") {
             @Override
-            List<String> settings(Place place) {
+            public List<String> settings(KvRole role, Place place) {
                 return SIDE_CHANNEL;
             }
         },
         PyNcclConnector("content-keyed") {
             @Override
-            List<String> settings(Place place) {
+            public List<String> settings(KvRole role, Place place) {
                 return List.of(
-                        CONFIG + "kv_parallel_size", "2", CONFIG + "kv_port", Integer.toString(place.meetingPort));
+                        FIELD + "kv_parallel_size", "2", FIELD + "kv_port", Integer.toString(place.meetingPort()));
             }
         },
         P2pNcclConnector("p2p_nccl") {
             @Override
-            List<String> settings(Place place) {
-                URI registry = place.registry.orElseThrow();
+            public List<String> settings(KvRole role, Place place) {
+                URI registry = place.registry().orElseThrow();
                 return List.of(
-                        CONFIG + "kv_port",
+                        FIELD + "kv_port",
                         "0",
-                        EXTRA + "proxy_ip",
+                        SETTING + "proxy_ip",
                         registry.getHost(),
-                        EXTRA + "proxy_port",
+                        SETTING + "proxy_port",
                         Integer.toString(registry.getPort()),
-                        EXTRA + "http_port",
-                        Integer.toString(place.httpPort));
+                        SETTING + "http_port",
+                        Integer.toString(place.httpPort()));
             }
 
             @Override
-            boolean registers() {
+            public boolean registers() {
                 return true;
             }
         };
 
-        private static final String CONFIG = "--kv-transfer-config.";
-        private static final String EXTRA = CONFIG + "kv_connector_extra_config.";
         /** Any free port: both instances are on this host, so the default port would collide. */
         private static final List<String> SIDE_CHANNEL =
-                List.of(EXTRA + "side_channel_host", "127.0.0.1", EXTRA + "side_channel_port", "0");
+                List.of(SETTING + "side_channel_host", "127.0.0.1", SETTING + "side_channel_port", "0");
 
         private final String flow;
 
@@ -109,33 +103,20 @@ public final class LocalCluster implements AutoCloseable {
             this.flow = flow;
         }
 
-        /** Options of {@code serve} that are specific to the connector. */
-        abstract List<String> settings(Place place);
-
-        /** Whether the connector listens on a port. */
-        boolean listens() {
-            return true;
+        @Override
+        public String kvConnector() {
+            return name();
         }
 
-        /** Whether instances register with the router. */
-        boolean registers() {
-            return false;
+        @Override
+        public String flow() {
+            return flow;
         }
     }
 
-    /**
-     * Addresses of one instance.
-     *
-     * @param shared directory of shared storage, the same for both instances
-     * @param meetingPort port where the instances connect to each other; this one and the next were free
-     * @param registry the router's address for registrations
-     * @param httpPort the instance's HTTP port, 0 for any free one
-     */
-    record Place(Path shared, int meetingPort, Optional<URI> registry, int httpPort) {}
-
-    private LocalCluster(JavaCommand baton, TemporaryDirectory directory, boolean warmUp) {
+    private LocalCluster(JavaCommand baton, ProcessGroup processes, boolean warmUp) {
         this.baton = baton;
-        this.directory = directory;
+        this.processes = processes;
         this.warmUp = warmUp;
     }
 
@@ -148,13 +129,13 @@ public final class LocalCluster implements AutoCloseable {
      * @param warmUp whether the servers warm up before they are ready
      * @throws IOException with the end of a server's log if one is not ready within two minutes
      */
-    public static LocalCluster start(JavaCommand baton, Path model, Connector connector, int routerPort, boolean warmUp)
+    public static LocalCluster start(
+            JavaCommand baton, Path model, ClusterConnector connector, int routerPort, boolean warmUp)
             throws IOException, InterruptedException {
-        LocalCluster cluster = new LocalCluster(baton, TemporaryDirectory.create("baton-"), warmUp);
-        Runtime.getRuntime().addShutdownHook(cluster.onSignal);
+        LocalCluster cluster = new LocalCluster(baton, ProcessGroup.create(), warmUp);
         try {
-            Path shared = Files.createDirectory(cluster.directory.path().resolve("kv"));
-            List<String> route = List.of("route", "--port", Integer.toString(routerPort), "--flow", connector.flow);
+            Path shared = Files.createDirectory(cluster.directory().resolve("kv"));
+            List<String> route = List.of("route", "--port", Integer.toString(routerPort), "--flow", connector.flow());
             int meetingPort = FreePorts.inARow(2);
             if (connector.registers()) {
                 ServerProcess router = cluster.spawn("router", with(route, "--register-port", "0"));
@@ -187,14 +168,14 @@ public final class LocalCluster implements AutoCloseable {
         }
     }
 
-    private void serveBoth(Path model, Connector connector, Place ofPrefill, Place ofDecode)
+    private void serveBoth(Path model, ClusterConnector connector, Place ofPrefill, Place ofDecode)
             throws IOException, InterruptedException {
-        ServerProcess decodeProcess = serve("decode", model, "kv_consumer", connector, ofDecode);
+        ServerProcess decodeProcess = serve("decode", model, KvRole.CONSUMER, connector, ofDecode);
         if (warmUp && Runtime.getRuntime().availableProcessors() < PROCESSORS_TO_START_TOGETHER) {
             // A warm-up ends after a fixed time: two at once on few cores would each do half as much.
             decode = decodeProcess.awaitReady(START_DEADLINE);
         }
-        prefill = serve("prefill", model, "kv_producer", connector, ofPrefill).awaitReady(START_DEADLINE);
+        prefill = serve("prefill", model, KvRole.PRODUCER, connector, ofPrefill).awaitReady(START_DEADLINE);
         decode = decodeProcess.awaitReady(START_DEADLINE);
     }
 
@@ -236,33 +217,40 @@ public final class LocalCluster implements AutoCloseable {
 
     /** Directory of the processes' logs; removed when the cluster is closed. */
     public Path directory() {
-        return directory.path();
+        return processes.directory();
     }
 
     /** Completes with a description when one of the processes ends. */
     public CompletableFuture<String> anyExit() {
-        List<CompletableFuture<String>> exits =
-                members.stream().map(ChildProcess::onExit).toList();
-        return CompletableFuture.anyOf(exits.toArray(CompletableFuture[]::new)).thenApply(String::valueOf);
+        return processes.anyExit();
     }
 
-    private ServerProcess serve(String name, Path model, String role, Connector connector, Place place)
+    /** Threads that each instance computes with: instances that share cores slow each other down when each computes on all of them. */
+    public static int threads() {
+        return Math.max(1, Runtime.getRuntime().availableProcessors() / 2);
+    }
+
+    /** The processes: the two instances and the router. */
+    public ProcessGroup processes() {
+        return processes;
+    }
+
+    private ServerProcess serve(String name, Path model, KvRole role, ClusterConnector connector, Place place)
             throws IOException {
         List<String> arguments = new ArrayList<>(List.of(
                 "serve",
                 model.toString(),
                 "--port",
-                Integer.toString(place.httpPort),
+                Integer.toString(place.httpPort()),
                 "--threads",
-                // Instances that share cores slow each other down when each computes on all of them.
-                Integer.toString(Math.max(1, Runtime.getRuntime().availableProcessors() / 2)),
-                "--kv-transfer-config.kv_connector",
-                connector.name(),
-                "--kv-transfer-config.kv_role",
-                role,
-                "--kv-transfer-config.kv_load_failure_policy",
+                Integer.toString(threads()),
+                ClusterConnector.FIELD + "kv_connector",
+                connector.kvConnector(),
+                ClusterConnector.FIELD + "kv_role",
+                role.configName(),
+                ClusterConnector.FIELD + "kv_load_failure_policy",
                 "recompute"));
-        arguments.addAll(connector.settings(place));
+        arguments.addAll(connector.settings(role, place));
         if (connector.listens()) {
             arguments.addAll(List.of("--kv-auth-secret-file", secret().toString()));
         }
@@ -271,7 +259,7 @@ public final class LocalCluster implements AutoCloseable {
 
     /** A file with a new secret for this cluster, readable by this user only. */
     private synchronized Path secret() throws IOException {
-        Path file = directory.path().resolve("secret");
+        Path file = directory().resolve("secret");
         if (!Files.exists(file)) {
             byte[] secret = new byte[SECRET_BYTES];
             new SecureRandom().nextBytes(secret);
@@ -283,33 +271,16 @@ public final class LocalCluster implements AutoCloseable {
 
     private ServerProcess spawn(String name, List<String> arguments) throws IOException {
         List<String> all = warmUp ? arguments : with(arguments, "--no-warmup");
-        ServerProcess server =
-                ServerProcess.start(name, baton, all, directory.path().resolve(name + ".log"));
-        members.add(server.process());
-        return server;
+        return processes.serve(name, baton, all);
     }
 
     /** Whether the processes have been told to stop, by {@link #close()} or because this process was. */
     public boolean isStopping() {
-        return closed.get();
+        return processes.isStopping();
     }
 
     @Override
     public void close() {
-        stop();
-        try {
-            Runtime.getRuntime().removeShutdownHook(onSignal);
-        } catch (IllegalStateException e) {
-            // This process is ending: the hook runs too, and only one of both stops the processes.
-        }
-    }
-
-    private void stop() {
-        if (closed.getAndSet(true)) {
-            return;
-        }
-        members.reversed().forEach(ChildProcess::askToStop);
-        members.forEach(member -> member.awaitEnd(STOP_DEADLINE));
-        directory.close();
+        processes.close();
     }
 }
