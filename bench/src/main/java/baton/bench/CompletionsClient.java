@@ -15,6 +15,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
 import java.util.Optional;
+import java.util.OptionalDouble;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Flow;
@@ -110,8 +111,10 @@ public final class CompletionsClient {
      * @param sent when the request was sent
      * @param events when tokens came, and how many; at least one
      * @param promptTokens as the server counts them, 0 if it reports no count
+     * @param cachedTokens those of the prompt that were not computed, likewise
+     * @param tokens those that the server lists
      */
-    record Answer(long sent, List<Event> events, int promptTokens) {
+    record Answer(long sent, List<Event> events, int promptTokens, int cachedTokens, List<Token> tokens) {
         long first() {
             return events.getFirst().at;
         }
@@ -124,6 +127,9 @@ public final class CompletionsClient {
             return (first() - sent) * 1e-9;
         }
     }
+
+    /** @param margin by how much its log probability is above the second's; empty if that was not asked for */
+    record Token(int id, OptionalDouble margin) {}
 
     /** @param tokens of each event; estimated as equally many in each if the server does not report them */
     record Event(long at, double tokens) {}
@@ -138,38 +144,94 @@ public final class CompletionsClient {
      * @throws IOException if an answer is too short, or none
      */
     List<Answer> ask(List<JsonNode> prompts, int maxTokens, Duration deadline) throws IOException {
-        String url = base + "/v1/completions";
-        List<HttpRequest> requests = prompts.stream()
-                .map(prompt -> HttpRequest.newBuilder(URI.create(url))
-                        .header("Content-Type", "application/json")
-                        .POST(HttpRequest.BodyPublishers.ofString(body(prompt, maxTokens)))
-                        .build())
-                .toList();
-        List<Reply> replies = send(url, requests, deadline);
-        List<Answer> answers = new ArrayList<>();
-        for (Reply reply : replies) {
-            answers.add(reply.answer(url, maxTokens));
+        // A new session: the server may close a connection that has been idle at any moment.
+        try (Session session = new Session()) {
+            return session.ask(prompts, maxTokens, maxTokens > 1, false, deadline);
         }
-        return answers;
     }
 
-    private String body(JsonNode prompt, int maxTokens) {
+    /**
+     * Sends one request and waits for the answer, which lists its tokens.
+     *
+     * @param margins whether each token has its margin
+     * @throws IOException as {@link #ask(List, int, Duration)} does
+     */
+    Answer ask(JsonNode prompt, int maxTokens, boolean margins, Duration deadline) throws IOException {
+        try (Session session = new Session()) {
+            return session.ask(List.of(prompt), maxTokens, true, margins, deadline)
+                    .getFirst();
+        }
+    }
+
+    /** Requests that follow each other at once, over connections that are kept. Several threads may use it. */
+    final class Session implements AutoCloseable {
+        private final HttpClient http = newClient();
+
+        /** Sends one request and waits for the answer, which lists its tokens. */
+        Answer ask(JsonNode prompt, int maxTokens, Duration deadline) throws IOException {
+            return ask(List.of(prompt), maxTokens, true, false, deadline).getFirst();
+        }
+
+        private List<Answer> ask(List<JsonNode> prompts, int maxTokens, boolean ids, boolean margins, Duration deadline)
+                throws IOException {
+            String url = base + "/v1/completions";
+            List<HttpRequest> requests = prompts.stream()
+                    .map(prompt -> HttpRequest.newBuilder(URI.create(url))
+                            .header("Content-Type", "application/json")
+                            .POST(HttpRequest.BodyPublishers.ofString(body(prompt, maxTokens, ids, margins)))
+                            .build())
+                    .toList();
+            List<Answer> answers = new ArrayList<>();
+            for (Reply reply : send(http, url, requests, deadline)) {
+                answers.add(reply.answer(url, maxTokens));
+            }
+            return answers;
+        }
+
+        @Override
+        public void close() {
+            http.shutdownNow();
+        }
+    }
+
+    private static HttpClient newClient() {
+        return HttpClient.newBuilder()
+                .version(HttpClient.Version.HTTP_1_1)
+                .connectTimeout(CONNECT_DEADLINE)
+                .build();
+    }
+
+    private String body(JsonNode prompt, int maxTokens, boolean ids, boolean margins) {
         ObjectNode body = JSON.createObjectNode().put("model", model);
         body.set("prompt", prompt);
         body.put("max_tokens", maxTokens)
                 .put("temperature", 0)
                 .put("ignore_eos", true)
                 .put("stream", true)
-                .put("return_token_ids", maxTokens > 1);
+                .put("return_token_ids", ids);
+        if (margins) {
+            body.put("logprobs", 2).put("return_tokens_as_token_ids", true);
+        }
         body.putObject("stream_options").put("include_usage", true);
         return body.toString();
     }
 
     private static String firstModel(String base, Duration deadline) throws IOException {
         String url = base + "/v1/models";
-        Reply answer = send(url, List.of(HttpRequest.newBuilder(URI.create(url)).build()), deadline)
-                .getFirst();
-        String text = answer.text();
+        String text;
+        try (HttpClient http = newClient()) {
+            try {
+                text = send(
+                                http,
+                                url,
+                                List.of(HttpRequest.newBuilder(URI.create(url)).build()),
+                                deadline)
+                        .getFirst()
+                        .text();
+            } finally {
+                http.shutdownNow();
+            }
+        }
         try {
             String model = JSON.readTree(text).path("data").path(0).path("id").asString("");
             if (!model.isEmpty()) {
@@ -182,56 +244,51 @@ public final class CompletionsClient {
     }
 
     /** The answers, all of status 200, in the order of the requests. */
-    private static List<Reply> send(String url, List<HttpRequest> requests, Duration deadline) throws IOException {
-        // A new client: the server may close a connection that has been idle at any moment.
-        try (HttpClient http = HttpClient.newBuilder()
-                .version(HttpClient.Version.HTTP_1_1)
-                .connectTimeout(CONNECT_DEADLINE)
-                .build()) {
-            List<Reply> replies = new ArrayList<>();
-            CompletableFuture<Object> failed = new CompletableFuture<>();
-            try {
-                List<CompletableFuture<HttpResponse<Void>>> responses = new ArrayList<>();
-                for (HttpRequest request : requests) {
-                    Reply reply = new Reply(System.nanoTime());
-                    replies.add(reply);
-                    CompletableFuture<HttpResponse<Void>> response =
-                            http.sendAsync(request, BodyHandlers.fromLineSubscriber(reply));
-                    responses.add(response.whenComplete((_, failure) -> {
-                        if (failure != null) {
-                            failed.completeExceptionally(failure);
-                        }
-                    }));
-                }
-                CompletableFuture<?> all = CompletableFuture.allOf(responses.toArray(CompletableFuture[]::new));
-                CompletableFuture.anyOf(all, failed).get(deadline.toNanos(), TimeUnit.NANOSECONDS);
-                for (int i = 0; i < requests.size(); i++) {
-                    int status = responses.get(i).resultNow().statusCode();
-                    if (status != 200) {
-                        throw new RefusedException(
-                                status,
-                                url + " answered " + status + ": "
-                                        + shown(replies.get(i).text()));
-                    }
-                }
-                return replies;
-            } catch (TimeoutException e) {
-                throw new LateException(
-                        String.format(
-                                Locale.ROOT,
-                                "%s has not answered within %.1f s: %s",
-                                url,
-                                deadline.toMillis() / 1e3,
-                                replies.stream().map(Reply::soFar).collect(Collectors.joining(", "))),
-                        e);
-            } catch (ExecutionException e) {
-                throw new IOException(url + ": " + why(e), e);
-            } catch (InterruptedException e) {
-                Thread.currentThread().interrupt();
-                throw new IOException(url + ": interrupted", e);
-            } finally {
-                http.shutdownNow();
+    private static List<Reply> send(HttpClient http, String url, List<HttpRequest> requests, Duration deadline)
+            throws IOException {
+        List<Reply> replies = new ArrayList<>();
+        List<CompletableFuture<HttpResponse<Void>>> responses = new ArrayList<>();
+        CompletableFuture<Object> failed = new CompletableFuture<>();
+        try {
+            for (HttpRequest request : requests) {
+                Reply reply = new Reply(System.nanoTime());
+                replies.add(reply);
+                responses.add(http.sendAsync(request, BodyHandlers.fromLineSubscriber(reply))
+                        .whenComplete((_, failure) -> {
+                            if (failure != null) {
+                                failed.completeExceptionally(failure);
+                            }
+                        }));
             }
+            CompletableFuture<?> all = CompletableFuture.allOf(responses.toArray(CompletableFuture[]::new));
+            CompletableFuture.anyOf(all, failed).get(deadline.toNanos(), TimeUnit.NANOSECONDS);
+            for (int i = 0; i < requests.size(); i++) {
+                int status = responses.get(i).resultNow().statusCode();
+                if (status != 200) {
+                    throw new RefusedException(
+                            status,
+                            url + " answered " + status + ": "
+                                    + shown(replies.get(i).text()));
+                }
+            }
+            return replies;
+        } catch (TimeoutException e) {
+            throw new LateException(
+                    String.format(
+                            Locale.ROOT,
+                            "%s has not answered within %.1f s: %s",
+                            url,
+                            deadline.toMillis() / 1e3,
+                            replies.stream().map(Reply::soFar).collect(Collectors.joining(", "))),
+                    e);
+        } catch (ExecutionException e) {
+            throw new IOException(url + ": " + why(e), e);
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            throw new IOException(url + ": interrupted", e);
+        } finally {
+            // Cancels what has not ended.
+            responses.forEach(response -> response.cancel(true));
         }
     }
 
@@ -296,7 +353,9 @@ public final class CompletionsClient {
 
         synchronized Answer answer(String url, int maxTokens) throws IOException {
             List<Event> events = new ArrayList<>();
+            List<Token> listed = new ArrayList<>();
             int promptTokens = 0;
+            int cachedTokens = 0;
             Optional<Integer> said = Optional.empty();
             Optional<Long> ended = Optional.empty();
             for (Line line : lines) {
@@ -312,6 +371,7 @@ public final class CompletionsClient {
                     throw new IOException(url + " answered 200 and then: " + shown(data));
                 }
                 JsonNode choice = event.path("choices").path(0);
+                listed.addAll(listed(choice));
                 int tokens = tokens(choice);
                 if (tokens > 0) {
                     events.add(new Event(line.at, tokens));
@@ -321,6 +381,8 @@ public final class CompletionsClient {
                 }
                 if (event.path("usage").hasNonNull("completion_tokens")) {
                     promptTokens = event.path("usage").path("prompt_tokens").asInt(0);
+                    cachedTokens = event.at("/usage/prompt_tokens_details/cached_tokens")
+                            .asInt(0);
                     said = Optional.of(
                             event.path("usage").path("completion_tokens").asInt(0));
                 }
@@ -349,7 +411,27 @@ public final class CompletionsClient {
                     events.stream()
                             .map(event -> new Event(event.at, event.tokens * tokens / counted))
                             .toList(),
-                    promptTokens);
+                    promptTokens,
+                    cachedTokens,
+                    List.copyOf(listed));
+        }
+
+        private static List<Token> listed(JsonNode choice) {
+            List<Token> tokens = new ArrayList<>();
+            JsonNode top = choice.path("logprobs").path("top_logprobs");
+            for (int i = 0; i < choice.path("token_ids").size(); i++) {
+                double[] most = top.path(i)
+                        .valueStream()
+                        .mapToDouble(JsonNode::asDouble)
+                        .sorted()
+                        .toArray();
+                tokens.add(new Token(
+                        choice.path("token_ids").path(i).asInt(),
+                        most.length < 2
+                                ? OptionalDouble.empty()
+                                : OptionalDouble.of(most[most.length - 1] - most[most.length - 2])));
+            }
+            return tokens;
         }
 
         /** Tokens of an event: as many as the server lists; without a list one, or none if the event is only the end. */

@@ -15,6 +15,7 @@ import picocli.CommandLine.Command;
             BenchTransferCommand.class,
             BenchHandoverCommand.class,
             BenchOffloadingCommand.class,
-            BenchStoreCommand.class
+            BenchStoreCommand.class,
+            BenchConnectorsCommand.class
         })
 final class BenchCommand {}

@@ -1,0 +1,583 @@
+package baton.bench;
+
+import baton.bench.CompletionsClient.Answer;
+import baton.bench.CompletionsClient.Token;
+import baton.bench.ConnectorCase.Pair;
+import baton.bench.ConnectorCase.Single;
+import baton.bench.ConnectorCase.SinglePlace;
+import baton.bench.ConnectorReport.Failed;
+import baton.bench.ConnectorReport.Latency;
+import baton.bench.ConnectorReport.Load;
+import baton.bench.ConnectorReport.Measured;
+import baton.bench.ConnectorReport.Outcome;
+import baton.bench.ConnectorReport.Row;
+import baton.bench.ConnectorReport.Throughput;
+import baton.bench.ConnectorReport.Unavailable;
+import baton.bench.ConnectorReport.Way;
+import baton.cluster.ChildProcess;
+import baton.cluster.JavaCommand;
+import baton.cluster.LocalCluster;
+import baton.cluster.ProcessGroup;
+import baton.cluster.ServerProcess;
+import baton.engine.model.Checkpoint;
+import baton.engine.model.DTypeChoice;
+import baton.engine.model.ModelConfig;
+import baton.engine.model.Quantization;
+import baton.engine.model.RandomCheckpoint;
+import baton.kv.ConfigException;
+import baton.kv.FreePorts;
+import baton.kv.KvRole;
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.net.Socket;
+import java.net.URI;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.Consumer;
+import java.util.function.Supplier;
+import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.json.JsonMapper;
+import tools.jackson.databind.node.ObjectNode;
+
+/**
+ * Measures connectors as clients see them: the time to the first token, and requests a second, of real instances behind a router,
+ * beside one instance alone that computes the same prompts in turns. Every answer is compared with the instance's alone.
+ *
+ * <p>Prompts are random, and no instance shares blocks among requests, so that what is not computed came through the connector.
+ *
+ * @param baton runs Baton
+ * @param warmUp whether instances warm up before they are ready
+ * @param connectors names of cases, or of connectors for all of their cases; empty: all
+ * @param tokens of the prompts whose first token is waited for
+ * @param repetitions of each length
+ * @param each how long requests are begun for a throughput
+ * @param progress receives a line for each step
+ */
+public record ConnectorBench(
+        JavaCommand baton,
+        boolean warmUp,
+        List<String> connectors,
+        List<Integer> tokens,
+        int repetitions,
+        Duration each,
+        Consumer<String> progress) {
+    public static final List<Integer> TOKENS = List.of(512, 2000);
+
+    private static final int CLIENTS = 8;
+    private static final int BLOCK_SIZE = 16;
+    private static final int OUTPUT = 4;
+    /**
+     * Difference of log probabilities below which two tokens are a tie: sums in bf16 that are made in another order, as those behind
+     * a cache are, differ by as much.
+     */
+    private static final double TIE = 0.1;
+
+    private static final Duration DEADLINE = Duration.ofMinutes(5);
+    private static final Duration START_DEADLINE = Duration.ofMinutes(2);
+    private static final JsonMapper JSON = JsonMapper.builder().build();
+
+    /** @throws ConfigException if a number makes no sense, or there is no such connector */
+    public ConnectorBench {
+        if (repetitions <= 0) {
+            throw new ConfigException("repetitions", "is " + repetitions + ", must be positive");
+        }
+        if (!each.isPositive()) {
+            throw new ConfigException("seconds", "is " + each.toMillis() / 1e3 + ", must be positive");
+        }
+        connectors = List.copyOf(connectors);
+        ConnectorCase.chosen(connectors);
+        tokens = TokenCounts.require(tokens, BLOCK_SIZE).stream()
+                .distinct()
+                .sorted()
+                .toList();
+    }
+
+    /** The same with a random checkpoint of Llama-3.2-1B's shape, which it writes into a temporary directory. */
+    public ConnectorReport run1b() throws IOException {
+        return RandomModel.with(RandomCheckpoint.llama1b(), DEADLINE, progress, this::run);
+    }
+
+    /**
+     * Measures with the checkpoint in this directory. What fails for one connector is in its row.
+     *
+     * @throws ConfigException if the model has too few positions for all prompts
+     * @throws IOException if the checkpoint cannot be read, or this thread is interrupted
+     */
+    public ConnectorReport run(Path model) throws IOException {
+        ModelConfig config;
+        try (Checkpoint checkpoint = Checkpoint.open(model)) {
+            config = checkpoint.config();
+        }
+        List<Integer> fitting = tokens.stream()
+                .filter(count -> count + OUTPUT <= config.maxPositions())
+                .toList();
+        if (fitting.isEmpty()) {
+            throw new ConfigException(
+                    "tokens",
+                    "is %s, with %d more for the output too many for %s, which has max_position_embeddings=%d"
+                            .formatted(tokens, OUTPUT, config.name(), config.maxPositions()));
+        }
+        long blockBytes = config.kvLayout(
+                        BLOCK_SIZE,
+                        DTypeChoice.here(Optional.empty(), config, Quantization.NONE)
+                                .dtype())
+                .blockBytes();
+        Load load = new Load(
+                config.name(),
+                LocalCluster.threads(),
+                fitting,
+                repetitions,
+                CLIENTS,
+                fitting.getFirst(),
+                blockBytes / BLOCK_SIZE);
+        List<Row> rows = new ArrayList<>();
+        try (Run run = new Run(model, load)) {
+            for (ConnectorCase each : ConnectorCase.chosen(connectors)) {
+                rows.add(Row.of(each, run.outcome(each)));
+            }
+        }
+        return new ConnectorReport(Machine.here(), load, rows);
+    }
+
+    private static final class WrongAnswerException extends IOException {
+        WrongAnswerException(String message) {
+            super(message);
+        }
+    }
+
+    /** An instance and the processes that it needs. */
+    private record Instance(ProcessGroup processes, ServerProcess process, CompletionsClient client)
+            implements AutoCloseable {
+        @Override
+        public void close() {
+            processes.close();
+        }
+    }
+
+    /** Times of one row, by the prompts' length and way. */
+    private static final class Samples {
+        private record Key(Way way, int tokens) {}
+
+        private final Map<Key, List<Double>> seconds = new LinkedHashMap<>();
+        private final Map<Key, List<Double>> alone = new HashMap<>();
+
+        void add(Way way, int tokens, Answer answer, Answer reference) {
+            Key key = new Key(way, tokens);
+            seconds.computeIfAbsent(key, _ -> new ArrayList<>()).add(answer.secondsToFirst());
+            alone.computeIfAbsent(key, _ -> new ArrayList<>()).add(reference.secondsToFirst());
+        }
+
+        List<Latency> latencies() {
+            List<Latency> latencies = new ArrayList<>();
+            seconds.forEach((key, times) -> {
+                List<Double> references = alone.getOrDefault(key, List.of());
+                List<Double> added = new ArrayList<>();
+                for (int i = 0; i < times.size(); i++) {
+                    added.add(times.get(i) - references.get(i));
+                }
+                latencies.add(new Latency(
+                        key.way, key.tokens, Timing.of(times), Timing.of(references), Timing.median(added)));
+            });
+            return latencies;
+        }
+    }
+
+    /** All rows, beside the same instance alone. */
+    private final class Run implements AutoCloseable {
+        private final Path model;
+        private final Load load;
+        private final RandomPrompts prompts;
+        private Optional<Instance> reference = Optional.empty();
+        /** Of the row that is being measured. */
+        private int compared;
+
+        private int ties;
+
+        Run(Path model, Load load) throws IOException {
+            this.model = model;
+            this.load = load;
+            prompts = new RandomPrompts(model);
+        }
+
+        Outcome outcome(ConnectorCase from) throws IOException {
+            Optional<String> unavailable = from.unavailable();
+            if (unavailable.isPresent()) {
+                progress.accept(from.name() + ": not available: " + unavailable.get());
+                return new Unavailable(unavailable.get());
+            }
+            compared = 0;
+            ties = 0;
+            try {
+                return switch (from.setup()) {
+                    case Pair pair -> measure(from.name(), pair);
+                    case Single single -> measure(from.name(), single);
+                };
+            } catch (InterruptedException e) {
+                Thread.currentThread().interrupt();
+                throw new IOException("interrupted", e);
+            } catch (IOException | RuntimeException e) {
+                if (Thread.currentThread().isInterrupted()) {
+                    throw e;
+                }
+                String reason = e.getMessage() == null ? e.toString() : e.getMessage();
+                progress.accept(from.name() + " failed: " + reason);
+                return new Failed(reason);
+            }
+        }
+
+        private Outcome measure(String name, Pair pair) throws IOException, InterruptedException {
+            CompletionsClient alone = alone();
+            progress.accept(name + ": starting a prefill instance, a decode instance and a router");
+            try (LocalCluster cluster =
+                    LocalCluster.start(baton, model, pair.connector().with(options()), 0, warmUp)) {
+                CompletionsClient router = client(cluster.router());
+                CompletionsClient decode = client(cluster.decode());
+                Samples samples = new Samples();
+                for (int round = 1 - warmUps(); round <= repetitions; round++) {
+                    for (int count : load.tokens()) {
+                        JsonNode prompt = prompts.ids(count);
+                        Map<Way, CompletionsClient> ways = new LinkedHashMap<>(Map.of(Way.HANDED_OVER, router));
+                        if (pair.hits()) {
+                            ways.put(Way.HIT, decode);
+                        }
+                        sample(name, round, count, prompt, ways, alone, samples);
+                    }
+                }
+                Throughput throughput =
+                        throughput(name, Way.HANDED_OVER, router, () -> prompts.ids(load.throughputTokens()), alone);
+                return measured(samples, pair.hits() ? 2 : 1, throughput, cluster.processes());
+            }
+        }
+
+        private Outcome measure(String name, Single single) throws IOException, InterruptedException {
+            CompletionsClient alone = alone();
+            long working = Math.max(load.clients() * load.throughputTokens(), Collections.max(load.tokens()));
+            // Of the prompts for throughput alone, as many as do not fit into memory beside those in flight.
+            long looped = 2 * working + (long) load.clients() * load.throughputTokens();
+            int loop = Math.toIntExact(Math.ceilDiv(looped, load.throughputTokens())) + 1;
+            int rounds = warmUps() + repetitions;
+            long all = (long) loop * load.throughputTokens()
+                    + (long) rounds
+                            * load.tokens().stream().mapToInt(Integer::intValue).sum();
+            long memory = (single.secondTier() ? 2 * working : all + all / 4) * load.bytesPerToken();
+            progress.accept(name + ": starting an instance");
+            try (Instance instance = start(single, memory)) {
+                progress.accept("%s: storing %d prompts"
+                        .formatted(name, loop + rounds * load.tokens().size()));
+                List<JsonNode> stored = new ArrayList<>();
+                for (int i = 0; i < rounds; i++) {
+                    for (int count : load.tokens()) {
+                        stored.add(store(instance, count));
+                    }
+                }
+                List<JsonNode> looping = new ArrayList<>();
+                for (int i = 0; i < loop; i++) {
+                    looping.add(store(instance, load.throughputTokens()));
+                }
+                Samples samples = new Samples();
+                Iterator<JsonNode> next = stored.iterator();
+                for (int round = 1 - warmUps(); round <= repetitions; round++) {
+                    for (int count : load.tokens()) {
+                        sample(name, round, count, next.next(), Map.of(Way.HIT, instance.client), alone, samples);
+                    }
+                }
+                AtomicInteger index = new AtomicInteger();
+                Throughput throughput = throughput(
+                        name,
+                        Way.HIT,
+                        instance.client,
+                        () -> looping.get(Math.floorMod(index.getAndIncrement(), loop)),
+                        alone);
+                return measured(samples, 1, throughput, instance.processes);
+            }
+        }
+
+        /** @throws IOException if the answers that could be compared are too few for a figure */
+        private Measured measured(Samples samples, int ways, Throughput throughput, ProcessGroup processes)
+                throws IOException {
+            List<Latency> latencies = samples.latencies();
+            if (latencies.size() < ways * load.tokens().size()) {
+                throw new IOException(
+                        "all answers to prompts of one length were ties (%d in all), so none could be compared"
+                                .formatted(ties));
+            }
+            Map<String, Integer> ports = new LinkedHashMap<>();
+            for (ChildProcess process : processes.members()) {
+                // One is for HTTP; another program than Baton is behind a shell that has none.
+                ListeningPorts.count(process.pid())
+                        .ifPresent(count -> ports.put(process.name(), Math.max(0, count - 1)));
+            }
+            return new Measured(latencies, throughput, ports, compared, ties);
+        }
+
+        private int warmUps() {
+            return Math.max(1, repetitions / 2);
+        }
+
+        /** Tokens of a prompt that need not be computed: all full blocks ahead of its last token. */
+        private static int expected(int count) {
+            return (count - 1) / BLOCK_SIZE * BLOCK_SIZE;
+        }
+
+        /** Computes a new prompt, which the connector stores. */
+        private JsonNode store(Instance instance, int count) throws IOException {
+            JsonNode prompt = prompts.ids(count);
+            instance.client.ask(prompt, 1, false, DEADLINE);
+            return prompt;
+        }
+
+        /** Asks for a prompt in these ways and of the instance alone, first or last in turns. */
+        private void sample(
+                String name,
+                int round,
+                int count,
+                JsonNode prompt,
+                Map<Way, CompletionsClient> ways,
+                CompletionsClient alone,
+                Samples samples)
+                throws IOException {
+            Map<Way, Answer> answers = new LinkedHashMap<>();
+            Optional<Answer> first =
+                    round % 2 == 0 ? Optional.of(alone.ask(prompt, OUTPUT, false, DEADLINE)) : Optional.empty();
+            for (Map.Entry<Way, CompletionsClient> way : ways.entrySet()) {
+                answers.put(way.getKey(), way.getValue().ask(prompt, OUTPUT, false, DEADLINE));
+            }
+            Answer own = first.isPresent() ? first.get() : alone.ask(prompt, OUTPUT, false, DEADLINE);
+            if (round <= 0) {
+                return;
+            }
+            for (Map.Entry<Way, Answer> each : answers.entrySet()) {
+                Answer answer = each.getValue();
+                if (answer.cachedTokens() < expected(count)) {
+                    throw new IOException("a prompt of %d tokens was not %s: %d tokens came through the connector"
+                            .formatted(
+                                    count, each.getKey() == Way.HIT ? "loaded" : "handed over", answer.cachedTokens()));
+                }
+                if (isRight(prompt, answer, own, alone)) {
+                    samples.add(each.getKey(), count, answer, own);
+                }
+                progress.accept(String.format(
+                        Locale.ROOT,
+                        "%s: %d tokens, %s: %.1f ms, alone %.1f ms",
+                        name,
+                        count,
+                        each.getKey().label(),
+                        answer.secondsToFirst() * 1e3,
+                        own.secondsToFirst() * 1e3));
+            }
+        }
+
+        /**
+         * Whether an answer has the tokens of the instance alone. False if rounding decides between two of them.
+         *
+         * @throws WrongAnswerException if neither
+         */
+        private boolean isRight(JsonNode prompt, Answer answer, Answer own, CompletionsClient alone)
+                throws IOException {
+            List<Integer> is = answer.tokens().stream().map(Token::id).toList();
+            List<Integer> wanted = own.tokens().stream().map(Token::id).toList();
+            if (is.equals(wanted)) {
+                compared++;
+                return true;
+            }
+            List<Token> probable =
+                    alone.ask(prompt, wanted.size(), true, DEADLINE).tokens();
+            int at = 0;
+            while (at < Math.min(is.size(), wanted.size()) && is.get(at).equals(wanted.get(at))) {
+                at++;
+            }
+            double margin = at < probable.size() ? probable.get(at).margin().orElse(TIE) : TIE;
+            if (margin < TIE) {
+                ties++;
+                return false;
+            }
+            throw new WrongAnswerException(String.format(
+                    Locale.ROOT,
+                    "a prompt of %d tokens was answered with the tokens %s, an instance alone answers %s, its token %d by %.2f in log probability above any other",
+                    prompt.size(),
+                    is,
+                    wanted,
+                    at,
+                    margin));
+        }
+
+        private Throughput throughput(
+                String name, Way way, CompletionsClient server, Supplier<JsonNode> next, CompletionsClient alone)
+                throws IOException {
+            progress.accept("%s: %d clients, %d tokens, %s"
+                    .formatted(name, load.clients(), load.throughputTokens(), way.label()));
+            long end = System.nanoTime() + each.toNanos();
+            ClosedLoop loop = ClosedLoop.run(
+                    server,
+                    load.clients(),
+                    () -> System.nanoTime() - end < 0 ? Optional.of(next.get()) : Optional.empty(),
+                    DEADLINE,
+                    each.plus(DEADLINE));
+            Set<JsonNode> distinct = new LinkedHashSet<>();
+            loop.asked().forEach(asked -> distinct.add(asked.prompt()));
+            progress.accept("%s: the same %d prompts alone".formatted(name, distinct.size()));
+            Iterator<JsonNode> again = distinct.iterator();
+            ClosedLoop own = ClosedLoop.run(
+                    alone,
+                    load.clients(),
+                    () -> {
+                        synchronized (again) {
+                            return again.hasNext() ? Optional.of(again.next()) : Optional.empty();
+                        }
+                    },
+                    DEADLINE,
+                    each.multipliedBy(4).plus(DEADLINE));
+            Map<JsonNode, Answer> answers = new HashMap<>();
+            own.asked().forEach(asked -> answers.put(asked.prompt(), asked.answer()));
+            long through = 0;
+            int anew = 0;
+            for (ClosedLoop.Asked asked : loop.asked()) {
+                Answer ownAnswer =
+                        Optional.ofNullable(answers.get(asked.prompt())).orElseThrow();
+                isRight(asked.prompt(), asked.answer(), ownAnswer, alone);
+                through += asked.answer().cachedTokens();
+                anew += asked.answer().cachedTokens() < expected(load.throughputTokens()) ? 1 : 0;
+            }
+            progress.accept(String.format(
+                    Locale.ROOT,
+                    "%s: %.1f requests/s, alone %.1f",
+                    name,
+                    loop.requestsPerSecond(),
+                    own.requestsPerSecond()));
+            return new Throughput(
+                    way,
+                    loop.asked().size(),
+                    anew,
+                    loop.requestsPerSecond(),
+                    through * load.bytesPerToken() / loop.seconds(),
+                    own.requestsPerSecond());
+        }
+
+        /** Options of all instances. */
+        private List<String> options() {
+            return List.of(
+                    "--max-model-len",
+                    Integer.toString(Collections.max(load.tokens()) + OUTPUT),
+                    // What an instance has computed itself would hide what the connector does.
+                    "--no-enable-prefix-caching",
+                    "--disable-uvicorn-access-log");
+        }
+
+        private CompletionsClient client(URI url) throws IOException {
+            return CompletionsClient.connect("url", url.toString(), Optional.of(name()), DEADLINE);
+        }
+
+        /** What servers call the model. */
+        private String name() {
+            return String.valueOf(model.toAbsolutePath().normalize().getFileName());
+        }
+
+        /** The instance alone; another one if it has ended. */
+        private CompletionsClient alone() throws IOException, InterruptedException {
+            if (reference.filter(it -> it.process.process().isAlive()).isEmpty()) {
+                reference.ifPresent(Instance::close);
+                progress.accept("starting the instance alone");
+                reference = Optional.of(start(ProcessGroup.create(), List.of()));
+            }
+            return reference.orElseThrow().client;
+        }
+
+        private Instance start(Single single, long memory) throws IOException, InterruptedException {
+            ProcessGroup processes = ProcessGroup.create();
+            try {
+                int redisPort = single.redis() ? startRedis(processes) : 0;
+                Path files = Files.createDirectory(processes.directory().resolve("kv"));
+                ObjectNode transfer = JSON.createObjectNode()
+                        .put("kv_connector", single.kvConnector())
+                        .put("kv_role", KvRole.BOTH.configName())
+                        .put("kv_load_failure_policy", "recompute");
+                transfer.set(
+                        "kv_connector_extra_config",
+                        single.settings().apply(new SinglePlace(files, memory, redisPort)));
+                return start(processes, List.of("--kv-transfer-config", transfer.toString()));
+            } catch (IOException | InterruptedException | RuntimeException e) {
+                processes.close();
+                throw e;
+            }
+        }
+
+        /** @param processes closed with the instance, or if it does not start */
+        private Instance start(ProcessGroup processes, List<String> more) throws IOException, InterruptedException {
+            try {
+                List<String> arguments = new ArrayList<>(List.of(
+                        "serve", model.toString(), "--port", "0", "--threads", Integer.toString(load.threads())));
+                arguments.addAll(options());
+                if (!warmUp) {
+                    arguments.add("--no-warmup");
+                }
+                arguments.addAll(more);
+                ServerProcess server = processes.serve("instance", baton, arguments);
+                return new Instance(processes, server, client(server.awaitReady(START_DEADLINE)));
+            } catch (IOException | InterruptedException | RuntimeException e) {
+                processes.close();
+                throw e;
+            }
+        }
+
+        /** Returns its port when it listens. */
+        private static int startRedis(ProcessGroup processes) throws IOException, InterruptedException {
+            int port = FreePorts.inARow(1);
+            // Redis does not end with its standard input, so a shell ends it then.
+            ChildProcess redis = processes.start(
+                    ConnectorCase.REDIS,
+                    List.of(
+                            "sh",
+                            "-c",
+                            "\"$0\" \"$@\" & cat > /dev/null; kill $!; wait",
+                            ConnectorCase.REDIS,
+                            "--bind",
+                            LocalCluster.HOST,
+                            "--port",
+                            Integer.toString(port),
+                            "--save",
+                            "",
+                            "--dir",
+                            processes.directory().toString()),
+                    new ChildProcess.Output() {
+                        @Override
+                        public void line(String line) {}
+
+                        @Override
+                        public void end() {}
+                    });
+            long end = System.nanoTime() + START_DEADLINE.toNanos();
+            while (true) {
+                try (Socket socket = new Socket()) {
+                    socket.connect(new InetSocketAddress(InetAddress.getLoopbackAddress(), port), 1000);
+                    return port;
+                } catch (IOException e) {
+                    if (System.nanoTime() - end > 0 || !redis.isAlive()) {
+                        throw new IOException(redis.describeExit(), e);
+                    }
+                    TimeUnit.MILLISECONDS.sleep(50);
+                }
+            }
+        }
+
+        @Override
+        public void close() {
+            reference.ifPresent(Instance::close);
+            prompts.close();
+        }
+    }
+}
