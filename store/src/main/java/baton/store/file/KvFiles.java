@@ -113,7 +113,8 @@ public record KvFiles(Path root, FileOperations files, Scope scope) {
     }
 
     /** Looks at a file. */
-    interface Visitor<T> {
+    @FunctionalInterface
+    public interface Visitor<T> {
         /** @return false to end the walk */
         boolean visit(T file) throws IOException;
     }
