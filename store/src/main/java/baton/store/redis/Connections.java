@@ -239,13 +239,13 @@ final class Connections implements AutoCloseable {
         String text = String.valueOf(cause.getMessage());
         if (cause instanceof RedisCommandExecutionException) {
             Failure failure = Failure.ofReply(text);
-            counters.failed(failure, 1);
+            counters.connectFailed(failure);
             note(
                     failure == Failure.AUTHENTICATION
                             ? "refuses the user or password of the setting url: " + text
                             : "refuses a connection: " + text);
         } else {
-            counters.failed(Failure.UNAVAILABLE, 1);
+            counters.connectFailed(Failure.UNAVAILABLE);
             note("cannot be connected to: %s: %s".formatted(cause.getClass().getSimpleName(), text));
         }
     }

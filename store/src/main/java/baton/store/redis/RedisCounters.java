@@ -35,6 +35,9 @@ final class RedisCounters {
     private final Map<Failure, Long> failures = new EnumMap<>(Failure.class);
 
     @GuardedBy("this")
+    private final Map<Failure, Long> failedConnects = new EnumMap<>(Failure.class);
+
+    @GuardedBy("this")
     private long readBytes;
 
     @GuardedBy("this")
@@ -53,6 +56,11 @@ final class RedisCounters {
 
     synchronized void failed(Failure cause, long keys) {
         failures.merge(cause, keys, Long::sum);
+    }
+
+    /** An attempt to connect has failed. */
+    synchronized void connectFailed(Failure cause) {
+        failedConnects.merge(cause, 1L, Long::sum);
     }
 
     synchronized void read(long bytes) {
@@ -97,6 +105,8 @@ final class RedisCounters {
         List<Measurement> taken = new ArrayList<>();
         results.forEach((result, keys) -> taken.add(count("baton:kv_store_keys", keys, "result", result.name())));
         failures.forEach((cause, keys) -> taken.add(count("baton:kv_store_failures", keys, "cause", cause.label())));
+        failedConnects.forEach((cause, attempts) ->
+                taken.add(count("baton:kv_store_connect_failures", attempts, "cause", cause.label())));
         if (readBytes > 0) {
             taken.add(count("baton:kv_store_bytes", readBytes, "direction", "read"));
         }
@@ -106,6 +116,7 @@ final class RedisCounters {
         taken.add(Measurement.gauge("baton:kv_store_connections", connections, "store", store));
         results.clear();
         failures.clear();
+        failedConnects.clear();
         readBytes = 0;
         writtenBytes = 0;
         return taken;
