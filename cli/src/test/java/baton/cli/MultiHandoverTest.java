@@ -7,6 +7,7 @@ import baton.cli.Instances.Prompts;
 import baton.cli.Instances.Reply;
 import baton.cli.Ledgers.Case;
 import java.nio.file.Path;
+import java.time.Duration;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.extension.RegisterExtension;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -18,6 +19,8 @@ import tools.jackson.databind.node.ObjectNode;
 class MultiHandoverTest {
     private static final int BLOCK = 16;
     private static final int MAX_TOKENS = 20;
+    /** Of the model in float32. */
+    private static final double BYTES_PER_TOKEN = 6144;
 
     @RegisterExtension
     static final Instances INSTANCES = new Instances();
@@ -26,9 +29,11 @@ class MultiHandoverTest {
      * Connectors of both instances.
      *
      * @param store the one that keeps prompts when their prefill instance is gone
+     * @param loaded its metric of bytes loaded
+     * @param stored its metric of bytes that outlive the instance
      * @param connectors JSON, with {@code SHARED} for a directory of both instances
      */
-    record Composition(String name, String store, String connectors) {
+    record Composition(String name, String store, String loaded, String stored, String connectors) {
         @Override
         public String toString() {
             return name;
@@ -44,12 +49,28 @@ class MultiHandoverTest {
     }
 
     static Stream<Composition> compositions() {
-        return Stream.of(new Composition("nixl-and-storage", "SharedStorageConnector", """
-                [{"kv_connector": "NixlConnector", "kv_connector_extra_config":
-                    {"side_channel_host": "127.0.0.1", "side_channel_port": 0}},
-                 {"kv_connector": "SharedStorageConnector", "kv_connector_extra_config":
-                    {"shared_storage_path": "SHARED"}}]
-                """));
+        String nixl = """
+                {"kv_connector": "NixlConnector", "kv_connector_extra_config":
+                    {"side_channel_host": "127.0.0.1", "side_channel_port": 0}}""";
+        return Stream.of(
+                new Composition(
+                        "nixl-and-storage",
+                        "SharedStorageConnector",
+                        "baton:kv_load_bytes_total",
+                        "baton:kv_save_bytes_total",
+                        """
+                        [%s, {"kv_connector": "SharedStorageConnector", "kv_connector_extra_config":
+                            {"shared_storage_path": "SHARED"}}]"""
+                                .formatted(nixl)),
+                new Composition(
+                        "nixl-and-offloading",
+                        "OffloadingConnector",
+                        "vllm:kv_offload_load_bytes_total",
+                        "vllm:kv_offload_tiering_write_bytes_total",
+                        """
+                        [%s, {"kv_connector": "OffloadingConnector", "kv_connector_extra_config":
+                            {"cpu_bytes_to_use": 1e8, "secondary_tiers": [{"type": "fs", "root_dir": "SHARED"}]}}]"""
+                                .formatted(nixl)));
     }
 
     @ParameterizedTest
@@ -65,22 +86,29 @@ class MultiHandoverTest {
         assertThat(decode(decode, handedOver, reference)).isEqualTo(handedOver.answer());
         // By NixlConnector, which moves partial blocks too.
         assertThat(decode.prompts().since(before))
-                .isEqualTo(new Prompts(1, 0, handedOver.prompt().length - 1));
+                .isEqualTo(new Prompts(0, 0, handedOver.prompt().length));
         assertThat(decode.metric("vllm:nixl_bytes_transferred_sum", "\"NixlConnector\"")).isPositive();
 
         Case stored = Ledgers.named("recall-400");
         Case lost = Ledgers.named("recall-180");
-        prefilled(prefill, stored);
         JsonNode dangling = prefilled(prefill, lost);
+        double before400 = prefill.metric(composition.stored(), "\"" + composition.store() + "\"");
+        prefilled(prefill, stored);
+        int aligned = stored.aligned(BLOCK);
+        // Written behind the answer; other prompts begin differently.
+        double bytes = aligned * BYTES_PER_TOKEN;
+        Await.until(Duration.ofSeconds(20), () -> "the prompt is not stored", () -> prefill.metric(
+                                composition.stored(), "\"" + composition.store() + "\"")
+                        - before400
+                >= bytes);
         prefill.kill();
 
         before = decode.prompts();
         Reply reply = decode.complete(stored.prompt(), MAX_TOKENS);
         assertThat(reply.tokenIds()).isEqualTo(stored.answer());
-        int aligned = stored.aligned(BLOCK);
         assertThat(decode.prompts().since(before))
                 .isEqualTo(new Prompts(stored.prompt().length - aligned, 0, aligned));
-        assertThat(decode.metric("baton:kv_load_bytes_total", "\"" + composition.store() + "\""))
+        assertThat(decode.metric(composition.loaded(), "\"" + composition.store() + "\""))
                 .isPositive();
 
         // A reference to an instance that is gone is found out by trying it; the prompt is then computed.
