@@ -103,6 +103,6 @@ class KvFilesCommandTest {
     void kvFilesInWhatIsNoDirectoryAreRefused() {
         Run missing = run("kv-files", "gc", root.resolve("missing").toString());
         assertThat(missing.status()).isEqualTo(2);
-        assertThat(missing.err()).contains("DIR is ", "missing", "not a directory");
+        assertThat(missing.err()).contains("DIR: is ", "missing", "not a directory");
     }
 }

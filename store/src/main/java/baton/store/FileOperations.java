@@ -10,6 +10,7 @@ import java.nio.file.OpenOption;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
 import java.nio.file.StandardOpenOption;
+import java.nio.file.attribute.BasicFileAttributeView;
 import java.nio.file.attribute.BasicFileAttributes;
 import java.nio.file.attribute.FileTime;
 import java.time.Instant;
@@ -50,6 +51,12 @@ public interface FileOperations {
     /** Sets the time when a file was last modified. */
     default void setModified(Path file, Instant time) throws IOException {
         Files.setLastModifiedTime(file, FileTime.from(time));
+    }
+
+    /** Sets the time when a file was last read. */
+    default void setAccessed(Path file, FileTime time) throws IOException {
+        Files.getFileAttributeView(file, BasicFileAttributeView.class, LinkOption.NOFOLLOW_LINKS)
+                .setTimes(null, time, null);
     }
 
     /** Makes a directory with its parents, unless they exist. */

@@ -72,6 +72,7 @@ final class BatchQueue {
     /** @return false if it is rejected; its task is over then */
     boolean submit(Batch batch) {
         boolean stuck = tasks.isStuck();
+        dropOverdueIfFull();
         boolean accepted;
         synchronized (this) {
             accepted = !closed && !stuck && queue.size() < queued;
@@ -96,6 +97,15 @@ final class BatchQueue {
             batch.task.cancel();
         }
         return served;
+    }
+
+    /** Those that are over their deadline give up their place when they are asked. */
+    private void dropOverdueIfFull() {
+        List<Batch> waiting;
+        synchronized (this) {
+            waiting = queue.size() < queued ? List.of() : List.copyOf(queue);
+        }
+        waiting.forEach(batch -> batch.task.isDone());
     }
 
     private boolean startRunner() {

@@ -8,6 +8,7 @@ import java.nio.channels.FileChannel;
 import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.nio.file.attribute.BasicFileAttributes;
+import java.nio.file.attribute.FileTime;
 import java.time.Instant;
 import java.util.List;
 import java.util.Optional;
@@ -69,21 +70,28 @@ public record PromptEntry(boolean temporary, List<Path> files, long bytes, Insta
         return one.isAfter(other) ? one : other;
     }
 
-    /** Whether each of its files has the tensor that such files have, and no other one. */
+    /** Whether each of its files has the tensor that such files have, and no other one. This is no use of them. */
     public boolean isKvCache(FileOperations operations) throws IOException {
         for (Path file : files) {
-            try (FileChannel channel = operations.openToRead(file)) {
-                if (!SafetensorsHeader.read(channel, file.toString())
-                        .tensors()
-                        .keySet()
-                        .equals(Set.of(LayerFiles.TENSOR))) {
-                    return false;
-                }
-            } catch (SafetensorsException e) {
+            FileTime read = operations.attributes(file).lastAccessTime();
+            boolean isKv = hasTensorOnly(file, operations);
+            operations.setAccessed(file, read);
+            if (!isKv) {
                 return false;
             }
         }
         return true;
+    }
+
+    private static boolean hasTensorOnly(Path file, FileOperations operations) throws IOException {
+        try (FileChannel channel = operations.openToRead(file)) {
+            return SafetensorsHeader.read(channel, file.toString())
+                    .tensors()
+                    .keySet()
+                    .equals(Set.of(LayerFiles.TENSOR));
+        } catch (SafetensorsException e) {
+            return false;
+        }
     }
 
     /** Removes an entry's directory, at once for those that look for it. */

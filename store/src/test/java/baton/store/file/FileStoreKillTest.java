@@ -22,7 +22,7 @@ import org.junit.jupiter.api.io.TempDir;
 
 /** A process that is killed while it writes. {@code -Dbaton.kills=100} for more than a few times. */
 class FileStoreKillTest {
-    private static final int KILLS = Integer.getInteger("baton.kills", 4);
+    private static final int KILLS = Integer.getInteger("baton.kills", 3);
     private static final int KEYS = 48;
 
     /** 2.5 MB each: several pieces. */
