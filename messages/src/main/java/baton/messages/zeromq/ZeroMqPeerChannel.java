@@ -40,7 +40,7 @@ public final class ZeroMqPeerChannel implements PeerChannel {
 
     private final ZeroMqSideChannel.Limits limits;
     private final Ticker ticker;
-    private final Set<RouterSocket> routers = ConcurrentHashMap.newKeySet();
+    private final Set<BoundSocket> routers = ConcurrentHashMap.newKeySet();
     private final Set<Dealer> dealers = ConcurrentHashMap.newKeySet();
     private volatile boolean closed;
 
@@ -61,10 +61,10 @@ public final class ZeroMqPeerChannel implements PeerChannel {
 
     @Override
     public SideChannel.Listener listen(String host, int port, Reception reception) throws MessageException {
-        RouterSocket router = new RouterSocket(
-                ticker, limits, host, port, true, reception::admits, caller -> new Visit(caller, reception));
+        BoundSocket router = new BoundSocket(
+                ticker, limits, host, port, BoundSocket.Kind.router("peer channel", true), reception::admits, caller -> new Visit(caller, reception));
         router.start();
-        routers.removeIf(RouterSocket::isClosed);
+        routers.removeIf(BoundSocket::isClosed);
         routers.add(router);
         if (closed) {
             router.close();
@@ -92,17 +92,17 @@ public final class ZeroMqPeerChannel implements PeerChannel {
     @Override
     public void close() {
         closed = true;
-        routers.forEach(RouterSocket::close);
+        routers.forEach(BoundSocket::close);
         dealers.forEach(Dealer::close);
     }
 
     /** Passes a peer's messages on without the delimiter frame that REQ sockets send first. */
-    private static final class Visit implements RouterSocket.Guest, Caller {
-        private final RouterSocket.Caller caller;
+    private static final class Visit implements BoundSocket.Guest, Caller {
+        private final BoundSocket.Caller caller;
         private final Guest guest;
         private boolean delimited;
 
-        private Visit(RouterSocket.Caller caller, Reception reception) {
+        private Visit(BoundSocket.Caller caller, Reception reception) {
             this.caller = caller;
             this.guest = reception.arrived(this);
         }

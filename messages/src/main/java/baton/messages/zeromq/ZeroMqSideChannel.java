@@ -38,7 +38,7 @@ public final class ZeroMqSideChannel implements SideChannel {
 
     private final Limits limits;
     private final Ticker ticker;
-    private final Set<RouterSocket> listeners = ConcurrentHashMap.newKeySet();
+    private final Set<BoundSocket> listeners = ConcurrentHashMap.newKeySet();
     private final Set<Question> questions = ConcurrentHashMap.newKeySet();
     private volatile boolean closed;
 
@@ -75,16 +75,16 @@ public final class ZeroMqSideChannel implements SideChannel {
 
     @Override
     public Listener receive(String host, int port, Reception reception) throws MessageException {
-        RouterSocket router = new RouterSocket(
+        BoundSocket router = new BoundSocket(
                 ticker,
                 limits,
                 host,
                 port,
-                false,
+                BoundSocket.Kind.router("side channel", false),
                 _ -> true,
                 caller -> new Answering(reception.arrived(caller.address()), caller));
         router.start();
-        listeners.removeIf(RouterSocket::isClosed);
+        listeners.removeIf(BoundSocket::isClosed);
         listeners.add(router);
         if (closed) {
             router.close();
@@ -108,7 +108,7 @@ public final class ZeroMqSideChannel implements SideChannel {
     @Override
     public void close() {
         closed = true;
-        listeners.forEach(RouterSocket::close);
+        listeners.forEach(BoundSocket::close);
         questions.forEach(question -> question.fail("the side channel was closed"));
     }
 
@@ -198,7 +198,7 @@ public final class ZeroMqSideChannel implements SideChannel {
     }
 
     /** Everything up to the first empty frame is the envelope, which goes back with the answer. */
-    private record Answering(Handler handler, RouterSocket.Caller caller) implements RouterSocket.Guest {
+    private record Answering(Handler handler, BoundSocket.Caller caller) implements BoundSocket.Guest {
         @Override
         public boolean received(List<byte[]> message) throws IOException {
             int body = 0;

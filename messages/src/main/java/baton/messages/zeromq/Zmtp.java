@@ -123,6 +123,23 @@ final class Zmtp {
         return true;
     }
 
+    /**
+     * As {@link #awaitMessage}, for a peer that may send nothing but commands for as long as it likes, such as a subscriber's
+     * heartbeats. They are dealt with.
+     */
+    boolean awaitMessageAfterCommands() throws IOException {
+        while (awaitMessage()) {
+            in.mark(1);
+            int flags = readFlags();
+            in.reset();
+            if ((flags & COMMAND) == 0) {
+                return true;
+            }
+            onCommand(ByteBuffer.wrap(readBody(readFlags(), MAX_COMMAND_BYTES, "command")));
+        }
+        return false;
+    }
+
     /** The next message; commands before it are dealt with. */
     List<byte[]> receive() throws IOException {
         List<byte[]> frames = new ArrayList<>(4);

@@ -1,4 +1,4 @@
-/** The side channel in the wire protocol of ZeroMQ's REQ and ROUTER sockets. */
+/** The wire protocol of ZeroMQ: side channel and peer channel as REQ, DEALER and ROUTER sockets, events as a PUB socket. */
 @NullMarked
 package baton.messages.zeromq;
 

@@ -21,27 +21,44 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.Function;
 import java.util.function.Predicate;
+import jdk.net.ExtendedSocketOptions;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** A bound address with its connections, each with a virtual thread of its own. To its peers it is a ZeroMQ ROUTER socket. */
-final class RouterSocket implements SideChannel.Listener {
-    private static final Logger log = LoggerFactory.getLogger(RouterSocket.class);
+/** A bound address with its connections, each with a virtual thread of its own. To its peers it is a ZeroMQ socket of some type. */
+final class BoundSocket implements SideChannel.Listener {
+    private static final Logger log = LoggerFactory.getLogger(BoundSocket.class);
     private static final Duration SWEEP = Duration.ofMillis(200);
     private static final Duration JOIN = Duration.ofSeconds(2);
     private static final Duration BETWEEN_LINES = Duration.ofSeconds(10);
     private static final int BACKLOG = 128;
+    private static final int KEEP_ALIVE_SECONDS = 30;
 
     private final ZeroMqSideChannel.Limits limits;
     private final ServerSocket socket;
-    private final boolean handlersKeepTime;
+    private final Kind kind;
     private final Predicate<InetAddress> admitted;
     private final Function<Caller, Guest> reception;
     private final Ticker ticker;
     private final Bursts busy;
     private final Bursts unanswered;
     private final Set<Caller> callers = ConcurrentHashMap.newKeySet();
-    private final Thread thread = Thread.ofVirtual().name("side-channel").unstarted(this::accept);
+    private final Thread thread = Thread.ofVirtual().name("zeromq-accept").unstarted(this::accept);
+
+    /**
+     * What its peers find.
+     *
+     * @param name for errors and the log
+     * @param socketType ZeroMQ's name of this socket
+     * @param peerTypes sockets that may connect
+     * @param handlersKeepTime whether handling a message may take any time; else it counts as part of the exchange
+     * @param endsIdle whether an idle connection is closed when another one arrives and all are taken, and after its time
+     */
+    record Kind(String name, String socketType, Set<String> peerTypes, boolean handlersKeepTime, boolean endsIdle) {
+        static Kind router(String name, boolean handlersKeepTime) {
+            return new Kind(name, "ROUTER", Set.of("REQ", "DEALER", "ROUTER"), handlersKeepTime, true);
+        }
+    }
 
     /** What a connection's messages are handed to, one after the other, on the connection's thread. */
     interface Guest {
@@ -51,6 +68,11 @@ final class RouterSocket implements SideChannel.Listener {
         /** Whether the peer is authenticated. Until then it counts against the limits of connections in their handshake. */
         boolean isGreeted();
 
+        /** Whether the connection is to be closed now; asked a few times a second. */
+        default boolean isOver() {
+            return false;
+        }
+
         /** The connection has ended. */
         void left();
     }
@@ -58,16 +80,15 @@ final class RouterSocket implements SideChannel.Listener {
     /**
      * Binds the address.
      *
-     * @param handlersKeepTime whether handling a message may take any time; else it counts as part of the exchange
      * @param admitted whether a connection from an address is served at all; must not wait
      * @param reception makes the handler of a connection once its handshake is done; throws to refuse it
      */
-    RouterSocket(
+    BoundSocket(
             Ticker ticker,
             ZeroMqSideChannel.Limits limits,
             String host,
             int port,
-            boolean handlersKeepTime,
+            Kind kind,
             Predicate<InetAddress> admitted,
             Function<Caller, Guest> reception)
             throws MessageException {
@@ -75,13 +96,13 @@ final class RouterSocket implements SideChannel.Listener {
         this.busy = new Bursts(1, BETWEEN_LINES, ticker);
         this.unanswered = new Bursts(1, BETWEEN_LINES, ticker);
         this.limits = limits;
-        this.handlersKeepTime = handlersKeepTime;
+        this.kind = kind;
         this.admitted = admitted;
         this.reception = reception;
-        this.socket = bind(host, port);
+        this.socket = bind(kind.name(), host, port);
     }
 
-    private static ServerSocket bind(String host, int port) throws MessageException {
+    private static ServerSocket bind(String name, String host, int port) throws MessageException {
         ServerSocket socket = null;
         try {
             socket = new ServerSocket();
@@ -93,7 +114,17 @@ final class RouterSocket implements SideChannel.Listener {
             if (socket != null) {
                 ZeroMqSideChannel.quietly(socket);
             }
-            throw new MessageException("side channel cannot listen on " + host + ":" + port + ": " + e.getMessage(), e);
+            throw new MessageException(name + " cannot listen on " + host + ":" + port + ": " + e.getMessage(), e);
+        }
+    }
+
+    /** Lets the system find out within about two minutes that the host of an idle peer is gone. */
+    static void detectLoss(Socket peer) throws IOException {
+        peer.setKeepAlive(true);
+        if (peer.supportedOptions().contains(ExtendedSocketOptions.TCP_KEEPIDLE)) {
+            peer.setOption(ExtendedSocketOptions.TCP_KEEPIDLE, KEEP_ALIVE_SECONDS);
+            peer.setOption(ExtendedSocketOptions.TCP_KEEPINTERVAL, KEEP_ALIVE_SECONDS);
+            peer.setOption(ExtendedSocketOptions.TCP_KEEPCOUNT, 3);
         }
     }
 
@@ -119,7 +150,7 @@ final class RouterSocket implements SideChannel.Listener {
             } catch (IOException e) {
                 if (!socket.isClosed()) {
                     // Most likely there are no free file descriptors; closing other connections frees some.
-                    log.warn("side channel on port {} cannot accept: {}", port(), e.getMessage());
+                    log.warn("{} on port {} cannot accept: {}", kind.name(), port(), e.getMessage());
                     LockSupport.parkNanos(SWEEP.toNanos());
                 }
             }
@@ -153,10 +184,11 @@ final class RouterSocket implements SideChannel.Listener {
                 throw new IOException("others came while it was greeting");
             }
             if (callers.size() - count(State.GREETING) >= limits.connections()) {
-                Optional<Caller> idle = longest(State.IDLE);
+                Optional<Caller> idle = kind.endsIdle() ? longest(State.IDLE) : Optional.empty();
                 if (idle.isEmpty()) {
                     busy.event(more -> log.warn(
-                            "side channel on port {} refuses a connection: all {} are busy{}",
+                            "{} on port {} refuses a connection: all {} are busy{}",
+                            kind.name(),
                             port(),
                             limits.connections(),
                             more));
@@ -187,13 +219,13 @@ final class RouterSocket implements SideChannel.Listener {
         long now = ticker.nanos();
         for (Caller caller : callers) {
             boolean over = switch (caller.state) {
-                case IDLE -> now - caller.since > limits.idle().toNanos();
+                case IDLE -> kind.endsIdle() && now - caller.since > limits.idle().toNanos();
                 case GREETING, EXCHANGING ->
                     now - caller.since > limits.exchange().toNanos();
                 case HANDLING -> false;
             };
-            if (over) {
-                log.debug("side channel on port {}: the time of {} is up", port(), caller.peer);
+            if (over || caller.guest.filter(Guest::isOver).isPresent()) {
+                log.debug("{} on port {}: the time of {} is up", kind.name(), port(), caller.peer);
                 caller.end();
             }
         }
@@ -211,7 +243,7 @@ final class RouterSocket implements SideChannel.Listener {
     private void join(Thread waited, Deadline deadline) {
         try {
             if (!waited.join(deadline.remaining())) {
-                log.warn("side channel on port {}: {} has not ended in time", port(), waited.getName());
+                log.warn("{} on port {}: {} has not ended in time", kind.name(), port(), waited.getName());
             }
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
@@ -233,12 +265,13 @@ final class RouterSocket implements SideChannel.Listener {
     final class Caller {
         private final Socket peer;
         private final Thread thread =
-                Thread.ofVirtual().name("side-channel-peer").unstarted(this::run);
+                Thread.ofVirtual().name("zeromq-peer").unstarted(this::run);
         private volatile State state = State.GREETING;
 
         /** When the state began. */
         private volatile long since = ticker.nanos();
 
+        private volatile Optional<Guest> guest = Optional.empty();
         private Optional<Zmtp> connection = Optional.empty();
         private String identity = "";
 
@@ -267,6 +300,11 @@ final class RouterSocket implements SideChannel.Listener {
             }
         }
 
+        /** From any thread; what it takes is limited by {@link Guest#isOver} only. */
+        void push(List<byte[]> frames) throws IOException {
+            connection.orElseThrow().send(frames);
+        }
+
         void end() {
             ZeroMqSideChannel.quietly(peer);
         }
@@ -274,19 +312,24 @@ final class RouterSocket implements SideChannel.Listener {
         private void run() {
             try (peer) {
                 peer.setTcpNoDelay(true);
+                if (!kind.endsIdle()) {
+                    detectLoss(peer);
+                }
                 Zmtp zmtp = new Zmtp(
                         peer.getInputStream(),
                         new BufferedOutputStream(peer.getOutputStream()),
                         limits.frames(),
                         limits.questionBytes());
                 connection = Optional.of(zmtp);
-                identity = zmtp.handshake("ROUTER", "", Set.of("REQ", "DEALER", "ROUTER"));
-                serve(zmtp, reception.apply(this));
+                identity = zmtp.handshake(kind.socketType(), "", kind.peerTypes());
+                Guest received = reception.apply(this);
+                guest = Optional.of(received);
+                serve(zmtp, received);
             } catch (IOException e) {
-                log.debug("side channel on port {}: {} ended: {}", port(), peer, e.getMessage());
+                log.debug("{} on port {}: {} ended: {}", kind.name(), port(), peer, e.getMessage());
             } catch (RuntimeException e) {
                 unanswered.event(more -> log.warn(
-                        "side channel on port {}: a question of {} could not be answered{}", port(), peer, more, e));
+                        "{} on port {}: a question of {} could not be answered{}", kind.name(), port(), peer, more, e));
             } finally {
                 callers.remove(this);
             }
@@ -303,11 +346,11 @@ final class RouterSocket implements SideChannel.Listener {
                 }
                 while (more) {
                     enter(State.IDLE);
-                    more = zmtp.awaitMessage();
+                    more = kind.endsIdle() ? zmtp.awaitMessage() : zmtp.awaitMessageAfterCommands();
                     enter(State.EXCHANGING);
                     if (more) {
                         List<byte[]> message = zmtp.receive();
-                        if (handlersKeepTime) {
+                        if (kind.handlersKeepTime()) {
                             enter(State.HANDLING);
                         }
                         more = guest.received(message);

@@ -1,0 +1,203 @@
+package baton.messages.events;
+
+import baton.kv.Bursts;
+import baton.kv.ConfigException;
+import baton.kv.Deadline;
+import baton.kv.KvEvent;
+import baton.kv.KvEventsConfig;
+import baton.kv.Ticker;
+import baton.kv.ZeroMqEndpoint;
+import baton.messages.MessageException;
+import baton.messages.zeromq.ZeroMqPublisher;
+import java.time.Duration;
+import java.time.Instant;
+import java.time.InstantSource;
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.atomic.LongAdder;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Publishes an instance's events as vLLM does. {@link #publish} is for one thread, the engine's, and does not wait: a thread of the
+ * publisher encodes and sends. A batch for which there is no room in the queue is dropped, and its number with it, so that subscribers see
+ * that there is something that they do not know. (vLLM's scheduler waits for room instead.)
+ */
+public final class KvEventPublisher implements AutoCloseable {
+    private static final Logger log = LoggerFactory.getLogger(KvEventPublisher.class);
+
+    /** Baton has one engine in an instance. */
+    private static final int RANK = 0;
+
+    private static final Duration NAP = Duration.ofMillis(100);
+    private static final Duration LAST_WORDS = Duration.ofSeconds(1);
+    private static final Duration BETWEEN_LINES = Duration.ofSeconds(10);
+
+    private final KvEventsConfig source;
+    private final KvEventCodec codec;
+    private final ZeroMqPublisher socket;
+    private final Ticker ticker;
+    private final InstantSource clock;
+    private final Bursts drops;
+    private final BlockingQueue<Batch> queue;
+    private final AtomicLong next = new AtomicLong();
+    private final LongAdder published = new LongAdder();
+    private final LongAdder dropped = new LongAdder();
+    private final Thread thread =
+            Thread.ofPlatform().daemon().name("kv-events").unstarted(this::run);
+    private volatile boolean closed;
+
+    private record Batch(long number, double seconds, List<KvEvent> events) {}
+
+    private KvEventPublisher(
+            KvEventsConfig source, KvEventCodec codec, ZeroMqPublisher socket, Ticker ticker, InstantSource clock) {
+        this.source = source;
+        this.codec = codec;
+        this.socket = socket;
+        this.ticker = ticker;
+        this.clock = clock;
+        this.drops = new Bursts(1, BETWEEN_LINES, ticker);
+        this.queue = new LinkedBlockingQueue<>(source.maxQueueSize());
+    }
+
+    /**
+     * Listens, or begins to connect, and publishes until closed.
+     *
+     * @param config with events enabled
+     * @param clock of the batches' times
+     * @throws ConfigException if an address cannot be listened on, or may not
+     */
+    public static KvEventPublisher start(
+            KvEventsConfig config, KvEventCodec codec, KvEventAccess access, Ticker ticker, InstantSource clock) {
+        // Nothing is kept for replays that nobody can ask for.
+        int replayed = config.replayEndpoint().isPresent() ? config.bufferSteps() : 0;
+        ZeroMqPublisher socket = new ZeroMqPublisher(
+                config.topic(), ZeroMqPublisher.Bounds.of(config.hwm(), replayed), access::admits, ticker);
+        access.expectPeers();
+        try {
+            ZeroMqEndpoint endpoint = config.endpoint();
+            if (config.binds()) {
+                endpoint = listen(KvEventsConfig.FIELD + ".endpoint", access, endpoint, socket::listen);
+            } else {
+                socket.connect(endpoint.host(), endpoint.port());
+            }
+            Optional<ZeroMqEndpoint> replay = config.replayEndpoint()
+                    .map(each -> listen(
+                            KvEventsConfig.FIELD + ".replay_endpoint", access, each, socket::listenForReplays));
+            KvEventPublisher publisher =
+                    new KvEventPublisher(config.at(endpoint, replay), codec, socket, ticker, clock);
+            publisher.thread.start();
+            log.info(
+                    "KV events are published at {}{}",
+                    endpoint,
+                    replay.map(at -> ", past ones at " + at).orElse(""));
+            return publisher;
+        } catch (RuntimeException e) {
+            socket.close();
+            throw e;
+        }
+    }
+
+    @FunctionalInterface
+    private interface Listening {
+        int listen(String host, int port) throws MessageException;
+    }
+
+    private static ZeroMqEndpoint listen(
+            String field, KvEventAccess access, ZeroMqEndpoint endpoint, Listening listening) {
+        ZeroMqEndpoint at = access.listening(field, endpoint);
+        try {
+            return new ZeroMqEndpoint(
+                    at.host(), listening.listen(at.isEveryAddress() ? "0.0.0.0" : at.host(), at.port()));
+        } catch (MessageException e) {
+            throw new ConfigException(field, "is " + endpoint + ": " + e.getMessage(), e);
+        }
+    }
+
+    /** Publishes a batch of events; those of one engine step belong together. Does not wait. */
+    public void publish(List<KvEvent> events) {
+        if (events.isEmpty() || closed) {
+            return;
+        }
+        Instant now = clock.instant();
+        long number = next.getAndIncrement();
+        if (!queue.offer(new Batch(number, now.getEpochSecond() + now.getNano() / 1e9, List.copyOf(events)))) {
+            dropped.increment();
+            drops.event(more -> log.warn(
+                    "KV events are made faster than they are published: max_queue_size={} batches wait, batch {} is dropped{}",
+                    source.maxQueueSize(),
+                    number,
+                    more));
+        }
+    }
+
+    private void run() {
+        try {
+            while (!closed || !queue.isEmpty()) {
+                Batch batch = queue.poll(NAP.toNanos(), TimeUnit.NANOSECONDS);
+                if (batch != null) {
+                    send(batch);
+                }
+            }
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    private void send(Batch batch) {
+        try {
+            socket.publish(batch.number(), codec.encode(batch.seconds(), batch.events(), RANK));
+            published.increment();
+        } catch (RuntimeException e) {
+            dropped.increment();
+            drops.event(more -> log.warn("batch {} of KV events cannot be published{}", batch.number(), more, e));
+        }
+    }
+
+    /** The configuration with the addresses that are listened on. */
+    public KvEventsConfig source() {
+        return source;
+    }
+
+    /** Batches published. */
+    public long published() {
+        return published.sum();
+    }
+
+    /** Batches that no subscriber got. */
+    public long dropped() {
+        return dropped.sum();
+    }
+
+    /** Messages that subscribers lost because they were slow, each counted for each subscriber. */
+    public long lost() {
+        return socket.lost();
+    }
+
+    /** Connected subscribers. */
+    public int subscribers() {
+        return socket.subscribers();
+    }
+
+    /** Publishes what waits, for a second at most, as vLLM does, and closes the ports. */
+    @Override
+    public void close() {
+        closed = true;
+        Deadline deadline = Deadline.after(ticker, LAST_WORDS);
+        try {
+            if (!thread.join(deadline.remaining().plusMillis(1))) {
+                log.warn("{} batches of KV events are not published: there was no time", queue.size());
+                thread.interrupt();
+            }
+            socket.flush(deadline);
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        } finally {
+            socket.close();
+        }
+    }
+}
