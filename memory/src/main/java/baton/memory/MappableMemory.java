@@ -1,6 +1,5 @@
 package baton.memory;
 
-import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -21,10 +20,6 @@ import org.slf4j.LoggerFactory;
 public record MappableMemory(MemorySegment memory, Path file) {
     private static final Logger LOG = LoggerFactory.getLogger(MappableMemory.class);
     private static final long HUGE_PAGE = 2L << 20;
-    /** Less costs less than a thread. */
-    private static final long LEAST_POPULATED = 1L << 20;
-
-    private static final long POPULATED_AT_ONCE = 16L << 20;
     private static final Optional<String> WHY_NONE = whyNone(Platform.current());
 
     static {
@@ -160,48 +155,5 @@ public record MappableMemory(MemorySegment memory, Path file) {
     /** The number by which a file's system knows it. */
     public static long inode(Path file) throws IOException {
         return (long) Files.getAttribute(file, "unix:ino");
-    }
-
-    /** Has the system fill the page table of a mapping, in the background and piece by piece, for as long as the mapping is there. */
-    private static final class Populating {
-        private final MemorySegment mapping;
-        private final long bytes;
-        private final int advice;
-
-        @GuardedBy("this")
-        private boolean ended;
-
-        private Populating(MemorySegment mapping, long bytes, int advice) {
-            this.mapping = mapping;
-            this.bytes = bytes;
-            this.advice = advice;
-        }
-
-        static Populating start(MemorySegment mapping, long bytes, int advice) {
-            Populating populating = new Populating(mapping, bytes, advice);
-            if (bytes >= LEAST_POPULATED) {
-                Thread.ofPlatform().daemon().name("populate").start(populating::run);
-            }
-            return populating;
-        }
-
-        private void run() {
-            // The engine's and the connector's threads come first: a missing page costs them little, populating
-            // gigabytes costs a core.
-            Posix.lowerThreadPriority();
-            long done = 0;
-            while (done < bytes && populate(done, Math.min(POPULATED_AT_ONCE, bytes - done))) {
-                done += POPULATED_AT_ONCE;
-            }
-        }
-
-        /** False if that was the last piece: the mapping goes, or the kernel has no memory or, before 5.14, no such call. */
-        private synchronized boolean populate(long from, long length) {
-            return !ended && Posix.madvise(MemorySegment.ofAddress(mapping.address() + from), length, advice);
-        }
-
-        synchronized void end() {
-            ended = true;
-        }
     }
 }

@@ -39,6 +39,7 @@ public final class Posix {
     public static final int MFD_ALLOW_SEALING = 0x2;
 
     public static final int O_RDONLY = 0;
+    public static final int O_RDWR = 2;
     public static final int O_NONBLOCK = 0x800;
     public static final int O_CLOEXEC = 0x80000;
 
@@ -46,6 +47,16 @@ public final class Posix {
     public static final int F_GET_SEALS = 1034;
     public static final int F_SEAL_SHRINK = 0x2;
     public static final int F_SEAL_GROW = 0x4;
+
+    private static final int F_OFD_GETLK = 36;
+    private static final int F_OFD_SETLK = 37;
+    private static final short F_WRLCK = 1;
+    private static final short F_UNLCK = 2;
+    private static final int EINTR = 4;
+    private static final int EAGAIN = 11;
+    private static final int EACCES = 13;
+    /** Of a {@code struct flock}: {@code [type: 2 | whence: 2 | pad: 4 | start: 8 | length: 8 | pid: 4 | pad: 4]}. */
+    private static final int FLOCK_BYTES = 32;
 
     /** In place of a file descriptor, for anonymous memory. */
     public static final int NO_FILE = -1;
@@ -112,6 +123,10 @@ public final class Posix {
                 function("ftruncate", FunctionDescriptor.of(INT, INT, LONG), ERRNO);
         private static final MethodHandle FCNTL =
                 function("fcntl", FunctionDescriptor.of(INT, INT, INT, INT), ERRNO, Linker.Option.firstVariadicArg(2));
+        private static final MethodHandle FCNTL_LOCK = function(
+                "fcntl", FunctionDescriptor.of(INT, INT, INT, ADDRESS), ERRNO, Linker.Option.firstVariadicArg(2));
+        private static final MethodHandle FALLOCATE =
+                function("posix_fallocate", FunctionDescriptor.of(INT, INT, LONG, LONG));
         private static final MethodHandle OPEN =
                 function("open", FunctionDescriptor.of(INT, ADDRESS, INT), ERRNO, Linker.Option.firstVariadicArg(2));
         private static final MethodHandle CLOSE = function("close", FunctionDescriptor.of(INT, INT));
@@ -187,6 +202,60 @@ public final class Posix {
     /** Changes or asks for a property of a file descriptor. */
     public static int fcntl(int fd, int command, int argument) throws Failure {
         return call("fcntl", (_, errno) -> (int) Files.FCNTL.invokeExact(errno, fd, command, argument));
+    }
+
+    /**
+     * Locks a byte of a file for an open file description, or frees it; see fcntl_locking(2), F_OFD_SETLK. The kernel frees it when the last
+     * descriptor of the description is closed, so also when the process dies.
+     *
+     * @return false if another description has it
+     */
+    public static boolean lock(int fd, long at, boolean locked) throws Failure {
+        try {
+            lockCall(F_OFD_SETLK, fd, at, locked ? F_WRLCK : F_UNLCK);
+            return true;
+        } catch (Failure e) {
+            if (e.errno() == EAGAIN || e.errno() == EACCES) {
+                return false;
+            }
+            throw e;
+        }
+    }
+
+    /** Whether another open file description has locked a byte of a file. */
+    public static boolean isLocked(int fd, long at) throws Failure {
+        return lockCall(F_OFD_GETLK, fd, at, F_WRLCK) != F_UNLCK;
+    }
+
+    private static short lockCall(int command, int fd, long at, short type) throws Failure {
+        short[] found = new short[1];
+        call("fcntl", (arena, errno) -> {
+            MemorySegment flock = arena.allocate(FLOCK_BYTES, Long.BYTES);
+            flock.set(ValueLayout.JAVA_SHORT, 0, type);
+            flock.set(LONG, 8, at);
+            flock.set(LONG, 16, 1);
+            int result = (int) Files.FCNTL_LOCK.invokeExact(errno, fd, command, flock);
+            found[0] = flock.get(ValueLayout.JAVA_SHORT, 0);
+            return result;
+        });
+        return found[0];
+    }
+
+    /**
+     * Takes what a file of so many bytes needs from its file system, so that no page is missing later.
+     *
+     * @return 0, or Linux' number of the error
+     */
+    public static int fallocate(int fd, long bytes) {
+        try {
+            int error;
+            do {
+                error = (int) Files.FALLOCATE.invokeExact(fd, 0L, bytes);
+            } while (error == EINTR);
+            return error;
+        } catch (Throwable e) {
+            throw thrown(e);
+        }
     }
 
     /** Opens a file; returns its descriptor. */

@@ -193,6 +193,20 @@ final class ArcPolicy implements EvictionPolicy {
     }
 
     @Override
+    public boolean isConsistent() {
+        if (!ghostLists.isConsistent() || !(target() >= 0 && target() <= slots)) {
+            return false;
+        }
+        for (int ghost = 0; ghost < ghosts(slots); ghost++) {
+            int list = ghostLists.listOf(ghost);
+            if (list == NodeLists.NONE || list != UNUSED && ghosts.find(ghosts.key(ghost)) != ghost) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    @Override
     public void forget() {
         setTarget(0);
         ghosts.clear();

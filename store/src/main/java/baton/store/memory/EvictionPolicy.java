@@ -44,6 +44,9 @@ sealed interface EvictionPolicy permits LruPolicy, ArcPolicy {
     /** A selected slot is about to become free; its key is still there. */
     void evict(int slot);
 
+    /** Whether what it has learnt can be so, other than {@link NodeLists#isConsistent} of the slots' lists. */
+    boolean isConsistent();
+
     /** Forgets values that are not there, and what it has learnt from them. */
     void forget();
 }

@@ -1,5 +1,7 @@
 package baton.store.memory;
 
+import java.util.Optional;
+
 /**
  * Of a {@link HostMemoryStore}.
  *
@@ -8,9 +10,15 @@ package baton.store.memory;
  * @param threads that copy; with 0 of them, the calling thread copies, as a simulation needs it
  * @param checksums whether values get a CRC32C while they are copied in, which is compared when a whole value is copied out
  * @param events whether it keeps events
+ * @param shared memory that other processes use too; without it, the store ends with its process
  */
 public record HostMemorySettings(
-        long capacityBytes, Eviction eviction, int threads, boolean checksums, boolean events) {
+        long capacityBytes,
+        Eviction eviction,
+        int threads,
+        boolean checksums,
+        boolean events,
+        Optional<SharedMemory> shared) {
     /** @throws IllegalArgumentException if a number is negative */
     public HostMemorySettings {
         if (capacityBytes < 0 || threads < 0) {
@@ -21,22 +29,26 @@ public record HostMemorySettings(
 
     /** LRU, two threads, checksums and events. */
     public static HostMemorySettings of(long capacityBytes) {
-        return new HostMemorySettings(capacityBytes, Eviction.LRU, 2, true, true);
+        return new HostMemorySettings(capacityBytes, Eviction.LRU, 2, true, true, Optional.empty());
     }
 
     public HostMemorySettings withEviction(Eviction value) {
-        return new HostMemorySettings(capacityBytes, value, threads, checksums, events);
+        return new HostMemorySettings(capacityBytes, value, threads, checksums, events, shared);
     }
 
     public HostMemorySettings withThreads(int value) {
-        return new HostMemorySettings(capacityBytes, eviction, value, checksums, events);
+        return new HostMemorySettings(capacityBytes, eviction, value, checksums, events, shared);
     }
 
     public HostMemorySettings withChecksums(boolean value) {
-        return new HostMemorySettings(capacityBytes, eviction, threads, value, events);
+        return new HostMemorySettings(capacityBytes, eviction, threads, value, events, shared);
     }
 
     public HostMemorySettings withEvents(boolean value) {
-        return new HostMemorySettings(capacityBytes, eviction, threads, checksums, value);
+        return new HostMemorySettings(capacityBytes, eviction, threads, checksums, value, shared);
+    }
+
+    public HostMemorySettings withShared(SharedMemory value) {
+        return new HostMemorySettings(capacityBytes, eviction, threads, checksums, events, Optional.of(value));
     }
 }

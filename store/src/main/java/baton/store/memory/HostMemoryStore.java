@@ -16,6 +16,7 @@ import baton.store.StoreTask;
 import baton.store.ValueCache;
 import baton.store.ValueRanges;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
+import java.io.IOException;
 import java.lang.foreign.MemorySegment;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -32,6 +33,10 @@ import org.slf4j.LoggerFactory;
  *
  * <p>A put stores all of its values or none: none if there is no room for all that are not there yet. Those that another operation stores at
  * the same time do not count as stored.
+ *
+ * <p>Shared memory is used by the stores of several processes at the same time. What one stores the others find; each evicts what none has
+ * pinned, and tells of what it stored and evicted itself. A process that dies in the middle leaves nothing behind: the
+ * values that it was storing are not there, and its pins do not count.
  *
  * <p>Where values have checksums, a value that is read as a whole and does not have its own is removed, and is a miss.
  */
@@ -62,12 +67,13 @@ public final class HostMemoryStore implements ValueCache {
     @GuardedBy("this")
     private long damaged;
 
-    private HostMemoryStore(StoreFormat format, HostMemorySettings settings, Ticker ticker, Slab slab) {
+    private HostMemoryStore(
+            StoreFormat format, HostMemorySettings settings, Ticker ticker, Slab slab, SlotCache cache) {
         this.format = format;
         this.settings = settings;
         this.ticker = ticker;
         this.slab = slab;
-        this.cache = new SlotCache(slab, settings.events());
+        this.cache = cache;
         this.copier = new ParallelCopier("host-memory-copier", settings.threads(), CopyKernel.ofThisMachine());
     }
 
@@ -77,10 +83,21 @@ public final class HostMemoryStore implements ValueCache {
      * @param ticker clock of its own deadlines
      * @throws IllegalArgumentException if the capacity has no room for a value
      * @throws IllegalStateException if the system refuses the memory
+     * @throws IOException if shared memory cannot be had, or is used with another capacity
      */
-    public static HostMemoryStore open(StoreFormat format, HostMemorySettings settings, Ticker ticker) {
+    public static HostMemoryStore open(StoreFormat format, HostMemorySettings settings, Ticker ticker)
+            throws IOException {
         Geometry geometry = Geometry.of(format, settings.capacityBytes(), settings.eviction());
-        return new HostMemoryStore(format, settings, ticker, new Slab.Private(geometry));
+        Slab slab = settings.shared().isPresent()
+                ? SharedSlab.open(geometry, format, settings.shared().get(), ticker)
+                : new Slab.Private(geometry);
+        SlotCache cache = new SlotCache(slab, settings.events());
+        if (!cache.attach()) {
+            slab.close();
+            throw new IOException("the shared memory of %s is locked by a process that does not run"
+                    .formatted(settings.shared().map(SharedMemory::name).orElse("")));
+        }
+        return new HostMemoryStore(format, settings, ticker, slab, cache);
     }
 
     @Override
@@ -300,6 +317,7 @@ public final class HostMemoryStore implements ValueCache {
             LOG.warn("operations of the host-memory store did not end in {}: its memory is not given back", CLOSING);
             return;
         }
+        cache.detach();
         slab.close();
     }
 

@@ -64,5 +64,10 @@ final class LruPolicy implements EvictionPolicy {
     }
 
     @Override
+    public boolean isConsistent() {
+        return true;
+    }
+
+    @Override
     public void forget() {}
 }

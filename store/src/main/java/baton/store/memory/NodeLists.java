@@ -36,6 +36,28 @@ final class NodeLists {
         nodes.fill((byte) 0xff);
     }
 
+    /**
+     * Whether nodes that follow each other agree, and each list has as many as it says.
+     *
+     * @throws IndexOutOfBoundsException if a number is not one of a node, which says the same
+     */
+    boolean isConsistent() {
+        for (int list = 0; list < count; list++) {
+            int size = 0;
+            int previous = NONE;
+            for (int node = first(list); node != NONE; node = next(node)) {
+                if (get(node, 0) != previous || listOf(node) != list || ++size > size(list)) {
+                    return false;
+                }
+                previous = node;
+            }
+            if (size != size(list) || lists.get(INT, list * ENTRY + Integer.BYTES) != previous) {
+                return false;
+            }
+        }
+        return true;
+    }
+
     int size(int list) {
         return lists.get(INT, list * ENTRY + 2 * Integer.BYTES);
     }
@@ -47,10 +69,6 @@ final class NodeLists {
     /** The node after one in its list. */
     int next(int node) {
         return get(node, 1);
-    }
-
-    int previous(int node) {
-        return get(node, 0);
     }
 
     /** The list that a node is in. */

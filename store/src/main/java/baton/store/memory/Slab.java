@@ -19,6 +19,9 @@ interface Slab extends AutoCloseable {
     /** Whether another process uses it too, maybe. */
     boolean isShared();
 
+    /** Whether nothing has been stored in it yet. */
+    boolean isNew();
+
     /** The places of processes that are there, as bits. */
     long alive();
 
@@ -79,6 +82,11 @@ interface Slab extends AutoCloseable {
         @Override
         public boolean isShared() {
             return false;
+        }
+
+        @Override
+        public boolean isNew() {
+            return true;
         }
 
         @Override

@@ -105,8 +105,55 @@ final class SlotCache {
         ownPin = SlotTable.pin(slab.place());
         asked = new int[table.slots()];
         pins = new int[table.slots()];
-        if (!slab.isShared()) {
-            repair();
+    }
+
+    /**
+     * To be called before anything else: drops what processes have left that are not there any more, and makes index and lists if they are
+     * not as they should be.
+     *
+     * @return false if another process does not give the lock up in time
+     */
+    boolean attach() {
+        lock.lock();
+        try {
+            if (!slab.lock()) {
+                return false;
+            }
+            long count = changes();
+            CHANGES.setVolatile(changes, 0L, count | 1);
+            long alive = slab.alive();
+            boolean isBroken = isOdd(count) || alive == ownPin && !isConsistent();
+            if (isBroken) {
+                if (!slab.isNew()) {
+                    LOG.warn("the index of the shared store was left incomplete: it is made anew");
+                }
+                repair();
+            }
+            reap(alive & ~ownPin);
+            finish(true);
+            return true;
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Whether index and lists are as the slots' records say. */
+    private boolean isConsistent() {
+        try {
+            if (!lists.isConsistent() || !policy.isConsistent()) {
+                return false;
+            }
+            for (int slot = 0; slot < table.slots(); slot++) {
+                boolean isFree = SlotTable.state(table.word(slot)) == SlotTable.FREE;
+                if (lists.listOf(slot) == NodeLists.NONE
+                        || isFree != (lists.listOf(slot) == EvictionPolicy.FREE)
+                        || !isFree && index.find(index.key(slot)) != slot) {
+                    return false;
+                }
+            }
+            return true;
+        } catch (IndexOutOfBoundsException _) {
+            return false;
         }
     }
 
@@ -259,7 +306,7 @@ final class SlotCache {
         lock.lock();
         try {
             if (begin()) {
-                finish();
+                finish(true);
             }
         } finally {
             lock.unlock();
@@ -310,9 +357,12 @@ final class SlotCache {
         }
     }
 
+    /** @param isWhole false leaves the counter odd, so that index and lists are made anew */
     @GuardedBy("lock")
-    private void finish() {
-        CHANGES.setVolatile(changes, 0L, changes() + 1);
+    private void finish(boolean isWhole) {
+        if (isWhole) {
+            CHANGES.setVolatile(changes, 0L, changes() + 1);
+        }
         slab.unlock();
     }
 
@@ -382,10 +432,12 @@ final class SlotCache {
                 return false;
             }
             boolean reserved;
+            boolean isWhole = false;
             try {
                 reserved = reserveLocked(keys, slots);
+                isWhole = true;
             } finally {
-                finish();
+                finish(isWhole);
             }
             if (!reserved) {
                 synchronized (this) {
@@ -557,7 +609,7 @@ final class SlotCache {
         try {
             // Otherwise it is freed by the next one that gets the lock.
             if (begin()) {
-                finish();
+                finish(true);
             }
         } finally {
             lock.unlock();
@@ -568,15 +620,18 @@ final class SlotCache {
     void discard(int slot, BlockHash key) {
         lock.lock();
         try {
-            if (begin()) {
-                try {
-                    if (index.isKey(slot, key) && take(slot)) {
-                        free(slot);
-                        add(List.of(key), false);
-                    }
-                } finally {
-                    finish();
+            if (!begin()) {
+                return;
+            }
+            boolean isWhole = false;
+            try {
+                if (index.isKey(slot, key) && take(slot)) {
+                    free(slot);
+                    add(List.of(key), false);
                 }
+                isWhole = true;
+            } finally {
+                finish(isWhole);
             }
         } finally {
             lock.unlock();
@@ -590,6 +645,7 @@ final class SlotCache {
             if (!begin()) {
                 return false;
             }
+            boolean isWhole = false;
             try {
                 List<BlockHash> removed = new ArrayList<>();
                 for (int slot = 0; slot < table.slots(); slot++) {
@@ -600,25 +656,23 @@ final class SlotCache {
                 }
                 policy.forget();
                 add(removed, false);
+                isWhole = true;
                 return used() == 0;
             } finally {
-                finish();
+                finish(isWhole);
             }
         } finally {
             lock.unlock();
         }
     }
 
-    /** Drops what this process, or one that had its place, has pinned and was filling. */
-    void forgetOwn() {
+    /** Drops what this process has pinned and was filling. */
+    void detach() {
         lock.lock();
         try {
-            if (begin()) {
-                try {
-                    reap(slab.alive() & ~ownPin);
-                } finally {
-                    finish();
-                }
+            if (slab.isShared() && begin()) {
+                reap(slab.alive() & ~ownPin);
+                finish(true);
             }
         } finally {
             lock.unlock();

@@ -11,6 +11,7 @@ import java.util.List;
 import java.util.Random;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 
 /** T1, T2, their ghosts and the adaptive target, with the semantics of vLLM's ARC policy. */
@@ -23,6 +24,11 @@ class ArcPolicyTest {
     private final Slab slab = new Slab.Private(Geometry.of(FORMAT, SLOTS * FORMAT.valueBytes(), Eviction.ARC));
     private final SlotCache cache = new SlotCache(slab, true);
     private final ArcPolicy policy = (ArcPolicy) cache.policy();
+
+    @BeforeEach
+    void attach() {
+        assertThat(cache.attach()).isTrue();
+    }
 
     @AfterEach
     void close() {

@@ -4,6 +4,7 @@ import baton.kv.Ticker;
 import baton.store.BlockStore;
 import baton.store.BlockStoreContract;
 import baton.store.StoreFormat;
+import java.io.IOException;
 
 /** The contract of block stores, by values in memory of one process. */
 class HostMemoryContractTest extends BlockStoreContract {
@@ -11,7 +12,7 @@ class HostMemoryContractTest extends BlockStoreContract {
     protected Medium medium() {
         return new Medium() {
             @Override
-            public BlockStore open(StoreFormat format) {
+            public BlockStore open(StoreFormat format) throws IOException {
                 return HostMemoryStore.open(format, HostMemorySettings.of(600 * format.valueBytes()), Ticker.system());
             }
 

@@ -15,6 +15,8 @@ import baton.store.StoreFormat;
 import baton.store.StoreTask;
 import baton.store.ValueCache;
 import baton.store.ValueRanges;
+import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -52,9 +54,13 @@ class HostMemoryStoreTest {
     }
 
     private HostMemoryStore opened(HostMemorySettings settings) {
-        HostMemoryStore store = HostMemoryStore.open(FORMAT, settings, Ticker.system());
-        opened.add(store);
-        return store;
+        try {
+            HostMemoryStore store = HostMemoryStore.open(FORMAT, settings, Ticker.system());
+            opened.add(store);
+            return store;
+        } catch (IOException e) {
+            throw new UncheckedIOException(e);
+        }
     }
 
     private static List<BlockHash> keys(int... numbers) {

@@ -1,0 +1,135 @@
+package baton.store.memory;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
+
+import baton.kv.BlockHash;
+import baton.kv.Ticker;
+import baton.memory.MappableMemory;
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Random;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
+
+/** Processes that share memory and are killed while they store: what the others read is right, and no room is lost. */
+class KilledProcessTest {
+    private static final int SLOTS = 64;
+    private static final int KEYS = 200;
+    /** More with {@code -Dtests.kills}. */
+    private static final int KILLS = Integer.getInteger("tests.kills", 3);
+
+    @TempDir
+    private Path directory;
+
+    private static HostMemoryStore open(Path directory, Eviction eviction) throws IOException {
+        return HostMemoryStore.open(
+                SharedValues.FORMAT,
+                HostMemorySettings.of(SLOTS * SharedValues.FORMAT.valueBytes())
+                        .withEviction(eviction)
+                        .withThreads(0)
+                        .withShared(new SharedMemory(directory, "killed")),
+                Ticker.system());
+    }
+
+    /** Stores and reads keys until it is killed. */
+    static final class Writer {
+        private Writer() {}
+
+        public static void main(String[] args) throws IOException {
+            Random random = new Random(Long.parseLong(args[2]));
+            try (HostMemoryStore store = open(Path.of(args[0]), Eviction.valueOf(args[1]))) {
+                System.out.println("ready");
+                while (true) {
+                    work(store, random);
+                }
+            }
+        }
+    }
+
+    private static void work(HostMemoryStore store, Random random) {
+        int first = random.nextInt(KEYS);
+        List<BlockHash> keys = SharedValues.keys(first, first + random.nextInt(1, 9));
+        if (random.nextInt(3) == 0) {
+            SharedValues.requireRight(store, keys, SharedValues.ANY);
+        } else {
+            SharedValues.put(store, keys);
+        }
+    }
+
+    private Process start(Eviction eviction, int seed) throws IOException {
+        Process process = new ProcessBuilder(
+                        Path.of(System.getProperty("java.home"), "bin", "java").toString(),
+                        "--enable-native-access=ALL-UNNAMED",
+                        "-XX:TieredStopAtLevel=1",
+                        "-Xmx64m",
+                        "-cp",
+                        System.getProperty("java.class.path"),
+                        Writer.class.getName(),
+                        directory.toString(),
+                        eviction.name(),
+                        String.valueOf(seed))
+                .redirectError(ProcessBuilder.Redirect.INHERIT)
+                .start();
+        BufferedReader out = process.inputReader(StandardCharsets.UTF_8);
+        for (String line = out.readLine(); !"ready".equals(line); line = out.readLine()) {
+            assertThat(line).as("a line of the writer").isNotNull();
+        }
+        return process;
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void aKilledProcessLeavesRightValuesAndNoSlotBehind(Eviction eviction) throws Exception {
+        assumeTrue(
+                MappableMemory.whyNone().isEmpty(),
+                () -> MappableMemory.whyNone().orElse(""));
+        Random random = new Random(11);
+        List<Process> processes = new ArrayList<>();
+        try (HostMemoryStore store = open(directory, eviction)) {
+            processes.add(start(eviction, 0));
+            for (int kill = 1; kill <= KILLS; kill++) {
+                processes.add(start(eviction, kill));
+                long end = System.nanoTime() + TimeUnit.MICROSECONDS.toNanos(random.nextInt(40_000));
+                do {
+                    work(store, random);
+                } while (System.nanoTime() < end);
+                kill(processes.removeFirst());
+                for (int i = 0; i < 20; i++) {
+                    work(store, random);
+                }
+                assertThat(processes).as("the other writer").allMatch(Process::isAlive);
+            }
+            processes.forEach(KilledProcessTest::kill);
+            processes.clear();
+            SharedValues.requireRight(store, SharedValues.keys(0, KEYS + 8), SharedValues.ANY);
+        } finally {
+            processes.forEach(KilledProcessTest::kill);
+        }
+        try (HostMemoryStore store = open(directory, eviction)) {
+            long present = SharedValues.keys(0, KEYS + 8).stream()
+                    .filter(store::isPresent)
+                    .count();
+            assertThat(present).as("hits after the restart").isPositive().isEqualTo(store.used());
+            SharedValues.requireRight(store, SharedValues.keys(0, KEYS + 8), (int) present);
+            SharedValues.put(store, SharedValues.keys(1000, 1000 + SLOTS));
+            SharedValues.requireRight(store, SharedValues.keys(1000, 1000 + SLOTS), SLOTS);
+        }
+    }
+
+    private static void kill(Process process) {
+        process.destroyForcibly();
+        try {
+            assertThat(process.waitFor(30, TimeUnit.SECONDS)).isTrue();
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            throw new IllegalStateException(e);
+        }
+    }
+}

@@ -1,0 +1,261 @@
+package baton.store.memory;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
+
+import baton.kv.BlockHash;
+import baton.kv.Ticker;
+import baton.kv.connector.Measurement;
+import baton.memory.MappableMemory;
+import baton.memory.MappedFile;
+import baton.store.ValueCache;
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.channels.FileChannel;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Random;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
+
+/** Stores on the same memory, as those of several processes are: each has opened its file itself. */
+class SharedMemoryStoreTest {
+    private static final int SLOTS = 8;
+
+    @TempDir
+    private Path directory;
+
+    private final List<HostMemoryStore> opened = new ArrayList<>();
+
+    @BeforeEach
+    void onLinuxOnly() {
+        assumeTrue(
+                MappableMemory.whyNone().isEmpty(),
+                () -> MappableMemory.whyNone().orElse(""));
+    }
+
+    @AfterEach
+    void close() {
+        opened.forEach(HostMemoryStore::close);
+    }
+
+    private HostMemoryStore open(Eviction eviction, int slots) throws IOException {
+        HostMemoryStore store = HostMemoryStore.open(
+                SharedValues.FORMAT,
+                HostMemorySettings.of(slots * SharedValues.FORMAT.valueBytes())
+                        .withEviction(eviction)
+                        .withThreads(0)
+                        .withShared(new SharedMemory(directory, "test")),
+                Ticker.system());
+        opened.add(store);
+        return store;
+    }
+
+    private HostMemoryStore open() throws IOException {
+        return open(Eviction.LRU, SLOTS);
+    }
+
+    private Path file() {
+        return SharedSlab.path(new SharedMemory(directory, "test"), SharedValues.FORMAT);
+    }
+
+    private static List<BlockHash> keys(int from, int to) {
+        return SharedValues.keys(from, to);
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void whatOneStoresTheOtherFindsAndEvicts(Eviction eviction) throws IOException {
+        HostMemoryStore one = open(eviction, SLOTS);
+        HostMemoryStore other = open(eviction, SLOTS);
+        SharedValues.put(one, keys(0, 5));
+        assertThat(other.presentFromFront(keys(0, 8))).isEqualTo(5);
+        SharedValues.requireRight(other, keys(0, 5), 5);
+        assertThat(other.takeEvents()).as("each tells of its own").isEmpty();
+        SharedValues.put(other, keys(5, 10));
+        assertThat(one.used()).isEqualTo(SLOTS);
+        assertThat(one.presentFromFront(keys(5, 10))).isEqualTo(5);
+        SharedValues.requireRight(one, keys(0, 10), SLOTS);
+    }
+
+    @Test
+    void whatOnePinsTheOtherDoesNotEvict() throws IOException {
+        HostMemoryStore one = open();
+        HostMemoryStore other = open();
+        SharedValues.put(one, keys(0, SLOTS));
+        int slot = one.pin(keys(0, 1).getFirst());
+        int again = other.pin(keys(0, 1).getFirst());
+        assertThat(again).isEqualTo(slot);
+        other.unpin(again);
+        assertThat(other.reserve(keys(10, 10 + SLOTS), new int[SLOTS])).isFalse();
+        SharedValues.put(other, keys(10, 10 + SLOTS - 1));
+        assertThat(one.isPresent(keys(0, 1).getFirst())).isTrue();
+        one.unpin(slot);
+        SharedValues.put(other, keys(20, 21));
+        SharedValues.put(other, keys(30, 30 + SLOTS));
+        assertThat(one.presentFromFront(keys(30, 30 + SLOTS))).isEqualTo(SLOTS);
+    }
+
+    @Test
+    void whatAStoreLeavesPinnedOrHalfFilledIsFreeWhenItHasBeenClosed() throws IOException {
+        HostMemoryStore one = open();
+        HostMemoryStore other = open();
+        SharedValues.put(one, keys(0, 2));
+        assertThat(one.pin(keys(0, 1).getFirst())).isNotEqualTo(ValueCache.NONE);
+        assertThat(one.reserve(keys(2, SLOTS), new int[SLOTS - 2])).isTrue();
+        assertThat(other.reserve(keys(2, 3), new int[1]))
+                .as("it is being filled")
+                .isTrue();
+        assertThat(other.reserve(keys(10, 18), new int[8])).isFalse();
+        one.close();
+        assertThat(other.used()).isEqualTo(2);
+        SharedValues.put(other, keys(10, 18));
+        SharedValues.requireRight(other, keys(10, 18), SLOTS);
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void aRestartHitsAndKeepsTheOrderOfEviction(Eviction eviction) throws IOException {
+        HostMemoryStore before = open(eviction, SLOTS);
+        SharedValues.put(before, keys(0, 4));
+        SharedValues.put(before, keys(4, 8));
+        before.close();
+        HostMemoryStore after = open(eviction, SLOTS);
+        SharedValues.requireRight(after, keys(4, 8), 4);
+        SharedValues.put(after, keys(10, 13));
+        assertThat(after.presentFromFront(keys(4, 8))).isEqualTo(4);
+        SharedValues.requireRight(after, keys(0, 4), 1);
+    }
+
+    @Test
+    void aFileOfAnotherGeometryIsReplacedUnlessItIsInUse() throws IOException {
+        HostMemoryStore one = open();
+        SharedValues.put(one, keys(0, 2));
+        assertThatThrownBy(() -> open(Eviction.LRU, SLOTS + 1))
+                .isInstanceOf(IOException.class)
+                .hasMessageContaining("is used by another process with another capacity or eviction than 9 values");
+        assertThatThrownBy(() -> open(Eviction.ARC, SLOTS)).isInstanceOf(IOException.class);
+        one.close();
+        assertThat(open(Eviction.ARC, SLOTS).used()).isZero();
+    }
+
+    /** Of any length: the file is garbage, or was cut, or not finished. */
+    @Test
+    void aFileOfGarbageIsReplaced() throws IOException {
+        HostMemoryStore first = open();
+        first.close();
+        byte[] good = Files.readAllBytes(file());
+        Random random = new Random(3);
+        for (int bytes : new int[] {1, 100, 5000, good.length - 1, good.length, good.length + 1}) {
+            byte[] garbage = new byte[bytes];
+            random.nextBytes(garbage);
+            Files.write(file(), garbage);
+            HostMemoryStore store = open();
+            assertThat(store.used()).isZero();
+            SharedValues.put(store, keys(0, 3));
+            SharedValues.requireRight(store, keys(0, 3), 3);
+            store.close();
+        }
+        Files.write(file(), new byte[good.length]);
+        assertThat(open().used()).isZero();
+    }
+
+    /** Wherever it is damaged behind its header: what is read is right, and all slots are of use again. */
+    @ParameterizedTest
+    @EnumSource
+    void aFileWhoseTablesOrValuesWereDamagedGivesNoWrongValues(Eviction eviction) throws IOException {
+        Random random = new Random(9);
+        for (int i = 0; i < 60; i++) {
+            HostMemoryStore store = open(eviction, SLOTS);
+            SharedValues.put(store, keys(0, 7));
+            store.close();
+            int at = 4096 + random.nextInt(i % 2 == 0 ? 1500 : (int) Files.size(file()) - 5000);
+            byte[] garbage = new byte[random.nextInt(1, 200)];
+            random.nextBytes(garbage);
+            try (FileChannel channel = FileChannel.open(file(), StandardOpenOption.WRITE)) {
+                channel.write(ByteBuffer.wrap(garbage), at);
+            }
+            HostMemoryStore again = open(eviction, SLOTS);
+            SharedValues.requireRight(again, keys(0, 7), SharedValues.ANY);
+            assertThat(again.reset()).isTrue();
+            SharedValues.put(again, keys(20, 20 + SLOTS));
+            SharedValues.requireRight(again, keys(20, 20 + SLOTS), SLOTS);
+            assertThat(again.reset()).isTrue();
+            again.close();
+        }
+    }
+
+    @Test
+    void storesThatOpenAtTheSameTimeShareOneFile() throws Exception {
+        try (ExecutorService threads = Executors.newFixedThreadPool(8)) {
+            for (int i = 0; i < 10; i++) {
+                List<Callable<HostMemoryStore>> openings = new ArrayList<>();
+                for (int thread = 0; thread < 8; thread++) {
+                    openings.add(() -> HostMemoryStore.open(
+                            SharedValues.FORMAT,
+                            HostMemorySettings.of(SLOTS * SharedValues.FORMAT.valueBytes())
+                                    .withThreads(0)
+                                    .withShared(new SharedMemory(directory, "test")),
+                            Ticker.system()));
+                }
+                List<HostMemoryStore> stores = new ArrayList<>();
+                for (Future<HostMemoryStore> each : threads.invokeAll(openings, 30, TimeUnit.SECONDS)) {
+                    stores.add(each.get(30, TimeUnit.SECONDS));
+                }
+                opened.addAll(stores);
+                SharedValues.put(stores.getFirst(), keys(0, 3));
+                assertThat(stores).allMatch(store -> store.presentFromFront(keys(0, 3)) == 3);
+                stores.forEach(HostMemoryStore::close);
+                Files.delete(file());
+            }
+        }
+    }
+
+    @Test
+    void moreProcessesThanPinsHaveBitsAreRefused() throws IOException {
+        for (int i = 0; i < SharedSlab.PLACES; i++) {
+            open();
+        }
+        assertThatThrownBy(this::open).isInstanceOf(IOException.class).hasMessageContaining("is used by 32 processes");
+        opened.removeFirst().close();
+        open();
+    }
+
+    @Test
+    void lookUpsGoOnAndReservationsFailWhileAnotherProcessKeepsTheLock() throws IOException {
+        HostMemoryStore store = open();
+        SharedValues.put(store, keys(0, 2));
+        int[] slots = new int[1];
+        assertThat(store.reserve(keys(2, 3), slots)).isTrue();
+        try (MappedFile stopped = MappedFile.open(file())) {
+            assertThat(stopped.tryLock(SharedSlab.PLACES)).isTrue();
+            SharedValues.requireRight(store, keys(0, 2), 2);
+            assertThat(store.isPresent(keys(7, 8).getFirst())).isFalse();
+            assertThat(store.reserve(keys(5, 6), new int[1])).isFalse();
+            store.abort(slots[0]);
+            assertThat(store.takeMeasurements()).contains(Measurement.count("baton:kv_store_lock_timeouts", 2));
+        }
+        SharedValues.put(store, keys(5, 6));
+        assertThat(store.used()).as("what was aborted is free").isEqualTo(3);
+    }
+
+    @Test
+    void namesThatAreNoFileNamesAreRefused() {
+        for (String name : List.of("", "a/b", "..\u0000", "x".repeat(65))) {
+            assertThatThrownBy(() -> new SharedMemory(directory, name)).isInstanceOf(IllegalArgumentException.class);
+        }
+    }
+}
