@@ -12,6 +12,7 @@ import java.util.Optional;
  * @param totalBlocks blocks of the KV cache
  * @param usedBlocks blocks held by requests; cached blocks that no request holds are not counted
  * @param failure why the engine no longer works, if so
+ * @param blocking a call of the connector for which the engine waits too long
  */
 public record EngineStatus(
         int running,
@@ -20,7 +21,20 @@ public record EngineStatus(
         int awaitingRelease,
         int totalBlocks,
         int usedBlocks,
-        Optional<String> failure) {
+        Optional<String> failure,
+        Optional<ConnectorCall> blocking) {
+    /** The status of an engine that waits for no connector. */
+    public EngineStatus(
+            int running,
+            int waiting,
+            int waitingForRemoteKv,
+            int awaitingRelease,
+            int totalBlocks,
+            int usedBlocks,
+            Optional<String> failure) {
+        this(running, waiting, waitingForRemoteKv, awaitingRelease, totalBlocks, usedBlocks, failure, Optional.empty());
+    }
+
     /** True if there is no request, and none of an ended one's blocks is needed. */
     public boolean isAtRest() {
         return running == 0 && waiting == 0 && awaitingRelease == 0;

@@ -499,6 +499,10 @@ public final class ApiServer implements AutoCloseable {
         engine.status().failure().ifPresent(failure -> {
             throw ApiException.unavailable("the engine has failed: " + failure);
         });
+        engine.status().blocking().ifPresent(call -> {
+            throw ApiException.unavailable("the engine waits for the KV connector: its " + call.method()
+                    + " has not returned for " + Math.round(call.seconds()) + " s");
+        });
         exchange.reply(200, "text/plain", Buffer.buffer());
     }
 

@@ -1,5 +1,6 @@
 package baton.server;
 
+import baton.engine.ConnectorCall;
 import baton.engine.EngineConfig;
 import baton.engine.EngineListener;
 import baton.engine.EngineStatus;
@@ -84,6 +85,7 @@ public final class PrometheusMetrics implements EngineListener {
 
     private final GaugeDataPoint running;
     private final GaugeDataPoint waiting;
+    private final GaugeDataPoint connectorBlocking;
     private final GaugeDataPoint waitingForCapacity;
     private final GaugeDataPoint waitingDeferred;
     private final GaugeDataPoint cacheUsage;
@@ -141,6 +143,9 @@ public final class PrometheusMetrics implements EngineListener {
         cacheUsage = gauge("vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1");
         blocksUsed = gauge("baton:kv_blocks_used", "KV blocks held by requests");
         blocksTotal = gauge("baton:kv_blocks_total", "KV blocks of the cache");
+        connectorBlocking = gauge(
+                "baton:kv_connector_blocking_seconds",
+                "For how long the engine has waited for a call of its connector, if that is too long; else 0");
         prefixQueries = counter("vllm:prefix_cache_queries", "Tokens looked up in the prefix cache");
         prefixHits = counter("vllm:prefix_cache_hits", "Tokens found in the prefix cache");
         externalQueries = counter("vllm:external_prefix_cache_queries", "Tokens asked of the KV connector");
@@ -243,6 +248,7 @@ public final class PrometheusMetrics implements EngineListener {
         cacheUsage.set(now.totalBlocks() == 0 ? 0 : (double) now.usedBlocks() / now.totalBlocks());
         blocksUsed.set(now.usedBlocks());
         blocksTotal.set(now.totalBlocks());
+        connectorBlocking.set(now.blocking().map(ConnectorCall::seconds).orElse(0.0));
         ByteArrayOutputStream text = new ByteArrayOutputStream(INITIAL_TEXT);
         try {
             writer.write(text, registry.scrape());

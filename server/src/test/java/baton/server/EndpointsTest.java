@@ -3,12 +3,14 @@ package baton.server;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import baton.engine.ConnectorCall;
 import baton.engine.FinishReason;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.util.List;
+import java.util.Optional;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
@@ -35,6 +37,18 @@ class EndpointsTest {
                 .isEqualTo(json.at("/data/1"));
         assertThat(ServerFixture.json(fixture.get("/v1/models/org%2Fother%20name")))
                 .isEqualTo(json.at("/data/1"));
+    }
+
+    @Test
+    void anEngineThatWaitsForItsConnectorIsNotHealthyUntilTheCallReturns() throws Exception {
+        fixture.engine.waitsFor(Optional.of(new ConnectorCall("startLoad", Thread.currentThread(), 12.4)));
+        HttpResponse<String> waits = fixture.get("/health");
+        assertThat(waits.statusCode()).isEqualTo(503);
+        assertThat(waits.body()).contains("its startLoad has not returned for 12 s");
+        assertThat(fixture.get("/metrics").body()).containsPattern("baton:kv_connector_blocking_seconds\\{.*} 12.4");
+        fixture.engine.waitsFor(Optional.empty());
+        assertThat(fixture.get("/health").statusCode()).isEqualTo(200);
+        assertThat(fixture.get("/metrics").body()).containsPattern("baton:kv_connector_blocking_seconds\\{.*} 0.0");
     }
 
     @Test

@@ -1,5 +1,6 @@
 package baton.server;
 
+import baton.engine.ConnectorCall;
 import baton.engine.Engine;
 import baton.engine.EngineConfig;
 import baton.engine.EngineListener;
@@ -49,6 +50,7 @@ final class FakeEngine implements Engine {
     private final BlockingQueue<String> aborted = new LinkedBlockingQueue<>();
     private volatile Consumer<Session> script = session -> {};
     private volatile Optional<String> failure = Optional.empty();
+    private volatile Optional<ConnectorCall> blocking = Optional.empty();
     private volatile Optional<RuntimeException> refusal = Optional.empty();
     private volatile Runnable whenTokenizerIsTaken = () -> {};
     private volatile boolean resets = true;
@@ -84,6 +86,11 @@ final class FakeEngine implements Engine {
 
     void fails(String why) {
         failure = Optional.of(why);
+    }
+
+    /** From now on it waits for this call, or for none. */
+    void waitsFor(Optional<ConnectorCall> call) {
+        blocking = call;
     }
 
     /** Runs at each request of the tokenizer, on the requesting thread. */
@@ -194,7 +201,7 @@ final class FakeEngine implements Engine {
 
     @Override
     public EngineStatus status() {
-        return new EngineStatus(live.size(), 2, 1, 0, 64, 16, failure);
+        return new EngineStatus(live.size(), 2, 1, 0, 64, 16, failure, blocking);
     }
 
     @Override

@@ -144,8 +144,8 @@ final class Fake implements KvConnector {
                 call("buildMetadata");
                 scheduled.clear();
                 step.requests()
-                        .forEach(each -> scheduled.add(each.request().id() + " " + each.computedTokens() + "+"
-                                + each.scheduledTokens()));
+                        .forEach(each -> scheduled.add(
+                                each.request().id() + " " + each.computedTokens() + "+" + each.scheduledTokens()));
                 return new Step(++steps);
             }
 

@@ -80,8 +80,8 @@ class MultiConnectorTest {
                         List.of("a", "b")));
                 workers.put(rank, worker);
             }
-            scheduler.onHandshakeMetadata(Map.of(
-                    Rank.FIRST, worker().handshakeMetadata().orElseThrow()));
+            scheduler.onHandshakeMetadata(
+                    Map.of(Rank.FIRST, worker().handshakeMetadata().orElseThrow()));
             first.calls.clear();
             second.calls.clear();
         }
@@ -269,22 +269,24 @@ class MultiConnectorTest {
         Release release = engine.finish();
         assertThat(release.delayed()).isTrue();
         assertThat(release.error()).isEmpty();
-        assertThat(release.kvTransferParams())
-                .contains(JsonFields.parse("", "{\"a\": 1, \"both\": true, \"b\": [2]}"));
+        assertThat(release.kvTransferParams()).contains(JsonFields.parse("", "{\"a\": 1, \"both\": true, \"b\": [2]}"));
         second.reports.put(new Rank(0, 1), sent("r"));
         engine.step();
         second.reports(sent("r"));
         first.reports(sent("r"));
         engine.step();
         engine.step();
-        assertThat(engine.reports).allSatisfy(report -> assertThat(report.sent()).isEmpty());
+        assertThat(engine.reports)
+                .allSatisfy(report -> assertThat(report.sent()).isEmpty());
         first.reports.put(new Rank(0, 1), sent("r"));
         engine.step();
         assertThat(engine.scheduler.hasPendingWork()).isTrue();
         engine.step();
-        assertThat(engine.reports).allSatisfy(report -> assertThat(report.sent()).containsExactly("r"));
+        assertThat(engine.reports)
+                .allSatisfy(report -> assertThat(report.sent()).containsExactly("r"));
         engine.step();
-        assertThat(engine.reports).allSatisfy(report -> assertThat(report.sent()).isEmpty());
+        assertThat(engine.reports)
+                .allSatisfy(report -> assertThat(report.sent()).isEmpty());
         assertThat(engine.scheduler.hasPendingWork()).isFalse();
         assertThat(first.got.getLast().sent()).isEmpty();
         assertThat(first.got.get(3).sent()).containsExactly("r");
@@ -374,8 +376,7 @@ class MultiConnectorTest {
         second.measured = first.measured;
         first.reports(new WorkerReport(Set.of(), Set.of(), Set.of(), List.of(Measurement.count("loads", 1))));
         engine.step();
-        assertThat(engine.merged.measurements())
-                .containsExactly(Measurement.count("loads", 1, "connector", "First"));
+        assertThat(engine.merged.measurements()).containsExactly(Measurement.count("loads", 1, "connector", "First"));
         assertThat(engine.scheduler.takeMeasurements())
                 .extracting(Measurement::labels)
                 .containsExactly(
@@ -457,7 +458,8 @@ class MultiConnectorTest {
         boolean kept = engine.scheduler
                 .onFinished(other, RequestEnd.LENGTH, new int[] {2})
                 .delayed();
-        assertThat(kept).isEqualTo(List.of("onNewRequest", "onRefused", "onFinished").contains(method));
+        assertThat(kept)
+                .isEqualTo(List.of("onNewRequest", "onRefused", "onFinished").contains(method));
 
         Map<Integer, Set<String>> received = new LinkedHashMap<>();
         Set<Integer> invalid = new HashSet<>();

@@ -1,17 +1,32 @@
 package baton.engine.core;
 
+import baton.engine.ConnectorCall;
+import baton.kv.Ticker;
+import java.util.Comparator;
+import java.util.Map;
 import java.util.Objects;
+import java.util.Optional;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicLong;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** What a connector has thrown, on either side and on any rank. Any thread. */
+/** What a connector has thrown, on either side and on any rank, and which of its calls have not returned. Any thread. */
 final class ConnectorFailures {
     private static final Logger LOG = LoggerFactory.getLogger(ConnectorFailures.class);
 
     private final AtomicBoolean any = new AtomicBoolean();
     private final AtomicLong notCounted = new AtomicLong();
+    private final Ticker ticker;
+    /** By thread, the call that it is in. */
+    private final Map<Thread, OpenCall> open = new ConcurrentHashMap<>();
+
+    private record OpenCall(String method, long since) {}
+
+    ConnectorFailures(Ticker ticker) {
+        this.ticker = ticker;
+    }
 
     /** Work that a connector does. */
     interface Call<T> {
@@ -26,6 +41,8 @@ final class ConnectorFailures {
      * @param method for the log
      */
     <T> T guard(String method, T otherwise, Call<T> call) {
+        Thread thread = Thread.currentThread();
+        open.put(thread, new OpenCall(method, ticker.nanos()));
         try {
             return Objects.requireNonNull(call.run(), "it returned null");
         } catch (RuntimeException | Error e) {
@@ -34,7 +51,20 @@ final class ConnectorFailures {
             }
             failed(method, e);
             return otherwise;
+        } finally {
+            open.remove(thread);
         }
+    }
+
+    /** The call that has lasted longest, if there is one that has not returned. */
+    Optional<ConnectorCall> longestCall() {
+        long now = ticker.nanos();
+        return open.entrySet().stream()
+                .map(each -> new ConnectorCall(
+                        each.getValue().method(),
+                        each.getKey(),
+                        (now - each.getValue().since()) / 1e9))
+                .max(Comparator.comparingDouble(ConnectorCall::seconds));
     }
 
     /** Whether what a connector has thrown is its own failure, not the JVM's. */
@@ -53,8 +83,11 @@ final class ConnectorFailures {
         notCounted.incrementAndGet();
         if (any.compareAndSet(false, true)) {
             LOG.error(
-                    "The connector's {} failed. The connector is switched off; requests go on without it until a restart",
+                    "The connector's {} failed{}. The connector is switched off; requests go on without it until a restart",
                     method,
+                    e instanceof LinkageError
+                            ? ": it does not fit this version of Baton, and must be compiled against its module kv"
+                            : "",
                     e);
         } else {
             LOG.debug("The connector's {} failed too", method, e);

@@ -1,5 +1,6 @@
 package baton.engine.core;
 
+import baton.engine.ConnectorCall;
 import baton.engine.EngineConfig;
 import baton.engine.EngineListener;
 import baton.engine.EngineListener.PromptTokens;
@@ -59,7 +60,7 @@ public final class EngineCore implements AutoCloseable {
     private final BlockPool pool;
     private final Workers workers;
     private final Optional<SchedulerConnector> connector;
-    private final ConnectorFailures failures = new ConnectorFailures();
+    private final ConnectorFailures failures;
     private boolean connectorIsOff;
     private final Set<Integer> eosTokens;
     private final EngineListener listener;
@@ -101,6 +102,7 @@ public final class EngineCore implements AutoCloseable {
         ModelRunner runner = ranks.first();
         KvLayout layout = runner.cache().layout();
         this.clock = new StepClock(ticker);
+        this.failures = new ConnectorFailures(ticker);
         Function<ModelRunner, ConnectorContext> context = each -> new ConnectorContext(
                 config.kvTransfer(),
                 each.fingerprint(),
@@ -198,6 +200,11 @@ public final class EngineCore implements AutoCloseable {
                 LOG.error("Ending {} failed", request, e);
             }
         }
+    }
+
+    /** The call of the connector that has lasted longest, if there is one that has not returned; any thread. */
+    public Optional<ConnectorCall> longestConnectorCall() {
+        return failures.longestCall();
     }
 
     /** True while {@link #step} has something to do, if only to ask the connector. */

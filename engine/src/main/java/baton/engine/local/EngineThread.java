@@ -84,6 +84,7 @@ final class EngineThread {
     private final Ticker ticker;
     private final Runnable afterStop;
     private final EngineCore core;
+    private final Optional<ConnectorWatch> watch;
     private final Thread thread;
 
     private final LinkedBlockingQueue<Command> commands = new LinkedBlockingQueue<>();
@@ -125,12 +126,16 @@ final class EngineThread {
         this.afterStop = afterStop;
         this.core = new EngineCore(
                 config, ranks, eosTokens, KvConnectors.find(config.kvTransfer()), redirected, ticker, this::wake);
+        this.watch = config.kvTransfer()
+                .connector()
+                .map(name -> new ConnectorWatch(name, core::longestConnectorCall, ConnectorWatch.LONG));
         this.status = core.status(Optional.empty());
         this.thread = Thread.ofPlatform().name("engine").unstarted(this::run);
     }
 
     void start() {
         thread.start();
+        watch.ifPresent(ConnectorWatch::start);
     }
 
     /** Closes the core of a thread that has not been started. */
@@ -161,7 +166,8 @@ final class EngineThread {
                 latest.awaitingRelease(),
                 latest.totalBlocks(),
                 latest.usedBlocks(),
-                Optional.ofNullable(failure));
+                Optional.ofNullable(failure),
+                watch.flatMap(ConnectorWatch::blocking));
     }
 
     /** True if no more requests are taken. */
@@ -398,6 +404,7 @@ final class EngineThread {
         try {
             core.close();
         } finally {
+            watch.ifPresent(ConnectorWatch::close);
             if (stopping) {
                 afterStop.run();
             }

@@ -18,7 +18,12 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Objects;
 import java.util.Optional;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.FutureTask;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicReference;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
@@ -267,5 +272,42 @@ class ConnectorFailureTest {
             harness.run();
             assertThat(harness.core.advertisedKvTransferParams()).isEmpty();
         }
+    }
+
+    /** Its thread cannot be taken from it; but which call does not return can be told, from any thread. */
+    @Test
+    void aCallThatDoesNotReturnIsKnownAsLongAsItLasts() throws Exception {
+        CountDownLatch called = new CountDownLatch(1);
+        CountDownLatch goOn = new CountDownLatch(1);
+        AtomicReference<EngineCore> core = new AtomicReference<>();
+        connector.calls = method -> {
+            if (method.equals("startLoad")) {
+                called.countDown();
+                try {
+                    assertThat(goOn.await(1, TimeUnit.MINUTES)).isTrue();
+                } catch (InterruptedException e) {
+                    throw new IllegalStateException(e);
+                }
+            }
+        };
+        FutureTask<Result> engine = new FutureTask<>(() -> {
+            try (CoreHarness harness = core(64, LoadFailurePolicy.RECOMPUTE)) {
+                core.set(harness.core);
+                Result result = harness.add("r", prompt(1, 9), 2);
+                harness.run();
+                return result;
+            }
+        });
+        Thread thread = Thread.ofPlatform().start(engine);
+        assertThat(called.await(1, TimeUnit.MINUTES)).isTrue();
+        EngineCore running = Objects.requireNonNull(core.get());
+        assertThat(running.longestConnectorCall()).hasValueSatisfying(call -> {
+            assertThat(call.method()).isEqualTo("startLoad");
+            assertThat(call.thread()).isEqualTo(thread);
+            assertThat(call.seconds()).isNotNegative();
+        });
+        goOn.countDown();
+        assertThat(engine.get(1, TimeUnit.MINUTES).tokens).isEqualTo(expected(prompt(1, 9), 2));
+        assertThat(running.longestConnectorCall()).isEmpty();
     }
 }

@@ -53,8 +53,8 @@ final class MultiSimConnectors implements SimNode.SimConnectors {
     public KvConnector connect(SimNode node) {
         withoutNixl.remove(node.name());
         withoutAny.remove(node.name());
-        Map<String, KvConnector> children =
-                Map.of(NIXL, failing(node, NIXL, nixl.connect(node)), STORAGE, failing(node, STORAGE, storage.connect(node)));
+        Map<String, KvConnector> children = Map.of(
+                NIXL, failing(node, NIXL, nixl.connect(node)), STORAGE, failing(node, STORAGE, storage.connect(node)));
         return multi(children);
     }
 
@@ -158,8 +158,8 @@ final class MultiSimConnectors implements SimNode.SimConnectors {
         storage.calm();
         storage.clear();
         Set<SimNode.Pair> broken = new HashSet<>(nixl.calm());
-        broken.removeIf(pair ->
-                storageFirst || withoutNixl.contains(pair.prefill()) || withoutNixl.contains(pair.decode()));
+        broken.removeIf(
+                pair -> storageFirst || withoutNixl.contains(pair.prefill()) || withoutNixl.contains(pair.decode()));
         return broken;
     }
 

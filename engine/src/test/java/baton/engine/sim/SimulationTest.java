@@ -12,7 +12,7 @@ class SimulationTest {
 
     /** The connectors of a world of that seed. */
     private static SimNode.SimConnectors connectors(SimCluster.Site site, long seed) {
-        return switch (Integer.getInteger("tests.kind", Math.floorMod(seed, 15))) {
+        return switch (Math.floorMod(seed, 15)) {
             case 0, 1 -> new StorageSimConnectors(site);
             case 7 -> new NixlSimConnectors(site, true);
             case 8, 9 -> new P2pSimConnectors(site);

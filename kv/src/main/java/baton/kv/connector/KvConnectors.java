@@ -27,8 +27,9 @@ public final class KvConnectors {
      */
     public static Optional<KvConnector> find(KvTransferConfig config) {
         return config.connector()
-                .map(name ->
-                        config.modulePath().map(path -> OwnConnectors.load(path, name)).orElseGet(() -> builtIn(name)));
+                .map(name -> config.modulePath()
+                        .map(path -> OwnConnectors.load(path, name))
+                        .orElseGet(() -> builtIn(name)));
     }
 
     /**

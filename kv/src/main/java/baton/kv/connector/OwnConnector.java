@@ -29,7 +29,8 @@ record OwnConnector(String className, KvConnector inner) implements KvConnector 
             }
             for (Method method : type.getMethods()) {
                 if (Modifier.isAbstract(method.getModifiers()) && lacks(made, method)) {
-                    throw new AbstractMethodError(made.getClass().getName() + " has no method " + method.toGenericString());
+                    throw new AbstractMethodError(
+                            made.getClass().getName() + " has no method " + method.toGenericString());
                 }
             }
             return made;

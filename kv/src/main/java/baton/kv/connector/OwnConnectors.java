@@ -78,7 +78,8 @@ final class OwnConnectors {
                         .toList();
             }
         } catch (IOException | UncheckedIOException e) {
-            throw new ConfigException(MODULE_PATH, "is " + jar + ", which cannot be read as a jar: " + e.getMessage(), e);
+            throw new ConfigException(
+                    MODULE_PATH, "is " + jar + ", which cannot be read as a jar: " + e.getMessage(), e);
         }
     }
 
@@ -100,8 +101,7 @@ final class OwnConnectors {
             if (e.getCause() instanceof LinkageError error) {
                 throw notThisApi(className, error);
             }
-            throw new ConfigException(
-                    CONNECTOR, "the constructor of " + className + " failed: " + e.getCause(), e);
+            throw new ConfigException(CONNECTOR, "the constructor of " + className + " failed: " + e.getCause(), e);
         } catch (LinkageError e) {
             throw notThisApi(className, e);
         }

@@ -95,7 +95,9 @@ class OwnConnectorJarTest {
     }
 
     private static void assertRefused(Path jar, String name, String... message) {
-        assertThatThrownBy(() -> find(jar, name)).isInstanceOf(ConfigException.class).hasMessageContainingAll(message);
+        assertThatThrownBy(() -> find(jar, name))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageContainingAll(message);
     }
 
     @Test
@@ -167,7 +169,8 @@ class OwnConnectorJarTest {
                 public class Mine implements KvConnector {
                     %s
                 }
-                """.formatted(BODY.formatted("context.novelty() == 1 ? null : null"))));
+                """.formatted(
+                        BODY.formatted("context.novelty() == 1 ? null : null"))));
         KvConnector uses = find(using, "com.example.Mine");
         assertThatThrownBy(() -> uses.scheduler(context()))
                 .isInstanceOf(ConfigException.class)
