@@ -2,6 +2,7 @@ package baton.cli;
 
 import baton.cluster.JavaCommand;
 import baton.kv.ConfigException;
+import baton.kv.KvEventsConfigArgs;
 import baton.kv.KvTransferConfigArgs;
 import baton.transfer.nixl.NixlExit;
 import java.io.IOException;
@@ -53,7 +54,9 @@ public final class Baton {
             try {
                 KvTransferConfigArgs kvTransfer = KvTransferConfigArgs.parse(List.of(rest));
                 serve.kvTransfer(kvTransfer.config());
-                rest = kvTransfer.rest().toArray(String[]::new);
+                KvEventsConfigArgs kvEvents = KvEventsConfigArgs.parse(kvTransfer.rest());
+                serve.kvEvents(kvEvents.config());
+                rest = kvEvents.rest().toArray(String[]::new);
             } catch (ConfigException e) {
                 command.getErr().println("baton: " + e.getMessage());
                 return command.getCommandSpec().exitCodeOnInvalidInput();
@@ -95,7 +98,9 @@ public final class Baton {
                 .map(arg -> {
                     if (!arg.startsWith("--")
                             || arg.startsWith("--kv-transfer-config")
-                            || arg.startsWith("--kv_transfer_config")) {
+                            || arg.startsWith("--kv_transfer_config")
+                            || arg.startsWith("--kv-events-config")
+                            || arg.startsWith("--kv_events_config")) {
                         return arg;
                     }
                     int end = arg.indexOf('=');

@@ -11,8 +11,11 @@ import baton.engine.model.Device;
 import baton.engine.model.Quantization;
 import baton.kv.ConfigException;
 import baton.kv.DType;
+import baton.kv.JsonFields;
+import baton.kv.KvEventsConfig;
 import baton.kv.KvTransferConfig;
 import baton.kv.ListenAddress;
+import baton.messages.PeerAccess;
 import baton.server.ApiServer;
 import baton.server.PrometheusMetrics;
 import baton.server.ServerConfig;
@@ -43,7 +46,9 @@ import picocli.CommandLine.Parameters;
             "",
             "How to exchange KV caches is vLLM's KVTransferConfig, whole or field by field:",
             "  --kv-transfer-config '{\"kv_connector\": \"SharedStorageConnector\", \"kv_role\": \"kv_producer\"}'",
-            "  --kv-transfer-config.kv_connector_extra_config.shared_storage_path /mnt/kv"
+            "  --kv-transfer-config.kv_connector_extra_config.shared_storage_path /mnt/kv",
+            "How to publish what KV caches hold is vLLM's KVEventsConfig, in the same forms:",
+            "  --kv-events-config '{\"enable_kv_cache_events\": true, \"endpoint\": \"tcp://*:5557\"}'"
         })
 final class ServeCommand implements Callable<Integer> {
     private static final Logger LOG = LoggerFactory.getLogger(ServeCommand.class);
@@ -247,8 +252,16 @@ final class ServeCommand implements Callable<Integer> {
 
     @Option(
             names = "--kv-allow-unauthenticated",
-            description = "Let a KV port be open to other hosts without a secret.")
+            description = "Let a KV port be open to other hosts without a secret, and the ports of KV events.")
     private boolean kvAllowUnauthenticated;
+
+    @Option(
+            names = "--kv-events-allowed-peers",
+            paramLabel = "HOST,...",
+            split = ",",
+            description = "Names, addresses and networks that may read KV events (default: the connector's"
+                    + " allowed_peers, else loopback and this host's networks).")
+    private @Nullable List<String> kvEventsAllowedPeers;
 
     @Option(
             names = "--kv-prompt-token-ids",
@@ -281,10 +294,16 @@ final class ServeCommand implements Callable<Integer> {
     private OffloadingFlags offloading = new OffloadingFlags();
 
     private Optional<KvTransferConfig> kvTransfer = Optional.empty();
+    private Optional<KvEventsConfig> kvEvents = Optional.empty();
 
     /** Sets the transfer configuration, which is parsed before the other options. */
     void kvTransfer(Optional<KvTransferConfig> config) {
         kvTransfer = config;
+    }
+
+    /** Sets the configuration of KV events, which is parsed before the other options. */
+    void kvEvents(Optional<KvEventsConfig> config) {
+        kvEvents = config;
     }
 
     @Override
@@ -299,14 +318,45 @@ final class ServeCommand implements Callable<Integer> {
         Duration shutdownTimeout = Duration.ofSeconds(shutdownSeconds);
         String name = server.build().servedModelNames().getFirst();
         PrometheusMetrics metrics = new PrometheusMetrics(name);
+        Optional<PublishedKvEvents> events = publishedKvEvents(config);
+        try {
+            events.ifPresent(each -> {
+                each.addTo(metrics);
+                server.kvEventSources(each.sources());
+            });
+            return serve(config, server, metrics, events, shutdownTimeout);
+        } finally {
+            // After the engine, whose last events are published.
+            events.ifPresent(PublishedKvEvents::close);
+        }
+    }
+
+    private Optional<PublishedKvEvents> publishedKvEvents(EngineConfig config) {
+        JsonFields extra = config.kvTransfer().extra();
+        boolean open = kvAllowUnauthenticated
+                || extra.bool(KvTransferConfig.ALLOW_UNAUTHENTICATED).orElse(false);
+        Optional<List<String>> allowed =
+                Optional.ofNullable(kvEventsAllowedPeers).or(() -> extra.strings(PeerAccess.ALLOWED_PEERS));
+        return kvEvents.flatMap(
+                events -> PublishedKvEvents.start(events, config.enablePrefixCaching(), open, allowed));
+    }
+
+    private int serve(
+            EngineConfig config,
+            ServerConfig.Builder server,
+            PrometheusMetrics metrics,
+            Optional<PublishedKvEvents> events,
+            Duration shutdownTimeout)
+            throws InterruptedException {
         Optional<PrintedProfile> profile = Optional.ofNullable(profileSeconds).map(PrintedProfile::new);
         MachineLoad load = MachineLoad.here(
                 config.parallel().threadsPerRank(config.threads())
                         * config.parallel().ranks(),
                 LOG::warn);
         load.start();
-        LocalEngine engine = LocalEngine.start(
-                config, profile.<EngineListener>map(metrics::and).orElse(metrics));
+        EngineListener measured = profile.<EngineListener>map(metrics::and).orElse(metrics);
+        LocalEngine engine =
+                LocalEngine.start(config, events.<EngineListener>map(measured::and).orElse(measured));
         ApiServer api;
         try {
             api = ApiServer.start(
@@ -409,6 +459,7 @@ final class ServeCommand implements Callable<Integer> {
         Optional.ofNullable(threads).ifPresent(config::threads);
         Optional.ofNullable(seed).ifPresent(config::seed);
         offloading.apply(kvTransfer).map(this::withAccess).ifPresent(config::kvTransfer);
+        config.kvEvents(kvEvents.map(KvEventsConfig::enabled).orElse(false));
         return config.build();
     }
 

@@ -31,6 +31,7 @@ import java.util.OptionalInt;
  * @param device where to compute
  * @param seed of the sampling of requests that bring none
  * @param kvTransfer the exchange of KV caches with other instances
+ * @param kvEvents whether listeners are told what the KV cache's blocks hold
  */
 public record EngineConfig(
         Path model,
@@ -51,7 +52,8 @@ public record EngineConfig(
         ParallelConfig parallel,
         Device device,
         long seed,
-        KvTransferConfig kvTransfer) {
+        KvTransferConfig kvTransfer,
+        boolean kvEvents) {
 
     public EngineConfig {
         requirePositive("block_size", blockSize);
@@ -108,6 +110,7 @@ public record EngineConfig(
         private Device device = Device.AUTO;
         private long seed;
         private KvTransferConfig kvTransfer = KvTransferConfig.none();
+        private boolean kvEvents;
 
         private Builder(Path model) {
             this.model = model;
@@ -203,6 +206,11 @@ public record EngineConfig(
             return this;
         }
 
+        public Builder kvEvents(boolean value) {
+            kvEvents = value;
+            return this;
+        }
+
         /** @throws ConfigException if a value is out of range or two do not fit together */
         public EngineConfig build() {
             return new EngineConfig(
@@ -224,7 +232,8 @@ public record EngineConfig(
                     parallel,
                     device,
                     seed,
-                    kvTransfer);
+                    kvTransfer,
+                    kvEvents);
         }
     }
 }

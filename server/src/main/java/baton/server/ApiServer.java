@@ -69,9 +69,9 @@ public final class ApiServer implements AutoCloseable {
     private static final Pattern REQUEST_ID = Pattern.compile("[A-Za-z0-9._:/\\[\\]@+=~-]{1,256}");
     private static final String MODELS = "/v1/models";
 
-    /** Paths besides {@code /v1/} that need the API key: they compute, or name the address of KV caches. Probes of health, metrics and version have no key. */
+    /** Paths besides {@code /v1/} that need the API key: they compute, or name the address of KV caches or events. Probes of health, metrics and version have no key. */
     private static final Set<String> NEED_KEY =
-            Set.of("/tokenize", "/detokenize", "/reset_prefix_cache", "/kv_transfer_params");
+            Set.of("/tokenize", "/detokenize", "/reset_prefix_cache", "/kv_transfer_params", "/kv_event_sources");
 
     /** Memory for each token of a list of ids. */
     private static final int BYTES_PER_LISTED = 32;
@@ -122,6 +122,7 @@ public final class ApiServer implements AutoCloseable {
             Map.entry("/load", Map.of(HttpMethod.GET, this::load)),
             Map.entry("/metrics", Map.of(HttpMethod.GET, this::metrics)),
             Map.entry("/kv_transfer_params", Map.of(HttpMethod.GET, this::kvTransferParams)),
+            Map.entry("/kv_event_sources", Map.of(HttpMethod.GET, this::kvEventSources)),
             Map.entry("/version", Map.of(HttpMethod.GET, this::version)),
             Map.entry("/tokenize", Map.of(HttpMethod.POST, this::tokenize)),
             Map.entry("/detokenize", Map.of(HttpMethod.POST, this::detokenize)),
@@ -526,6 +527,18 @@ public final class ApiServer implements AutoCloseable {
             out.writeName("kv_transfer_params");
             engine.advertisedKvTransferParams()
                     .ifPresentOrElse(params -> out.writeTree(params.toJson()), out::writeNull);
+            out.writeEndObject();
+        }));
+    }
+
+    /** Where KV events are published, as vLLM tells it: the configuration by data-parallel rank. */
+    private void kvEventSources(HttpExchange exchange) {
+        exchange.json(200, writer.json().document(out -> {
+            out.writeStartObject();
+            config.kvEventSources().forEach((rank, source) -> {
+                out.writeName(Integer.toString(rank));
+                out.writeTree(source.toJson());
+            });
             out.writeEndObject();
         }));
     }

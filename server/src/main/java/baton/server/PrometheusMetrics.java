@@ -11,7 +11,9 @@ import io.prometheus.metrics.core.datapoints.CounterDataPoint;
 import io.prometheus.metrics.core.datapoints.DistributionDataPoint;
 import io.prometheus.metrics.core.datapoints.GaugeDataPoint;
 import io.prometheus.metrics.core.metrics.Counter;
+import io.prometheus.metrics.core.metrics.CounterWithCallback;
 import io.prometheus.metrics.core.metrics.Gauge;
+import io.prometheus.metrics.core.metrics.GaugeWithCallback;
 import io.prometheus.metrics.core.metrics.Histogram;
 import io.prometheus.metrics.expositionformats.PrometheusTextFormatWriter;
 import io.prometheus.metrics.model.registry.PrometheusRegistry;
@@ -25,6 +27,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.TreeMap;
 import java.util.function.BiConsumer;
+import java.util.function.LongSupplier;
 import java.util.stream.IntStream;
 import java.util.stream.Stream;
 import org.slf4j.Logger;
@@ -188,6 +191,30 @@ public final class PrometheusMetrics implements EngineListener {
                 TOKEN_SECONDS);
         stepTokens = histogram("vllm:iteration_tokens_total", "Tokens computed in a step", STEP_TOKENS);
         sequences = histogram("vllm:request_params_n", "The parameter n of requests", SEQUENCES);
+    }
+
+    /**
+     * Adds a counter that is kept elsewhere; {@code _total} is added to the name.
+     *
+     * @param value read by the threads that scrape
+     */
+    public void addCounter(String name, String help, LongSupplier value) {
+        CounterWithCallback.builder()
+                .name(name)
+                .help(help)
+                .labelNames(with())
+                .callback(to -> to.call(value.getAsLong(), labels))
+                .register(registry);
+    }
+
+    /** Adds a gauge that is kept elsewhere, as {@link #addCounter}. */
+    public void addGauge(String name, String help, LongSupplier value) {
+        GaugeWithCallback.builder()
+                .name(name)
+                .help(help)
+                .labelNames(with())
+                .callback(to -> to.call(value.getAsLong(), labels))
+                .register(registry);
     }
 
     /** 1, 2, 5, 10, 20, 50, ... up to and including {@code most}. */

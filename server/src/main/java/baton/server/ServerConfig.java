@@ -2,8 +2,10 @@ package baton.server;
 
 import baton.engine.SamplingParams;
 import baton.kv.ConfigException;
+import baton.kv.KvEventsConfig;
 import java.time.Duration;
 import java.util.List;
+import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.function.Consumer;
@@ -32,6 +34,7 @@ import org.slf4j.LoggerFactory;
  * @param unloggedPaths paths whose successful requests have no line, such as polled ones
  * @param samplingDefaults applied to a request's parameters before its own fields are, e.g. to put the model's
  *     generation_config.json in force; a {@code maxTokens} set here counts for chat only
+ * @param kvEventSources where KV events are published, by data-parallel rank: the answer of {@code /kv_event_sources}
  * @param warmUp how long the server may compute prompts of its own before it is ready, see {@link ApiServer#warmUp}; empty for no
  *     warm-up
  */
@@ -53,6 +56,7 @@ public record ServerConfig(
         Consumer<String> accessLog,
         Set<String> unloggedPaths,
         Consumer<SamplingParams.Builder> samplingDefaults,
+        Map<Integer, KvEventsConfig> kvEventSources,
         Optional<Duration> warmUp) {
 
     /** The default access log. */
@@ -91,6 +95,7 @@ public record ServerConfig(
             throw new ConfigException("idle_timeout", "is " + idleTimeout + ", must be positive");
         }
         unloggedPaths = Set.copyOf(unloggedPaths);
+        kvEventSources = Map.copyOf(kvEventSources);
     }
 
     /** The default for a heap of so many bytes: the rest is for the engine and for memory that is not estimated. */
@@ -122,6 +127,7 @@ public record ServerConfig(
         private Consumer<String> accessLog = ACCESS_LOG::info;
         private Set<String> unloggedPaths = POLLED;
         private Consumer<SamplingParams.Builder> samplingDefaults = builder -> {};
+        private Map<Integer, KvEventsConfig> kvEventSources = Map.of();
         private Optional<Duration> warmUp = Optional.empty();
 
         private Builder(List<String> servedModelNames) {
@@ -213,6 +219,11 @@ public record ServerConfig(
             return this;
         }
 
+        public Builder kvEventSources(Map<Integer, KvEventsConfig> value) {
+            kvEventSources = value;
+            return this;
+        }
+
         public Builder warmUp(Duration value) {
             warmUp = Optional.of(value);
             return this;
@@ -238,6 +249,7 @@ public record ServerConfig(
                     accessLog,
                     unloggedPaths,
                     samplingDefaults,
+                    kvEventSources,
                     warmUp);
         }
     }

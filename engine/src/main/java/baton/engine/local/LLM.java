@@ -70,7 +70,8 @@ public final class LLM implements AutoCloseable {
                 config.parallel(),
                 config.device(),
                 config.seed(),
-                config.kvTransfer());
+                config.kvTransfer(),
+                config.kvEvents());
     }
 
     /** A model with the defaults. */

@@ -18,6 +18,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.concurrent.atomic.LongAdder;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 import tools.jackson.databind.node.ArrayNode;
@@ -41,6 +42,7 @@ public final class KvEventAccess {
     private final boolean open;
     private final Optional<String> hostIp;
     private final PeerAccess peers;
+    private final LongAdder refused = new LongAdder();
 
     private KvEventAccess(boolean open, Optional<String> hostIp, PeerAccess peers) {
         this.open = open;
@@ -146,8 +148,13 @@ public final class KvEventAccess {
         if (peers.admits(from)) {
             return true;
         }
+        refused.increment();
         peers.refuse(from.getHostAddress(), "as a subscriber to KV events, it is " + peers.notAllowed());
         return false;
+    }
+
+    long refused() {
+        return refused.sum();
     }
 
     /** To be called before connections arrive. */

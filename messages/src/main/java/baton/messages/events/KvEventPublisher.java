@@ -39,6 +39,7 @@ public final class KvEventPublisher implements AutoCloseable {
 
     private final KvEventsConfig source;
     private final KvEventCodec codec;
+    private final KvEventAccess access;
     private final ZeroMqPublisher socket;
     private final Ticker ticker;
     private final InstantSource clock;
@@ -54,9 +55,15 @@ public final class KvEventPublisher implements AutoCloseable {
     private record Batch(long number, double seconds, List<KvEvent> events) {}
 
     private KvEventPublisher(
-            KvEventsConfig source, KvEventCodec codec, ZeroMqPublisher socket, Ticker ticker, InstantSource clock) {
+            KvEventsConfig source,
+            KvEventCodec codec,
+            KvEventAccess access,
+            ZeroMqPublisher socket,
+            Ticker ticker,
+            InstantSource clock) {
         this.source = source;
         this.codec = codec;
+        this.access = access;
         this.socket = socket;
         this.ticker = ticker;
         this.clock = clock;
@@ -89,7 +96,7 @@ public final class KvEventPublisher implements AutoCloseable {
                     .map(each -> listen(
                             KvEventsConfig.FIELD + ".replay_endpoint", access, each, socket::listenForReplays));
             KvEventPublisher publisher =
-                    new KvEventPublisher(config.at(endpoint, replay), codec, socket, ticker, clock);
+                    new KvEventPublisher(config.at(endpoint, replay), codec, access, socket, ticker, clock);
             publisher.thread.start();
             log.info(
                     "KV events are published at {}{}",
@@ -178,7 +185,12 @@ public final class KvEventPublisher implements AutoCloseable {
         return socket.lost();
     }
 
-    /** Connected subscribers. */
+    /** Connections from hosts that are not allowed. */
+    public long refused() {
+        return access.refused();
+    }
+
+    /** Connected subscribers that asked for the topic. */
     public int subscribers() {
         return socket.subscribers();
     }

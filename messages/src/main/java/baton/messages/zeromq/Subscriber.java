@@ -93,6 +93,15 @@ final class Subscriber implements BoundSocket.Guest {
         }
     }
 
+    boolean wantsTopic() {
+        lock.lock();
+        try {
+            return !left && isWanted();
+        } finally {
+            lock.unlock();
+        }
+    }
+
     /** Whether it has been sent everything. */
     boolean isDone() {
         lock.lock();

@@ -187,9 +187,10 @@ public final class ZeroMqPublisher implements AutoCloseable {
         }
     }
 
-    /** Connected subscribers. */
+    /** Connected subscribers that asked for the topic. */
     public int subscribers() {
-        return subscribers.size();
+        return Math.toIntExact(
+                subscribers.stream().filter(Subscriber::wantsTopic).count());
     }
 
     /** Messages that subscribers lost because they were slow, each counted for each subscriber. */

@@ -1,0 +1,4 @@
+@NullMarked
+package baton.messages.events;
+
+import org.jspecify.annotations.NullMarked;
