@@ -9,8 +9,10 @@ import baton.engine.SchedulingPolicy;
 import baton.engine.local.LocalEngine;
 import baton.engine.model.Device;
 import baton.engine.model.Quantization;
+import baton.kv.BlockHashing;
 import baton.kv.ConfigException;
 import baton.kv.DType;
+import baton.kv.HashAlgorithm;
 import baton.kv.JsonFields;
 import baton.kv.KvEventsConfig;
 import baton.kv.KvTransferConfig;
@@ -141,6 +143,14 @@ final class ServeCommand implements Callable<Integer> {
             fallbackValue = "true",
             description = "Share KV blocks among requests with equal prefixes (default: on).")
     private boolean enablePrefixCaching;
+
+    @Option(
+            names = "--prefix-caching-hash-algo",
+            paramLabel = "NAME",
+            defaultValue = "sha256",
+            description = "How blocks are hashed, for KV events and stores too: sha256 (default), sha256_cbor. PYTHONHASHSEED"
+                    + " sets the seed, as in vLLM.")
+    private String hashAlgorithm;
 
     @Option(
             names = "--kv-cache-memory-bytes",
@@ -459,6 +469,8 @@ final class ServeCommand implements Callable<Integer> {
         Optional.ofNullable(threads).ifPresent(config::threads);
         Optional.ofNullable(seed).ifPresent(config::seed);
         offloading.apply(kvTransfer).map(this::withAccess).ifPresent(config::kvTransfer);
+        config.hashing(BlockHashing.of(
+                HashAlgorithm.parse("prefix_caching_hash_algo", hashAlgorithm), System.getenv()));
         config.kvEvents(kvEvents.map(KvEventsConfig::enabled).orElse(false));
         return config.build();
     }

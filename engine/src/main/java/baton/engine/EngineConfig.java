@@ -2,8 +2,10 @@ package baton.engine;
 
 import baton.engine.model.Device;
 import baton.engine.model.Quantization;
+import baton.kv.BlockHashing;
 import baton.kv.ConfigException;
 import baton.kv.DType;
+import baton.kv.HashAlgorithm;
 import baton.kv.KvTransferConfig;
 import java.nio.file.Path;
 import java.util.Optional;
@@ -31,6 +33,7 @@ import java.util.OptionalInt;
  * @param device where to compute
  * @param seed of the sampling of requests that bring none
  * @param kvTransfer the exchange of KV caches with other instances
+ * @param hashing how blocks are hashed for the prefix cache, for stores by key, and in KV events
  * @param kvEvents whether listeners are told what the KV cache's blocks hold
  */
 public record EngineConfig(
@@ -53,6 +56,7 @@ public record EngineConfig(
         Device device,
         long seed,
         KvTransferConfig kvTransfer,
+        BlockHashing hashing,
         boolean kvEvents) {
 
     public EngineConfig {
@@ -110,6 +114,7 @@ public record EngineConfig(
         private Device device = Device.AUTO;
         private long seed;
         private KvTransferConfig kvTransfer = KvTransferConfig.none();
+        private BlockHashing hashing = BlockHashing.of(HashAlgorithm.SHA256, System.getenv());
         private boolean kvEvents;
 
         private Builder(Path model) {
@@ -206,6 +211,11 @@ public record EngineConfig(
             return this;
         }
 
+        public Builder hashing(BlockHashing value) {
+            hashing = value;
+            return this;
+        }
+
         public Builder kvEvents(boolean value) {
             kvEvents = value;
             return this;
@@ -233,6 +243,7 @@ public record EngineConfig(
                     device,
                     seed,
                     kvTransfer,
+                    hashing,
                     kvEvents);
         }
     }

@@ -16,14 +16,14 @@ public final class PromptDigest {
 
     /**
      * {@code SHA-256(root || tokens as little-endian int32)} in lower-case hex, where {@code root} is
-     * {@link BlockHasher#root}. Peers compare it: its definition is part of the wire format.
+     * {@link PromptRoot}. Peers compare it: its definition is part of the wire format.
      *
      * @param tokens the prompt, or as many of its first tokens as are meant
      */
     public static String of(ModelFingerprint model, Optional<String> loraId, Optional<String> cacheSalt, int[] tokens) {
         try {
             MessageDigest sha256 = MessageDigest.getInstance("SHA-256");
-            sha256.update(new BlockHasher(model, 1).root(loraId, cacheSalt).toBytes());
+            sha256.update(PromptRoot.of(model, loraId, cacheSalt));
             ByteBuffer bytes = ByteBuffer.allocate(Math.multiplyExact(tokens.length, Integer.BYTES))
                     .order(ByteOrder.LITTLE_ENDIAN);
             bytes.asIntBuffer().put(tokens);

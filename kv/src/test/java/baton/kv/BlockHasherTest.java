@@ -1,64 +1,105 @@
 package baton.kv;
 
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import java.io.IOException;
+import java.io.InputStream;
+import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
+import java.util.HexFormat;
 import java.util.List;
+import java.util.Map;
+import java.util.Objects;
 import java.util.Optional;
+import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
 
 class BlockHasherTest {
-    private static final ModelFingerprint MODEL = new ModelFingerprint("tiny", "0123abcd");
     private static final int[] TOKENS = {0, 1, 2, 3, 4, 300, 70000, Integer.MAX_VALUE, 9};
 
-    private final BlockHasher hasher = new BlockHasher(MODEL, 4);
+    private final BlockHasher hasher = new BlockHasher(4);
 
-    /** The expected values were computed by Python's hashlib from the class's documentation. */
-    @Test
-    void everyProcessComputesTheseHashes() {
-        BlockHash root = hasher.root(Optional.empty(), Optional.empty());
-
-        assertThat(root).hasToString("d780f8d9d33bf31142517cc014a24a68e313b3d49c8b89617929fde14affa92e");
-        assertThat(hasher.chain(root, TOKENS))
-                .extracting(BlockHash::toString)
-                .containsExactly(
-                        "affcb88ec40c8a9988c3b26bce71fb92de4b7b29281ed0455b23e8ea239ba42d",
-                        "97f5c4a998a47e7919b42da8183d5780ce316292196537001c129c263c650f42");
-        assertThat(hasher.root(Optional.of("adapter"), Optional.of("säle")))
-                .hasToString("a146f6189693411a76e2ce2f3b52d40905b3cad5672548bcd3ce13a530e26e87");
+    private static String seed(String pythonHashSeed) {
+        return HashAlgorithm.seed(
+                pythonHashSeed.equals("-") ? Map.of() : Map.of("PYTHONHASHSEED", pythonHashSeed));
     }
 
     @Test
-    void modelAdapterAndSaltSeparate() {
-        Optional<String> none = Optional.empty();
-        Optional<String> x = Optional.of("x");
-        BlockHasher other = new BlockHasher(new ModelFingerprint("tiny", "0123abce"), 4);
-        BlockHasher renamed = new BlockHasher(new ModelFingerprint("other name", "0123abcd"), 4);
+    void hashesEqualThoseOfVllm() throws IOException {
+        int lines = 0;
+        try (InputStream in =
+                Objects.requireNonNull(BlockHasherTest.class.getResourceAsStream("vllm-block-hashes.txt"))) {
+            for (String line : new String(in.readAllBytes(), StandardCharsets.UTF_8).split("\n")) {
+                if (line.startsWith("#")) {
+                    continue;
+                }
+                String[] fields = line.split(" ");
+                Optional<String> salt = fields[3].equals("-")
+                        ? Optional.empty()
+                        : Optional.of(new String(HexFormat.of().parseHex(fields[3]), StandardCharsets.UTF_8));
+                int[] tokens = Arrays.stream(fields[4].split(","))
+                        .mapToInt(Integer::parseInt)
+                        .toArray();
+                assertThat(new BlockHasher(
+                                        HashAlgorithm.parse("test", fields[0]),
+                                        seed(fields[1]),
+                                        Integer.parseInt(fields[2]))
+                                .chain(tokens, salt))
+                        .as(line)
+                        .extracting(BlockHash::toString)
+                        .containsExactly(fields[5].split(","));
+                lines++;
+            }
+        }
+        assertThat(lines).isGreaterThan(30);
+    }
 
-        assertThat(List.of(
-                        hasher.root(none, none),
-                        hasher.root(x, none),
-                        hasher.root(none, x),
-                        hasher.root(x, x),
-                        hasher.root(Optional.of(""), none),
-                        hasher.root(Optional.of("x4:salt"), none),
-                        other.root(none, none)))
-                .doesNotHaveDuplicates();
-        assertThat(renamed.root(x, x)).isEqualTo(hasher.root(x, x));
+    /** Of blocks of the tokens 0 to 15 and 16 to 31. */
+    @ParameterizedTest
+    @CsvSource({
+        "SHA256, fe8fa5dda3210d0ca2031e37cbe3b001186773cd1c710beb2d45fcb51d434798, 8be7aaa33831156d316f1f463ae57e643deb63f42e633e2d631df88815cc4629",
+        "SHA256_CBOR, dc918a88b139e5afe60b88eda27508d4aee16c10fdc354791efea06206ac0749, c300ec275d7bf08af8fc63e76cdc0086911bbc7091e03c5cf892553bef84ef0c"
+    })
+    void hashesOfBlocksOfSixteenTokens(HashAlgorithm algorithm, String first, String second) {
+        assertThat(new BlockHasher(algorithm, seed("-"), 16)
+                        .chain(IntStream.range(0, 32).toArray(), Optional.empty()))
+                .extracting(BlockHash::toString)
+                .containsExactly(first, second);
+    }
+
+    @Test
+    void saltSeparatesAndAnEmptyOneIsNone() {
+        List<BlockHash> plain = hasher.chain(TOKENS, Optional.empty());
+        List<BlockHash> salted = hasher.chain(TOKENS, Optional.of("x"));
+        assertThat(salted).doesNotContainAnyElementsOf(plain);
+        assertThat(hasher.chain(TOKENS, Optional.of("y"))).doesNotContainAnyElementsOf(salted);
+        assertThat(hasher.chain(TOKENS, Optional.of(""))).isEqualTo(plain);
     }
 
     @Test
     void aHashStandsForEverythingBeforeIt() {
-        BlockHash root = hasher.root(Optional.empty(), Optional.empty());
-        List<BlockHash> hashes = hasher.chain(root, TOKENS);
+        List<BlockHash> hashes = hasher.chain(TOKENS, Optional.empty());
         int[] changed = TOKENS.clone();
         changed[0] = 7;
 
-        assertThat(hasher.chain(root, changed).get(1)).isNotEqualTo(hashes.get(1));
+        assertThat(hasher.chain(changed, Optional.empty()).get(1)).isNotEqualTo(hashes.get(1));
         assertThat(hasher.next(hashes.get(0), TOKENS, 4)).isEqualTo(hashes.get(1));
-        assertThat(hasher.chain(root, new int[] {0, 1, 2, 3, 4, 300, 70000})).containsExactly(hashes.get(0));
-        assertThat(hasher.chain(root, new int[] {0, 1, 2})).isEmpty();
+        assertThat(hasher.chain(new int[] {0, 1, 2, 3, 4, 300, 70000}, Optional.empty()))
+                .containsExactly(hashes.get(0));
+        assertThat(hasher.chain(new int[] {0, 1, 2}, Optional.empty())).isEmpty();
         assertThat(BlockHash.of(hashes.get(0).toBytes()))
                 .isEqualTo(hashes.get(0))
                 .hasSameHashCodeAs(hashes.get(0));
+    }
+
+    @Test
+    void otherAlgorithmsAreRefused() {
+        assertThatThrownBy(() -> HashAlgorithm.parse("prefix_caching_hash_algo", "xxhash"))
+                .isInstanceOf(ConfigException.class)
+                .hasMessage(
+                        "prefix_caching_hash_algo: unsupported value 'xxhash'; allowed: sha256, sha256_cbor");
     }
 }

@@ -33,6 +33,9 @@ public interface ValueCache extends BlockStore {
      */
     int pin(BlockHash key);
 
+    /** As {@link #pin}, but does not count as a use: for copies that the store itself makes of its values. */
+    int hold(BlockHash key);
+
     void unpin(int slot);
 
     /**

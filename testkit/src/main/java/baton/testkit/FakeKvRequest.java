@@ -3,7 +3,6 @@ package baton.testkit;
 import baton.kv.BlockHash;
 import baton.kv.BlockHasher;
 import baton.kv.JsonFields;
-import baton.kv.ModelFingerprint;
 import baton.kv.connector.KvRequest;
 import java.util.Arrays;
 import java.util.List;
@@ -68,7 +67,6 @@ public record FakeKvRequest(
 
     @Override
     public List<BlockHash> blockHashes() {
-        BlockHasher hasher = new BlockHasher(new ModelFingerprint("fake", "00"), blockSize);
-        return hasher.chain(hasher.root(loraId, cacheSalt), prompt);
+        return new BlockHasher(blockSize).chain(prompt, cacheSalt);
     }
 }

@@ -184,11 +184,7 @@ public final class StoreSession {
                 if (ofRequest != null && ofRequest.remove(task) && ofRequest.isEmpty()) {
                     saving.remove(save.requestId());
                 }
-                int stored = task.succeededCount();
                 measure("store", task, start);
-                if (stored < save.keys().size()) {
-                    measurements.add(Measurement.count(PREFIX + "allocation_failure", 1));
-                }
                 saved.add(save.id());
                 notifyAll();
             }

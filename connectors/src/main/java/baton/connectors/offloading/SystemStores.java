@@ -13,6 +13,8 @@ import baton.store.memory.HostMemorySettings;
 import baton.store.memory.HostMemoryStore;
 import baton.store.redis.RedisBlockStore;
 import baton.store.redis.RedisSettings;
+import baton.store.memory.SharedMemory;
+import java.io.IOException;
 import java.util.Optional;
 
 /** The machine's stores. */
@@ -20,7 +22,15 @@ final class SystemStores implements StoreOpener {
     @Override
     public ValueCache memory(
             StoreFormat format, long bytes, Eviction eviction, Optional<String> sharedName, Ticker ticker) {
-        return HostMemoryStore.open(format, HostMemorySettings.of(bytes).withEviction(eviction), ticker);
+        HostMemorySettings settings = HostMemorySettings.of(bytes).withEviction(eviction);
+        if (sharedName.isPresent()) {
+            settings = settings.withShared(new SharedMemory(SharedMemory.DIRECTORY, sharedName.get()));
+        }
+        try {
+            return HostMemoryStore.open(format, settings, ticker);
+        } catch (IOException e) {
+            throw new IllegalStateException(e.getMessage(), e);
+        }
     }
 
     @Override

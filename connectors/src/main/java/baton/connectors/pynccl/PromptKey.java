@@ -1,6 +1,7 @@
 package baton.connectors.pynccl;
 
-import baton.kv.BlockHasher;
+import baton.kv.ModelFingerprint;
+import baton.kv.PromptRoot;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvRequest;
 import java.nio.ByteBuffer;
@@ -16,16 +17,16 @@ final class PromptKey {
     /** Elements before the tokens. */
     static final int HEAD = 32 / Integer.BYTES + 1;
 
-    private final BlockHasher hasher;
+    private final ModelFingerprint model;
 
     PromptKey(ConnectorContext context) {
-        hasher = new BlockHasher(context.model(), context.layout().blockSize());
+        model = context.model();
     }
 
     int[] of(KvRequest request) {
         int[] tokens = request.tokens(0, request.promptLength());
         int[] key = new int[HEAD + tokens.length];
-        byte[] root = hasher.root(request.loraId(), request.cacheSalt()).toBytes();
+        byte[] root = PromptRoot.of(model, request.loraId(), request.cacheSalt());
         IntBuffer hash = ByteBuffer.wrap(root).asIntBuffer();
         hash.get(key, 0, HEAD - 1);
         key[HEAD - 1] = tokens.length;

@@ -10,6 +10,8 @@ import baton.store.ValueCache;
 import baton.store.memory.Eviction;
 import baton.store.memory.HostMemorySettings;
 import baton.store.memory.HostMemoryStore;
+import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
@@ -27,8 +29,12 @@ final class TestStores implements StoreOpener {
     @Override
     public ValueCache memory(
             StoreFormat format, long bytes, Eviction eviction, Optional<String> sharedName, Ticker ticker) {
-        return HostMemoryStore.open(
-                format, HostMemorySettings.of(bytes).withEviction(eviction).withThreads(0), ticker);
+        try {
+            return HostMemoryStore.open(
+                    format, HostMemorySettings.of(bytes).withEviction(eviction).withThreads(0), ticker);
+        } catch (IOException e) {
+            throw new UncheckedIOException(e);
+        }
     }
 
     @Override

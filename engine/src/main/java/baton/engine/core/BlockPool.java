@@ -41,9 +41,16 @@ final class BlockPool {
     /** Both ends of the free list: an extra element after the blocks. */
     private final int anchor;
 
+    private final CacheEvents events;
     private int free;
 
     BlockPool(int blocks) {
+        this(blocks, CacheEvents.disabled());
+    }
+
+    /** @param events is told of hashes that are forgotten */
+    BlockPool(int blocks, CacheEvents events) {
+        this.events = events;
         references = new int[blocks];
         hashes = new @Nullable BlockHash[blocks];
         next = new int[blocks + 1];
@@ -115,15 +122,21 @@ final class BlockPool {
         }
     }
 
-    /** Records that a held block has the content of that hash. If another block is cached for that hash, it stays the cached one. */
-    void publish(int block, BlockHash hash) {
+    /**
+     * Records that a held block has the content of that hash. If another block is cached for that hash, it stays the cached one.
+     *
+     * @return whether the hash was not known before
+     */
+    boolean publish(int block, BlockHash hash) {
         owner.check();
         if (references[block] <= 0) {
             throw new IllegalStateException("block=" + block + " is published but not held");
         }
         if (hashes[block] == null && index.putIfAbsent(hash, block) == null) {
             hashes[block] = hash;
+            return true;
         }
+        return false;
     }
 
     /** Removes the block's hash: its content is not, or no longer, what the hash says. */
@@ -133,6 +146,7 @@ final class BlockPool {
         if (hash != null) {
             index.remove(hash);
             hashes[block] = null;
+            events.removed(hash);
         }
     }
 
@@ -148,6 +162,7 @@ final class BlockPool {
         }
         index.clear();
         Arrays.fill(hashes, null);
+        events.cleared();
         return true;
     }
 

@@ -131,9 +131,11 @@ public final class EngineCore implements AutoCloseable {
             connector.ifPresent(SchedulerConnector::close);
             throw e;
         }
-        this.pool = new BlockPool(runner.cache().blocks());
+        CacheEvents cacheEvents = new CacheEvents(config.kvEvents(), config.blockSize());
+        this.pool = new BlockPool(runner.cache().blocks(), cacheEvents);
         this.scheduler = new Scheduler(
                 pool,
+                cacheEvents,
                 new SchedulerConfig(
                         layout.blockSize(),
                         config.maxNumSeqs(),

@@ -165,7 +165,7 @@ public final class HandoverWarmUp implements AutoCloseable {
                     .kvTransfer(transfer)
                     .build();
             int blocks = 2 * layout.blocksFor(tokens + 1);
-            hasher = new BlockHasher(fingerprint, layout.blockSize());
+            hasher = new BlockHasher(layout.blockSize());
             core = new EngineCore(
                     config,
                     new StandInRunner(fingerprint, layout, blocks),

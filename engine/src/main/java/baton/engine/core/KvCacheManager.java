@@ -1,6 +1,7 @@
 package baton.engine.core;
 
 import baton.kv.BlockHash;
+import baton.kv.KvEvent;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.HashMap;
@@ -17,14 +18,19 @@ import java.util.function.Consumer;
  */
 final class KvCacheManager {
     private final BlockPool pool;
+    private final CacheEvents events;
     private final int blockSize;
     private final boolean prefixCaching;
     /** Blocks that are never handed out again. */
     private final List<Integer> withheld = new ArrayList<>();
 
-    /** @param prefixCaching whether computed blocks are shared */
-    KvCacheManager(BlockPool pool, int blockSize, boolean prefixCaching) {
+    /**
+     * @param events is told of blocks that are shared from now on
+     * @param prefixCaching whether computed blocks are shared
+     */
+    KvCacheManager(BlockPool pool, CacheEvents events, int blockSize, boolean prefixCaching) {
         this.pool = pool;
+        this.events = events;
         this.blockSize = blockSize;
         this.prefixCaching = prefixCaching;
     }
@@ -139,13 +145,16 @@ final class KvCacheManager {
         int full = request.computedTokens / blockSize;
         if (full > request.publishedBlocks) {
             List<BlockHash> hashes = request.blockHashes();
+            int unknown = request.publishedBlocks;
             while (request.publishedBlocks < full) {
                 int index = request.publishedBlocks++;
-                if (!request.warmsUp()) {
-                    pool.publish(request.blocks.get(index), hashes.get(index));
+                if (request.warmsUp() || !pool.publish(request.blocks.get(index), hashes.get(index))) {
+                    events.stored(request, unknown, index);
+                    unknown = index + 1;
                 }
                 filled.accept(hashes.get(index));
             }
+            events.stored(request, unknown, full);
         }
     }
 
@@ -165,6 +174,11 @@ final class KvCacheManager {
         }
         request.publishedBlocks = Math.min(request.publishedBlocks, first);
         request.computedTokens = first * blockSize;
+    }
+
+    /** What has changed since the last call: blocks that are shared, or no longer, and then the connector's own changes. */
+    List<KvEvent> takeEvents(List<KvEvent> ofConnector) {
+        return events.take(ofConnector);
     }
 
     /** Forgets all contents. False, and nothing is done, while blocks are held. */

@@ -49,7 +49,6 @@ public final class Request implements KvRequest {
     private int[] tokens;
     private int length;
     private final BlockHasher hasher;
-    private final BlockHash hashRoot;
     private final List<BlockHash> hashes = new ArrayList<>();
 
     final BlockTable blocks = new BlockTable();
@@ -97,7 +96,6 @@ public final class Request implements KvRequest {
         this.priority = builder.priority;
         this.seed = builder.seed;
         this.hasher = builder.hasher;
-        this.hashRoot = hasher.root(Optional.empty(), cacheSalt);
         this.listener = builder.listener;
         this.arrivalNanos = builder.arrivalNanos;
         this.warmsUp = builder.warmsUp;
@@ -216,8 +214,10 @@ public final class Request implements KvRequest {
     public List<BlockHash> blockHashes() {
         int blockSize = hasher.blockSize();
         while ((hashes.size() + 1) * blockSize <= length) {
-            BlockHash parent = hashes.isEmpty() ? hashRoot : hashes.getLast();
-            hashes.add(hasher.next(parent, tokens, hashes.size() * blockSize));
+            hashes.add(
+                    hashes.isEmpty()
+                            ? hasher.first(tokens, cacheSalt)
+                            : hasher.next(hashes.getLast(), tokens, hashes.size() * blockSize));
         }
         return Collections.unmodifiableList(hashes);
     }

@@ -195,8 +195,9 @@ final class Scheduler {
     /** Rows of logits that this step may still make for prompt log probabilities. */
     private int logitsRowsLeft;
 
-    Scheduler(BlockPool pool, SchedulerConfig config, Optional<SchedulerConnector> connector) {
-        this.blocks = new KvCacheManager(pool, config.blockSize(), config.prefixCaching());
+    Scheduler(
+            BlockPool pool, CacheEvents events, SchedulerConfig config, Optional<SchedulerConnector> connector) {
+        this.blocks = new KvCacheManager(pool, events, config.blockSize(), config.prefixCaching());
         this.config = config;
         this.blockSize = config.blockSize();
         this.longPrefillTokenThreshold =
@@ -287,7 +288,8 @@ final class Scheduler {
     }
 
     List<KvEvent> takeEvents() {
-        return connector.map(SchedulerConnector::takeEvents).orElse(List.of());
+        return blocks.takeEvents(
+                connector.map(SchedulerConnector::takeEvents).orElse(List.of()));
     }
 
     List<Measurement> takeMeasurements() {

@@ -71,6 +71,7 @@ public final class LLM implements AutoCloseable {
                 config.device(),
                 config.seed(),
                 config.kvTransfer(),
+                config.hashing(),
                 config.kvEvents());
     }
 

@@ -336,7 +336,7 @@ public final class LocalEngine implements Engine {
                     pending.decrementAndGet();
                     thread.ended(live, id, sampling.n(), tokens);
                 });
-        BlockHasher hasher = new BlockHasher(runner.fingerprint(), config.blockSize());
+        BlockHasher hasher = config.hashing().hasher(config.blockSize());
         return Request.builder(id, request.prompt(), maxModelLen, sampling, hasher, output)
                 .kvTransferParams(request.kvTransferParams())
                 .cacheSalt(request.cacheSalt())

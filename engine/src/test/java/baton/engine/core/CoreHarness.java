@@ -49,7 +49,7 @@ final class CoreHarness implements AutoCloseable {
         this.blocks = blocks;
         this.runner = new OracleRunner(blocks, blockSize);
         this.maxLength = blocks * blockSize;
-        this.hasher = new BlockHasher(runner.fingerprint(), blockSize);
+        this.hasher = new BlockHasher(blockSize);
         EngineConfig config = settings.apply(EngineConfig.of(Path.of("oracle")).blockSize(blockSize))
                 .build();
         EngineListener listener = new EngineListener() {

@@ -132,7 +132,7 @@ class FaultsTest {
                 config -> config.enablePrefixCaching(false).maxNumSeqs(4).maxNumBatchedTokens(5),
                 Optional.empty())) {
             List<Integer> counts = new ArrayList<>();
-            BlockHasher hasher = new BlockHasher(harness.runner.fingerprint(), 4);
+            BlockHasher hasher = new BlockHasher(4);
             List<Result> results = new ArrayList<>();
             SamplingParams sampling = SamplingParams.builder()
                     .temperature(0)

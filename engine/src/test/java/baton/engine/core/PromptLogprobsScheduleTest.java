@@ -10,7 +10,6 @@ import baton.engine.core.Scheduler.Step;
 import baton.engine.core.Workers.StepReport;
 import baton.kv.BlockHasher;
 import baton.kv.LoadFailurePolicy;
-import baton.kv.ModelFingerprint;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
 import java.util.HashMap;
 import java.util.Map;
@@ -22,9 +21,10 @@ class PromptLogprobsScheduleTest {
     private static final int BLOCK_SIZE = 4;
     private static final int MAX_ROWS = 6;
 
-    private final BlockHasher hasher = new BlockHasher(new ModelFingerprint("oracle", "00ff"), BLOCK_SIZE);
+    private final BlockHasher hasher = new BlockHasher(BLOCK_SIZE);
     private final Scheduler scheduler = new Scheduler(
             new BlockPool(64),
+            CacheEvents.disabled(),
             new SchedulerConfig(
                     BLOCK_SIZE, 8, 40, MAX_ROWS, SchedulingPolicy.FCFS, 0, true, LoadFailurePolicy.RECOMPUTE),
             Optional.empty());

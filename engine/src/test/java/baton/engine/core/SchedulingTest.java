@@ -206,7 +206,7 @@ class SchedulingTest {
                 Optional.empty(),
                 throwing,
                 new VirtualTicker())) {
-            BlockHasher hasher = new BlockHasher(runner.fingerprint(), 4);
+            BlockHasher hasher = new BlockHasher(4);
             core.add(Request.builder("a", result.prompt, 64, greedy(4), hasher, result)
                     .build());
             while (core.hasWork()) {

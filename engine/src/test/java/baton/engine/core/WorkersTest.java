@@ -88,7 +88,7 @@ class WorkersTest {
                 .maxTokens(tokens)
                 .ignoreEos(true)
                 .build();
-        BlockHasher hasher = new BlockHasher(first.fingerprint(), BLOCK_SIZE);
+        BlockHasher hasher = new BlockHasher(BLOCK_SIZE);
         core.add(Request.builder(id, prompt, BLOCKS * BLOCK_SIZE, sampling, hasher, result)
                 .arrivalNanos(1)
                 .build());

@@ -17,6 +17,8 @@ import baton.store.ValueRanges;
 import baton.store.memory.Eviction;
 import baton.store.memory.HostMemorySettings;
 import baton.store.memory.HostMemoryStore;
+import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.lang.foreign.MemorySegment;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -98,12 +100,17 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
             @Override
             public ValueCache memory(
                     StoreFormat format, long bytes, Eviction eviction, Optional<String> sharedName, Ticker ticker) {
-                Memory opened = new Memory(HostMemoryStore.open(
+                Memory opened;
+                try {
+                    opened = new Memory(HostMemoryStore.open(
                         format,
                         HostMemorySettings.of(chunks * Math.ceilDiv(format.valueBytes(), 64L) * 64)
                                 .withEviction(eviction)
                                 .withThreads(0),
                         ticker));
+                } catch (IOException e) {
+                    throw new UncheckedIOException(e);
+                }
                 memories.put(node.name(), opened);
                 return opened;
             }
@@ -280,6 +287,11 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
         @Override
         public int pin(BlockHash key) {
             return memory.pin(key);
+        }
+
+        @Override
+        public int hold(BlockHash key) {
+            return memory.hold(key);
         }
 
         @Override

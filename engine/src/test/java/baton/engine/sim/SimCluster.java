@@ -276,7 +276,7 @@ final class SimCluster implements AutoCloseable {
                     .enablePrefixCaching(random.nextInt(6) > 0)
                     .kvTransfer(transfer.build())
                     .build();
-            this.hasher = new BlockHasher(OracleRunner.FINGERPRINT, blockSize);
+            this.hasher = new BlockHasher(blockSize);
             begin();
         }
 

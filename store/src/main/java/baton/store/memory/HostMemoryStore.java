@@ -140,6 +140,11 @@ public final class HostMemoryStore implements ValueCache {
     }
 
     @Override
+    public int hold(BlockHash key) {
+        return cache.pin(key);
+    }
+
+    @Override
     public void unpin(int slot) {
         cache.unpin(slot);
     }

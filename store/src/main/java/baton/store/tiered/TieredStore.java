@@ -203,7 +203,7 @@ public final class TieredStore implements BlockStore {
             int most = Math.clamp(room, 0, keys.size());
             dropped = keys.size() - most;
             for (BlockHash key : keys.subList(0, most)) {
-                int slot = memory.pin(key);
+                int slot = memory.hold(key);
                 if (slot != ValueCache.NONE) {
                     slots[pinned.size()] = slot;
                     pinned.add(key);

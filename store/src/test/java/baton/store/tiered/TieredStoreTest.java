@@ -16,6 +16,8 @@ import baton.store.ValueRanges;
 import baton.store.memory.HostMemorySettings;
 import baton.store.memory.HostMemoryStore;
 import baton.testkit.VirtualTicker;
+import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -44,8 +46,12 @@ final class TieredStoreTest {
             ticker);
 
     private ValueCache cache(int slots) {
-        return HostMemoryStore.open(
-                FORMAT, HostMemorySettings.of(slots * FORMAT.valueBytes()).withThreads(0), ticker);
+        try {
+            return HostMemoryStore.open(
+                    FORMAT, HostMemorySettings.of(slots * FORMAT.valueBytes()).withThreads(0), ticker);
+        } catch (IOException e) {
+            throw new UncheckedIOException(e);
+        }
     }
 
     @AfterEach

@@ -1,0 +1,44 @@
+package baton.kv;
+
+import java.util.Arrays;
+import java.util.Map;
+import java.util.Optional;
+import java.util.stream.Collectors;
+
+/** How blocks of tokens are hashed: vLLM's {@code --prefix-caching-hash-algo}. */
+public enum HashAlgorithm {
+    /** SHA-256 over Python's pickle, protocol 5; vLLM's default. */
+    SHA256("sha256"),
+    /** SHA-256 over canonical CBOR. */
+    SHA256_CBOR("sha256_cbor");
+
+    /** What vLLM's chains begin with unless {@code PYTHONHASHSEED} is set. */
+    private static final String DEFAULT_SEED = "vllm-none-hash";
+
+    private final String label;
+
+    HashAlgorithm(String label) {
+        this.label = label;
+    }
+
+    /** By vLLM's name. */
+    public String label() {
+        return label;
+    }
+
+    /** @throws ConfigException if there is none of that name */
+    public static HashAlgorithm parse(String field, String name) {
+        return Arrays.stream(values())
+                .filter(algorithm -> algorithm.label.equals(name))
+                .findFirst()
+                .orElseThrow(() -> ConfigException.unsupported(
+                        field,
+                        name,
+                        Arrays.stream(values()).map(HashAlgorithm::label).collect(Collectors.joining(", "))));
+    }
+
+    /** The seed of hash chains that an environment sets: {@code PYTHONHASHSEED}, as in vLLM. */
+    public static String seed(Map<String, String> environment) {
+        return Optional.ofNullable(environment.get("PYTHONHASHSEED")).orElse(DEFAULT_SEED);
+    }
+}
