@@ -20,6 +20,8 @@ import baton.store.StoreTask;
 import baton.store.ValueRanges;
 import baton.store.memory.HostMemorySettings;
 import baton.store.memory.HostMemoryStore;
+import baton.store.memory.SharedMemory;
+import baton.store.prompt.ScratchDirectory;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -89,21 +91,32 @@ public record StoreBench(
 
     private static final Map<String, Opener> OPENERS = Collections.unmodifiableMap(new TreeMap<>(Map.of(
             "cpu",
-            (format, values, threads) -> host(format, values, threads, true),
+            (format, values, threads) -> host(format, settings(format, values, threads)),
             "cpu-unchecked",
-            (format, values, threads) -> host(format, values, threads, false))));
+            (format, values, threads) ->
+                    host(format, settings(format, values, threads).withChecksums(false)),
+            "cpu-shared",
+            StoreBench::shared)));
 
     /** Stores by name. */
     public static final Set<String> STORES = OPENERS.keySet();
 
-    private static BlockStore host(StoreFormat format, int values, int threads, boolean checksums) {
-        return HostMemoryStore.open(
-                format,
-                HostMemorySettings.of(values * format.valueBytes())
-                        .withThreads(threads)
-                        .withChecksums(checksums)
-                        .withEvents(false),
-                Ticker.system());
+    private static HostMemorySettings settings(StoreFormat format, int values, int threads) {
+        return HostMemorySettings.of(values * format.valueBytes())
+                .withThreads(threads)
+                .withEvents(false);
+    }
+
+    private static BlockStore host(StoreFormat format, HostMemorySettings settings) throws IOException {
+        return HostMemoryStore.open(format, settings, Ticker.system());
+    }
+
+    /** In a directory that is removed as soon as the store is open. */
+    private static BlockStore shared(StoreFormat format, int values, int threads) throws IOException {
+        try (ScratchDirectory directory = ScratchDirectory.create()) {
+            return host(
+                    format, settings(format, values, threads).withShared(new SharedMemory(directory.path(), "bench")));
+        }
     }
 
     /** @throws ConfigException if there is no such store, or a number is not positive */

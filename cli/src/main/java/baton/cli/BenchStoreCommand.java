@@ -23,7 +23,8 @@ final class BenchStoreCommand implements Callable<Integer> {
             arity = "0..1",
             paramLabel = "STORE",
             defaultValue = "cpu",
-            description = "Host memory: cpu, or cpu-unchecked without checksums (default: ${DEFAULT-VALUE}).")
+            description =
+                    "Host memory: cpu, cpu-unchecked without checksums, or cpu-shared by processes (default: ${DEFAULT-VALUE}).")
     private String store;
 
     @Option(names = "--threads", description = "Threads to copy with (default: all cores, at most 4).")

@@ -7,10 +7,8 @@ import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.lang.invoke.VarHandle;
-import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.Deque;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.locks.ReentrantLock;
@@ -24,7 +22,7 @@ import org.slf4j.LoggerFactory;
  * lock and finds it odd makes them anew from the slots' records, because a process has died in the middle. Looking up, pinning and
  * committing change at most a slot's word, and take no lock. A look-up that finds nothing while the counter moves is repeated.
  *
- * <p>Lock order: {@code lock}, the slab's lock, this object's monitor.
+ * <p>Lock order: {@code lock}, the slab's lock, this object's monitor, the record's.
  */
 final class SlotCache {
     private static final Logger LOG = LoggerFactory.getLogger(SlotCache.class);
@@ -36,8 +34,6 @@ final class SlotCache {
 
     private static final int TRIES = 3;
     private static final int MOST_TOUCHED = 8192;
-    private static final int MOST_EVENTS = 10_000;
-    private static final int MOST_SIZES = 1000;
 
     private final Slab slab;
     private final SlotTable table;
@@ -45,7 +41,7 @@ final class SlotCache {
     private final NodeLists lists;
     private final EvictionPolicy policy;
     private final MemorySegment changes;
-    private final boolean keepsEvents;
+    private final CacheRecord record;
     private final long ownPin;
 
     private final ReentrantLock lock = new ReentrantLock();
@@ -81,22 +77,10 @@ final class SlotCache {
     @GuardedBy("this")
     private final List<Integer> aborted = new ArrayList<>();
 
-    @GuardedBy("this")
-    private final Deque<StoreEvent> events = new ArrayDeque<>();
-
-    @GuardedBy("this")
-    private final List<Measurement> measurements = new ArrayList<>();
-
-    @GuardedBy("this")
-    private long failedReservations;
-
-    @GuardedBy("this")
-    private long lockTimeouts;
-
     SlotCache(Slab slab, boolean keepsEvents) {
         Geometry geometry = slab.geometry();
         this.slab = slab;
-        this.keepsEvents = keepsEvents;
+        this.record = new CacheRecord(keepsEvents);
         table = geometry.table(slab.tables());
         index = table.index();
         lists = geometry.lists(slab.tables());
@@ -317,9 +301,7 @@ final class SlotCache {
     @GuardedBy("lock")
     private boolean begin() {
         if (!slab.lock()) {
-            synchronized (this) {
-                lockTimeouts++;
-            }
+            record.lockTimedOut();
             return false;
         }
         long count = changes();
@@ -440,9 +422,7 @@ final class SlotCache {
                 finish(isWhole);
             }
             if (!reserved) {
-                synchronized (this) {
-                    failedReservations++;
-                }
+                record.reservationFailed();
             }
             return reserved;
         } finally {
@@ -489,10 +469,8 @@ final class SlotCache {
         }
         synchronized (this) {
             filling += wanted;
-            if (measurements.size() < MOST_SIZES) {
-                measurements.add(Measurement.items("vllm:kv_offload_cpu_allocation_size", wanted));
-            }
         }
+        record.reserved(wanted);
         return true;
     }
 
@@ -547,7 +525,7 @@ final class SlotCache {
         List<BlockHash> keys = new ArrayList<>();
         for (int i = 0; i < count; i++) {
             int slot = selected[i];
-            if (keepsEvents) {
+            if (record.keepsEvents()) {
                 keys.add(index.key(slot));
             }
             policy.evict(slot);
@@ -555,7 +533,7 @@ final class SlotCache {
             index.remove(slot);
             lists.addLast(EvictionPolicy.FREE, slot);
         }
-        add(keys, false);
+        record.add(keys, false);
         return true;
     }
 
@@ -564,18 +542,6 @@ final class SlotCache {
         return SlotTable.state(word) == SlotTable.PRESENT
                 && !SlotTable.isPinned(word)
                 && table.change(slot, word, SlotTable.in(SlotTable.EVICTING, word));
-    }
-
-    private void add(List<BlockHash> keys, boolean stored) {
-        if (!keepsEvents || keys.isEmpty()) {
-            return;
-        }
-        synchronized (this) {
-            if (events.size() == MOST_EVENTS) {
-                events.removeFirst();
-            }
-            events.addLast(new StoreEvent(keys, stored));
-        }
     }
 
     /** A slot is filled; the caller tells of it by {@link #stored}. */
@@ -594,7 +560,7 @@ final class SlotCache {
     }
 
     void stored(List<BlockHash> keys) {
-        add(keys, true);
+        record.add(keys, true);
     }
 
     void abort(int slot) {
@@ -627,7 +593,7 @@ final class SlotCache {
             try {
                 if (index.isKey(slot, key) && take(slot)) {
                     free(slot);
-                    add(List.of(key), false);
+                    record.add(List.of(key), false);
                 }
                 isWhole = true;
             } finally {
@@ -655,7 +621,7 @@ final class SlotCache {
                     }
                 }
                 policy.forget();
-                add(removed, false);
+                record.add(removed, false);
                 isWhole = true;
                 return used() == 0;
             } finally {
@@ -679,28 +645,17 @@ final class SlotCache {
         }
     }
 
-    synchronized List<StoreEvent> takeEvents() {
-        List<StoreEvent> taken = List.copyOf(events);
-        events.clear();
-        return taken;
+    List<StoreEvent> takeEvents() {
+        return record.takeEvents();
     }
 
     /** By vLLM's names: use is what can not be evicted. */
     synchronized List<Measurement> takeMeasurements() {
-        List<Measurement> taken = new ArrayList<>(measurements);
-        measurements.clear();
+        List<Measurement> taken = record.takeMeasurements();
         taken.add(share("vllm:kv_offload_cpu_cache_usage_perc", pinned + filling));
         taken.add(share("vllm:kv_offload_cpu_cache_write_usage_perc", filling));
         taken.add(share("vllm:kv_offload_cpu_cache_read_usage_perc", pinned));
         taken.add(share("baton:kv_store_cpu_occupied_perc", used()));
-        if (failedReservations > 0) {
-            taken.add(Measurement.count("vllm:kv_offload_allocation_failure", failedReservations));
-            failedReservations = 0;
-        }
-        if (lockTimeouts > 0) {
-            taken.add(Measurement.count("baton:kv_store_lock_timeouts", lockTimeouts));
-            lockTimeouts = 0;
-        }
         return taken;
     }
 
