@@ -274,6 +274,20 @@ class ConnectorFailureTest {
         }
     }
 
+    @Test
+    void aRequestEndsWithTheErrorOfAnAnswerThatTheConnectorCannotGive() {
+        connector.answerErrors.put("r", "two connectors disagree");
+        try (CoreHarness harness = core(64, LoadFailurePolicy.RECOMPUTE)) {
+            Result failed = harness.add("r", prompt(1, 9), 1);
+            Result other = harness.add("other", prompt(2, 9), 1);
+            harness.run();
+            assertThat(failed.reason).contains(FinishReason.ERROR);
+            assertThat(failed.error).contains("two connectors disagree");
+            assertThat(other.reason).contains(FinishReason.LENGTH);
+            assertThat(harness.used()).isZero();
+        }
+    }
+
     /** Its thread cannot be taken from it; but which call does not return can be told, from any thread. */
     @Test
     void aCallThatDoesNotReturnIsKnownAsLongAsItLasts() throws Exception {

@@ -47,6 +47,8 @@ final class ScriptedConnector implements KvConnector {
     BiFunction<Load, Integer, Boolean> fails = (load, index) -> false;
     /** Requests whose blocks are to be kept after their end. */
     Set<String> delayed = new HashSet<>();
+    /** Why there is no response for a request. */
+    final Map<String, String> answerErrors = new HashMap<>();
     /** What the next report says. */
     final Set<String> nextSent = new HashSet<>();
 
@@ -174,7 +176,8 @@ final class ScriptedConnector implements KvConnector {
                 events.add("finished " + request.id() + " " + end);
                 return new Release(
                         delayed.contains(request.id()),
-                        Optional.of(JsonFields.parse("", "{\"from\":\"" + request.id() + "\"}")));
+                        Optional.of(JsonFields.parse("", "{\"from\":\"" + request.id() + "\"}")),
+                        Optional.ofNullable(answerErrors.get(request.id())));
             }
 
             @Override
