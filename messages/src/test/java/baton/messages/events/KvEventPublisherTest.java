@@ -120,7 +120,7 @@ class KvEventPublisherTest {
         assertThatThrownBy(() -> closed.listening("kv_events_config.replay_endpoint", other.replayEndpoint()
                         .orElseThrow()))
                 .isInstanceOf(ConfigException.class)
-                .hasMessageContaining("kv_events_config.replay_endpoint is tcp://192.0.2.7:5558")
+                .hasMessageContaining("kv_events_config.replay_endpoint: is tcp://192.0.2.7:5558")
                 .hasMessageContaining("--kv-allow-unauthenticated");
         assertThat(open.listening("x", other.replayEndpoint().orElseThrow())).hasToString("tcp://192.0.2.7:5558");
     }

@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.kv.Deadline;
+import baton.kv.FreePorts;
 import baton.kv.Ticker;
 import baton.messages.MessageException;
 import baton.messages.zeromq.ZeroMqPublisher.Bounds;
@@ -316,9 +317,8 @@ class ZeroMqPublisherTest {
     @Test
     void eventsGoToASubscriberThatListensAndAgainWhenItIsBack() throws Exception {
         ZeroMqPublisher publisher = publisher("kv", Bounds.of(10, 0));
-        int port;
-        try (ServerSocket server = new ServerSocket(0, 1, LOOPBACK)) {
-            port = server.getLocalPort();
+        int port = FreePorts.inARow(1);
+        try (ServerSocket server = new ServerSocket(port, 1, LOOPBACK)) {
             publisher.connect(HOST, port);
             for (int i = 0; i < 2; i++) {
                 Peer peer = new Peer(server.accept(), "SUB", Set.of("PUB"));
@@ -332,11 +332,13 @@ class ZeroMqPublisherTest {
         }
         try (ZContext context = new ZContext()) {
             ZMQ.Socket sub = context.createSocket(SocketType.SUB);
-            sub.setReceiveTimeOut((int) SOON.toMillis());
+            sub.setReceiveTimeOut(10);
             sub.setHandshakeIvl(300);
             sub.subscribe("");
             sub.bind("tcp://" + HOST + ":" + port);
-            await(() -> publisher.subscribers() == 1);
+            // A ZeroMQ socket that listens sends its subscriptions when its user calls it.
+            await(() -> sub.recv() == null && publisher.subscribers() == 1);
+            sub.setReceiveTimeOut((int) SOON.toMillis());
             publisher.publish(9, bytes(5));
             assertThat(sub.recvStr()).isEqualTo("kv");
             assertThat(sub.recv()).isEqualTo(eight(9));
