@@ -357,7 +357,7 @@ final class ServeCommand implements Callable<Integer> {
             PrometheusMetrics metrics,
             Optional<PublishedKvEvents> events,
             Duration shutdownTimeout)
-            throws InterruptedException {
+            throws IOException, InterruptedException {
         Optional<PrintedProfile> profile = Optional.ofNullable(profileSeconds).map(PrintedProfile::new);
         MachineLoad load = MachineLoad.here(
                 config.parallel().threadsPerRank(config.threads())
