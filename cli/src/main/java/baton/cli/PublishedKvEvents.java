@@ -52,8 +52,7 @@ final class PublishedKvEvents implements EngineListener, AutoCloseable {
     }
 
     void addTo(PrometheusMetrics metrics) {
-        metrics.addCounter(
-                "baton:kv_event_batches_published", "Batches of KV events published", publisher::published);
+        metrics.addCounter("baton:kv_event_batches_published", "Batches of KV events published", publisher::published);
         metrics.addCounter(
                 "baton:kv_event_batches_dropped",
                 "Batches of KV events that no subscriber got as the queue was full",

@@ -148,8 +148,9 @@ final class ServeCommand implements Callable<Integer> {
             names = "--prefix-caching-hash-algo",
             paramLabel = "NAME",
             defaultValue = "sha256",
-            description = "How blocks are hashed, for KV events and stores too: sha256 (default), sha256_cbor. PYTHONHASHSEED"
-                    + " sets the seed, as in vLLM.")
+            description =
+                    "How blocks are hashed, for KV events and stores too: sha256 (default), sha256_cbor. PYTHONHASHSEED"
+                            + " sets the seed, as in vLLM.")
     private String hashAlgorithm;
 
     @Option(
@@ -347,8 +348,7 @@ final class ServeCommand implements Callable<Integer> {
                 || extra.bool(KvTransferConfig.ALLOW_UNAUTHENTICATED).orElse(false);
         Optional<List<String>> allowed =
                 Optional.ofNullable(kvEventsAllowedPeers).or(() -> extra.strings(PeerAccess.ALLOWED_PEERS));
-        return kvEvents.flatMap(
-                events -> PublishedKvEvents.start(events, config.enablePrefixCaching(), open, allowed));
+        return kvEvents.flatMap(events -> PublishedKvEvents.start(events, config.enablePrefixCaching(), open, allowed));
     }
 
     private int serve(
@@ -365,8 +365,8 @@ final class ServeCommand implements Callable<Integer> {
                 LOG::warn);
         load.start();
         EngineListener measured = profile.<EngineListener>map(metrics::and).orElse(metrics);
-        LocalEngine engine =
-                LocalEngine.start(config, events.<EngineListener>map(measured::and).orElse(measured));
+        LocalEngine engine = LocalEngine.start(
+                config, events.<EngineListener>map(measured::and).orElse(measured));
         ApiServer api;
         try {
             api = ApiServer.start(
@@ -469,8 +469,8 @@ final class ServeCommand implements Callable<Integer> {
         Optional.ofNullable(threads).ifPresent(config::threads);
         Optional.ofNullable(seed).ifPresent(config::seed);
         offloading.apply(kvTransfer).map(this::withAccess).ifPresent(config::kvTransfer);
-        config.hashing(BlockHashing.of(
-                HashAlgorithm.parse("prefix_caching_hash_algo", hashAlgorithm), System.getenv()));
+        config.hashing(
+                BlockHashing.of(HashAlgorithm.parse("prefix_caching_hash_algo", hashAlgorithm), System.getenv()));
         config.kvEvents(kvEvents.map(KvEventsConfig::enabled).orElse(false));
         return config.build();
     }

@@ -59,8 +59,7 @@ class MultiHandoverTest {
                         "baton:kv_save_bytes_total",
                         """
                         [%s, {"kv_connector": "SharedStorageConnector", "kv_connector_extra_config":
-                            {"shared_storage_path": "SHARED"}}]"""
-                                .formatted(nixl)),
+                            {"shared_storage_path": "SHARED"}}]""".formatted(nixl)),
                 new Composition(
                         "nixl-and-offloading",
                         "OffloadingConnector",
@@ -68,8 +67,7 @@ class MultiHandoverTest {
                         "vllm:kv_offload_tiering_write_bytes_total",
                         """
                         [%s, {"kv_connector": "OffloadingConnector", "kv_connector_extra_config":
-                            {"cpu_bytes_to_use": 1e8, "secondary_tiers": [{"type": "fs", "root_dir": "SHARED"}]}}]"""
-                                .formatted(nixl)));
+                            {"cpu_bytes_to_use": 1e8, "secondary_tiers": [{"type": "fs", "root_dir": "SHARED"}]}}]""".formatted(nixl)));
     }
 
     @ParameterizedTest
@@ -85,7 +83,8 @@ class MultiHandoverTest {
         assertThat(decode(decode, handedOver, reference)).isEqualTo(handedOver.answer());
         // By NixlConnector, which moves partial blocks too.
         assertThat(decode.prompts().since(before).transferred()).isGreaterThanOrEqualTo(handedOver.prompt().length - 1);
-        assertThat(decode.metric("vllm:nixl_bytes_transferred_sum", "\"NixlConnector\"")).isPositive();
+        assertThat(decode.metric("vllm:nixl_bytes_transferred_sum", "\"NixlConnector\""))
+                .isPositive();
 
         Case stored = Ledgers.named("recall-400");
         Case lost = Ledgers.named("recall-180");
@@ -95,17 +94,16 @@ class MultiHandoverTest {
         int aligned = stored.aligned(BLOCK);
         // Written behind the answer; other prompts begin differently.
         double bytes = aligned * BYTES_PER_TOKEN;
-        Await.until(Duration.ofSeconds(20), () -> "the prompt is not stored", () -> prefill.metric(
-                                composition.stored(), "\"" + composition.store() + "\"")
-                        - before400
-                >= bytes);
+        Await.until(
+                Duration.ofSeconds(20),
+                () -> "the prompt is not stored",
+                () -> prefill.metric(composition.stored(), "\"" + composition.store() + "\"") - before400 >= bytes);
         prefill.kill();
 
         before = decode.prompts();
         Reply reply = decode.complete(stored.prompt(), MAX_TOKENS);
         assertThat(reply.tokenIds()).isEqualTo(stored.answer());
-        assertThat(decode.prompts().since(before))
-                .isEqualTo(new Prompts(stored.prompt().length - aligned, 0, aligned));
+        assertThat(decode.prompts().since(before)).isEqualTo(new Prompts(stored.prompt().length - aligned, 0, aligned));
         assertThat(decode.metric(composition.loaded(), "\"" + composition.store() + "\""))
                 .isPositive();
 

@@ -34,11 +34,10 @@ public final class BlockHasher {
             throw new AssertionError("every Java platform has SHA-256", e);
         }
         this.blockSize = blockSize;
-        this.encoding =
-                switch (algorithm) {
-                    case SHA256 -> new Pickle();
-                    case SHA256_CBOR -> new Cbor();
-                };
+        this.encoding = switch (algorithm) {
+            case SHA256 -> new Pickle();
+            case SHA256_CBOR -> new Cbor();
+        };
         encoding.begin();
         encoding.text(seed.getBytes(StandardCharsets.UTF_8));
         this.first = digest();

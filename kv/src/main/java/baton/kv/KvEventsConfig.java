@@ -138,8 +138,7 @@ public record KvEventsConfig(
 
     /** The same at the addresses that were found to listen on. */
     public KvEventsConfig at(ZeroMqEndpoint endpoint, Optional<ZeroMqEndpoint> replayEndpoint) {
-        return new KvEventsConfig(
-                enabled, publisher, endpoint, replayEndpoint, bufferSteps, hwm, maxQueueSize, topic);
+        return new KvEventsConfig(enabled, publisher, endpoint, replayEndpoint, bufferSteps, hwm, maxQueueSize, topic);
     }
 
     private static boolean binds(ZeroMqEndpoint endpoint) {

@@ -21,7 +21,8 @@ public record ZeroMqEndpoint(String host, int port) {
         int colon = text.lastIndexOf(':');
         if (!text.startsWith(SCHEME) || colon < SCHEME.length()) {
             throw new ConfigException(
-                    field, "is '" + text + "', must be tcp://HOST:PORT, such as tcp://*:5557; TCP is the only transport");
+                    field,
+                    "is '" + text + "', must be tcp://HOST:PORT, such as tcp://*:5557; TCP is the only transport");
         }
         String host = text.substring(SCHEME.length(), colon);
         if (host.startsWith("[") && host.endsWith("]")) {

@@ -23,8 +23,7 @@ class BlockHasherTest {
     private final BlockHasher hasher = new BlockHasher(4);
 
     private static String seed(String pythonHashSeed) {
-        return HashAlgorithm.seed(
-                pythonHashSeed.equals("-") ? Map.of() : Map.of("PYTHONHASHSEED", pythonHashSeed));
+        return HashAlgorithm.seed(pythonHashSeed.equals("-") ? Map.of() : Map.of("PYTHONHASHSEED", pythonHashSeed));
     }
 
     @Test
@@ -99,7 +98,6 @@ class BlockHasherTest {
     void otherAlgorithmsAreRefused() {
         assertThatThrownBy(() -> HashAlgorithm.parse("prefix_caching_hash_algo", "xxhash"))
                 .isInstanceOf(ConfigException.class)
-                .hasMessage(
-                        "prefix_caching_hash_algo: unsupported value 'xxhash'; allowed: sha256, sha256_cbor");
+                .hasMessage("prefix_caching_hash_algo: unsupported value 'xxhash'; allowed: sha256, sha256_cbor");
     }
 }

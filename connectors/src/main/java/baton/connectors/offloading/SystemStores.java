@@ -11,9 +11,9 @@ import baton.store.file.FileStoreSettings;
 import baton.store.memory.Eviction;
 import baton.store.memory.HostMemorySettings;
 import baton.store.memory.HostMemoryStore;
+import baton.store.memory.SharedMemory;
 import baton.store.redis.RedisBlockStore;
 import baton.store.redis.RedisSettings;
-import baton.store.memory.SharedMemory;
 import java.io.IOException;
 import java.util.Optional;
 

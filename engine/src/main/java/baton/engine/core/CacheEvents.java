@@ -41,7 +41,8 @@ final class CacheEvents {
         int[] tokens = request.tokens(from * blockSize, to * blockSize);
         Optional<List<List<String>>> extraKeys = Optional.empty();
         if (from == 0 && request.cacheSalt().isPresent()) {
-            List<List<String>> keys = new ArrayList<>(List.of(List.of(request.cacheSalt().get())));
+            List<List<String>> keys =
+                    new ArrayList<>(List.of(List.of(request.cacheSalt().get())));
             for (int i = 1; i < to; i++) {
                 keys.add(List.of());
             }
@@ -55,11 +56,7 @@ final class CacheEvents {
                 Optional.empty(),
                 Optional.of(KvEvent.MEDIUM_GPU),
                 new KvEvent.Details(
-                        extraKeys,
-                        KvEvent.Place.UNKNOWN,
-                        Optional.empty(),
-                        Optional.empty(),
-                        Optional.empty())));
+                        extraKeys, KvEvent.Place.UNKNOWN, Optional.empty(), Optional.empty(), Optional.empty())));
     }
 
     void removed(BlockHash hash) {

@@ -195,8 +195,7 @@ final class Scheduler {
     /** Rows of logits that this step may still make for prompt log probabilities. */
     private int logitsRowsLeft;
 
-    Scheduler(
-            BlockPool pool, CacheEvents events, SchedulerConfig config, Optional<SchedulerConnector> connector) {
+    Scheduler(BlockPool pool, CacheEvents events, SchedulerConfig config, Optional<SchedulerConnector> connector) {
         this.blocks = new KvCacheManager(pool, events, config.blockSize(), config.prefixCaching());
         this.config = config;
         this.blockSize = config.blockSize();
@@ -288,8 +287,7 @@ final class Scheduler {
     }
 
     List<KvEvent> takeEvents() {
-        return blocks.takeEvents(
-                connector.map(SchedulerConnector::takeEvents).orElse(List.of()));
+        return blocks.takeEvents(connector.map(SchedulerConnector::takeEvents).orElse(List.of()));
     }
 
     List<Measurement> takeMeasurements() {

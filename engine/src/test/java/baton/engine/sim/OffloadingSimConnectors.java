@@ -103,11 +103,11 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
                 Memory opened;
                 try {
                     opened = new Memory(HostMemoryStore.open(
-                        format,
-                        HostMemorySettings.of(chunks * Math.ceilDiv(format.valueBytes(), 64L) * 64)
-                                .withEviction(eviction)
-                                .withThreads(0),
-                        ticker));
+                            format,
+                            HostMemorySettings.of(chunks * Math.ceilDiv(format.valueBytes(), 64L) * 64)
+                                    .withEviction(eviction)
+                                    .withThreads(0),
+                            ticker));
                 } catch (IOException e) {
                     throw new UncheckedIOException(e);
                 }

@@ -81,7 +81,8 @@ public final class KvEventAccess {
                 for (InterfaceAddress address : each.getInterfaceAddresses()) {
                     String text = address.getAddress().getHostAddress();
                     int scope = text.indexOf('%');
-                    networks.add((scope < 0 ? text : text.substring(0, scope)) + "/" + address.getNetworkPrefixLength());
+                    networks.add(
+                            (scope < 0 ? text : text.substring(0, scope)) + "/" + address.getNetworkPrefixLength());
                 }
             }
         } catch (SocketException e) {
@@ -112,7 +113,8 @@ public final class KvEventAccess {
         if (!open && !isLoopback(field, endpoint.host())) {
             throw new ConfigException(
                     field,
-                    "is " + endpoint + ", where other hosts could read events, which have the token ids of prompts: give an"
+                    "is " + endpoint
+                            + ", where other hosts could read events, which have the token ids of prompts: give an"
                             + " address of loopback, or, on a network where every host may read them,"
                             + " --kv-allow-unauthenticated");
         }

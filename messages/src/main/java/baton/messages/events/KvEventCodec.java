@@ -75,7 +75,8 @@ public record KvEventCodec(Hashes hashes) {
         type(
                 out,
                 "BlockStored",
-                8 + present(details.extraKeys(), details.specKind(), details.slidingWindow(), details.sessionId())
+                8
+                        + present(details.extraKeys(), details.specKind(), details.slidingWindow(), details.sessionId())
                         + present(place));
         hashes(out, event.blockHashes());
         out.packString("parent_block_hash");

@@ -14,8 +14,8 @@ import java.time.Instant;
 import java.time.InstantSource;
 import java.util.List;
 import java.util.Optional;
-import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.LongAdder;
@@ -48,8 +48,7 @@ public final class KvEventPublisher implements AutoCloseable {
     private final AtomicLong next = new AtomicLong();
     private final LongAdder published = new LongAdder();
     private final LongAdder dropped = new LongAdder();
-    private final Thread thread =
-            Thread.ofPlatform().daemon().name("kv-events").unstarted(this::run);
+    private final Thread thread = Thread.ofPlatform().daemon().name("kv-events").unstarted(this::run);
     private volatile boolean closed;
 
     private record Batch(long number, double seconds, List<KvEvent> events) {}
@@ -93,8 +92,8 @@ public final class KvEventPublisher implements AutoCloseable {
                 socket.connect(endpoint.host(), endpoint.port());
             }
             Optional<ZeroMqEndpoint> replay = config.replayEndpoint()
-                    .map(each -> listen(
-                            KvEventsConfig.FIELD + ".replay_endpoint", access, each, socket::listenForReplays));
+                    .map(each ->
+                            listen(KvEventsConfig.FIELD + ".replay_endpoint", access, each, socket::listenForReplays));
             KvEventPublisher publisher =
                     new KvEventPublisher(config.at(endpoint, replay), codec, access, socket, ticker, clock);
             publisher.thread.start();

@@ -219,7 +219,8 @@ final class BoundSocket implements SideChannel.Listener {
         long now = ticker.nanos();
         for (Caller caller : callers) {
             boolean over = switch (caller.state) {
-                case IDLE -> kind.endsIdle() && now - caller.since > limits.idle().toNanos();
+                case IDLE ->
+                    kind.endsIdle() && now - caller.since > limits.idle().toNanos();
                 case GREETING, EXCHANGING ->
                     now - caller.since > limits.exchange().toNanos();
                 case HANDLING -> false;
@@ -264,8 +265,7 @@ final class BoundSocket implements SideChannel.Listener {
     /** An accepted connection. */
     final class Caller {
         private final Socket peer;
-        private final Thread thread =
-                Thread.ofVirtual().name("zeromq-peer").unstarted(this::run);
+        private final Thread thread = Thread.ofVirtual().name("zeromq-peer").unstarted(this::run);
         private volatile State state = State.GREETING;
 
         /** When the state began. */

@@ -62,7 +62,13 @@ public final class ZeroMqPeerChannel implements PeerChannel {
     @Override
     public SideChannel.Listener listen(String host, int port, Reception reception) throws MessageException {
         BoundSocket router = new BoundSocket(
-                ticker, limits, host, port, BoundSocket.Kind.router("peer channel", true), reception::admits, caller -> new Visit(caller, reception));
+                ticker,
+                limits,
+                host,
+                port,
+                BoundSocket.Kind.router("peer channel", true),
+                reception::admits,
+                caller -> new Visit(caller, reception));
         router.start();
         routers.removeIf(BoundSocket::isClosed);
         routers.add(router);

@@ -168,8 +168,8 @@ class KvEventCodecTest {
                 .hasMessageContaining("VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES")
                 .hasMessageContaining("'no'");
 
-        byte[] bytes = new KvEventCodec(Hashes.BYTES)
-                .encode(0, List.of(new KvEvent.BlockRemoved(List.of(FIRST), "GPU")), 0);
+        byte[] bytes =
+                new KvEventCodec(Hashes.BYTES).encode(0, List.of(new KvEvent.BlockRemoved(List.of(FIRST), "GPU")), 0);
 
         assertThat(bytes)
                 .isEqualTo(new Bytes()

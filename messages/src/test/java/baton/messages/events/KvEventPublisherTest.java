@@ -75,8 +75,8 @@ class KvEventPublisherTest {
                 start("{\"endpoint\": \"tcp://*:0\", \"hwm\": 0, \"max_queue_size\": 1}", loopback());
         ZMQ.Socket subscriber = subscribed(publisher);
         // To encode these takes longer than to hand them over.
-        List<KvEvent> large = List.of(new KvEvent.BlockStored(
-                List.of(), Optional.empty(), Collections.nCopies(20_000, 70_000), 16, "GPU"));
+        List<KvEvent> large = List.of(
+                new KvEvent.BlockStored(List.of(), Optional.empty(), Collections.nCopies(20_000, 70_000), 16, "GPU"));
         int made = 0;
         while (publisher.dropped() == 0) {
             publisher.publish(large);
@@ -98,8 +98,8 @@ class KvEventPublisherTest {
 
     @Test
     void theSourceOfEventsNamesThePortsThatWereFound() {
-        KvEventPublisher publisher = start(
-                "{\"endpoint\": \"tcp://*:0\", \"replay_endpoint\": \"tcp://127.0.0.1:0\"}", loopback());
+        KvEventPublisher publisher =
+                start("{\"endpoint\": \"tcp://*:0\", \"replay_endpoint\": \"tcp://127.0.0.1:0\"}", loopback());
 
         assertThat(publisher.source().endpoint().host()).isEqualTo("127.0.0.1");
         assertThat(publisher.source().endpoint().port()).isPositive();
@@ -117,8 +117,9 @@ class KvEventPublisherTest {
         assertThat(open.listening("x", config("{\"endpoint\": \"tcp://*:0\"}").endpoint()))
                 .hasToString("tcp://10.1.2.3:0");
         KvEventsConfig other = config("{\"replay_endpoint\": \"tcp://192.0.2.7:5558\"}");
-        assertThatThrownBy(() -> closed.listening("kv_events_config.replay_endpoint", other.replayEndpoint()
-                        .orElseThrow()))
+        assertThatThrownBy(() -> closed.listening(
+                        "kv_events_config.replay_endpoint",
+                        other.replayEndpoint().orElseThrow()))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageContaining("kv_events_config.replay_endpoint: is tcp://192.0.2.7:5558")
                 .hasMessageContaining("--kv-allow-unauthenticated");
@@ -127,8 +128,8 @@ class KvEventPublisherTest {
 
     @Test
     void hostsThatAreNotAllowedGetNoEventsAndAreCounted() throws Exception {
-        KvEventPublisher publisher = start(
-                "{\"endpoint\": \"tcp://*:0\"}", access(false, Optional.of(List.of("192.0.2.0/24")), Map.of()));
+        KvEventPublisher publisher =
+                start("{\"endpoint\": \"tcp://*:0\"}", access(false, Optional.of(List.of("192.0.2.0/24")), Map.of()));
         try (Socket socket = new Socket(
                 InetAddress.getLoopbackAddress(), publisher.source().endpoint().port())) {
             socket.setSoTimeout((int) SOON.toMillis());
@@ -141,8 +142,7 @@ class KvEventPublisherTest {
     @Test
     void aPortOfEventsThatIsInUseIsNamed() throws Exception {
         try (ServerSocket taken = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
-            assertThatThrownBy(() -> start(
-                            "{\"endpoint\": \"tcp://*:" + taken.getLocalPort() + "\"}", loopback()))
+            assertThatThrownBy(() -> start("{\"endpoint\": \"tcp://*:" + taken.getLocalPort() + "\"}", loopback()))
                     .isInstanceOf(ConfigException.class)
                     .hasMessageContaining("kv_events_config.endpoint")
                     .hasMessageContaining("cannot listen on 127.0.0.1:" + taken.getLocalPort());
@@ -163,8 +163,7 @@ class KvEventPublisherTest {
         return access(false, Optional.empty(), Map.of());
     }
 
-    private static KvEventAccess access(
-            boolean open, Optional<List<String>> allowed, Map<String, String> environment) {
+    private static KvEventAccess access(boolean open, Optional<List<String>> allowed, Map<String, String> environment) {
         return KvEventAccess.of(open, allowed, environment, Ticker.system());
     }
 

@@ -90,8 +90,7 @@ class PythonSubscriberTest {
             assumeTrue(imports(module), PYTHON + " has no module " + module + " (BATON_PYTHON names the interpreter)");
         }
         Path script = directory.resolve("subscriber.py");
-        try (InputStream in =
-                Objects.requireNonNull(PythonSubscriberTest.class.getResourceAsStream("subscriber.py"))) {
+        try (InputStream in = Objects.requireNonNull(PythonSubscriberTest.class.getResourceAsStream("subscriber.py"))) {
             Files.copy(in, script);
         }
         KvEventsConfig config = KvEventsConfig.fromJson(JsonFields.parse(
@@ -144,12 +143,15 @@ class PythonSubscriberTest {
                 .contains("\"parent_block_hash\":null,\"token_ids\":[0,1,2,3,")
                 .contains("\"block_size\":16,\"lora_id\":null,\"medium\":\"GPU\",\"lora_name\":null}],0]");
         assertThat(batches.get(1))
-                .contains("\"lora_id\":2,\"medium\":null,\"lora_name\":\"adapter\",\"extra_keys\":[[\"adapter\",\"salt\"]],"
-                        + "\"group_idx\":1,\"kv_cache_spec_kind\":\"full_attention\","
-                        + "\"kv_cache_spec_sliding_window\":4096,\"locality\":\"REMOTE\",\"ownership\":\"1:fs\","
-                        + "\"session_id\":\"session\"}")
+                .contains(
+                        "\"lora_id\":2,\"medium\":null,\"lora_name\":\"adapter\",\"extra_keys\":[[\"adapter\",\"salt\"]],"
+                                + "\"group_idx\":1,\"kv_cache_spec_kind\":\"full_attention\","
+                                + "\"kv_cache_spec_sliding_window\":4096,\"locality\":\"REMOTE\",\"ownership\":\"1:fs\","
+                                + "\"session_id\":\"session\"}")
                 .contains("\"medium\":\"STORAGE\",\"group_idx\":1,\"locality\":\"REMOTE\",\"ownership\":\"1:fs\"}");
-        assertThat(batches.getLast()).contains("\"extra_keys\":[null,[\"s\"]]").contains("{\"type\":\"AllBlocksCleared\"}");
+        assertThat(batches.getLast())
+                .contains("\"extra_keys\":[null,[\"s\"]]")
+                .contains("{\"type\":\"AllBlocksCleared\"}");
         assertThat(lines.stream().filter(line -> line.startsWith("replay ")).toList())
                 .hasSize(3)
                 .satisfies(replays -> {

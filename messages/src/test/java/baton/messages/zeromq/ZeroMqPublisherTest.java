@@ -187,8 +187,8 @@ class ZeroMqPublisherTest {
 
     @Test
     void aSubscriberThatTakesNoEventsForLongIsDisconnected() throws Exception {
-        ZeroMqPublisher publisher = publisher(
-                "", new Bounds(0, 64 << 20, 0, 0, 4, 4, 100, Duration.ofSeconds(5), Duration.ofMillis(200)));
+        ZeroMqPublisher publisher =
+                publisher("", new Bounds(0, 64 << 20, 0, 0, 4, 4, 100, Duration.ofSeconds(5), Duration.ofMillis(200)));
         Peer stalled = subscriber(publisher.listen(HOST, 0));
         stalled.subscribe("");
         await(() -> publisher.subscribers() == 1);
