@@ -7,9 +7,12 @@ import baton.engine.ConnectorCall;
 import baton.engine.FinishReason;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
+import baton.kv.KvEventsConfig;
+import java.net.URI;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.util.List;
+import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterEach;
@@ -78,6 +81,42 @@ class EndpointsTest {
         assertThat(told.headers().firstValue("Content-Type")).contains("application/json");
         assertThat(told.body()).isEqualTo("{\"kv_transfer_params\":{\"remote_port\":5600,\"tp_size\":2}}");
         assertThat(fixture.post("/kv_transfer_params", "{}").statusCode()).isEqualTo(405);
+    }
+
+    @Test
+    void kvEventSourcesEndpointNamesWhereEventsArePublished() throws Exception {
+        assertThat(fixture.get("/kv_event_sources").body()).isEqualTo("{}");
+        KvEventsConfig source = KvEventsConfig.fromJson(JsonFields.parse(
+                "", "{\"enable_kv_cache_events\":true,\"endpoint\":\"tcp://127.0.0.1:41234\",\"topic\":\"kv\"}"));
+        PrometheusMetrics metrics = new PrometheusMetrics("m");
+        metrics.addCounter("baton:kv_event_batches_published", "Batches", () -> 7);
+        metrics.addGauge("baton:kv_event_subscribers", "Subscribers", () -> 2);
+        ServerConfig config = ServerConfig.of("m")
+                .port(0)
+                .apiKey("key")
+                .kvEventSources(Map.of(0, source))
+                .build();
+        try (ApiServer server = ApiServer.start(config, fixture.engine, metrics)) {
+            URI uri = URI.create("http://127.0.0.1:" + server.port() + "/kv_event_sources");
+            HttpRequest.Builder request = HttpRequest.newBuilder(uri);
+            assertThat(fixture.client
+                            .send(request.build(), HttpResponse.BodyHandlers.ofString())
+                            .statusCode())
+                    .isEqualTo(401);
+            request.header("Authorization", "Bearer key");
+            assertThat(fixture.client
+                            .send(request.build(), HttpResponse.BodyHandlers.ofString())
+                            .body())
+                    .isEqualTo("{\"0\":{\"enable_kv_cache_events\":true,\"publisher\":\"zmq\","
+                            + "\"endpoint\":\"tcp://127.0.0.1:41234\",\"replay_endpoint\":null,\"buffer_steps\":10000,"
+                            + "\"hwm\":100000,\"max_queue_size\":100000,\"topic\":\"kv\"}}");
+            request = HttpRequest.newBuilder(uri.resolve("/metrics"));
+            assertThat(fixture.client
+                            .send(request.build(), HttpResponse.BodyHandlers.ofString())
+                            .body())
+                    .contains("baton:kv_event_batches_published_total{engine=\"0\",model_name=\"m\"} 7.0\n")
+                    .contains("baton:kv_event_subscribers{engine=\"0\",model_name=\"m\"} 2.0\n");
+        }
     }
 
     @Test

@@ -129,7 +129,7 @@ public final class KvEventAccess {
         }
     }
 
-    /** The address from which this host reaches others; sends nothing. */
+    /** The address from which this host reaches other hosts; sends nothing. */
     private static String ownAddress(String field) {
         try (DatagramSocket socket = new DatagramSocket()) {
             // Of the block for documentation, which has no host: it goes by the default route.

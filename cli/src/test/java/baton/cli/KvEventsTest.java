@@ -1,0 +1,64 @@
+package baton.cli;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.cli.Instances.Instance;
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.extension.RegisterExtension;
+import org.zeromq.SocketType;
+import org.zeromq.ZContext;
+import org.zeromq.ZMQ;
+import tools.jackson.databind.JsonNode;
+
+/** An instance publishes what its caches hold. */
+class KvEventsTest {
+    @RegisterExtension
+    static final Instances INSTANCES = new Instances();
+
+    @Test
+    void anInstancePublishesItsKvEventsUntilItsEnd() throws Exception {
+        Instance instance = INSTANCES.serve(
+                "publishing",
+                "--kv-offloading-size",
+                "0.0625",
+                "--kv-events-config",
+                "{\"enable_kv_cache_events\": true, \"endpoint\": \"tcp://*:0\"}",
+                "--kv-events-config.topic",
+                "kv@x");
+        JsonNode source = instance.get("/kv_event_sources").json().get("0");
+        assertThat(source.get("endpoint").asString()).startsWith("tcp://127.0.0.1:");
+        assertThat(source.get("topic").asString()).isEqualTo("kv@x");
+        try (ZContext context = new ZContext()) {
+            ZMQ.Socket subscriber = context.createSocket(SocketType.SUB);
+            subscriber.setReceiveTimeOut((int) Instances.DEADLINE.toMillis());
+            subscriber.setHandshakeIvl(1_000);
+            subscriber.subscribe("kv@");
+            subscriber.connect(source.get("endpoint").asString());
+            Await.until(
+                    Instances.DEADLINE,
+                    () -> "nobody has subscribed",
+                    () -> instance.metric("baton:kv_event_subscribers", "") == 1);
+
+            assertThat(instance.complete(Ledgers.prompt(50, 3), 1).status()).isEqualTo(200);
+
+            assertThat(subscriber.recvStr()).isEqualTo("kv@x");
+            assertThat(ByteBuffer.wrap(subscriber.recv()).getLong()).isZero();
+            String batch = new String(subscriber.recv(), StandardCharsets.ISO_8859_1);
+            assertThat(batch).startsWith("\u0093\u00cb").contains("type", "BlockStored", "block_hashes");
+            assertThat(instance.metric("baton:kv_event_batches_published_total", ""))
+                    .isPositive();
+        }
+        instance.terminate();
+        assertThat(instance.awaitExit()).isZero();
+    }
+
+    @Test
+    void aWrongKvEventSettingEndsTheStartWithWhatIsRight() throws Exception {
+        Program.Ended ended = Program.run(List.of("serve", "--kv_events_config", "{\"enabled\": true}"));
+        assertThat(ended.status()).isEqualTo(2);
+        assertThat(ended.err()).contains("kv_events_config.enabled: unknown field; known: enable_kv_cache_events, ");
+    }
+}
