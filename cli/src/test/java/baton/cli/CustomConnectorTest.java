@@ -83,7 +83,8 @@ class CustomConnectorTest {
         assertThat(decode.complete(asked.prompt(), MAX_TOKENS).tokenIds()).isEqualTo(asked.answer());
         int aligned = asked.aligned(BLOCK);
         assertThat(decode.prompts().since(before)).isEqualTo(new Prompts(asked.prompt().length - aligned, 0, aligned));
-        assertThat(decode.metric("directory_connector:loaded_blocks_total", "")).isEqualTo(aligned / BLOCK);
+        assertThat((int) decode.metric("directory_connector:loaded_blocks_total", ""))
+                .isEqualTo(aligned / BLOCK);
     }
 
     private static Instance serve(String name, String role, Path jar, Path shared) throws IOException {
