@@ -116,7 +116,7 @@ public record ConnectorBench(
      * Measures with the checkpoint in this directory. What fails for one connector is in its row.
      *
      * @throws ConfigException if the model has too few positions for all prompts
-     * @throws IOException if the checkpoint cannot be read, or this thread is interrupted
+     * @throws IOException if the checkpoint cannot be read, this thread is interrupted, or this process is ended
      */
     public ConnectorReport run(Path model) throws IOException {
         ModelConfig config;
@@ -207,11 +207,16 @@ public record ConnectorBench(
         private int compared;
 
         private int ties;
+        /** Set when a signal ends this process, and with it all instances: what fails then is no connector's failure. */
+        private volatile boolean ending;
+
+        private final Thread onSignal = Thread.ofPlatform().unstarted(() -> ending = true);
 
         Run(Path model, Load load) throws IOException {
             this.model = model;
             this.load = load;
             prompts = new RandomPrompts(model);
+            Runtime.getRuntime().addShutdownHook(onSignal);
         }
 
         Outcome outcome(ConnectorCase from) throws IOException {
@@ -231,7 +236,7 @@ public record ConnectorBench(
                 Thread.currentThread().interrupt();
                 throw new IOException("interrupted", e);
             } catch (IOException | RuntimeException e) {
-                if (Thread.currentThread().isInterrupted()) {
+                if (ending || Thread.currentThread().isInterrupted()) {
                     throw e;
                 }
                 String reason = e.getMessage() == null ? e.toString() : e.getMessage();
@@ -578,6 +583,11 @@ public record ConnectorBench(
         public void close() {
             reference.ifPresent(Instance::close);
             prompts.close();
+            try {
+                Runtime.getRuntime().removeShutdownHook(onSignal);
+            } catch (IllegalStateException e) {
+                // This process is ending.
+            }
         }
     }
 }

@@ -100,7 +100,7 @@ public record ConnectorCase(String name, Setup setup, Facts facts, Supplier<Opti
 
     private static final Facts PYNCCL = new Facts(
             "one or several",
-            "each instance knows the other's address",
+            "one instance's address, two ports until both have met",
             "none; GPUs with NCCL",
             "nothing",
             "one Baton instance");

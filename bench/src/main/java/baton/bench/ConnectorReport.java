@@ -197,7 +197,7 @@ public record ConnectorReport(Machine machine, Load load, List<Row> rows) {
         cells.add(
                 here
                         ? measured.compared + " equal"
-                                + (measured.ties == 0 ? "" : ", " + measured.ties + " ties left out")
+                                + (measured.ties == 0 ? "" : ", " + measured.ties + " left out as ties")
                         : "");
         return cells;
     }

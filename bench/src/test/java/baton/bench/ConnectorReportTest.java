@@ -68,7 +68,7 @@ class ConnectorReportTest {
         String text = report().markdown();
         assertThat(text.lines())
                 .contains(
-                        "| FirstConnector | handed over | 40.0 (36.0) | 30.0 (27.0) | +10.5 | 160.0 (144.0) | 150.0 (135.0) | +9.5 | 40.0 (39.0); 3 of 200 prompts computed anew | 0.062 | 214 equal, 1 ties left out |",
+                        "| FirstConnector | handed over | 40.0 (36.0) | 30.0 (27.0) | +10.5 | 160.0 (144.0) | 150.0 (135.0) | +9.5 | 40.0 (39.0); 3 of 200 prompts computed anew | 0.062 | 214 equal, 1 left out as ties |",
                         "| FirstConnector | hit | 10.0 (9.0) | 32.0 (28.8) | -22.0 | 20.0 (18.0) | 152.0 (136.8) | -132.0 |  |  |  |",
                         "| ThirdConnector | failed |  |  |  |  |  |  |  |  |  |",
                         "  instruction sets: avx2");

@@ -12,7 +12,7 @@ import tools.jackson.databind.json.JsonMapper;
 
 /**
  * Stands in for {@code baton serve} and {@code baton route}: answers every prompt with a token made of it. The system property
- * {@code fake} says what the router does: {@code right}; {@code wrong} answers with another token; {@code tie} too, and the
+ * {@code fake} says what the router does: {@code wrong} answers with another token; {@code tie} too, and the
  * instance's own token is hardly more probable; {@code computed} hands nothing over.
  */
 final class FakeBaton {
@@ -22,7 +22,7 @@ final class FakeBaton {
 
     public static void main(String[] args) throws IOException {
         boolean router = args[0].equals("route");
-        String fake = System.getProperty("fake", "right");
+        String fake = System.getProperty("fake", "");
         HttpServer server = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), 16);
         server.setExecutor(Executors.newVirtualThreadPerTaskExecutor());
         server.createContext("/v1/completions", exchange -> {

@@ -24,9 +24,12 @@ public final class TemporaryDirectory implements AutoCloseable {
         return path;
     }
 
-    /** Removes what can be removed; a failure is printed to standard error. Does nothing the second time. */
+    /**
+     * Removes what can be removed; a failure is printed to standard error. Does nothing the second time, which may be on another thread: a
+     * process that ends closes it in a hook while its main thread goes on.
+     */
     @Override
-    public void close() {
+    public synchronized void close() {
         if (!Files.exists(path)) {
             return;
         }
