@@ -13,7 +13,7 @@ import java.util.function.Supplier;
  * @param config its own
  */
 record Child(String label, String path, KvConnector connector, KvTransferConfig config) {
-    /** Does something of the child's whose errors about settings are to name them by their whole path. */
+    /** Does something of the child's; an error about a setting names the setting's whole path. */
     <T> T within(Supplier<T> call) {
         return within(path, call);
     }

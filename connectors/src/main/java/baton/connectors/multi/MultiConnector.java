@@ -31,7 +31,7 @@ public final class MultiConnector implements KvConnector {
     /** By the configuration that contains them. Guarded by the monitor, as is {@link #workerFailures}. */
     private final Map<KvTransferConfig, List<Child>> known = new HashMap<>();
 
-    /** Of the engine whose workers are being made. */
+    /** Of the latest engine: all its workers are made before another engine's. */
     private List<ChildFailure> workerFailures = List.of();
 
     public MultiConnector() {

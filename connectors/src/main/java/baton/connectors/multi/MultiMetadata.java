@@ -11,7 +11,7 @@ import java.util.Set;
  * @param children the children's own, by their order
  * @param off children that are switched off: a worker closes them before it does anything else
  * @param loads that begin with this step
- * @param released finished requests whose blocks no child needs any more
+ * @param released finished requests: no child needs their blocks any more
  */
 record MultiMetadata(List<ConnectorMetadata> children, BitSet off, List<Load> loads, Set<String> released)
         implements ConnectorMetadata {

@@ -11,7 +11,7 @@ import java.util.Optional;
  * What the children's workers of one rank have done in a step.
  *
  * @param children their own reports, by their order
- * @param failed children whose workers have thrown something
+ * @param failed children with a worker that has thrown something
  */
 record MultiReport(List<WorkerReport> children, BitSet failed) implements WorkerMetadata {
     /** What the children's workers of one rank want peers to know, by their order. */

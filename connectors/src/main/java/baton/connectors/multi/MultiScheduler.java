@@ -35,7 +35,7 @@ import tools.jackson.databind.node.JsonNodeFactory;
 import tools.jackson.databind.node.ObjectNode;
 
 /*
- * Who loads
+ * Which child loads
  *
  *   Children are asked in order, up to the first that does not answer None. Its answer is the answer; if the request is then allocated
  *   with tokens to load, that child gets them and the other children get the same blocks without any.
@@ -47,7 +47,7 @@ import tools.jackson.databind.node.ObjectNode;
  *   between steps: it begins and ends with a step that does not compute the request, at the end of which it is known whether it is
  *   good. To the child the request is scheduled in that step, with nothing to compute.
  *
- * Who needs a finished request's blocks
+ * When a finished request's blocks are free
  *
  *   All children that delayed their release, each until it has reported the request as sent, on all ranks. When none is left, the
  *   workers are told and report it, in the next step.

@@ -35,7 +35,7 @@ final class MultiSimConnectors implements SimNode.SimConnectors {
     private final boolean nested;
     private double failures;
     private long failed;
-    /** Instances whose NixlConnector, or any connector, has thrown in their present lives. */
+    /** Instances in which NixlConnector, or any connector, has thrown in their present lives. */
     private final Set<String> withoutNixl = new HashSet<>();
 
     private final Set<String> withoutAny = new HashSet<>();
