@@ -162,6 +162,9 @@ public final class StoreScheduler implements SchedulerConnector {
         if (state.acquired.isEmpty() || state.acquiredFrom != first) {
             giveBack(state);
             List<BlockHash> keys = keys(request, first, chunks);
+            if (awaitsSave(state, keys)) {
+                return new KvMatch.Pending();
+            }
             state.acquiredFrom = first;
             state.acquired = Optional.of(store.acquire(
                     keys, state.fromOthers, Deadline.after(context.ticker(), policy.acquire()), context.wake()));
@@ -181,6 +184,22 @@ public final class StoreScheduler implements SchedulerConnector {
         }
         int tokens = (first + acquired.fromFront()) * perChunk - computedTokens;
         return tokens > 0 ? new KvMatch.Tokens(tokens, true) : new KvMatch.None();
+    }
+
+    /** Whether the prefix goes on in a chunk that is just being stored for another request: that is a matter of milliseconds. */
+    private boolean awaitsSave(State state, List<BlockHash> keys) {
+        if (saving.isEmpty()) {
+            return false;
+        }
+        int present = store.memory().presentFromFront(keys);
+        if (present == keys.size() || !saving.contains(keys.get(present))) {
+            return false;
+        }
+        if (!state.waits) {
+            state.waits = true;
+            state.waitingSince = context.ticker().nanos();
+        }
+        return context.ticker().nanos() - state.waitingSince < policy.acquire().toNanos();
     }
 
     private static void giveBack(State state) {
