@@ -7,6 +7,7 @@ import java.util.HashMap;
 import java.util.Map;
 import java.util.Optional;
 import java.util.OptionalInt;
+import java.util.Set;
 import org.jspecify.annotations.Nullable;
 
 /*
@@ -152,6 +153,11 @@ final class BlockPool {
 
     Optional<BlockHash> hash(int block) {
         return Optional.ofNullable(hashes[block]);
+    }
+
+    /** The hashes that {@link #cached} finds. */
+    Set<BlockHash> cachedHashes() {
+        return Set.copyOf(index.keySet());
     }
 
     /** Forgets all contents. False, and nothing is done, while blocks are held. */

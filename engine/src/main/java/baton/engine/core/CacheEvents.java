@@ -4,6 +4,7 @@ import baton.kv.BlockHash;
 import baton.kv.KvEvent;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collections;
 import java.util.List;
 import java.util.Optional;
 
@@ -12,6 +13,12 @@ import java.util.Optional;
  * scheduler's thread owns it.
  */
 final class CacheEvents {
+    /** The only KV cache group. vLLM tells its number where there is one as well. */
+    private static final KvEvent.Place GROUP = new KvEvent.Place(Optional.of(0), Optional.empty(), Optional.empty());
+
+    /** A prefix is found by all of its blocks, whatever part of it the layers attend to. */
+    private static final String FULL_ATTENTION = "full_attention";
+
     private final boolean enabled;
     private final int blockSize;
     private final List<KvEvent> events = new ArrayList<>();
@@ -39,14 +46,11 @@ final class CacheEvents {
         }
         List<BlockHash> hashes = request.blockHashes();
         int[] tokens = request.tokens(from * blockSize, to * blockSize);
-        Optional<List<List<String>>> extraKeys = Optional.empty();
-        if (from == 0 && request.cacheSalt().isPresent()) {
-            List<List<String>> keys =
-                    new ArrayList<>(List.of(List.of(request.cacheSalt().get())));
-            for (int i = 1; i < to; i++) {
-                keys.add(List.of());
-            }
-            extraKeys = Optional.of(keys);
+        List<List<String>> extraKeys = new ArrayList<>(Collections.nCopies(to - from, List.of()));
+        if (from == 0) {
+            extraKeys.set(
+                    0,
+                    request.cacheSalt().filter(salt -> !salt.isEmpty()).stream().toList());
         }
         events.add(new KvEvent.BlockStored(
                 hashes.subList(from, to),
@@ -56,12 +60,16 @@ final class CacheEvents {
                 Optional.empty(),
                 Optional.of(KvEvent.MEDIUM_GPU),
                 new KvEvent.Details(
-                        extraKeys, KvEvent.Place.UNKNOWN, Optional.empty(), Optional.empty(), Optional.empty())));
+                        Optional.of(extraKeys),
+                        GROUP,
+                        Optional.of(FULL_ATTENTION),
+                        Optional.empty(),
+                        Optional.empty())));
     }
 
     void removed(BlockHash hash) {
         if (enabled) {
-            events.add(new KvEvent.BlockRemoved(List.of(hash), KvEvent.MEDIUM_GPU));
+            events.add(new KvEvent.BlockRemoved(List.of(hash), Optional.of(KvEvent.MEDIUM_GPU), GROUP));
         }
     }
 

@@ -21,6 +21,7 @@ import baton.engine.model.ModelRunner;
 import baton.engine.model.ModelRunner.SequenceSlice;
 import baton.engine.sampling.Sampler;
 import baton.engine.sampling.SequenceSampler.Sampled;
+import baton.kv.BlockHash;
 import baton.kv.JsonFields;
 import baton.kv.KvEvent;
 import baton.kv.KvLayout;
@@ -344,6 +345,11 @@ public final class EngineCore implements AutoCloseable {
         } finally {
             connector.ifPresent(SchedulerConnector::close);
         }
+    }
+
+    /** The blocks that the prefix cache would find. */
+    Set<BlockHash> cachedHashes() {
+        return pool.cachedHashes();
     }
 
     /** @throws IllegalStateException naming the first broken invariant */

@@ -2,16 +2,25 @@ package baton.engine.core;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import baton.engine.EngineListener;
 import baton.kv.BlockHash;
 import baton.kv.BlockHasher;
 import baton.kv.KvEvent;
+import baton.kv.KvRole;
+import baton.kv.KvTransferConfig;
+import baton.kv.LoadFailurePolicy;
+import baton.kv.connector.KvMatch;
+import java.util.Arrays;
 import java.util.HashSet;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Optional;
 import java.util.Random;
 import java.util.Set;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
 
 /** A router that replays the events of the prefix cache knows what an instance would find. */
 class CacheEventsTest {
@@ -20,6 +29,7 @@ class CacheEventsTest {
     private final BlockHasher hasher = new BlockHasher(BLOCK_SIZE);
     private final Set<BlockHash> known = new HashSet<>();
     private int removals;
+    private int salted;
 
     private void replay(CoreHarness harness) {
         for (KvEvent event : harness.events) {
@@ -30,9 +40,12 @@ class CacheEventsTest {
                             .mapToInt(Integer::intValue)
                             .toArray();
                     BlockHash parent = stored.parent().orElse(null);
+                    Optional<String> salt = stored.details().extraKeys().orElseThrow().getFirst().stream()
+                            .findFirst();
+                    salted += salt.isPresent() ? 1 : 0;
                     for (int i = 0; i < stored.blockHashes().size(); i++) {
                         BlockHash hash = parent == null
-                                ? hasher.first(tokens, Optional.empty())
+                                ? hasher.first(tokens, salt)
                                 : hasher.next(parent, tokens, i * BLOCK_SIZE);
                         assertThat(stored.blockHashes().get(i)).isEqualTo(hash);
                         assertThat(known.add(hash)).as("%s is new", hash).isTrue();
@@ -97,6 +110,128 @@ class CacheEventsTest {
             assertThat(hits).isPositive();
             assertThat(removals).isPositive();
         }
+    }
+
+    /** Requests load from elsewhere, within a step or across steps, blocks fail, requests are preempted, aborted and salted. */
+    @ParameterizedTest
+    @CsvSource({"RECOMPUTE, 1", "RECOMPUTE, 2", "FAIL, 3", "FAIL, 4"})
+    void replayedEventsAreWhatThePoolHasCachedAfterEveryStep(LoadFailurePolicy policy, int seed) {
+        Random random = new Random(seed);
+        ScriptedConnector connector = new ScriptedConnector();
+        connector.match = (request, computed) -> {
+            int tokens = random.nextInt(4) == 0 ? request.promptLength() - 1 - computed : 0;
+            return tokens > 0 ? new KvMatch.Tokens(tokens, random.nextBoolean()) : new KvMatch.None();
+        };
+        connector.fails = (load, index) -> random.nextInt(8) == 0;
+        List<int[]> beginnings =
+                IntStream.range(0, 4).mapToObj(i -> CoreHarness.prompt(i, 40)).toList();
+        Set<String> alive = new LinkedHashSet<>();
+        try (CoreHarness harness = new CoreHarness(
+                24,
+                BLOCK_SIZE,
+                config -> config.maxNumSeqs(6)
+                        .maxNumBatchedTokens(24)
+                        .kvEvents(true)
+                        .kvTransfer(KvTransferConfig.builder("Scripted", KvRole.BOTH)
+                                .loadFailurePolicy(policy)
+                                .build()),
+                Optional.of(connector))) {
+            int arrivals = 0;
+            int resets = 0;
+            for (int step = 0; step < 3000 || harness.core.hasWork(); step++) {
+                boolean over = step >= 3000;
+                if (!over && alive.size() < 8 && random.nextInt(3) > 0) {
+                    int[] beginning = beginnings.get(random.nextInt(beginnings.size()));
+                    int[] prompt = IntStream.concat(
+                                    IntStream.of(beginning).limit(1 + random.nextInt(40)),
+                                    IntStream.of(CoreHarness.prompt(100 + step, 1 + random.nextInt(8))))
+                            .toArray();
+                    String id = "r" + arrivals++;
+                    Optional<String> salt = random.nextInt(5) == 0 ? Optional.of("salt") : Optional.empty();
+                    harness.add(id, prompt, 1 + random.nextInt(24), salt);
+                    alive.add(id);
+                }
+                if (random.nextInt(40) == 0 && !alive.isEmpty()) {
+                    harness.core.abort(alive.iterator().next());
+                }
+                for (String id : alive) {
+                    if (connector.isLoading(id) && (over || random.nextInt(3) == 0)) {
+                        connector.complete(id);
+                    }
+                }
+                if (harness.core.hasWork()) {
+                    harness.step();
+                    replay(harness);
+                    assertThat(known).as("step %d", step).isEqualTo(harness.core.cachedHashes());
+                }
+                alive.removeIf(id -> harness.result(id).reason.isPresent() && !connector.isLoading(id));
+                if (alive.isEmpty() && harness.core.resetPrefixCache()) {
+                    resets++;
+                }
+            }
+            assertThat(arrivals).isGreaterThan(100);
+            assertThat(resets).isPositive();
+            assertThat(removals).isGreaterThan(100);
+            assertThat(harness.measured.get("baton:kv_load_failed_requests")).isPositive();
+            assertThat(harness.steps.stream()
+                            .mapToInt(EngineListener.StepStats::preempted)
+                            .sum())
+                    .isPositive();
+            assertThat(salted).isPositive();
+        }
+    }
+
+    @Test
+    void eventsAreInTheFormOfVllmAndBeforeThoseOfTheConnector() {
+        ScriptedConnector connector = new ScriptedConnector();
+        KvEvent ofConnector = new KvEvent.BlockRemoved(List.of(new BlockHash(1, 2, 3, 4)), KvEvent.MEDIUM_CPU);
+        connector.nextEvents.add(ofConnector);
+        int[] prompt = CoreHarness.prompt(1, 9);
+        try (CoreHarness harness =
+                new CoreHarness(24, BLOCK_SIZE, config -> config.kvEvents(true), Optional.of(connector))) {
+            harness.add("a", prompt, 4, Optional.of("salt"));
+            harness.run();
+
+            int[] tokens = IntStream.concat(
+                            IntStream.of(prompt),
+                            CoreHarness.expected(prompt, 3).stream().mapToInt(Integer::intValue))
+                    .toArray();
+            List<BlockHash> hashes = hasher.chain(tokens, Optional.of("salt"));
+            assertThat(harness.events)
+                    .containsExactly(
+                            stored(
+                                    hashes.subList(0, 2),
+                                    Optional.empty(),
+                                    tokens,
+                                    0,
+                                    List.of(List.of("salt"), List.of())),
+                            ofConnector,
+                            stored(hashes.subList(2, 3), Optional.of(hashes.get(1)), tokens, 8, List.of(List.of())));
+            harness.events.clear();
+            assertThat(harness.core.resetPrefixCache()).isTrue();
+            harness.add("b", CoreHarness.prompt(2, 3), 1);
+            harness.run();
+            assertThat(harness.events).containsExactly(new KvEvent.AllBlocksCleared());
+        }
+    }
+
+    private static KvEvent stored(
+            List<BlockHash> hashes, Optional<BlockHash> parent, int[] tokens, int from, List<List<String>> extraKeys) {
+        return new KvEvent.BlockStored(
+                hashes,
+                parent,
+                Arrays.stream(tokens, from, from + hashes.size() * BLOCK_SIZE)
+                        .boxed()
+                        .toList(),
+                BLOCK_SIZE,
+                Optional.empty(),
+                Optional.of("GPU"),
+                new KvEvent.Details(
+                        Optional.of(extraKeys),
+                        new KvEvent.Place(Optional.of(0), Optional.empty(), Optional.empty()),
+                        Optional.of("full_attention"),
+                        Optional.empty(),
+                        Optional.empty()));
     }
 
     @Test

@@ -109,15 +109,25 @@ final class CoreHarness implements AutoCloseable {
     }
 
     Result add(String id, int[] prompt, int maxTokens) {
-        return add(
-                id,
-                prompt,
-                SamplingParams.builder()
-                        .temperature(0)
-                        .maxTokens(maxTokens)
-                        .ignoreEos(true)
-                        .build(),
-                0);
+        return add(id, prompt, greedy(maxTokens), 0);
+    }
+
+    Result add(String id, int[] prompt, int maxTokens, Optional<String> cacheSalt) {
+        Result result = new Result(prompt);
+        results.put(id, result);
+        core.add(Request.builder(id, prompt, maxLength, greedy(maxTokens), hasher, result)
+                .cacheSalt(cacheSalt)
+                .arrivalNanos(now)
+                .build());
+        return result;
+    }
+
+    private static SamplingParams greedy(int maxTokens) {
+        return SamplingParams.builder()
+                .temperature(0)
+                .maxTokens(maxTokens)
+                .ignoreEos(true)
+                .build();
     }
 
     Result add(String id, int[] prompt, SamplingParams sampling, int priority) {
@@ -134,12 +144,7 @@ final class CoreHarness implements AutoCloseable {
     Result addWarmUp(String id, int[] prompt, int maxTokens) {
         Result result = new Result(prompt);
         results.put(id, result);
-        SamplingParams sampling = SamplingParams.builder()
-                .temperature(0)
-                .maxTokens(maxTokens)
-                .ignoreEos(true)
-                .build();
-        core.add(Request.builder(id, prompt, maxLength, sampling, hasher, result)
+        core.add(Request.builder(id, prompt, maxLength, greedy(maxTokens), hasher, result)
                 .arrivalNanos(now)
                 .warmsUp(true)
                 .build());
