@@ -159,6 +159,10 @@ class CacheEventsTest {
                         connector.complete(id);
                     }
                 }
+                if (random.nextInt(20) == 0) {
+                    // Any block, perhaps one that requests share.
+                    connector.nextInvalid.add(random.nextInt(24));
+                }
                 if (harness.core.hasWork()) {
                     harness.step();
                     replay(harness);
