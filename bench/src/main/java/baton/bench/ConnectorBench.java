@@ -63,7 +63,7 @@ import tools.jackson.databind.node.ObjectNode;
  * @param baton runs Baton
  * @param warmUp whether instances warm up before they are ready
  * @param connectors names of cases, or of connectors for all of their cases; empty: all
- * @param tokens of the prompts whose first token is waited for
+ * @param tokens of the prompts that latency is measured with
  * @param repetitions of each length
  * @param each how long requests are begun for a throughput
  * @param progress receives a line for each step

@@ -25,7 +25,7 @@ public record ConnectorReport(Machine machine, Load load, List<Row> rows) {
      *
      * @param model its name
      * @param threads that each instance computes with
-     * @param tokens of the prompts whose first token was waited for
+     * @param tokens of the prompts that latency was measured with
      * @param clients that ask at the same time, for throughput
      * @param throughputTokens of their prompts
      * @param bytesPerToken of a KV cache

@@ -6,7 +6,6 @@ import baton.bench.HandoverReport.Size;
 import baton.cluster.JavaCommand;
 import baton.cluster.WorkerProcess;
 import baton.engine.EngineConfig;
-import baton.engine.FinishReason;
 import baton.engine.GenerationEvent;
 import baton.engine.GenerationRequest;
 import baton.engine.SamplingParams;
@@ -36,7 +35,6 @@ import java.util.OptionalInt;
 import java.util.Random;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
-import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
 import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ObjectNode;
@@ -289,7 +287,7 @@ public record HandoverBench(
                 submitted = submit(id, prompt, params, ends);
                 target = params.map(Pair::target);
             }
-            int transferred = await(ends).usage().transferredTokens();
+            int transferred = RequestEnd.await(ends, DEADLINE).usage().transferredTokens();
             if (transferred < length) {
                 throw new IOException("only %d of %d tokens were handed over".formatted(transferred, length));
             }
@@ -323,23 +321,6 @@ public record HandoverBench(
             ObjectNode all = params.toJson().deepCopy();
             all.retain("do_remote_prefill", "remote_engine_id", "remote_host", "remote_port", "tp_size", "pp_size");
             return JsonFields.of("kv_transfer_params", all);
-        }
-    }
-
-    /** Waits for the end of one engine's part in a request. */
-    private static GenerationEvent.Finished await(BlockingQueue<GenerationEvent.Finished> ends) throws IOException {
-        try {
-            GenerationEvent.Finished end = ends.poll(DEADLINE.toSeconds(), TimeUnit.SECONDS);
-            if (end == null) {
-                throw new IOException("a request did not end in " + DEADLINE.toSeconds() + " s");
-            }
-            if (end.reason() == FinishReason.ERROR) {
-                throw new IOException("a request failed: " + end.error().orElse("no reason given"));
-            }
-            return end;
-        } catch (InterruptedException e) {
-            Thread.currentThread().interrupt();
-            throw new IOException("interrupted", e);
         }
     }
 
@@ -402,7 +383,8 @@ public record HandoverBench(
                                 ends.add(end);
                             }
                         });
-                JsonFields params = await(ends).kvTransferParams().orElseThrow();
+                JsonFields params =
+                        RequestEnd.await(ends, DEADLINE).kvTransferParams().orElseThrow();
                 ObjectNode answer = json.createObjectNode().put("answered", answered[0]);
                 answer.set("params", params.toJson());
                 answer(json, answer);

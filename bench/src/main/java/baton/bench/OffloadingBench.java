@@ -3,7 +3,6 @@ package baton.bench;
 import baton.cluster.TemporaryDirectory;
 import baton.engine.EngineConfig;
 import baton.engine.EngineListener;
-import baton.engine.FinishReason;
 import baton.engine.GenerationEvent;
 import baton.engine.GenerationRequest;
 import baton.engine.SamplingParams;
@@ -23,7 +22,6 @@ import java.util.OptionalInt;
 import java.util.Random;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
-import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
 
 /**
@@ -179,7 +177,7 @@ public record OffloadingBench(
                         ends.add(end);
                     }
                 });
-        GenerationEvent.Finished end = await(ends);
+        GenerationEvent.Finished end = RequestEnd.await(ends, DEADLINE);
         int cached = end.usage().cachedTokens();
         if (atLeast == 0 ? cached > 0 : cached < atLeast / BLOCK_SIZE * BLOCK_SIZE) {
             throw new IOException("%s: %d of %d tokens were cached".formatted(what, cached, tokens));
@@ -187,21 +185,5 @@ public record OffloadingBench(
         double seconds = (first[0] - start) / 1e9;
         progress.accept("%s: %.1f ms".formatted(what, seconds * 1e3));
         return seconds;
-    }
-
-    private static GenerationEvent.Finished await(BlockingQueue<GenerationEvent.Finished> ends) throws IOException {
-        try {
-            GenerationEvent.Finished end = ends.poll(DEADLINE.toSeconds(), TimeUnit.SECONDS);
-            if (end == null) {
-                throw new IOException("a request did not end in " + DEADLINE.toSeconds() + " s");
-            }
-            if (end.reason() == FinishReason.ERROR) {
-                throw new IOException("a request failed: " + end.error().orElse("no reason given"));
-            }
-            return end;
-        } catch (InterruptedException e) {
-            Thread.currentThread().interrupt();
-            throw new IOException("interrupted", e);
-        }
     }
 }

@@ -1,6 +1,7 @@
 package baton.engine;
 
 import baton.kv.JsonFields;
+import java.nio.charset.StandardCharsets;
 import java.util.Optional;
 
 /**
@@ -10,7 +11,7 @@ import java.util.Optional;
  * @param prompt token ids, at least one
  * @param sampling how to continue it; {@code n} sequences
  * @param kvTransferParams {@code kv_transfer_params} for the connector
- * @param cacheSalt separates this request's cached blocks from those of other salts
+ * @param cacheSalt separates this request's cached blocks from those of other salts; {@linkplain #isText valid Unicode}
  * @param priority smaller runs earlier, as in vLLM; 0 unless given
  */
 public record GenerationRequest(
@@ -20,7 +21,20 @@ public record GenerationRequest(
         Optional<JsonFields> kvTransferParams,
         Optional<String> cacheSalt,
         int priority) {
+    /** @throws IllegalArgumentException if {@code cacheSalt} is not text */
+    public GenerationRequest {
+        if (cacheSalt.filter(salt -> !isText(salt)).isPresent()) {
+            throw new IllegalArgumentException(
+                    "cacheSalt has half of a surrogate pair, must be valid Unicode: all such texts have the same bytes");
+        }
+    }
+
     public GenerationRequest(String id, int[] prompt, SamplingParams sampling) {
         this(id, prompt, sampling, Optional.empty(), Optional.empty(), 0);
+    }
+
+    /** Whether UTF-8 can represent all of a text, so that different texts have different bytes. */
+    public static boolean isText(String text) {
+        return StandardCharsets.UTF_8.newEncoder().canEncode(text);
     }
 }

@@ -14,7 +14,7 @@ import tools.jackson.databind.node.JsonNodeFactory;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * vLLM's command-line forms of an option whose value is a JSON object, here {@code --option}:
+ * vLLM's command-line forms of an option with a JSON object as its value, here {@code --option}:
  *
  * <pre>
  * --option '{"field": "X", ...}'

@@ -1,6 +1,7 @@
 package baton.server;
 
 import baton.engine.Engine;
+import baton.engine.GenerationRequest;
 import baton.engine.SamplingParams;
 import baton.engine.text.ChatTemplate;
 import baton.kv.ConfigException;
@@ -322,6 +323,9 @@ final class RequestReader {
             throw ApiException.badField(
                     "cache_salt",
                     "has " + cacheSalt.get().length() + " characters, must have at most " + MAX_SALT_CHARACTERS);
+        }
+        if (cacheSalt.filter(salt -> !GenerationRequest.isText(salt)).isPresent()) {
+            throw ApiException.badField("cache_salt", "has half of a surrogate pair, must be valid Unicode");
         }
         boolean includeUsage = options.flatMap(o -> o.bool("include_usage")).orElse(false);
         return new ApiRequest(

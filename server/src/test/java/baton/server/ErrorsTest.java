@@ -68,6 +68,7 @@ class ErrorsTest {
             {"prompt":"a","guided_json":{"type":"object"}}   | guided_json          | guided_json: is not supported by this server, is {"type":"object"}
             {"prompt":"a","kv_transfer_params":[]}           | kv_transfer_params   | kv_transfer_params: must be an object, is []
             {"prompt":"a","cache_salt":""}                   | cache_salt           | cache_salt: is empty, must be a non-empty string
+            {"prompt":"a","cache_salt":"\\ud800"}             | cache_salt           | cache_salt: has half of a surrogate pair, must be valid Unicode
             {"prompt":"a","model":5}                         | model                | model: must be a string, is 5
             {"prompt":"a","prompt_logprobs":1,"stream":true} | prompt_logprobs      | prompt_logprobs: is not available when stream is true
             {"prompt":"a","request_id":"a b"}                | request_id           | request_id: must be 1 to 256 of A-Z a-z 0-9 . _ : - / [ ] @ + = ~, has 3 characters: 'a b'

@@ -4,7 +4,7 @@ import java.lang.foreign.MemorySegment;
 import java.util.Arrays;
 
 /**
- * Where the values of a batch are in one memory: ranges, each of one value. Values whose parts are in several memories, as in the pools of
+ * Where the values of a batch are in one memory: ranges, each of one value. Values that lie in several memories, as in the pools of
  * several ranks, have one of these for each. Ranges that continue each other in value and memory are one. Built by one thread, then read by
  * any.
  */

@@ -10,8 +10,8 @@ import java.util.Set;
  *
  * @param loads to start
  * @param saves to start when the step has been computed
- * @param flush requests whose blocks are taken back in this step: their saves are over before it begins
- * @param released requests that have ended, and whose saves are over
+ * @param flush requests that lose their blocks in this step: their saves are over before it begins
+ * @param released requests that have ended, all their saves too
  */
 record StoreConnectorMetadata(List<Load> loads, List<Save> saves, Set<String> flush, Set<String> released)
         implements ConnectorMetadata {
@@ -23,7 +23,7 @@ record StoreConnectorMetadata(List<Load> loads, List<Save> saves, Set<String> fl
     }
 
     /**
-     * A load of chunks whose values are pinned.
+     * A load of chunks, which are pinned.
      *
      * @param keys of the chunks, one after the other in the sequence
      * @param skippedBlocks blocks at the beginning of the first chunk that are not loaded

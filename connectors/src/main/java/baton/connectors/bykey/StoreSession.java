@@ -22,6 +22,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.function.BiConsumer;
 import java.util.function.Supplier;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -186,7 +187,6 @@ public final class StoreSession {
                 }
                 measure("store", task, start);
                 saved.add(save.id());
-                notifyAll();
             }
             context.wake().run();
         });
@@ -197,11 +197,11 @@ public final class StoreSession {
         saved.add(save.id());
     }
 
-    private interface Filler {
-        void fill(PoolRanges pool, ValueRanges ranges);
-    }
-
-    private List<ValueRanges> ranges(boolean copiesToo, Filler filler) {
+    /**
+     * @param copiesToo whether pools count that have the same heads as another
+     * @param filler adds a pool's ranges
+     */
+    private List<ValueRanges> ranges(boolean copiesToo, BiConsumer<PoolRanges, ValueRanges> filler) {
         List<PoolRanges> all;
         synchronized (this) {
             all = pools;
@@ -210,7 +210,7 @@ public final class StoreSession {
         for (PoolRanges pool : all) {
             if (copiesToo || !pool.copy()) {
                 ValueRanges ranges = pool.ranges();
-                filler.fill(pool, ranges);
+                filler.accept(pool, ranges);
                 lists.add(ranges);
             }
         }

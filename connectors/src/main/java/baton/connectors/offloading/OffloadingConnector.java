@@ -31,7 +31,7 @@ public final class OffloadingConnector implements KvConnector {
 
     private final StoreOpener opener;
 
-    /** Of the engine whose sides are being made. Guarded by the monitor. */
+    /** Shared by all sides of the engine. Guarded by the monitor. */
     private Optional<StoreSession> session = Optional.empty();
 
     public OffloadingConnector() {

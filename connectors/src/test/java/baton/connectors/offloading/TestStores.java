@@ -18,7 +18,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 
-/** Memory whose copies run at once, and behind it maps in place of other stores. */
+/** Memory that copies at once, and behind it maps in place of other stores. */
 final class TestStores implements StoreOpener {
     /** By format, as stores keep those apart. */
     private final Map<StoreFormat, Map<BlockHash, byte[]>> values = new HashMap<>();

@@ -27,7 +27,7 @@ import org.junit.jupiter.api.io.TempDir;
 
 /**
  * OffloadingConnector with a file tier and a real Redis server behind a memory of a few chunks, while both tiers fail in every way: each
- * answer equals that of an engine alone, under the policy that lets a request fail whose load fails.
+ * answer equals that of an engine alone, under the policy by which a failed load fails its request.
  */
 class OffloadingFaultsTest {
     private static final int PROMPTS = Integer.getInteger("tests.prompts", 60);

@@ -54,13 +54,14 @@ final class NixlSimConnectors implements SimNode.SimConnectors {
     private double breaks;
     private final Set<SimNode.Pair> broken = new LinkedHashSet<>();
     private final List<JsonFields> seen = new ArrayList<>();
-    private final Map<String, Long> injected = new TreeMap<>();
+    private final SimFaults faults;
 
     /** @param both whether some instances only write; else all do what each request says */
     NixlSimConnectors(SimCluster.Site site, boolean both) {
         this.site = site;
         this.both = both;
         this.random = site.random();
+        this.faults = new SimFaults(random);
         this.agents = new SimTransferAgent.AgentNetwork(site.network(), site.ticker());
         this.handshakeFaults = random.nextInt(3) == 0 ? random.nextDouble() * 0.3 : 0;
         this.tampering = random.nextInt(3) == 0 ? random.nextDouble() * 0.5 : 0;
@@ -105,7 +106,9 @@ final class NixlSimConnectors implements SimNode.SimConnectors {
     @Override
     public Optional<JsonFields> passOn(Optional<JsonFields> params) {
         params.ifPresent(seen::add);
-        return params.isPresent() && happens("reference changed", tampering) ? params.map(this::tampered) : params;
+        return params.isPresent() && faults.happens("reference changed", tampering)
+                ? params.map(this::tampered)
+                : params;
     }
 
     @Override
@@ -113,7 +116,7 @@ final class NixlSimConnectors implements SimNode.SimConnectors {
         if (random.nextBoolean()) {
             return Optional.empty();
         }
-        boolean changed = happens("reference changed", tampering);
+        boolean changed = faults.happens("reference changed", tampering);
         ObjectNode json = JsonFields.empty("kv_transfer_params").toJson();
         json.put("do_remote_prefill", true)
                 .put("remote_engine_id", changed && random.nextBoolean() ? "p9" : prefill)
@@ -126,7 +129,7 @@ final class NixlSimConnectors implements SimNode.SimConnectors {
     public void poll(SimNode node) {
         if (random.nextDouble() < breaks) {
             agents.breakConnection(random).ifPresent(between -> {
-                injected.merge("connection breaks", 1L, Long::sum);
+                faults.count("connection breaks");
                 String one = instance(between.getKey());
                 String other = instance(between.getValue());
                 if (one.charAt(0) != other.charAt(0)) {
@@ -151,7 +154,7 @@ final class NixlSimConnectors implements SimNode.SimConnectors {
 
     @Override
     public Map<String, Long> injected() {
-        Map<String, Long> all = new TreeMap<>(injected);
+        Map<String, Long> all = new TreeMap<>(faults.injected());
         all.putAll(agents.injected());
         return all;
     }
@@ -162,17 +165,9 @@ final class NixlSimConnectors implements SimNode.SimConnectors {
     }
 
     private void beforeAnswer(List<byte[]> question) throws MessageException {
-        if (happens("handshake fails", handshakeFaults)) {
+        if (faults.happens("handshake fails", handshakeFaults)) {
             throw new MessageException("the network loses the question");
         }
-    }
-
-    private boolean happens(String fault, double probability) {
-        boolean now = random.nextDouble() < probability;
-        if (now) {
-            injected.merge(fault, 1L, Long::sum);
-        }
-        return now;
     }
 
     private JsonFields tampered(JsonFields params) {
@@ -267,7 +262,7 @@ final class NixlSimConnectors implements SimNode.SimConnectors {
         public Executor background() {
             return action -> {
                 // Up to beyond the handshake's deadline.
-                long late = happens("handshake late", handshakeFaults) ? 100_000_000 : 3_000_000;
+                long late = faults.happens("handshake late", handshakeFaults) ? 100_000_000 : 3_000_000;
                 tasks.add(new Task(ticker.nanos() + random.nextLong(late), action));
             };
         }

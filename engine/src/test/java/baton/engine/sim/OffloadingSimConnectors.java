@@ -21,13 +21,11 @@ import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.lang.foreign.MemorySegment;
 import java.time.Duration;
-import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
-import java.util.TreeMap;
 import java.util.function.Consumer;
 import java.util.function.Supplier;
 import java.util.random.RandomGenerator;
@@ -46,7 +44,7 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
     private final Map<BlockHash, byte[]> values = new HashMap<>();
     private final Map<String, SharedTier> tiers = new HashMap<>();
     private final Map<String, Memory> memories = new HashMap<>();
-    private final Map<String, Long> injected = new TreeMap<>();
+    private final SimFaults faults;
     private final Map<String, Object> settings;
     private final int chunks;
     private double failures;
@@ -58,11 +56,12 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
     OffloadingSimConnectors(SimCluster.Site site) {
         this.site = site;
         this.random = site.random();
-        this.failures = odds(0.1);
-        this.late = odds(0.3);
-        this.copyLate = odds(0.9);
-        this.hangs = odds(0.1);
-        this.losses = odds(0.02);
+        this.faults = new SimFaults(random);
+        this.failures = faults.odds(0.1);
+        this.late = faults.odds(0.3);
+        this.copyLate = faults.odds(0.9);
+        this.hangs = faults.odds(0.1);
+        this.losses = faults.odds(0.02);
         this.chunks = random.nextInt(2, 40);
         Map<String, Object> chosen = new HashMap<>(Map.of(
                 "blocks_per_chunk",
@@ -86,10 +85,6 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
             chosen.put("secondary_tiers", List.of(tier));
         }
         settings = Map.copyOf(chosen);
-    }
-
-    private double odds(double most) {
-        return random.nextInt(3) == 0 ? random.nextDouble() * most : 0;
     }
 
     @Override
@@ -131,7 +126,7 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
 
     @Override
     public void poll(SimNode node) {
-        if (happens("value lost", losses)) {
+        if (faults.happens("value lost", losses)) {
             lose();
         }
         Memory memory = memories.get(node.name());
@@ -167,7 +162,7 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
 
     @Override
     public Map<String, Long> injected() {
-        return Map.copyOf(injected);
+        return faults.injected();
     }
 
     @Override
@@ -175,43 +170,10 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
         return Duration.ofSeconds(2);
     }
 
-    private boolean happens(String fault, double probability) {
-        boolean now = probability > 0 && random.nextDouble() < probability;
-        if (now) {
-            injected.merge(fault, 1L, Long::sum);
-        }
-        return now;
-    }
-
-    /** Work that runs when it is due, before a step of its instance. */
-    private final class Later {
-        private final List<Operation> operations = new ArrayList<>();
-
-        private record Operation(long due, Runnable action) {}
-
-        void after(long nanos, Runnable action) {
-            operations.add(new Operation(site.ticker().nanos() + nanos, action));
-        }
-
-        void runDue() {
-            List<Operation> due = operations.stream()
-                    .filter(operation -> operation.due - site.ticker().nanos() <= 0)
-                    .toList();
-            operations.removeAll(due);
-            due.forEach(operation -> operation.action.run());
-        }
-
-        void runAll() {
-            List<Operation> open = List.copyOf(operations);
-            operations.clear();
-            open.forEach(operation -> operation.action.run());
-        }
-    }
-
-    /** Host memory whose copies to and from the pool take some time. One that is cancelled ends at once. */
+    /** Host memory with copies to and from the pool that take some time. One that is cancelled ends at once. */
     private final class Memory implements ValueCache {
         private final ValueCache memory;
-        private final Later copies = new Later();
+        private final DueTasks copies = new DueTasks(site.ticker());
 
         private Memory(ValueCache memory) {
             this.memory = memory;
@@ -231,7 +193,7 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
                 task.end();
             };
             task.onDone(task::end);
-            if (happens("copy late", copyLate)) {
+            if (faults.happens("copy late", copyLate)) {
                 copies.after(random.nextLong(100 * MILLI), copy);
             } else {
                 copy.run();
@@ -354,7 +316,7 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
     /** One instance's access to the shared store. Operations run when they are due, before a step of the instance. */
     private final class SharedTier implements BlockStore {
         private final StoreFormat format;
-        private final Later operations = new Later();
+        private final DueTasks operations = new DueTasks(site.ticker());
         private boolean closed;
 
         private SharedTier(StoreFormat format) {
@@ -372,14 +334,14 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
         }
 
         private StoreTask start(int keys, Deadline deadline, Consumer<StoreTask> action) {
-            if (closed || happens("store rejects", failures)) {
+            if (closed || faults.happens("store rejects", failures)) {
                 return StoreTask.rejected(keys, deadline);
             }
             StoreTask task = new StoreTask(keys, deadline);
             long delay = random.nextLong(MILLI);
-            if (happens("store hangs", hangs)) {
+            if (faults.happens("store hangs", hangs)) {
                 delay = random.nextLong(200 * MILLI, 1500 * MILLI);
-            } else if (happens("store late", late)) {
+            } else if (faults.happens("store late", late)) {
                 delay = random.nextLong(100 * MILLI);
             }
             operations.after(delay, () -> {
@@ -408,7 +370,7 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
                         byte[] value = values.get(keys.get(ranges.key(i)));
                         MemorySegment target = ranges.memory().asSlice(ranges.memoryOffset(i), ranges.bytes(i));
                         // A read that fails, or comes too late, leaves anything.
-                        if (value == null || task.isDone() || happens("store fails", failures)) {
+                        if (value == null || task.isDone() || faults.happens("store fails", failures)) {
                             target.fill((byte) 0x77);
                         } else {
                             target.copyFrom(
@@ -426,7 +388,7 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
                 for (ValueRanges ranges : from) {
                     for (int i = 0; i < ranges.size(); i++) {
                         BlockHash key = keys.get(ranges.key(i));
-                        if (!happens("store fails", failures)) {
+                        if (!faults.happens("store fails", failures)) {
                             byte[] value = new byte[(int) format.valueBytes()];
                             MemorySegment.ofArray(value)
                                     .asSlice(ranges.valueOffset(i), ranges.bytes(i))

@@ -26,7 +26,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
-import java.util.TreeMap;
 import java.util.function.Consumer;
 import java.util.random.RandomGenerator;
 import java.util.zip.CRC32C;
@@ -45,12 +44,13 @@ final class P2pSimConnectors implements SimNode.SimConnectors {
     private final RandomGenerator random;
     private final double full;
     private final double changed;
-    private final Map<String, Long> injected = new TreeMap<>();
+    private final SimFaults faults;
     private final Map<String, Exchange> exchanges = new HashMap<>();
     private final List<String> ids = new ArrayList<>();
 
     P2pSimConnectors(SimCluster.Site site) {
         this.random = site.random();
+        this.faults = new SimFaults(random);
         this.full = random.nextInt(3) == 0 ? random.nextDouble() * 0.2 : 0;
         this.changed = random.nextInt(3) == 0 ? random.nextDouble() * 0.3 : 0;
     }
@@ -98,7 +98,7 @@ final class P2pSimConnectors implements SimNode.SimConnectors {
 
     @Override
     public Map<String, Long> injected() {
-        return Map.copyOf(injected);
+        return faults.injected();
     }
 
     @Override
@@ -110,14 +110,6 @@ final class P2pSimConnectors implements SimNode.SimConnectors {
     @Override
     public Duration longestTransfer() {
         return Duration.ofSeconds(2);
-    }
-
-    private boolean happens(String fault, double probability) {
-        boolean now = random.nextDouble() < probability;
-        if (now) {
-            injected.merge(fault, 1L, Long::sum);
-        }
-        return now;
     }
 
     /** The exchange of one life of an instance. It addresses peers by name, in whichever life they are. */
@@ -166,7 +158,7 @@ final class P2pSimConnectors implements SimNode.SimConnectors {
             byte[] data = Arrays.copyOfRange(message, bytes.position(), message.length);
             if (P2pMessage.decode(head) instanceof Put(String tensorId, TensorHead tensor)
                     && !unwanted.contains(group(tensorId))
-                    && !happens("buffer full", full / 4)) {
+                    && !faults.happens("buffer full", full / 4)) {
                 here.put(port + "/" + tensorId, new Tensors(tensor, data));
             }
         }
@@ -206,7 +198,7 @@ final class P2pSimConnectors implements SimNode.SimConnectors {
         @Override
         public void send(PeerAddress to, String tensorId, TensorHead head, Consumer<MemorySegment> fill)
                 throws P2pException {
-            if (happens("buffer full", full)) {
+            if (faults.happens("buffer full", full)) {
                 throw new P2pException(Fault.OUT_OF_MEMORY, "simulated");
             }
             try (Arena arena = Arena.ofConfined()) {
@@ -227,7 +219,7 @@ final class P2pSimConnectors implements SimNode.SimConnectors {
 
         /** The id, or sometimes another request's. */
         private String changedId(String tensorId) {
-            return happens("id changed", changed)
+            return faults.happens("id changed", changed)
                     ? ids.get(random.nextInt(ids.size())) + tensorId.substring(tensorId.indexOf('#'))
                     : tensorId;
         }

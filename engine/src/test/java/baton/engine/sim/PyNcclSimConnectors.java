@@ -60,7 +60,7 @@ final class PyNcclSimConnectors implements SimNode.SimConnectors {
     private double full;
     private double late;
     private double slow;
-    private final Map<String, Long> injected = new TreeMap<>();
+    private final SimFaults faults;
 
     /** Started sessions by instance. */
     private final Map<String, Session> sessions = new TreeMap<>();
@@ -71,24 +71,13 @@ final class PyNcclSimConnectors implements SimNode.SimConnectors {
     PyNcclSimConnectors(SimCluster.Site site) {
         this.site = site;
         this.random = site.random();
+        this.faults = new SimFaults(random);
         this.bufferBytes = LEAST_BUFFER_BYTES * (1 + random.nextInt(4));
-        this.ends = odds(0.1);
-        this.lost = odds(0.2);
-        this.full = odds(0.2);
-        this.late = odds(0.5);
-        this.slow = odds(0.8);
-    }
-
-    private double odds(double most) {
-        return random.nextInt(3) == 0 ? random.nextDouble() * most : 0;
-    }
-
-    private boolean happens(String fault, double probability) {
-        boolean now = random.nextDouble() < probability;
-        if (now) {
-            injected.merge(fault, 1L, Long::sum);
-        }
-        return now;
+        this.ends = faults.odds(0.1);
+        this.lost = faults.odds(0.2);
+        this.full = faults.odds(0.2);
+        this.late = faults.odds(0.5);
+        this.slow = faults.odds(0.8);
     }
 
     @Override
@@ -167,7 +156,7 @@ final class PyNcclSimConnectors implements SimNode.SimConnectors {
 
     @Override
     public Map<String, Long> injected() {
-        return Map.copyOf(injected);
+        return faults.injected();
     }
 
     @Override
@@ -222,7 +211,7 @@ final class PyNcclSimConnectors implements SimNode.SimConnectors {
         private void disconnected() {
             connection = Optional.empty();
             reconnect = Deadline.after(node.ticker(), CONNECT_WAIT);
-            readyAt = now() + (happens("peer connects late", late) ? random.nextLong(MOST_LATE) : 0);
+            readyAt = now() + (faults.happens("peer connects late", late) ? random.nextLong(MOST_LATE) : 0);
         }
 
         private boolean isReady() {
@@ -295,7 +284,7 @@ final class PyNcclSimConnectors implements SimNode.SimConnectors {
         }
 
         private void send(Session from, Session to, byte[] message) {
-            if (up && happens("connection ends", ends)) {
+            if (up && faults.happens("connection ends", ends)) {
                 end();
             }
             if (up) {
@@ -397,7 +386,7 @@ final class PyNcclSimConnectors implements SimNode.SimConnectors {
         }
 
         private void insert(Stored entry, Duration timeout) throws PipeException {
-            if (happens("buffer full", full)) {
+            if (faults.happens("buffer full", full)) {
                 throw new PipeException("simulated: no room");
             }
             Deadline deadline = Deadline.after(site.ticker(), timeout);
@@ -406,7 +395,7 @@ final class PyNcclSimConnectors implements SimNode.SimConnectors {
             if (!hasRoom(entry)) {
                 throw new PipeException("no room within " + deadline);
             }
-            if (!happens("entry lost", lost)) {
+            if (!faults.happens("entry lost", lost)) {
                 stored.add(entry);
                 answer();
             }

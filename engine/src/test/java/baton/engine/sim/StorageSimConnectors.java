@@ -15,13 +15,11 @@ import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
 import java.nio.file.attribute.BasicFileAttributes;
 import java.time.Duration;
-import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
-import java.util.TreeMap;
 import java.util.random.RandomGenerator;
 import java.util.stream.Stream;
 
@@ -38,7 +36,7 @@ final class StorageSimConnectors implements SimNode.SimConnectors {
     private final ScratchDirectory directory;
     private final int storedBlockSize;
     private final Map<String, SimIoThreads> threads = new HashMap<>();
-    private final Map<String, Long> injected = new TreeMap<>();
+    private final SimFaults faults;
     private double failures;
     private double late;
     private double hangs;
@@ -47,20 +45,17 @@ final class StorageSimConnectors implements SimNode.SimConnectors {
     StorageSimConnectors(SimCluster.Site site) {
         this.site = site;
         this.random = site.random();
-        this.failures = odds(0.05);
-        this.late = odds(0.3);
-        this.hangs = odds(0.1);
-        this.damage = odds(0.1);
+        this.faults = new SimFaults(random);
+        this.failures = faults.odds(0.05);
+        this.late = faults.odds(0.3);
+        this.hangs = faults.odds(0.1);
+        this.damage = faults.odds(0.1);
         this.storedBlockSize = site.blockSize() * (random.nextInt(4) == 0 ? 2 : 1);
         try {
             directory = ScratchDirectory.create();
         } catch (IOException e) {
             throw new UncheckedIOException(e);
         }
-    }
-
-    private double odds(double most) {
-        return random.nextInt(3) == 0 ? random.nextDouble() * most : 0;
     }
 
     @Override
@@ -83,7 +78,7 @@ final class StorageSimConnectors implements SimNode.SimConnectors {
 
     @Override
     public void poll(SimNode node) {
-        if (happens("entry damaged", damage)) {
+        if (faults.happens("entry damaged", damage)) {
             try {
                 damageAnEntry();
             } catch (IOException e) {
@@ -92,7 +87,7 @@ final class StorageSimConnectors implements SimNode.SimConnectors {
         }
         SimIoThreads own = threads.get(node.name());
         if (own != null) {
-            own.runDue();
+            own.tasks.runDue();
         }
     }
 
@@ -107,7 +102,7 @@ final class StorageSimConnectors implements SimNode.SimConnectors {
 
     @Override
     public Map<String, Long> injected() {
-        return Map.copyOf(injected);
+        return faults.injected();
     }
 
     @Override
@@ -132,14 +127,6 @@ final class StorageSimConnectors implements SimNode.SimConnectors {
         } catch (IOException e) {
             throw new UncheckedIOException(e);
         }
-    }
-
-    private boolean happens(String fault, double probability) {
-        boolean now = probability > 0 && random.nextDouble() < probability;
-        if (now) {
-            injected.merge(fault, 1L, Long::sum);
-        }
-        return now;
     }
 
     private static List<Path> sorted(Path directory) throws IOException {
@@ -183,41 +170,29 @@ final class StorageSimConnectors implements SimNode.SimConnectors {
 
     /** Tasks that run when they are due: before a step of their instance, or while one of its steps waits. */
     private final class SimIoThreads implements IoThreads {
-        private final List<Task> tasks = new ArrayList<>();
-
-        private record Task(long due, Runnable action) {}
+        private final DueTasks tasks = new DueTasks(site.ticker());
 
         @Override
         public void start(Runnable task) {
             long delay = random.nextLong(MILLI);
-            if (happens("file work hangs", hangs)) {
+            if (faults.happens("file work hangs", hangs)) {
                 delay = random.nextLong(200 * MILLI, 3000 * MILLI);
-            } else if (happens("file work late", late)) {
+            } else if (faults.happens("file work late", late)) {
                 delay = random.nextLong(100 * MILLI);
             }
-            tasks.add(new Task(site.ticker().nanos() + delay, task));
+            tasks.after(delay, task);
         }
 
         @Override
         public void awaitChange(Object monitor) {
-            long now = site.ticker().nanos();
-            long next = tasks.stream().mapToLong(Task::due).min().orElse(Long.MAX_VALUE);
-            site.ticker().advance(Duration.ofNanos(Math.clamp(next - now, 0, 10 * MILLI)));
-            runDue();
-        }
-
-        private void runDue() {
-            List<Task> due = tasks.stream()
-                    .filter(task -> task.due - site.ticker().nanos() <= 0)
-                    .toList();
-            tasks.removeAll(due);
-            due.forEach(task -> task.action.run());
+            site.ticker().advance(Duration.ofNanos(Math.clamp(tasks.untilNext(), 0, 10 * MILLI)));
+            tasks.runDue();
         }
     }
 
     private final class FailingFiles implements FileOperations {
         private Path orFail(Path path) throws IOException {
-            if (happens("file operation fails", failures)) {
+            if (faults.happens("file operation fails", failures)) {
                 if (random.nextBoolean()) {
                     throw new NoSuchFileException(path.toString());
                 }

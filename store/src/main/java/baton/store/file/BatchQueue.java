@@ -201,7 +201,7 @@ final class BatchQueue {
         return last;
     }
 
-    /** Whether all threads are held by keys whose deadlines are over. */
+    /** Whether all threads are held by keys that are overdue. */
     boolean isStuck() {
         return tasks.isStuck();
     }

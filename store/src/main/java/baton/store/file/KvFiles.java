@@ -28,8 +28,8 @@ import tools.jackson.databind.json.JsonMapper;
 
 /**
  * The KV files in a directory: values in the structure of {@link FsPathLayout}, of Baton and of vLLM, and entries of
- * {@link baton.store.prompt.SharedStorage}. What is neither is not seen: a directory of values needs a {@code config.json} whose digest is in
- * its name. Symbolic links are not followed.
+ * {@link baton.store.prompt.SharedStorage}. What is neither is not seen: a directory of values needs a {@code config.json} that has the
+ * digest in the directory's name. Symbolic links are not followed.
  *
  * <p>A file's last use is when it was last read or changed, as the file system knows; the stores set it when they read.
  *

@@ -372,7 +372,7 @@ public final class HostMemoryStore implements ValueCache {
             for (int i = 0; i < slots.length; i++) {
                 sum += slots[i] == NONE ? 0 : bytes[i];
             }
-            // Whoever looks at a task whose deadline is over, or cancels it, ends the copying.
+            // The copying ends as soon as the task is found to be late, or is cancelled.
             task.onDone(() -> end(End.CANCELLED));
             if (sum == 0) {
                 end(End.COPIED);

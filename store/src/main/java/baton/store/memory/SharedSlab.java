@@ -55,7 +55,7 @@ final class SharedSlab implements Slab {
     /** Making a file means to take its memory from the system. */
     private static final Duration OPENING = Duration.ofMinutes(2);
 
-    /** Who has the table's lock changes some lists, unless it has been stopped. */
+    /** A process changes only some lists while it has the table's lock, unless it has been stopped. */
     private static final Duration LOCKING = Duration.ofMillis(200);
 
     private static final int SPINS = 100;

@@ -18,9 +18,10 @@ import org.slf4j.LoggerFactory;
 /**
  * Which value is in which slot, and which one goes when there is no room.
  *
- * <p>Index and lists change under a lock, and between processes under {@link Slab#lock}; the counter of changes is odd meanwhile. Who takes the
- * lock and finds it odd makes them anew from the slots' records, because a process has died in the middle. Looking up, pinning and
- * committing change at most a slot's word, and take no lock. A look-up that finds nothing while the counter moves is repeated.
+ * <p>Index and lists change under a lock, and between processes under {@link Slab#lock}; the counter of changes is odd meanwhile. If it is
+ * odd when a process takes the lock, that process makes them anew from the slots' records, because another one has died in the middle.
+ * Looking up, pinning and committing change at most a slot's word, and take no lock. A look-up that finds nothing while the counter moves is
+ * repeated.
  *
  * <p>Lock order: {@code lock}, the slab's lock, this object's monitor, the record's.
  */

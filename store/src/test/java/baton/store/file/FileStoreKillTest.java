@@ -5,10 +5,12 @@ import static baton.store.file.StoredValues.format;
 import static baton.store.file.StoredValues.keys;
 import static org.assertj.core.api.Assertions.assertThat;
 
+import baton.kv.Deadline;
 import baton.store.BlockStore;
 import baton.store.StoreFormat;
 import baton.store.StoreTask;
 import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.lang.foreign.Arena;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -20,9 +22,9 @@ import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** A process that is killed while it writes. {@code -Dbaton.kills=100} for more than a few times. */
+/** A process that is killed while it writes. {@code -Dtests.file_kills=100} for more than a few times. */
 class FileStoreKillTest {
-    private static final int KILLS = Integer.getInteger("baton.kills", 3);
+    private static final int KILLS = Integer.getInteger("tests.file_kills", 3);
     private static final int KEYS = 48;
 
     /** 2.5 MB each: several pieces. */
@@ -57,8 +59,8 @@ class FileStoreKillTest {
         int found = 0;
         int cut = 0;
         for (int kill = 0; kill < KILLS; kill++) {
-            writeAndKill(random.nextInt(60));
-            cut += temporaries();
+            writeAndKill(random.nextInt(KEYS / 2));
+            cut += files(".tmp");
             try (FileBlockStore store = FileBlockStore.open(FileStoreSettings.of("root", root), FORMAT, TICKER)) {
                 // Compares what it reads, too.
                 found += StoredValues.get(store, keys(0, KEYS)).size();
@@ -69,7 +71,8 @@ class FileStoreKillTest {
         assertThat(found + cut).as("files that were written or being written").isPositive();
     }
 
-    private void writeAndKill(int millis) throws IOException, InterruptedException {
+    /** Kills a writer when that many files are complete, which it goes on from at once. */
+    private void writeAndKill(int complete) throws IOException, InterruptedException {
         Process process = new ProcessBuilder(List.of(
                         ProcessHandle.current().info().command().orElseThrow(),
                         "-cp",
@@ -82,17 +85,23 @@ class FileStoreKillTest {
                 .start();
         try {
             assertThat(process.inputReader().readLine()).isEqualTo("writes");
-            // Anywhere in a write.
-            Thread.sleep(millis);
+            Deadline soon = StoredValues.soon();
+            while (files(".bin") < complete) {
+                assertThat(soon.isOver()).as("the writer hangs").isFalse();
+                Thread.onSpinWait();
+            }
         } finally {
             process.destroyForcibly();
         }
         assertThat(process.waitFor(20, TimeUnit.SECONDS)).isTrue();
     }
 
-    private int temporaries() throws IOException {
+    private int files(String suffix) throws IOException {
         try (Stream<Path> files = Files.walk(root)) {
-            return (int) files.filter(file -> file.toString().endsWith(".tmp")).count();
+            return (int) files.filter(file -> file.toString().endsWith(suffix)).count();
+        } catch (UncheckedIOException e) {
+            // The writer removes directories.
+            return 0;
         }
     }
 
