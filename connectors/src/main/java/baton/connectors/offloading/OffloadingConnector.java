@@ -80,8 +80,7 @@ public final class OffloadingConnector implements KvConnector {
         StoreFormat format = settings.format(context);
         ValueCache memory;
         try {
-            memory = opener.memory(
-                    format, settings.bytes(), settings.eviction(), settings.sharedName(), context.ticker());
+            memory = opener.memory(format, settings.bytes(), settings.eviction(), settings.shared(), context.ticker());
         } catch (ConfigException e) {
             throw e;
         } catch (IllegalArgumentException | IllegalStateException e) {

@@ -6,6 +6,7 @@ import baton.kv.JsonFields;
 import baton.kv.connector.ConnectorContext;
 import baton.store.StoreFormat;
 import baton.store.memory.Eviction;
+import baton.store.memory.SharedMemory;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -21,7 +22,7 @@ import java.util.Set;
  * @param blocksPerChunk {@code blocks_per_chunk}; neither means 1
  * @param eviction {@code eviction_policy}: {@code lru} or {@code arc}
  * @param canonicalLayout whether values are exchanged with instances of other tensor- and pipeline-parallel sizes
- * @param sharedName {@code memory_share_name}: of host memory that other instances of this host share, and that a restart finds again
+ * @param shared {@code memory_share_name}: of host memory that other instances of this host share, and that a restart finds again
  */
 record OffloadingSettings(
         long bytes,
@@ -30,7 +31,7 @@ record OffloadingSettings(
         Eviction eviction,
         StorePolicy policy,
         boolean canonicalLayout,
-        Optional<String> sharedName,
+        Optional<SharedMemory> shared,
         List<TierSettings> tiers) {
     static final String BYTES = "cpu_bytes_to_use";
     private static final String BLOCK_SIZE = "block_size";
@@ -43,7 +44,7 @@ record OffloadingSettings(
     private static final String CANONICAL = "canonical_layout";
     private static final String TIERS = "secondary_tiers";
     private static final String SELF_DESCRIBING = "self_describing_kv_events";
-    static final String SHARED_NAME = "memory_share_name";
+    private static final String SHARED_NAME = "memory_share_name";
     private static final String LOAD_TIMEOUT = "load_timeout_seconds";
 
     static final Set<String> NAMES = Set.of(
@@ -112,8 +113,16 @@ record OffloadingSettings(
                         Duration.ofNanos((long) (seconds * 1e9)),
                         COPY_TIMEOUT),
                 extra.bool(CANONICAL).orElse(false),
-                extra.string(SHARED_NAME),
+                extra.string(SHARED_NAME).map(name -> shared(extra, name)),
                 List.copyOf(tiers));
+    }
+
+    private static SharedMemory shared(JsonFields extra, String name) {
+        try {
+            return new SharedMemory(SharedMemory.DIRECTORY, name);
+        } catch (IllegalArgumentException e) {
+            throw new ConfigException(extra.field(SHARED_NAME), String.valueOf(e.getMessage()), e);
+        }
     }
 
     private static OptionalInt optional(JsonFields extra, String name) {

@@ -6,15 +6,16 @@ import baton.store.BlockStore;
 import baton.store.StoreFormat;
 import baton.store.ValueCache;
 import baton.store.memory.Eviction;
+import baton.store.memory.SharedMemory;
 import java.util.Optional;
 
 /** Opens the stores that the connector's settings ask for. A simulation opens others. */
 public interface StoreOpener {
     /**
      * @param bytes of the values
-     * @param sharedName of memory that processes share; empty for memory of this process
+     * @param shared with other processes; empty for memory of this process
      */
-    ValueCache memory(StoreFormat format, long bytes, Eviction eviction, Optional<String> sharedName, Ticker ticker);
+    ValueCache memory(StoreFormat format, long bytes, Eviction eviction, Optional<SharedMemory> shared, Ticker ticker);
 
     /**
      * @param type of the tier

@@ -21,10 +21,10 @@ import java.util.Optional;
 final class SystemStores implements StoreOpener {
     @Override
     public ValueCache memory(
-            StoreFormat format, long bytes, Eviction eviction, Optional<String> sharedName, Ticker ticker) {
+            StoreFormat format, long bytes, Eviction eviction, Optional<SharedMemory> shared, Ticker ticker) {
         HostMemorySettings settings = HostMemorySettings.of(bytes).withEviction(eviction);
-        if (sharedName.isPresent()) {
-            settings = settings.withShared(new SharedMemory(SharedMemory.DIRECTORY, sharedName.get()));
+        if (shared.isPresent()) {
+            settings = settings.withShared(shared.get());
         }
         try {
             return HostMemoryStore.open(format, settings, ticker);

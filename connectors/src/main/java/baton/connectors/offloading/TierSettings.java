@@ -36,7 +36,7 @@ record TierSettings(
     /** @param parent {@code backpressure} of all tiers, of which a tier's own replaces field by field */
     static TierSettings of(JsonFields tier, Optional<JsonFields> parent) {
         String type = tier.string(TYPE)
-                .orElseThrow(() -> new ConfigException(tier.field(TYPE), "is missing, must be one of " + TYPES));
+                .orElseThrow(() -> new ConfigException(tier.field(TYPE), "is missing, must be one of fs, redis"));
         if (!TYPES.contains(type)) {
             throw ConfigException.unsupported(tier.field(TYPE), type, "fs, redis");
         }

@@ -10,6 +10,7 @@ import baton.store.ValueCache;
 import baton.store.memory.Eviction;
 import baton.store.memory.HostMemorySettings;
 import baton.store.memory.HostMemoryStore;
+import baton.store.memory.SharedMemory;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.util.ArrayList;
@@ -28,7 +29,7 @@ final class TestStores implements StoreOpener {
 
     @Override
     public ValueCache memory(
-            StoreFormat format, long bytes, Eviction eviction, Optional<String> sharedName, Ticker ticker) {
+            StoreFormat format, long bytes, Eviction eviction, Optional<SharedMemory> shared, Ticker ticker) {
         try {
             return HostMemoryStore.open(
                     format, HostMemorySettings.of(bytes).withEviction(eviction).withThreads(0), ticker);

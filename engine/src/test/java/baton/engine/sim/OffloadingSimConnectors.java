@@ -17,6 +17,7 @@ import baton.store.ValueRanges;
 import baton.store.memory.Eviction;
 import baton.store.memory.HostMemorySettings;
 import baton.store.memory.HostMemoryStore;
+import baton.store.memory.SharedMemory;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.lang.foreign.MemorySegment;
@@ -94,7 +95,7 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
         return new OffloadingConnector(new StoreOpener() {
             @Override
             public ValueCache memory(
-                    StoreFormat format, long bytes, Eviction eviction, Optional<String> sharedName, Ticker ticker) {
+                    StoreFormat format, long bytes, Eviction eviction, Optional<SharedMemory> shared, Ticker ticker) {
                 Memory opened;
                 try {
                     opened = new Memory(HostMemoryStore.open(

@@ -1,0 +1,192 @@
+package baton.connectors.offloading;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import baton.kv.BlockHash;
+import baton.kv.DType;
+import baton.kv.InvalidFieldException;
+import baton.kv.JsonFields;
+import baton.kv.KvEvent;
+import baton.kv.KvLayout;
+import baton.kv.KvRole;
+import baton.kv.KvTransferConfig;
+import baton.kv.ModelFingerprint;
+import baton.kv.connector.ConnectorContext;
+import baton.kv.connector.KvMatch;
+import baton.kv.connector.SchedulerConnector.RequestEnd;
+import baton.testkit.FakeEngine;
+import baton.testkit.FakeEngine.Running;
+import baton.testkit.FakeEngine.Share;
+import baton.testkit.FakeKvRequest;
+import baton.testkit.VirtualTicker;
+import java.time.Duration;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.ValueSource;
+
+/** What is stored and what is loaded, as settings and requests say. */
+class OffloadingConnectorTest {
+    private static final int BLOCK = 16;
+    private static final KvLayout LAYOUT = new KvLayout(3, 2, 8, BLOCK, DType.BF16);
+
+    private final VirtualTicker ticker = new VirtualTicker();
+    private final TestStores stores = new TestStores();
+    private final Map<String, Object> settings = new HashMap<>(Map.of("cpu_bytes_to_use", 1_000_000));
+
+    @SuppressWarnings("NullAway.Init")
+    private FakeEngine engine;
+
+    private int requests;
+
+    private void start() {
+        KvTransferConfig.Builder config = KvTransferConfig.builder("OffloadingConnector", KvRole.BOTH);
+        settings.forEach(config::extra);
+        engine = new FakeEngine(
+                new OffloadingConnector(stores),
+                new ConnectorContext(config.build(), new ModelFingerprint("tiny", "feed"), LAYOUT, ticker),
+                64);
+    }
+
+    @AfterEach
+    void close() {
+        engine.close();
+    }
+
+    private FakeKvRequest request(int length) {
+        return new FakeKvRequest("r" + requests++, FakeKvRequest.counting(1, length), BLOCK);
+    }
+
+    private static FakeKvRequest with(FakeKvRequest request, String params) {
+        return request.withKvTransferParams(JsonFields.parse("kv_transfer_params", params));
+    }
+
+    /** Computes a prompt, in one step, and ends the request. */
+    private void computed(FakeKvRequest request) {
+        Running running = engine.admit(request, 0);
+        if (running.isLoading()) {
+            while (running.isLoading()) {
+                engine.idleStep();
+            }
+            engine.resume(running);
+        }
+        engine.step(new Share(running, running.remainingTokens()));
+        engine.end(running, RequestEnd.LENGTH);
+        while (engine.usedBlocks() > 0) {
+            engine.idleStep();
+        }
+    }
+
+    private int matched(FakeKvRequest request) {
+        engine.scheduler().onNewRequest(request);
+        KvMatch match = engine.scheduler().match(request, 0);
+        engine.endWithoutBlocks(request, RequestEnd.ABORTED);
+        return match instanceof KvMatch.Tokens(int count, boolean async) && async ? count : 0;
+    }
+
+    @Test
+    void aPromptIsFoundUpToTheTokensThatMayBeLoaded() {
+        start();
+        computed(request(100));
+        assertThat(matched(request(100))).isEqualTo(96);
+        assertThat(matched(with(request(100), "{\"max_load_tokens\": 50}"))).isEqualTo(48);
+        assertThat(matched(with(request(100), "{\"max_load_tokens\": 0}"))).isZero();
+    }
+
+    @Test
+    void noMoreTokensAreStoredThanTheRequestSays() {
+        start();
+        computed(with(request(100), "{\"max_offload_tokens\": 40}"));
+        assertThat(matched(request(100))).isEqualTo(32);
+    }
+
+    @ParameterizedTest
+    @CsvSource({"[], 0", "[{\"medium\": \"STORAGE\"}], 0", "[{\"medium\": \"CPU\"}], 96", "[{}], 96"})
+    void onlyTiersThatTheRequestNamesAreRead(String tiers, int tokens) {
+        start();
+        computed(request(100));
+        assertThat(matched(with(request(100), "{\"kv_load_tiers\": " + tiers + "}")))
+                .isEqualTo(tokens);
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"max_load_tokens", "max_offload_tokens"})
+    void aNegativeLimitIsRefusedByName(String name) {
+        start();
+        FakeKvRequest request = with(request(20), "{\"" + name + "\": -1}");
+        assertThatThrownBy(() -> engine.scheduler().onNewRequest(request))
+                .isInstanceOf(InvalidFieldException.class)
+                .hasMessage("kv_transfer_params." + name + ": is -1, must be at least 0");
+    }
+
+    @Test
+    void chunksAreStoredWhole() {
+        settings.put("blocks_per_chunk", 4);
+        start();
+        computed(request(7 * BLOCK));
+        assertThat(matched(request(7 * BLOCK))).isEqualTo(4 * BLOCK);
+    }
+
+    @Test
+    void chunksThatWereComputedTooSeldomAreNotStored() {
+        settings.put("store_threshold", 2);
+        start();
+        computed(request(100));
+        assertThat(matched(request(100))).isZero();
+        computed(request(100));
+        assertThat(matched(request(100))).isEqualTo(96);
+    }
+
+    @Test
+    void whatMemoryHasEvictedComesFromTheTierBehindIt() {
+        settings.put("cpu_bytes_to_use", 12 * LAYOUT.blockBytes());
+        settings.put("secondary_tiers", List.of(Map.of("type", "fs", "root_dir", "unused")));
+        start();
+        computed(request(6 * BLOCK));
+        computed(new FakeKvRequest("other", FakeKvRequest.counting(5000, 10 * BLOCK), BLOCK));
+        assertThat(matched(with(request(6 * BLOCK), "{\"kv_load_tiers\": [{\"medium\": \"CPU\"}]}")))
+                .isLessThan(6 * BLOCK);
+        assertThat(matched(request(6 * BLOCK))).isEqualTo(6 * BLOCK);
+    }
+
+    @Test
+    void aTierThatHangsIsAMissAtTheDeadline() {
+        settings.put("secondary_tiers", List.of(Map.of("type", "fs", "root_dir", "unused")));
+        settings.put("load_timeout_seconds", 1);
+        start();
+        stores.tiers.getFirst().holds = true;
+        FakeKvRequest request = request(100);
+        engine.scheduler().onNewRequest(request);
+        assertThat(engine.scheduler().match(request, 0)).isInstanceOf(KvMatch.Pending.class);
+        ticker.advance(Duration.ofMillis(999));
+        assertThat(engine.scheduler().match(request, 0)).isInstanceOf(KvMatch.Pending.class);
+        ticker.advance(Duration.ofMillis(1));
+        assertThat(engine.scheduler().match(request, 0)).isInstanceOf(KvMatch.None.class);
+        engine.endWithoutBlocks(request, RequestEnd.ABORTED);
+    }
+
+    @Test
+    void resettingTheCacheEmptiesMemory() {
+        start();
+        computed(request(100));
+        assertThat(engine.scheduler().resetCache()).isTrue();
+        assertThat(matched(request(100))).isZero();
+    }
+
+    @Test
+    void eventsTellTheHashesOfWhatMemoryStores() {
+        start();
+        FakeKvRequest request = request(3 * BLOCK);
+        computed(request);
+        List<BlockHash> hashes = request.blockHashes();
+        assertThat(engine.scheduler().takeEvents().stream()
+                        .flatMap(event -> ((KvEvent.BlockStored) event).blockHashes().stream()))
+                .containsExactlyElementsOf(hashes);
+        assertThat(engine.scheduler().takeEvents()).isEmpty();
+    }
+}
