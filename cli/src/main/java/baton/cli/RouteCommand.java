@@ -5,6 +5,8 @@ import baton.kv.ConfigException;
 import baton.kv.ListenAddress;
 import baton.router.Router;
 import baton.router.RouterConfig;
+import baton.router.policy.LocalPrefill;
+import baton.router.policy.PolicySettings;
 import java.net.URI;
 import java.time.Duration;
 import java.util.List;
@@ -95,6 +97,43 @@ final class RouteCommand implements Callable<Integer> {
     private int localPrefillThreshold;
 
     @Option(
+            names = "--local-prefill-uncached-threshold",
+            defaultValue = "0",
+            paramLabel = "BYTES",
+            description =
+                    "A prompt of which the decode instance lacks less, as JSON, is left to it; needs the decode policy"
+                            + " prefix (default: ${DEFAULT-VALUE}).")
+    private int uncachedThreshold;
+
+    @Option(
+            names = "--local-prefill-busy",
+            defaultValue = "" + Integer.MAX_VALUE,
+            paramLabel = "REQUESTS",
+            description = "Where each prefill instance has as many requests under way, prompts are left to decode"
+                    + " instances (default: never).")
+    private int prefillBusy;
+
+    @Option(
+            names = "--policy",
+            defaultValue = "round_robin",
+            description =
+                    "How instances are chosen: round_robin, least_loaded, session (the header X-Session-Id, or the"
+                            + " field user) or prefix (the instance that was sent most of the prompt before)"
+                            + " (default: ${DEFAULT-VALUE}).")
+    private String policy;
+
+    @Option(names = "--decode-policy", description = "The same for decode instances (default: that of --policy).")
+    private @Nullable String decodePolicy;
+
+    @Option(
+            names = "--prefix-chunks",
+            defaultValue = "" + PolicySettings.DEFAULT_RECORDED,
+            description =
+                    "Chunks of 256 bytes of prompts that the policy prefix remembers for each role, in about 32 bytes of"
+                            + " memory each (default: ${DEFAULT-VALUE}).")
+    private int prefixChunks;
+
+    @Option(
             names = "--max-requests-per-instance",
             defaultValue = "" + RouterConfig.Limits.DEFAULT_MAX_PER_INSTANCE,
             description = "Requests under way to one instance; where all have as many, more are refused with 503"
@@ -137,7 +176,7 @@ final class RouteCommand implements Callable<Integer> {
                 Optional.ofNullable(apiKey),
                 RouterConfig.Limits.DEFAULT.withMaxPerInstance(maxPerInstance),
                 registry(),
-                localPrefill(),
+                policy(),
                 trustClientKvParams);
         ListenAddress.require("host", host, "port", port);
         config.registry()
@@ -167,12 +206,16 @@ final class RouteCommand implements Callable<Integer> {
         return registerHost == null ? host : registerHost;
     }
 
-    private RouterConfig.LocalPrefill localPrefill() {
+    private PolicySettings policy() {
         boolean fallback = switch (prefillFallback) {
             case "decode" -> true;
             case "error" -> false;
             default -> throw ConfigException.unsupported("prefill fallback", prefillFallback, "error, decode");
         };
-        return new RouterConfig.LocalPrefill(fallback, localPrefillThreshold);
+        return new PolicySettings(
+                policy,
+                decodePolicy == null ? policy : decodePolicy,
+                prefixChunks,
+                new LocalPrefill(fallback, localPrefillThreshold, uncachedThreshold, prefillBusy));
     }
 }

@@ -6,7 +6,10 @@ import baton.router.body.ReceivedBody;
 import baton.router.flow.HandoffFlow;
 import baton.router.metrics.RouterMetrics.LocalPrefillReason;
 import baton.router.metrics.RouterMetrics.Outcome;
+import baton.router.policy.Choice;
 import baton.router.policy.Placement;
+import baton.router.policy.PromptPrefix;
+import baton.router.policy.RoutingRequest;
 import baton.router.upstream.Instance;
 import baton.router.upstream.InstanceSet;
 import baton.router.upstream.Leg;
@@ -63,6 +66,7 @@ final class ProxiedRequest implements DecodeRelay.Request {
     private final List<Instance> triedPrefills = new ArrayList<>(2);
     private final List<Instance> triedDecodes = new ArrayList<>(2);
     private String requestId;
+    private RoutingRequest routing = RoutingRequest.NONE;
     private @Nullable Plan plan;
     private @Nullable LocalPrefillReason localPrefill;
     private @Nullable Instance decode;
@@ -77,7 +81,7 @@ final class ProxiedRequest implements DecodeRelay.Request {
     private int tasks;
 
     /** A completion's body as the instances get it, and its fields. */
-    private record Completion(Buffer body, JsonObjectText parsed) {}
+    private record Completion(Buffer body, JsonObjectText parsed, RoutingRequest routing) {}
 
     /** A hand-off between two instances, and the prefill leg's answer. */
     private record Plan(
@@ -152,21 +156,28 @@ final class ProxiedRequest implements DecodeRelay.Request {
         Buffer body = received.join();
         JsonObjectText parsed = JsonObjectText.parse("body", body.getBytes());
         if (context.config().trustClientKvParams() || !parsed.has(HandoffFlow.PARAMS)) {
-            return new Completion(body, parsed);
+            return completion(body, parsed);
         }
         context.metrics().paramsDropped.increment();
         Buffer edited = parsed.edit().drop(HandoffFlow.PARAMS).build();
-        return new Completion(edited, JsonObjectText.parse("body", edited.getBytes()));
+        return completion(edited, JsonObjectText.parse("body", edited.getBytes()));
+    }
+
+    private Completion completion(Buffer body, JsonObjectText parsed) {
+        Optional<String> session = Optional.ofNullable(request.getHeader(RoutingRequest.SESSION_HEADER));
+        return new Completion(body, parsed, RoutingRequest.of(parsed, session));
     }
 
     private void place(Completion completion) {
         if (ended) {
             return;
         }
-        switch (context.policy().place(completion.parsed)) {
-            case Placement.Pair(Instance prefill, Instance chosen) -> attempt(completion, prefill, chosen);
-            case Placement.DecodeOnly(Instance chosen, LocalPrefillReason reason) ->
-                prefillLocally(completion, chosen, reason);
+        routing = completion.routing;
+        switch (context.policy().place(completion.routing)) {
+            case Placement.Pair(Choice prefill, Choice decoder) ->
+                attempt(completion, chosen(prefill), chosen(decoder));
+            case Placement.DecodeOnly(Choice decoder, LocalPrefillReason reason) ->
+                prefillLocally(completion, chosen(decoder), reason);
             case Placement.Unavailable(InstanceSet lacking) -> noInstance(lacking);
         }
     }
@@ -315,13 +326,13 @@ final class ProxiedRequest implements DecodeRelay.Request {
     private void prefillFailed(Plan failed, UpstreamFailure failure) {
         note(failure);
         Optional<Instance> other =
-                prefillRetried ? Optional.empty() : context.policy().otherPrefill(triedPrefills);
+                prefillRetried ? Optional.empty() : chosen(context.policy().otherPrefill(routing, triedPrefills));
         if (other.isPresent() && decode != null) {
             log.info("{}: {}, trying {}", givenId, failure.describe(), other.get());
             context.metrics().retried(Instance.Role.PREFILL.label());
             prefillRetried = true;
             attempt(failed.completion, other.get(), decode);
-        } else if (context.config().localPrefill().asFallback() && decode != null) {
+        } else if (context.config().policy().localPrefill().asFallback() && decode != null) {
             log.warn("{}: {}, {} computes the prompt", givenId, failure.describe(), decode);
             prefillLocally(failed.completion, decode, LocalPrefillReason.FAILED);
         } else {
@@ -371,11 +382,28 @@ final class ProxiedRequest implements DecodeRelay.Request {
 
     @Override
     public boolean hasOtherDecode() {
-        return otherDecode().isPresent();
+        return context.policy().hasOtherDecode(triedDecodes, plan != null);
     }
 
     private Optional<Instance> otherDecode() {
-        return context.policy().otherDecode(triedDecodes, plan != null);
+        return chosen(context.policy().otherDecode(routing, triedDecodes, plan != null));
+    }
+
+    /** Counts a choice. */
+    private Instance chosen(Choice choice) {
+        Instance instance = choice.instance();
+        PromptPrefix prefix = routing.prefix();
+        context.metrics()
+                .chosen(
+                        instance.role().label(),
+                        choice.why().label(),
+                        prefix.promptBytes(),
+                        prefix.promptBytes() - prefix.bytesAfter(choice.known()));
+        return instance;
+    }
+
+    private Optional<Instance> chosen(Optional<Choice> choice) {
+        return choice.map(this::chosen);
     }
 
     @Override
@@ -455,13 +483,13 @@ final class ProxiedRequest implements DecodeRelay.Request {
             return;
         }
         ended = true;
+        context.running().decrementAndGet();
         if (prefillLeg != null) {
             prefillLeg.abort();
         }
         if (decodeLeg != null) {
             decodeLeg.abort();
         }
-        context.running().decrementAndGet();
         giveBackWhenOver();
         report.ended(
                 outcome,

@@ -4,6 +4,7 @@ import baton.kv.ConfigException;
 import baton.router.flow.ContentKeyedFlow;
 import baton.router.flow.HandoffFlow;
 import baton.router.flow.P2pFlow;
+import baton.router.policy.PolicySettings;
 import baton.router.upstream.Networks;
 import baton.router.upstream.Registrations;
 import java.net.URI;
@@ -26,7 +27,7 @@ import java.util.Set;
  *     and with connector address queries to prefill instances; registered instances get it too
  * @param limits deadlines and sizes
  * @param registry where instances register themselves; empty if registration is off
- * @param localPrefill which prompts a decode instance computes itself
+ * @param policy how instances are chosen, and which prompts a decode instance computes itself
  * @param trustClientKvParams whether a client's own {@code kv_transfer_params} go to the instances: with them a client makes instances
  *     connect to hosts of its choice, and may replace the prompt
  */
@@ -39,7 +40,7 @@ public record RouterConfig(
         Optional<String> apiKey,
         Limits limits,
         Optional<Registry> registry,
-        LocalPrefill localPrefill,
+        PolicySettings policy,
         boolean trustClientKvParams) {
 
     /** The flow for connectors that find a prompt's blocks by their content. */
@@ -159,23 +160,6 @@ public record RouterConfig(
         }
     }
 
-    /**
-     * When a decode instance alone serves a completion, and so computes the prompt itself.
-     *
-     * @param asFallback when no prefill instance is healthy or the prefill leg has failed for good, instead of an error
-     * @param belowBytes when the field {@code prompt} or {@code messages} has fewer bytes of JSON
-     */
-    public record LocalPrefill(boolean asFallback, int belowBytes) {
-        public static final LocalPrefill NEVER = new LocalPrefill(false, 0);
-
-        /** @throws ConfigException if the threshold is negative */
-        public LocalPrefill {
-            if (belowBytes < 0) {
-                throw ConfigException.unsupported("local prefill threshold", belowBytes, "at least 0");
-            }
-        }
-    }
-
     /** A router whose instances do not register and which never leaves a prompt to a decode instance. */
     public RouterConfig(
             String host,
@@ -185,7 +169,7 @@ public record RouterConfig(
             String flow,
             Optional<String> apiKey,
             Limits limits) {
-        this(host, port, prefill, decode, flow, apiKey, limits, Optional.empty(), LocalPrefill.NEVER);
+        this(host, port, prefill, decode, flow, apiKey, limits, Optional.empty(), PolicySettings.DEFAULT);
     }
 
     /** A router that drops clients' own {@code kv_transfer_params}. */
@@ -198,8 +182,8 @@ public record RouterConfig(
             Optional<String> apiKey,
             Limits limits,
             Optional<Registry> registry,
-            LocalPrefill localPrefill) {
-        this(host, port, prefill, decode, flow, apiKey, limits, registry, localPrefill, false);
+            PolicySettings policy) {
+        this(host, port, prefill, decode, flow, apiKey, limits, registry, policy, false);
     }
 
     /** @throws ConfigException naming the field and value that cannot be used */

@@ -4,7 +4,6 @@ import baton.kv.Ticker;
 import baton.router.body.BodyMemory;
 import baton.router.flow.HandoffFlow;
 import baton.router.metrics.RouterMetrics;
-import baton.router.policy.RoundRobin;
 import baton.router.policy.RoutingPolicy;
 import baton.router.upstream.HealthProbe;
 import baton.router.upstream.InstanceSet;
@@ -44,11 +43,7 @@ record RouterContext(
         return new RouterContext(
                 config,
                 flow,
-                new RoundRobin(
-                        instances,
-                        flow::takes,
-                        config.localPrefill().asFallback(),
-                        config.localPrefill().belowBytes()),
+                config.policy().policy(instances, flow::takes),
                 instances,
                 new HealthProbe(
                         vertx,

@@ -4,6 +4,7 @@ import baton.kv.Ticker;
 import baton.messages.PeerAddress;
 import baton.router.flow.HandoffFlow;
 import baton.router.metrics.RouterMetrics;
+import baton.router.policy.PolicySettings;
 import baton.router.upstream.Instance;
 import baton.router.upstream.InstanceSet;
 import baton.router.upstream.Instances;
@@ -87,7 +88,7 @@ final class WarmUp {
                         EACH,
                         RouterConfig.Registry.DEFAULT_MAX_INSTANCES,
                         RouterConfig.Registry.PRIVATE_NETWORKS)),
-                RouterConfig.LocalPrefill.NEVER);
+                PolicySettings.DEFAULT);
         Instances instances = new Instances(set(Instance.Role.PREFILL, address), set(Instance.Role.DECODE, address));
         RouterContext context = RouterContext.create(vertx, config, instances, ticker, false);
         try (RouterMetrics metrics = context.metrics()) {

@@ -6,6 +6,8 @@ import baton.router.body.BodyMemory;
 import baton.router.flow.ContentKeyedFlow;
 import baton.router.flow.KvTransferParamsFlow;
 import baton.router.flow.PushFlow;
+import baton.router.policy.LocalPrefill;
+import baton.router.policy.PolicySettings;
 import java.util.List;
 import java.util.Optional;
 import org.junit.jupiter.api.AfterEach;
@@ -30,11 +32,11 @@ class ClientParamsTest {
         fixture.close();
     }
 
-    private Router router(String flow, RouterConfig.LocalPrefill local, boolean trust) {
+    private Router router(String flow, LocalPrefill local, boolean trust) {
         return router(flow, local, trust, RouterFixture.LIMITS);
     }
 
-    private Router router(String flow, RouterConfig.LocalPrefill local, boolean trust, RouterConfig.Limits limits) {
+    private Router router(String flow, LocalPrefill local, boolean trust, RouterConfig.Limits limits) {
         return fixture.start(new RouterConfig(
                 "127.0.0.1",
                 0,
@@ -44,7 +46,7 @@ class ClientParamsTest {
                 Optional.empty(),
                 limits,
                 Optional.empty(),
-                local,
+                PolicySettings.DEFAULT.withLocalPrefill(local),
                 trust));
     }
 
@@ -53,7 +55,7 @@ class ClientParamsTest {
     @ValueSource(strings = {ContentKeyedFlow.NAME, KvTransferParamsFlow.NAME, PushFlow.NAME})
     void clientKvTransferParamsAreDroppedInEveryFlow(String flow) throws Exception {
         prefill.behaviour = FakeInstance.json(200, "{\"id\":\"p\"}");
-        Router router = router(flow, RouterConfig.LocalPrefill.NEVER, false);
+        Router router = router(flow, LocalPrefill.NEVER, false);
         for (String name : List.of("kv_transfer_params", "kv\\u005ftransfer_params")) {
             String twice = "{\"" + name + "\":" + PARAMS + ",\"prompt\":\"hello\",\"max_tokens\":9,\"" + name + "\":"
                     + PARAMS + "}";
@@ -69,7 +71,7 @@ class ClientParamsTest {
 
     @Test
     void clientKvTransferParamsAreDroppedForALocalPrefill() throws Exception {
-        Router router = router(KvTransferParamsFlow.NAME, new RouterConfig.LocalPrefill(false, 1000), false);
+        Router router = router(KvTransferParamsFlow.NAME, LocalPrefill.of(false, 1000), false);
         fixture.post(router, "{\"kv_transfer_params\":" + PARAMS + "," + PLAIN.substring(1));
         assertThat(decode.only().body()).isEqualTo(PLAIN);
     }
@@ -77,7 +79,7 @@ class ClientParamsTest {
     @Test
     void clientKvTransferParamsPassWithTheTrustFlag() throws Exception {
         String body = "{\"kv_transfer_params\":" + PARAMS + "," + PLAIN.substring(1);
-        Router router = router(ContentKeyedFlow.NAME, RouterConfig.LocalPrefill.NEVER, true);
+        Router router = router(ContentKeyedFlow.NAME, LocalPrefill.NEVER, true);
         fixture.post(router, body);
         assertThat(decode.only().body()).isEqualTo(body);
     }
@@ -93,7 +95,7 @@ class ClientParamsTest {
                 RouterFixture.LIMITS.drain(),
                 2000,
                 RouterFixture.LIMITS.maxInFlight());
-        Router router = router(ContentKeyedFlow.NAME, RouterConfig.LocalPrefill.NEVER, false, limits);
+        Router router = router(ContentKeyedFlow.NAME, LocalPrefill.NEVER, false, limits);
         String body = "{\"kv_transfer_params\":{\"pad\":\"" + "x".repeat(1900) + "\"}," + PLAIN.substring(1);
         for (int i = 0; i < 2 * BodyMemory.BODIES; i++) {
             assertThat(fixture.post(router, body).statusCode()).isEqualTo(200);

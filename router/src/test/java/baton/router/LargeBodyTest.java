@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import baton.router.flow.ContentKeyedFlow;
 import baton.router.flow.KvTransferParamsFlow;
 import baton.router.flow.PushFlow;
+import baton.router.policy.PolicySettings;
 import io.vertx.core.Context;
 import io.vertx.core.Promise;
 import io.vertx.core.Vertx;
@@ -63,7 +64,7 @@ class LargeBodyTest {
                 Optional.empty(),
                 LIMITS,
                 Optional.empty(),
-                RouterConfig.LocalPrefill.NEVER));
+                PolicySettings.DEFAULT));
         List<CompletableFuture<HttpResponse<String>>> answers = new ArrayList<>();
         List<String> bodies = new ArrayList<>();
         for (int i = 0; i < BODIES; i++) {
@@ -113,7 +114,7 @@ class LargeBodyTest {
                     Optional.empty(),
                     LIMITS,
                     Optional.empty(),
-                    RouterConfig.LocalPrefill.NEVER));
+                    PolicySettings.DEFAULT));
 
             HttpResponse<String> answer = fixture.postAndGoOn(router, "{\"prompt\":\"" + "a".repeat(15 << 20) + "\"}")
                     .get(60, TimeUnit.SECONDS);

@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import baton.router.flow.ContentKeyedFlow;
 import baton.router.flow.KvTransferParamsFlow;
 import baton.router.flow.PushFlow;
+import baton.router.policy.LocalPrefill;
 import java.net.http.HttpResponse;
 import java.util.List;
 import java.util.Optional;
@@ -28,7 +29,7 @@ class LocalPrefillTest {
         fixture.close();
     }
 
-    private Router router(String flow, List<FakeInstance> prefills, RouterConfig.LocalPrefill policy) {
+    private Router router(String flow, List<FakeInstance> prefills, LocalPrefill policy) {
         return fixture.router(flow, prefills, List.of(decode), Optional.empty(), policy);
     }
 
@@ -53,13 +54,13 @@ class LocalPrefillTest {
             failing.behaviour = FakeInstance.json(500, "{}");
         }
         List<FakeInstance> prefills = List.of(prefill, other, third);
-        Router router = router(flow, prefills, new RouterConfig.LocalPrefill(true, 0));
+        Router router = router(flow, prefills, LocalPrefill.of(true, 0));
         assertLocal(router, fixture.post(router, BODY), "failed");
         assertThat(prefills.stream().mapToInt(each -> each.received.size()).sum())
                 .isEqualTo(2);
         assertThat(decode.received).hasSize(1);
 
-        Router strict = router(flow, prefills, RouterConfig.LocalPrefill.NEVER);
+        Router strict = router(flow, prefills, LocalPrefill.NEVER);
         assertThat(fixture.post(strict, BODY).statusCode()).isEqualTo(502);
         assertThat(decode.received).hasSize(1);
     }
@@ -67,11 +68,11 @@ class LocalPrefillTest {
     @Test
     void localPrefillIsUsedWithoutAPrefillInstance() throws Exception {
         prefill.health = 503;
-        Router router = router(KvTransferParamsFlow.NAME, List.of(prefill), new RouterConfig.LocalPrefill(true, 0));
+        Router router = router(KvTransferParamsFlow.NAME, List.of(prefill), LocalPrefill.of(true, 0));
         assertLocal(router, fixture.post(router, BODY), "unavailable");
         assertThat(prefill.received).isEmpty();
 
-        Router strict = router(KvTransferParamsFlow.NAME, List.of(prefill), RouterConfig.LocalPrefill.NEVER);
+        Router strict = router(KvTransferParamsFlow.NAME, List.of(prefill), LocalPrefill.NEVER);
         HttpResponse<String> refused = fixture.post(strict, BODY);
         assertThat(refused.statusCode()).isEqualTo(503);
         assertThat(refused.body()).contains("no healthy prefill instance");
@@ -80,7 +81,7 @@ class LocalPrefillTest {
     @Test
     void localPrefillDoesNotFollowA4xxOfPrefill() throws Exception {
         prefill.behaviour = FakeInstance.json(400, "{\"error\":{\"message\":\"too long\"}}");
-        Router router = router(ContentKeyedFlow.NAME, List.of(prefill), new RouterConfig.LocalPrefill(true, 0));
+        Router router = router(ContentKeyedFlow.NAME, List.of(prefill), LocalPrefill.of(true, 0));
         assertThat(fixture.post(router, BODY).statusCode()).isEqualTo(400);
         assertThat(decode.received).isEmpty();
     }
@@ -89,7 +90,7 @@ class LocalPrefillTest {
     void localPrefillIsUsedForShortPrompts() throws Exception {
         prefill.behaviour = FakeInstance.json(200, "{\"id\":\"p\"}");
         // "hello" has seven bytes with its quotes.
-        Router router = router(ContentKeyedFlow.NAME, List.of(prefill), new RouterConfig.LocalPrefill(false, 8));
+        Router router = router(ContentKeyedFlow.NAME, List.of(prefill), LocalPrefill.of(false, 8));
         assertLocal(router, fixture.post(router, BODY), "short");
         assertThat(prefill.received).isEmpty();
 
@@ -109,7 +110,7 @@ class LocalPrefillTest {
                 List.of(prefill),
                 List.of(other, decode),
                 Optional.empty(),
-                new RouterConfig.LocalPrefill(false, 1000));
+                LocalPrefill.of(false, 1000));
         other.behaviour = FakeInstance.json(503, "{}");
         assertLocal(router, fixture.post(router, BODY), "short");
     }

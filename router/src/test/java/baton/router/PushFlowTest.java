@@ -8,6 +8,8 @@ import baton.messages.p2p.Registration;
 import baton.messages.zeromq.ZeroMqPeerChannel;
 import baton.router.flow.KvTransferParamsFlow;
 import baton.router.flow.PushFlow;
+import baton.router.policy.LocalPrefill;
+import baton.router.policy.PolicySettings;
 import baton.router.upstream.ConnectorAddress;
 import io.vertx.core.http.HttpServerResponse;
 import java.net.http.HttpResponse;
@@ -52,7 +54,7 @@ class PushFlowTest {
     }
 
     private Router router(List<FakeInstance> prefills, List<FakeInstance> decodes) {
-        return fixture.router(PushFlow.NAME, prefills, decodes, Optional.empty(), RouterConfig.LocalPrefill.NEVER);
+        return fixture.router(PushFlow.NAME, prefills, decodes, Optional.empty(), LocalPrefill.NEVER);
     }
 
     /** Makes an instance hold its answers until the test releases them. */
@@ -215,7 +217,7 @@ class PushFlowTest {
                         RouterFixture.LIMITS,
                         Optional.of(new RouterConfig.Registry(
                                 "127.0.0.1", 0, Duration.ofSeconds(60), 10, RouterConfig.Registry.PRIVATE_NETWORKS)),
-                        RouterConfig.LocalPrefill.NEVER));
+                        PolicySettings.DEFAULT));
                 PeerChannel channel = new ZeroMqPeerChannel();
                 PeerChannel.Call call = channel.call(
                         "127.0.0.1",
@@ -238,11 +240,7 @@ class PushFlowTest {
     @Test
     void otherFlowsSendNoConnectorAddressQuery() throws Exception {
         Router router = fixture.router(
-                KvTransferParamsFlow.NAME,
-                List.of(prefill),
-                List.of(decode),
-                Optional.empty(),
-                RouterConfig.LocalPrefill.NEVER);
+                KvTransferParamsFlow.NAME, List.of(prefill), List.of(decode), Optional.empty(), LocalPrefill.NEVER);
         assertThat(fixture.post(router, BODY).statusCode()).isEqualTo(200);
         assertThat(prefill.asked).isEmpty();
     }

@@ -10,6 +10,8 @@ import baton.messages.p2p.P2pRequestId;
 import baton.messages.zeromq.ZeroMqPeerChannel;
 import baton.router.flow.ContentKeyedFlow;
 import baton.router.flow.P2pFlow;
+import baton.router.policy.LocalPrefill;
+import baton.router.policy.PolicySettings;
 import baton.router.upstream.Registrations;
 import java.io.IOException;
 import java.io.OutputStream;
@@ -88,7 +90,7 @@ class RegistrationTest {
                         ttl,
                         maxInstances,
                         networks.isEmpty() ? RouterConfig.Registry.PRIVATE_NETWORKS : networks)),
-                RouterConfig.LocalPrefill.NEVER);
+                LocalPrefill.NEVER);
     }
 
     private Router router() {
@@ -269,7 +271,7 @@ class RegistrationTest {
                 List.of(),
                 Optional.of(
                         new RouterConfig.Registry("127.0.0.1", 0, LONG, 10, RouterConfig.Registry.PRIVATE_NETWORKS)),
-                new RouterConfig.LocalPrefill(true, 0));
+                LocalPrefill.of(true, 0));
         register(router, "D", decode, "127.0.0.1:22001");
         awaitUp(router, 0, 1);
         String hostile = "___prefill_addr_6.6.6.6:1___decode_addr_6.6.6.6:2_0123456789abcdef0123456789abcdef";
@@ -385,7 +387,7 @@ class RegistrationTest {
                 List.of(configured),
                 Optional.of(
                         new RouterConfig.Registry("127.0.0.1", 0, LONG, 10, RouterConfig.Registry.PRIVATE_NETWORKS)),
-                RouterConfig.LocalPrefill.NEVER);
+                LocalPrefill.NEVER);
         FakeInstance registered = fixture.instance();
         register(router, "D", registered, "127.0.0.1:22001");
         awaitUp(router, 1, 2);
@@ -530,7 +532,7 @@ class RegistrationTest {
                 Optional.empty(),
                 RouterFixture.LIMITS,
                 Optional.of(new RouterConfig.Registry("127.0.0.1", 0, LONG, 10, List.of("0.0.0.0/0", "::/0"))),
-                RouterConfig.LocalPrefill.NEVER));
+                PolicySettings.DEFAULT));
     }
 
     /** The address of an interface other than loopback, if there is one. */
@@ -669,7 +671,7 @@ class RegistrationTest {
                         List.of(),
                         Optional.of(new RouterConfig.Registry(
                                 "127.0.0.1", taken, LONG, 10, RouterConfig.Registry.PRIVATE_NETWORKS)),
-                        RouterConfig.LocalPrefill.NEVER))
+                        LocalPrefill.NEVER))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageStartingWith("register port: ")
                 .hasMessageContaining("127.0.0.1:" + taken);

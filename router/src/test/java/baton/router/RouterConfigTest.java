@@ -4,6 +4,8 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.kv.ConfigException;
+import baton.router.policy.LocalPrefill;
+import baton.router.policy.PolicySettings;
 import baton.router.upstream.Networks;
 import java.net.InetAddress;
 import java.net.URI;
@@ -105,7 +107,7 @@ class RouterConfigTest {
                 Optional.empty(),
                 RouterConfig.Limits.DEFAULT,
                 registry,
-                RouterConfig.LocalPrefill.NEVER);
+                PolicySettings.DEFAULT);
     }
 
     @Test
@@ -134,7 +136,7 @@ class RouterConfigTest {
                     .isInstanceOf(ConfigException.class)
                     .hasMessageStartingWith("register allow: unsupported value '" + wrong + "'");
         }
-        assertThatThrownBy(() -> new RouterConfig.LocalPrefill(false, -1))
+        assertThatThrownBy(() -> LocalPrefill.of(false, -1))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageStartingWith("local prefill threshold: ");
     }

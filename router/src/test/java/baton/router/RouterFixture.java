@@ -1,5 +1,7 @@
 package baton.router;
 
+import baton.router.policy.LocalPrefill;
+import baton.router.policy.PolicySettings;
 import io.vertx.core.Vertx;
 import java.net.URI;
 import java.net.http.HttpRequest;
@@ -42,9 +44,17 @@ final class RouterFixture implements AutoCloseable {
             List<FakeInstance> prefills,
             List<FakeInstance> decodes,
             Optional<RouterConfig.Registry> registry,
-            RouterConfig.LocalPrefill localPrefill) {
+            LocalPrefill localPrefill) {
         return start(new RouterConfig(
-                "127.0.0.1", 0, uris(prefills), uris(decodes), flow, Optional.empty(), LIMITS, registry, localPrefill));
+                "127.0.0.1",
+                0,
+                uris(prefills),
+                uris(decodes),
+                flow,
+                Optional.empty(),
+                LIMITS,
+                registry,
+                PolicySettings.DEFAULT.withLocalPrefill(localPrefill)));
     }
 
     Router start(RouterConfig config) {
@@ -53,7 +63,7 @@ final class RouterFixture implements AutoCloseable {
         return router;
     }
 
-    private static List<URI> uris(List<FakeInstance> instances) {
+    static List<URI> uris(List<FakeInstance> instances) {
         return instances.stream().map(FakeInstance::uri).toList();
     }
 

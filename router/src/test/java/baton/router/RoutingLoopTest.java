@@ -8,6 +8,7 @@ import baton.kv.FreePorts;
 import baton.router.flow.ContentKeyedFlow;
 import baton.router.flow.KvTransferParamsFlow;
 import baton.router.flow.PushFlow;
+import baton.router.policy.LocalPrefill;
 import io.vertx.core.http.HttpServerResponse;
 import java.net.URI;
 import java.net.http.HttpClient;
@@ -50,8 +51,8 @@ class RoutingLoopTest {
         if (flow.equals(PushFlow.NAME)) {
             instance.ahead = FakeInstance.json(200, PREFILLED);
         }
-        Router router = fixture.router(
-                flow, List.of(instance), List.of(instance), Optional.empty(), RouterConfig.LocalPrefill.NEVER);
+        Router router =
+                fixture.router(flow, List.of(instance), List.of(instance), Optional.empty(), LocalPrefill.NEVER);
         instance.behaviour = (request, response) -> passOn(router, request, response);
         HttpResponse<String> answer = fixture.post(router, BODY);
         assertThat(answer.statusCode()).isEqualTo(508);

@@ -104,6 +104,13 @@ public final class StoreTask {
         }
     }
 
+    /** For the store: it has succeeded for several keys. Without effect once it is done. */
+    public synchronized void succeed(BitSet keys) {
+        if (!done) {
+            succeeded.or(keys);
+        }
+    }
+
     /** For the store: it has succeeded for all keys. */
     public synchronized void succeedForAll() {
         if (!done) {

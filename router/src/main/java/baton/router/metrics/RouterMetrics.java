@@ -41,7 +41,11 @@ public final class RouterMetrics implements AutoCloseable {
         /** No prefill instance is healthy. */
         UNAVAILABLE,
         /** The prefill leg failed for good. */
-        FAILED;
+        FAILED,
+        /** The decode instance has nearly all of the prompt. */
+        CACHED,
+        /** All prefill instances are loaded. */
+        BUSY;
 
         private final String label = name().toLowerCase(Locale.ROOT);
 
@@ -105,6 +109,11 @@ public final class RouterMetrics implements AutoCloseable {
     private final Map<Outcome, Counter> requests = new EnumMap<>(Outcome.class);
     /** By role. */
     private final Map<String, Counter> retries = new ConcurrentHashMap<>();
+
+    /** By role and reason. */
+    private final Map<List<String>, Counter> choices = new ConcurrentHashMap<>();
+
+    private final Map<List<String>, Counter> promptBytes = new ConcurrentHashMap<>();
 
     private final Map<LocalPrefillReason, Counter> localPrefills = new EnumMap<>(LocalPrefillReason.class);
     private final Map<RegistrationResult, Counter> registrations = new EnumMap<>(RegistrationResult.class);
@@ -186,6 +195,34 @@ public final class RouterMetrics implements AutoCloseable {
 
     public void ended(Outcome outcome) {
         Objects.requireNonNull(requests.get(outcome)).increment();
+    }
+
+    /**
+     * An instance was chosen for a leg.
+     *
+     * @param why what decided
+     * @param bytes of the prompt
+     * @param known bytes from its front that the instance probably has
+     */
+    public void chosen(String role, String why, int bytes, int known) {
+        choices.computeIfAbsent(
+                        List.of(role, why),
+                        _ -> counter("baton:router_choices", "Chosen instances", "role", role, "why", why))
+                .increment();
+        promptBytes(role, "all").increment(bytes);
+        promptBytes(role, "known").increment(known);
+    }
+
+    private Counter promptBytes(String role, String which) {
+        return promptBytes.computeIfAbsent(
+                List.of(role, which),
+                _ -> counter(
+                        "baton:router_prompt_bytes",
+                        "Bytes of prompts, all and those that the chosen instance had been sent before",
+                        "role",
+                        role,
+                        "which",
+                        which));
     }
 
     public void prefilledLocally(LocalPrefillReason reason) {

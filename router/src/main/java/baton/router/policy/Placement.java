@@ -1,17 +1,16 @@
 package baton.router.policy;
 
 import baton.router.metrics.RouterMetrics.LocalPrefillReason;
-import baton.router.upstream.Instance;
 import baton.router.upstream.InstanceSet;
 
 /** The instances chosen for a completion. */
 public sealed interface Placement {
 
     /** One instance for each leg. */
-    record Pair(Instance prefill, Instance decode) implements Placement {}
+    record Pair(Choice prefill, Choice decode) implements Placement {}
 
     /** A decode instance that computes the prompt itself. */
-    record DecodeOnly(Instance decode, LocalPrefillReason reason) implements Placement {}
+    record DecodeOnly(Choice decode, LocalPrefillReason reason) implements Placement {}
 
     /**
      * No instance can be used.

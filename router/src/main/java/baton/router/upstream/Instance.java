@@ -3,6 +3,7 @@ package baton.router.upstream;
 import baton.messages.PeerAddress;
 import java.net.URI;
 import java.util.Optional;
+import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -36,6 +37,7 @@ public final class Instance {
     private final AtomicInteger running = new AtomicInteger();
     private volatile Optional<String> down = Optional.of("not probed yet");
     private volatile Optional<ConnectorAddress> connectorAddress = Optional.empty();
+    private volatile long incarnation = ThreadLocalRandom.current().nextLong();
 
     public Instance(Role role, URI address) {
         this(role, address, Optional.empty());
@@ -96,6 +98,11 @@ public final class Instance {
         connectorAddress = Optional.empty();
     }
 
+    /** Another number each time the instance comes up: an engine that was started anew has an empty cache. */
+    public long incarnation() {
+        return incarnation;
+    }
+
     public boolean isUp() {
         return down.isEmpty();
     }
@@ -120,6 +127,7 @@ public final class Instance {
     public synchronized boolean markUp() {
         boolean wasDown = !isUp();
         if (wasDown) {
+            incarnation = ThreadLocalRandom.current().nextLong();
             log.info("{} is up", this);
         }
         down = Optional.empty();

@@ -62,17 +62,17 @@ public final class InstanceSet {
         return !up.isEmpty() && up.stream().noneMatch(this::hasRoom);
     }
 
-    /** The next healthy instance in turn that is not among {@code tried}. */
-    public Optional<Instance> next(Collection<Instance> tried) {
-        return next(tried, any -> true);
-    }
-
-    /** The next healthy instance in turn that fits and is not among {@code tried}. */
-    public Optional<Instance> next(Collection<Instance> tried, Predicate<Instance> fits) {
-        List<Instance> usable = all.stream()
+    /** Healthy instances that fit, have room and are not among {@code tried}. */
+    public List<Instance> usable(Collection<Instance> tried, Predicate<Instance> fits) {
+        return all.stream()
                 .filter(instance ->
                         instance.isUp() && hasRoom(instance) && fits.test(instance) && !tried.contains(instance))
                 .toList();
+    }
+
+    /** The next healthy instance in turn that is not among {@code tried}. */
+    public Optional<Instance> next(Collection<Instance> tried) {
+        List<Instance> usable = usable(tried, any -> true);
         return usable.isEmpty()
                 ? Optional.empty()
                 : Optional.of(usable.get(Math.floorMod(turn.getAndIncrement(), usable.size())));

@@ -20,6 +20,7 @@ import java.io.IOException;
 import java.lang.foreign.MemorySegment;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.BitSet;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Optional;
@@ -205,11 +206,13 @@ public final class HostMemoryStore implements ValueCache {
             if (closed) {
                 return StoreTask.rejected(keys.size(), deadline);
             }
+            BitSet present = new BitSet(keys.size());
             for (int i = 0; i < keys.size(); i++) {
                 if (cache.isPresent(keys.get(i))) {
-                    task.succeed(i);
+                    present.set(i);
                 }
             }
+            task.succeed(present);
         }
         task.end();
         return task;

@@ -1,0 +1,33 @@
+package baton.router.policy;
+
+import baton.kv.ConfigException;
+
+/**
+ * When a decode instance alone serves a completion, and so computes the prompt itself.
+ *
+ * @param asFallback when no prefill instance is healthy or the prefill leg has failed for good, instead of an error
+ * @param belowBytes when the field {@code prompt} or {@code messages} has fewer bytes of JSON
+ * @param uncachedBelowBytes when it has fewer bytes that the decode instance probably does not have
+ * @param prefillBusy when each prefill instance has as many requests under way
+ */
+public record LocalPrefill(boolean asFallback, int belowBytes, int uncachedBelowBytes, int prefillBusy) {
+    public static final LocalPrefill NEVER = new LocalPrefill(false, 0, 0, Integer.MAX_VALUE);
+
+    /** @throws ConfigException if a threshold is out of range */
+    public LocalPrefill {
+        requireAtLeast("local prefill threshold", belowBytes, 0);
+        requireAtLeast("local prefill uncached threshold", uncachedBelowBytes, 0);
+        requireAtLeast("local prefill busy", prefillBusy, 1);
+    }
+
+    private static void requireAtLeast(String field, int value, int least) {
+        if (value < least) {
+            throw ConfigException.unsupported(field, value, "at least " + least);
+        }
+    }
+
+    /** Where no prefill instance serves a prompt, and for short prompts. */
+    public static LocalPrefill of(boolean asFallback, int belowBytes) {
+        return new LocalPrefill(asFallback, belowBytes, 0, Integer.MAX_VALUE);
+    }
+}

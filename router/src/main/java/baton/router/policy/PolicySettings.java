@@ -1,0 +1,52 @@
+package baton.router.policy;
+
+import baton.kv.ConfigException;
+import baton.router.upstream.Instance;
+import baton.router.upstream.Instances;
+import java.util.function.Predicate;
+
+/**
+ * How a router chooses instances.
+ *
+ * @param prefill one of {@link InstanceChooser#NAMES}, for prefill instances
+ * @param decode likewise, for decode instances
+ * @param recorded how many chunks of prompts are remembered for each role, by the policy {@code prefix}
+ */
+public record PolicySettings(String prefill, String decode, int recorded, LocalPrefill localPrefill) {
+    /** 256 MiB of prompts, in about 32 MiB of memory. */
+    public static final int DEFAULT_RECORDED = 1 << 20;
+
+    public static final PolicySettings DEFAULT =
+            new PolicySettings(InTurn.NAME, InTurn.NAME, DEFAULT_RECORDED, LocalPrefill.NEVER);
+
+    private static final int MOST_RECORDED = 1 << 28;
+
+    /** @throws ConfigException naming the setting that cannot be used */
+    public PolicySettings {
+        InstanceChooser.requireName("policy", prefill);
+        InstanceChooser.requireName("decode policy", decode);
+        if (recorded < 1 || recorded > MOST_RECORDED) {
+            throw ConfigException.unsupported("prefix chunks", recorded, "1 to " + MOST_RECORDED);
+        }
+        if (localPrefill.uncachedBelowBytes() > 0 && !decode.equals(PrefixAware.NAME)) {
+            throw new ConfigException(
+                    "local prefill uncached threshold",
+                    "needs to know what decode instances have: it needs the decode policy " + PrefixAware.NAME
+                            + ", not " + decode);
+        }
+    }
+
+    public PolicySettings withLocalPrefill(LocalPrefill value) {
+        return new PolicySettings(prefill, decode, recorded, value);
+    }
+
+    /** @param takesHandoff instances to which the flow can send the legs of a hand-off */
+    public RoutingPolicy policy(Instances instances, Predicate<Instance> takesHandoff) {
+        return new ConditionalDisaggregation(
+                instances,
+                takesHandoff,
+                InstanceChooser.named("policy", prefill, recorded),
+                InstanceChooser.named("decode policy", decode, recorded),
+                localPrefill);
+    }
+}

@@ -1,0 +1,25 @@
+package baton.router.policy;
+
+import baton.router.body.JsonObjectText;
+import java.util.Optional;
+
+/**
+ * What policies look at in a completion request.
+ *
+ * @param prefix what its prompt begins with
+ * @param session which conversation or user it belongs to, if the client says
+ */
+public record RoutingRequest(PromptPrefix prefix, Optional<String> session) {
+    /** The header that names a session; without it the field {@code user} of the body does. */
+    public static final String SESSION_HEADER = "X-Session-Id";
+
+    /** Without a prompt. */
+    public static final RoutingRequest NONE = new RoutingRequest(new PromptPrefix(new long[0], 0), Optional.empty());
+
+    /** @param header value of {@link #SESSION_HEADER} */
+    public static RoutingRequest of(JsonObjectText body, Optional<String> header) {
+        Optional<String> session = header.filter(value -> !value.isBlank())
+                .or(() -> body.value("user").map(String::new));
+        return new RoutingRequest(PromptPrefix.of(body), session);
+    }
+}

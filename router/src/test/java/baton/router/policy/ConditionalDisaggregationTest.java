@@ -1,0 +1,130 @@
+package baton.router.policy;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.router.body.JsonObjectText;
+import baton.router.metrics.RouterMetrics.LocalPrefillReason;
+import baton.router.upstream.Instance;
+import baton.router.upstream.InstanceSet;
+import baton.router.upstream.Instances;
+import java.net.URI;
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+import java.util.Optional;
+import java.util.function.Predicate;
+import org.junit.jupiter.api.Test;
+
+class ConditionalDisaggregationTest {
+    private static final RoutingRequest REQUEST = request("hello");
+
+    private final InstanceSet prefills = set(Instance.Role.PREFILL, "http://p:1", "http://p:2");
+    private final InstanceSet decodes = set(Instance.Role.DECODE, "http://d:1", "http://d:2");
+    private final Instances instances = new Instances(prefills, decodes);
+
+    static InstanceSet set(Instance.Role role, String... addresses) {
+        InstanceSet set = new InstanceSet(
+                role, List.of(addresses).stream().map(URI::create).toList(), 10);
+        set.all().forEach(Instance::markUp);
+        return set;
+    }
+
+    static RoutingRequest request(String prompt) {
+        return RoutingRequest.of(
+                JsonObjectText.parse("body", ("{\"prompt\":\"" + prompt + "\"}").getBytes(StandardCharsets.UTF_8)),
+                Optional.empty());
+    }
+
+    private RoutingPolicy policy(PolicySettings settings) {
+        return settings.policy(instances, any -> true);
+    }
+
+    private RoutingPolicy policy(LocalPrefill local) {
+        return policy(PolicySettings.DEFAULT.withLocalPrefill(local));
+    }
+
+    @Test
+    void placementsTakeTheHealthyInstancesInTurn() {
+        RoutingPolicy policy = policy(LocalPrefill.NEVER);
+        assertThat(List.of(policy.place(REQUEST), policy.place(REQUEST), policy.place(REQUEST)))
+                .containsExactly(pair(0, 0), pair(1, 1), pair(0, 0));
+        prefills.all().getFirst().markDown("test");
+        assertThat(List.of(policy.place(REQUEST), policy.place(REQUEST))).containsExactly(pair(1, 1), pair(1, 0));
+        assertThat(policy.otherPrefill(REQUEST, List.of(prefills.all().getLast())))
+                .isEmpty();
+        assertThat(policy.otherDecode(REQUEST, List.of(decodes.all().getLast()), true))
+                .contains(turn(decodes.all().getFirst()));
+        assertThat(policy.hasOtherDecode(List.of(decodes.all().getLast()), true))
+                .isTrue();
+        assertThat(policy.hasOtherDecode(decodes.all(), true)).isFalse();
+    }
+
+    @Test
+    void placementIsUnavailableWithoutAnInstanceOfEachRole() {
+        RoutingPolicy policy = policy(LocalPrefill.NEVER);
+        prefills.all().forEach(instance -> instance.markDown("test"));
+        assertThat(policy.place(REQUEST)).isEqualTo(new Placement.Unavailable(prefills));
+        prefills.all().forEach(Instance::markUp);
+        decodes.all().forEach(instance -> instance.markDown("test"));
+        assertThat(policy.place(REQUEST)).isEqualTo(new Placement.Unavailable(decodes));
+    }
+
+    @Test
+    void placementIsALocalPrefillForShortPromptsAndAsFallback() {
+        Choice decode = turn(decodes.all().getFirst());
+        assertThat(policy(LocalPrefill.of(false, 8)).place(REQUEST))
+                .isEqualTo(new Placement.DecodeOnly(decode, LocalPrefillReason.SHORT));
+        assertThat(policy(LocalPrefill.of(false, 7)).place(REQUEST)).isInstanceOf(Placement.Pair.class);
+        Predicate<Instance> onlyDecode = instance -> instance.role() == Instance.Role.DECODE;
+        assertThat(PolicySettings.DEFAULT
+                        .withLocalPrefill(LocalPrefill.of(true, 0))
+                        .policy(instances, onlyDecode)
+                        .place(REQUEST))
+                .isEqualTo(new Placement.DecodeOnly(decode, LocalPrefillReason.UNAVAILABLE));
+    }
+
+    @Test
+    void placementIsALocalPrefillWhenAllPrefillInstancesAreBusy() {
+        RoutingPolicy policy = policy(new LocalPrefill(false, 0, 0, 2));
+        prefills.all().forEach(prefill -> {
+            Runnable _ = prefill.begin();
+            Runnable _ = prefill.begin();
+        });
+        assertThat(policy.place(REQUEST))
+                .isInstanceOfSatisfying(
+                        Placement.DecodeOnly.class,
+                        local -> assertThat(local.reason()).isEqualTo(LocalPrefillReason.BUSY));
+        InstanceSet set = prefills;
+        set.replace(set.all().getFirst(), up("http://p:3"));
+        assertThat(policy.place(REQUEST)).isInstanceOf(Placement.Pair.class);
+    }
+
+    @Test
+    void placementIsALocalPrefillWhenTheDecodeInstanceHasNearlyAllOfThePrompt() {
+        RoutingPolicy policy = policy(new PolicySettings(
+                InTurn.NAME, PrefixAware.NAME, 1000, new LocalPrefill(false, 0, 600, Integer.MAX_VALUE)));
+        String prompt = "word ".repeat(500);
+        assertThat(policy.place(request(prompt))).isInstanceOf(Placement.Pair.class);
+        assertThat(policy.place(request(prompt + "and more")))
+                .isInstanceOfSatisfying(Placement.DecodeOnly.class, local -> {
+                    assertThat(local.reason()).isEqualTo(LocalPrefillReason.CACHED);
+                    assertThat(local.decode().why()).isEqualTo(Choice.Why.PREFIX);
+                    assertThat(local.decode().known()).isEqualTo(2501 / PromptPrefix.CHUNK_BYTES);
+                });
+        assertThat(policy.place(request(prompt + "and more".repeat(100)))).isInstanceOf(Placement.Pair.class);
+    }
+
+    private static Instance up(String address) {
+        Instance instance = new Instance(Instance.Role.PREFILL, URI.create(address));
+        instance.markUp();
+        return instance;
+    }
+
+    private static Choice turn(Instance instance) {
+        return Choice.of(instance, Choice.Why.TURN);
+    }
+
+    private Placement pair(int prefill, int decode) {
+        return new Placement.Pair(
+                turn(prefills.all().get(prefill)), turn(decodes.all().get(decode)));
+    }
+}
