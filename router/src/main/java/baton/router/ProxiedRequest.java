@@ -67,6 +67,8 @@ final class ProxiedRequest implements DecodeRelay.Request {
     private final List<Instance> triedDecodes = new ArrayList<>(2);
     private String requestId;
     private RoutingRequest routing = RoutingRequest.NONE;
+    private String whyPrefill = "";
+    private String whyDecode = "it was its turn";
     private @Nullable Plan plan;
     private @Nullable LocalPrefillReason localPrefill;
     private @Nullable Instance decode;
@@ -98,9 +100,9 @@ final class ProxiedRequest implements DecodeRelay.Request {
         this.upstream = upstream;
         this.request = request;
         this.client = request.response();
-        this.report = new RequestReport(context.metrics(), context.ticker(), context.logged());
         this.held = held;
         this.givenId = Headers.requestId(request.headers());
+        this.report = new RequestReport(context, givenId, request.path());
         this.requestId = givenId;
         this.headers = Headers.toInstance(request.headers(), context.config().apiKey());
         client.closeHandler(closed -> clientLeft());
@@ -185,6 +187,7 @@ final class ProxiedRequest implements DecodeRelay.Request {
     /** Leaves the whole request to a decode instance. */
     private void prefillLocally(Completion completion, Instance chosen, LocalPrefillReason reason) {
         context.metrics().prefilledLocally(reason);
+        report.trace().prefilledLocally(reason.words());
         localPrefill = reason;
         attempts++;
         plan = null;
@@ -297,6 +300,7 @@ final class ProxiedRequest implements DecodeRelay.Request {
         PrefillAnswer answer = new PrefillAnswer(instance, limits.maxBodyBytes(), context.worker(), report);
         Leg leg = new Leg(upstream, instance, answer, limits.prefill(), Leg.Bounds.WHOLE, instance.begin());
         prefillLeg = leg;
+        report.trace().prefillSent(instance.url(), whyPrefill);
         leg.send(request.method(), request.uri(), legHeaders(), prefillBody);
         return answer.future();
     }
@@ -351,6 +355,7 @@ final class ProxiedRequest implements DecodeRelay.Request {
                 Leg.Bounds.SILENCE,
                 instance.begin());
         decodeLeg = leg;
+        report.trace().decodeSent(instance.url(), whyDecode);
         leg.send(request.method(), request.uri(), legHeaders(), body);
     }
 
@@ -393,6 +398,10 @@ final class ProxiedRequest implements DecodeRelay.Request {
     private Instance chosen(Choice choice) {
         Instance instance = choice.instance();
         PromptPrefix prefix = routing.prefix();
+        switch (instance.role()) {
+            case PREFILL -> whyPrefill = choice.describe(prefix);
+            case DECODE -> whyDecode = choice.describe(prefix);
+        }
         context.metrics()
                 .chosen(
                         instance.role().label(),
@@ -416,6 +425,7 @@ final class ProxiedRequest implements DecodeRelay.Request {
 
     /** Updates the instance's health after a failed leg. */
     private void note(UpstreamFailure failure) {
+        report.trace().step(failure.describe());
         switch (failure.kind()) {
             case CONNECT -> failure.instance().markDown(failure.reason());
             case LOST, TIMEOUT, REFUSED -> context.probe().soon(failure.instance());
@@ -440,6 +450,7 @@ final class ProxiedRequest implements DecodeRelay.Request {
     }
 
     private void answerError(int status, String message, Outcome outcome) {
+        report.trace().step("answered with HTTP " + status + ": " + message);
         answer(ApiError.upstream(status, message), outcome);
     }
 

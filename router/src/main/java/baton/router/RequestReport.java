@@ -3,7 +3,10 @@ package baton.router;
 import baton.kv.Ticker;
 import baton.router.metrics.RouterMetrics;
 import baton.router.metrics.RouterMetrics.Outcome;
+import baton.router.trace.RequestTrace;
+import baton.router.trace.RequestTraces;
 import io.micrometer.core.instrument.Timer;
+import java.util.Locale;
 import java.util.concurrent.TimeUnit;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -15,6 +18,8 @@ final class RequestReport {
     private final RouterMetrics metrics;
     private final Ticker ticker;
     private final boolean logged;
+    private final RequestTraces traces;
+    private final RequestTrace trace;
     private final long started;
     private long prefillMillis = -1;
     private long firstByteMillis = -1;
@@ -29,12 +34,19 @@ final class RequestReport {
      */
     record Line(String requestId, String handoffId, String path, int status, String prefill, String decode) {}
 
-    /** @param logged whether the request has a line in the log */
-    RequestReport(RouterMetrics metrics, Ticker ticker, boolean logged) {
-        this.metrics = metrics;
-        this.ticker = ticker;
-        this.logged = logged;
+    RequestReport(RouterContext context, String id, String path) {
+        this.metrics = context.metrics();
+        this.ticker = context.ticker();
+        this.logged = context.logged();
+        this.traces = context.traces();
+        this.trace = new RequestTrace(id, path, ticker);
+        traces.started(trace);
         this.started = ticker.nanos();
+    }
+
+    /** What happens to the request, for its explanation. */
+    RequestTrace trace() {
+        return trace;
     }
 
     /** The time now, for the methods with a parameter {@code sent}. */
@@ -44,11 +56,13 @@ final class RequestReport {
 
     void prefillEnded(long sent) {
         prefillMillis = record(metrics.prefill, sent);
+        trace.prefillEnded();
     }
 
     void firstByte(long sent) {
         record(metrics.decodeFirstByte, sent);
         firstByteMillis = record(metrics.firstByte, started);
+        trace.firstByte();
     }
 
     /** Whether the answer's head has gone to the client. */
@@ -58,11 +72,15 @@ final class RequestReport {
 
     void decodeEnded(long sent) {
         record(metrics.decode, sent);
+        trace.decodeEnded();
     }
 
     /** Counts bytes of the answer. */
     void sent(int count) {
         bytes += count;
+        if (count > 0) {
+            trace.sent(count);
+        }
     }
 
     /** Bytes of the answer so far. */
@@ -72,6 +90,8 @@ final class RequestReport {
 
     void ended(Outcome outcome, Line line) {
         metrics.ended(outcome);
+        trace.ended(outcome.name().toLowerCase(Locale.ROOT), line.status);
+        traces.ended(trace);
         long totalMillis = record(metrics.request, started);
         if (logged && log.isInfoEnabled()) {
             log.info(

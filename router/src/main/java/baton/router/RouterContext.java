@@ -5,6 +5,7 @@ import baton.router.body.BodyMemory;
 import baton.router.flow.HandoffFlow;
 import baton.router.metrics.RouterMetrics;
 import baton.router.policy.RoutingPolicy;
+import baton.router.trace.RequestTraces;
 import baton.router.upstream.HealthProbe;
 import baton.router.upstream.InstanceSet;
 import baton.router.upstream.Instances;
@@ -29,6 +30,7 @@ record RouterContext(
         BodyMemory bodies,
         BodyWorker worker,
         Ticker ticker,
+        RequestTraces traces,
         boolean logged) {
 
     /** Makes what is not given. {@link #metrics} and {@link #probe} are to be closed. */
@@ -56,6 +58,7 @@ record RouterContext(
                 new BodyMemory(limits.maxBodyBytes()),
                 new BodyWorker(vertx),
                 ticker,
+                new RequestTraces(RequestTraces.KEPT),
                 logged);
     }
 }

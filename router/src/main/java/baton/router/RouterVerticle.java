@@ -52,6 +52,7 @@ final class RouterVerticle extends VerticleBase {
             Map.entry("/healthcheck", new Route(HttpMethod.GET, this::healthcheck)),
             Map.entry("/metrics", new Route(HttpMethod.GET, this::metrics)));
 
+    private final Observation observation;
     private @Nullable HttpServer server;
 
     private record Route(HttpMethod method, BiConsumer<UpstreamClient, HttpServerRequest> handler) {}
@@ -59,6 +60,7 @@ final class RouterVerticle extends VerticleBase {
     RouterVerticle(RouterContext routerContext) {
         this.routerContext = routerContext;
         this.config = routerContext.config();
+        this.observation = new Observation(routerContext);
     }
 
     @Override
@@ -111,6 +113,9 @@ final class RouterVerticle extends VerticleBase {
         Route route = routes.get(path);
         if (route == null && path.startsWith("/v1/models/")) {
             route = routes.get("/v1/models");
+        }
+        if (route == null && observation.serves(path)) {
+            route = new Route(HttpMethod.GET, (_, asked) -> observation.answer(asked));
         }
         List<String> encodings = request.headers().getAll(HttpHeaders.TRANSFER_ENCODING);
         if (!encodings.isEmpty() && !String.join(",", encodings).strip().equalsIgnoreCase("chunked")) {

@@ -36,18 +36,23 @@ public final class RouterMetrics implements AutoCloseable {
 
     /** Why a decode instance computed a prompt itself; the label {@code reason}. */
     public enum LocalPrefillReason {
-        /** The prompt is below the threshold. */
-        SHORT,
-        /** No prefill instance is healthy. */
-        UNAVAILABLE,
-        /** The prefill leg failed for good. */
-        FAILED,
-        /** The decode instance has nearly all of the prompt. */
-        CACHED,
-        /** All prefill instances are loaded. */
-        BUSY;
+        SHORT("the prompt is shorter than the threshold"),
+        UNAVAILABLE("no prefill instance is healthy"),
+        FAILED("the prefill leg failed for good"),
+        CACHED("the decode instance has nearly all of the prompt"),
+        BUSY("all prefill instances are loaded");
 
         private final String label = name().toLowerCase(Locale.ROOT);
+        private final String words;
+
+        LocalPrefillReason(String words) {
+            this.words = words;
+        }
+
+        /** The reason in words. */
+        public String words() {
+            return words;
+        }
 
         /** The label's value. */
         public String label() {

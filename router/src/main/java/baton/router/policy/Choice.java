@@ -26,6 +26,18 @@ public record Choice(Instance instance, Why why, int known) {
         }
     }
 
+    /** The reason in words. */
+    public String describe(PromptPrefix prefix) {
+        return switch (why) {
+            case TURN -> "it was its turn";
+            case LOAD -> "it had the fewest requests under way";
+            case SESSION -> "the session's requests go there";
+            case PREFIX ->
+                "it was sent %d of the prompt's %d bytes before"
+                        .formatted(prefix.promptBytes() - prefix.bytesAfter(known), prefix.promptBytes());
+        };
+    }
+
     static Choice of(Instance instance, Why why) {
         return new Choice(instance, why, 0);
     }

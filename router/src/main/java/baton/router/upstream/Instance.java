@@ -5,6 +5,7 @@ import java.net.URI;
 import java.util.Optional;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.LongAdder;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -35,6 +36,7 @@ public final class Instance {
     private final int port;
     private final Optional<PeerAddress> kvAddress;
     private final AtomicInteger running = new AtomicInteger();
+    private final LongAdder begun = new LongAdder();
     private volatile Optional<String> down = Optional.of("not probed yet");
     private volatile Optional<ConnectorAddress> connectorAddress = Optional.empty();
     private volatile long incarnation = ThreadLocalRandom.current().nextLong();
@@ -109,6 +111,7 @@ public final class Instance {
 
     /** Counts a request to the instance as running until the returned action runs. */
     public Runnable begin() {
+        begun.increment();
         running.incrementAndGet();
         return running::decrementAndGet;
     }
@@ -116,6 +119,11 @@ public final class Instance {
     /** Running requests of this router to the instance. */
     public int running() {
         return running.get();
+    }
+
+    /** Requests of this router to the instance, ended or not. */
+    public long begun() {
+        return begun.sum();
     }
 
     /** Why the instance is down; empty if it is up. */

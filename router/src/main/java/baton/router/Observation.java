@@ -1,0 +1,180 @@
+package baton.router;
+
+import baton.router.trace.Explanation;
+import baton.router.trace.RequestTrace;
+import baton.router.upstream.Instance;
+import baton.router.upstream.InstanceSet;
+import io.vertx.core.buffer.Buffer;
+import io.vertx.core.http.HttpHeaders;
+import io.vertx.core.http.HttpServerRequest;
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.UncheckedIOException;
+import java.net.URLDecoder;
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import tools.jackson.databind.json.JsonMapper;
+import tools.jackson.databind.node.ArrayNode;
+import tools.jackson.databind.node.ObjectNode;
+
+/**
+ * What the router tells about itself: instances, requests, why each went where it did, and a page that shows all that. Answers have ids,
+ * addresses and times, nothing of prompts and answers.
+ */
+final class Observation {
+    private static final String REQUESTS = "/v1/requests";
+    private static final String EXPLAIN = "/explain";
+    private static final String INSTANCES = "/v1/instances";
+    private static final String JSON = "application/json";
+    private static final int DEFAULT_LIMIT = 100;
+    private static final int MOST = 2000;
+
+    private static final JsonMapper MAPPER = JsonMapper.builder().build();
+
+    /** Scripts and styles from the router only. */
+    private static final String POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';"
+            + " img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+    private record Page(String type, Buffer content) {}
+
+    private static final Map<String, Page> PAGES = Map.of(
+            "/ui", page("index.html", "text/html; charset=utf-8"),
+            "/ui/", page("index.html", "text/html; charset=utf-8"),
+            "/ui/ui.js", page("ui.js", "text/javascript; charset=utf-8"),
+            "/ui/ui.css", page("ui.css", "text/css; charset=utf-8"));
+
+    private final RouterContext context;
+
+    Observation(RouterContext context) {
+        this.context = context;
+    }
+
+    private static Page page(String name, String type) {
+        try (InputStream in = Observation.class.getResourceAsStream("ui/" + name)) {
+            if (in == null) {
+                throw new IllegalStateException("ui/" + name + " is not in the jar");
+            }
+            return new Page(type, Buffer.buffer(in.readAllBytes()));
+        } catch (IOException e) {
+            throw new UncheckedIOException(e);
+        }
+    }
+
+    /** Whether a path is of these. */
+    boolean serves(String path) {
+        return PAGES.containsKey(path)
+                || path.equals(INSTANCES)
+                || path.equals(REQUESTS)
+                || explained(path).isPresent();
+    }
+
+    /** The id in {@code /v1/requests/{id}/explain}. */
+    private static Optional<String> explained(String path) {
+        String before = REQUESTS + "/";
+        return path.startsWith(before) && path.endsWith(EXPLAIN) && path.length() > before.length() + EXPLAIN.length()
+                ? Optional.of(path.substring(before.length(), path.length() - EXPLAIN.length()))
+                : Optional.empty();
+    }
+
+    void answer(HttpServerRequest request) {
+        String path = request.path();
+        Page page = PAGES.get(path);
+        if (page != null) {
+            request.response()
+                    .putHeader(HttpHeaders.CONTENT_TYPE, page.type)
+                    .putHeader(HttpHeaders.CACHE_CONTROL, "no-cache")
+                    .putHeader("Content-Security-Policy", POLICY)
+                    .putHeader("X-Content-Type-Options", "nosniff")
+                    .end(page.content);
+        } else if (path.equals(INSTANCES)) {
+            send(request, instances());
+        } else if (path.equals(REQUESTS)) {
+            requests(request);
+        } else {
+            explain(request, explained(path).orElseThrow());
+        }
+    }
+
+    private ObjectNode instances() {
+        ObjectNode json = MAPPER.createObjectNode()
+                .put("flow", context.flow().name())
+                .put("policy", context.config().policy().prefill())
+                .put("decode_policy", context.config().policy().decode())
+                .put("running", context.running().get());
+        ArrayNode all = json.putArray("instances");
+        for (InstanceSet set : context.instances().sets()) {
+            for (Instance instance : set.all()) {
+                ObjectNode each = all.addObject()
+                        .put("role", set.role().label())
+                        .put("url", instance.url())
+                        .put("up", instance.isUp())
+                        .put("registered", instance.kvAddress().isPresent())
+                        .put("running", instance.running())
+                        .put("requests", instance.begun());
+                instance.downReason().ifPresent(reason -> each.put("down", reason));
+            }
+        }
+        return json;
+    }
+
+    private void requests(HttpServerRequest request) {
+        String given = request.getParam("limit");
+        int limit = DEFAULT_LIMIT;
+        if (given != null) {
+            if (!given.matches("[0-9]{1,4}") || Integer.parseInt(given) > MOST) {
+                ApiError.badRequest("limit", "limit is '" + given + "', must be 0 to " + MOST)
+                        .send(request.response());
+                return;
+            }
+            limit = Integer.parseInt(given);
+        }
+        ObjectNode json = MAPPER.createObjectNode();
+        json.set("running", summaries(context.traces().running(limit)));
+        json.set("ended", summaries(context.traces().ended(limit)));
+        send(request, json);
+    }
+
+    private static ArrayNode summaries(List<RequestTrace.Snapshot> traces) {
+        ArrayNode all = MAPPER.createArrayNode();
+        traces.forEach(trace -> all.add(Explanation.summary(trace)));
+        return all;
+    }
+
+    private void explain(HttpServerRequest request, String encoded) {
+        String id;
+        try {
+            id = URLDecoder.decode(encoded.replace("+", "%2B"), StandardCharsets.UTF_8);
+        } catch (IllegalArgumentException e) {
+            ApiError.badRequest("id", "'" + encoded + "' is not percent-encoded")
+                    .send(request.response());
+            return;
+        }
+        Optional<RequestTrace> found = context.traces().find(id);
+        if (found.isEmpty()) {
+            ApiError.of(
+                            404,
+                            "NotFoundError",
+                            "no request with X-Request-Id '" + id + "' is under way or among the last " + MOST)
+                    .send(request.response());
+            return;
+        }
+        RequestTrace.Snapshot trace = found.get().snapshot();
+        String accept = request.getHeader(HttpHeaders.ACCEPT);
+        if (accept != null && accept.startsWith("text/plain")) {
+            request.response()
+                    .putHeader(HttpHeaders.CONTENT_TYPE, "text/plain; charset=utf-8")
+                    .end(Explanation.text(trace) + "\n");
+        } else {
+            send(request, Explanation.json(trace));
+        }
+    }
+
+    private static void send(HttpServerRequest request, ObjectNode json) {
+        request.response()
+                .putHeader(HttpHeaders.CONTENT_TYPE, JSON)
+                .putHeader(HttpHeaders.CACHE_CONTROL, "no-store")
+                .end(Buffer.buffer(MAPPER.writeValueAsBytes(json)));
+    }
+}

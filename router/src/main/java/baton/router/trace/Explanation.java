@@ -1,0 +1,118 @@
+package baton.router.trace;
+
+import baton.router.trace.RequestTrace.LegTrace;
+import baton.router.trace.RequestTrace.Snapshot;
+import java.util.Locale;
+import java.util.Optional;
+import java.util.OptionalLong;
+import tools.jackson.databind.json.JsonMapper;
+import tools.jackson.databind.node.ArrayNode;
+import tools.jackson.databind.node.ObjectNode;
+
+/** Tells what happened to a request, in words and as JSON. */
+public final class Explanation {
+    private static final JsonMapper MAPPER = JsonMapper.builder().build();
+
+    private Explanation() {}
+
+    /** The request in a few fields, without its steps. */
+    public static ObjectNode summary(Snapshot trace) {
+        ObjectNode json = MAPPER.createObjectNode()
+                .put("id", trace.id())
+                .put("path", trace.path())
+                .put("age_ms", millis(trace.age()))
+                .put("state", trace.outcome().isPresent() ? "ended" : "running");
+        trace.outcome()
+                .ifPresent(outcome -> json.put("outcome", outcome.name())
+                        .put("status", outcome.status())
+                        .put("total_ms", millis(outcome.nanos())));
+        trace.prefill().ifPresent(leg -> json.set("prefill", leg(leg)));
+        trace.decode().ifPresent(leg -> json.set("decode", leg(leg)));
+        trace.localPrefill().ifPresent(reason -> json.put("local_prefill", reason));
+        put(json, "ttft_ms", trace.firstByte());
+        put(json, "mean_itl_ms", trace.meanGap());
+        if (trace.writes() > 1) {
+            json.put("max_itl_ms", millis(trace.longestGap()));
+        }
+        return json.put("events", trace.writes()).put("bytes", trace.bytes());
+    }
+
+    /** The request with its steps and {@link #text}. */
+    public static ObjectNode json(Snapshot trace) {
+        ObjectNode json = summary(trace);
+        ArrayNode steps = json.putArray("steps");
+        trace.steps()
+                .forEach(step ->
+                        steps.addObject().put("at_ms", millis(step.nanos())).put("what", step.what()));
+        return json.put("text", text(trace));
+    }
+
+    private static ObjectNode leg(LegTrace leg) {
+        ObjectNode json = MAPPER.createObjectNode()
+                .put("instance", leg.instance())
+                .put("why", leg.why())
+                .put("sent_ms", millis(leg.sent()));
+        put(json, "ended_ms", leg.ended());
+        return json;
+    }
+
+    private static void put(ObjectNode json, String name, OptionalLong nanos) {
+        nanos.ifPresent(value -> json.put(name, millis(value)));
+    }
+
+    private static double millis(long nanos) {
+        return Math.round(nanos / 1e3) / 1e3;
+    }
+
+    /** Why it went where, and where the time went: a sentence for each. */
+    public static String text(Snapshot trace) {
+        StringBuilder text = new StringBuilder();
+        trace.prefill()
+                .ifPresentOrElse(
+                        leg -> prefill(text, leg),
+                        () -> trace.localPrefill()
+                                .ifPresent(reason -> text.append("The decode instance computed the prompt itself: ")
+                                        .append(reason)
+                                        .append(". ")));
+        trace.decode()
+                .ifPresent(leg -> text.append(
+                        "Decode was sent to %s after %s: %s. ".formatted(leg.instance(), ms(leg.sent()), leg.why())));
+        trace.firstByte()
+                .ifPresent(nanos -> text.append(
+                        "The first byte went to the client after %s%s. ".formatted(ms(nanos), share(trace, nanos))));
+        if (trace.writes() > 1) {
+            text.append("%d pieces followed each other by %s on average, %s at most. "
+                    .formatted(trace.writes(), ms(trace.meanGap().orElse(0)), ms(trace.longestGap())));
+        }
+        trace.outcome()
+                .ifPresentOrElse(
+                        outcome -> text.append("It ended after %s: %s, HTTP %d."
+                                .formatted(ms(outcome.nanos()), outcome.name(), outcome.status())),
+                        () -> text.append("It has been running for %s.".formatted(ms(trace.age()))));
+        return text.toString();
+    }
+
+    private static void prefill(StringBuilder text, LegTrace leg) {
+        text.append("Prefill was sent to %s after %s: %s".formatted(leg.instance(), ms(leg.sent()), leg.why()));
+        text.append(
+                leg.ended().isPresent()
+                        ? "; it took %s. ".formatted(ms(leg.ended().getAsLong() - leg.sent()))
+                        : "; it has not answered. ");
+    }
+
+    /** Which share of the time to the first byte was prefill. */
+    private static String share(Snapshot trace, long firstByte) {
+        Optional<LegTrace> leg =
+                trace.prefill().filter(prefill -> prefill.ended().isPresent());
+        if (leg.isEmpty() || firstByte <= 0) {
+            return "";
+        }
+        long prefill =
+                Math.min(leg.get().ended().getAsLong(), firstByte) - leg.get().sent();
+        return ", %d %% of it in prefill".formatted(Math.round(100.0 * prefill / firstByte));
+    }
+
+    private static String ms(long nanos) {
+        return String.format(Locale.ROOT, nanos < 10_000_000 ? "%.2f ms" : "%.0f ms", nanos / 1e6);
+    }
+}

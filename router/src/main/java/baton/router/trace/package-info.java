@@ -1,0 +1,5 @@
+/** What happened to each request: kept for a while, and explained. */
+@NullMarked
+package baton.router.trace;
+
+import org.jspecify.annotations.NullMarked;
