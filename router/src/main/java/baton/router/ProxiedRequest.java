@@ -78,6 +78,13 @@ final class ProxiedRequest implements DecodeRelay.Request {
     private int attempts;
 
     private boolean prefillRetried;
+    /** Whether the last decode leg had the prefill answer's references, and may have used them up: a prefill instance gives them once. */
+    private boolean spent;
+
+    private boolean decodeEdited;
+    /** Ends the count of this request at the decode instance that is chosen and has no leg yet. */
+    private @Nullable Runnable reserved;
+
     private boolean ended;
     /** Tasks of the worker that hold bodies. */
     private int tasks;
@@ -233,9 +240,10 @@ final class ProxiedRequest implements DecodeRelay.Request {
         Plan last = plan;
         requestId = handoff.requestId();
         decode = chosen;
-        Future<JsonObjectText> prefilled = planned.repeatsPrefill && last != null && !last.prefilled.failed()
+        Future<JsonObjectText> prefilled = planned.repeatsPrefill && last != null && !last.prefilled.failed() && !spent
                 ? last.prefilled
                 : sendPrefill(prefill, handoff.prefillBody());
+        spent = false;
         Plan current = new Plan(completion, prefill, handoff, prefilled);
         plan = current;
         prefilled.onFailure(cause -> {
@@ -279,6 +287,7 @@ final class ProxiedRequest implements DecodeRelay.Request {
                                     (made.edited ? context.metrics().carried : context.metrics().notCarried)
                                             .increment();
                                 }
+                                decodeEdited = made.edited;
                                 sendDecode(chosen, made.body);
                             }
                         },
@@ -353,16 +362,31 @@ final class ProxiedRequest implements DecodeRelay.Request {
                 new DecodeRelay(this, body, client, report),
                 context.config().limits().idle(),
                 Leg.Bounds.SILENCE,
-                instance.begin());
+                begun(instance));
         decodeLeg = leg;
         report.trace().decodeSent(instance.url(), whyDecode);
         leg.send(request.method(), request.uri(), legHeaders(), body);
+    }
+
+    /** What ends the count of a decode leg's request at its instance. */
+    private Runnable begun(Instance instance) {
+        Runnable chosen = reserved;
+        reserved = null;
+        return chosen == null ? instance.begin() : chosen;
+    }
+
+    private void release() {
+        if (reserved != null) {
+            reserved.run();
+            reserved = null;
+        }
     }
 
     /** Sends the leg to another instance if the failed instance, and not the request, was at fault. */
     @Override
     public void failedBeforeFirstByte(UpstreamFailure failure, Buffer body) {
         note(failure);
+        spent = decodeEdited && failure.kind() == Kind.LOST;
         boolean retriable =
                 failure.kind() == Kind.CONNECT || failure.kind() == Kind.LOST || failure.kind() == Kind.REFUSED;
         Optional<Instance> other = retriable ? otherDecode() : Optional.empty();
@@ -400,7 +424,12 @@ final class ProxiedRequest implements DecodeRelay.Request {
         PromptPrefix prefix = routing.prefix();
         switch (instance.role()) {
             case PREFILL -> whyPrefill = choice.describe(prefix);
-            case DECODE -> whyDecode = choice.describe(prefix);
+            case DECODE -> {
+                whyDecode = choice.describe(prefix);
+                // Counted from now on: its leg may wait for the whole prefill leg.
+                release();
+                reserved = instance.begin();
+            }
         }
         context.metrics()
                 .chosen(
@@ -495,6 +524,7 @@ final class ProxiedRequest implements DecodeRelay.Request {
         }
         ended = true;
         context.running().decrementAndGet();
+        release();
         if (prefillLeg != null) {
             prefillLeg.abort();
         }

@@ -21,6 +21,7 @@ import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.BiConsumer;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
@@ -127,7 +128,13 @@ class PushFlowTest {
         HttpServerResponse decoding = take(decodeHeld);
         String sent = decode.received.getLast().body();
         assertThat(id(prefill, prefill.received.size() - 1)).isEqualTo(id(decode, decode.received.size() - 1));
+        double prefilled = fixture.metric(router, "baton:router_prefill_seconds_count");
         prefilling.end(PREFILLED);
+        // Decode's answer would end the prefill leg.
+        Await.until(
+                "prefill's answer is read",
+                RouterFixture.SOON,
+                () -> fixture.metric(router, "baton:router_prefill_seconds_count") > prefilled);
         decoding.end(RouterFixture.ANSWER);
         assertThat(answer.get(10, TimeUnit.SECONDS).body()).isEqualTo(RouterFixture.ANSWER);
         return sent;
@@ -419,7 +426,15 @@ class PushFlowTest {
         fixture.post(router, BODY);
         fixture.post(router, BODY);
         int prefilled = prefill.received.size();
-        decode.behaviour = FakeInstance.json(503, "{}");
+        // A refusal ends the prefill leg, which may not have arrived yet.
+        AtomicInteger refusals = new AtomicInteger();
+        decode.behaviour = (request, response) -> {
+            int attempt = refusals.incrementAndGet();
+            Thread.startVirtualThread(() -> {
+                Await.until("prefill asked", RouterFixture.SOON, () -> prefill.received.size() == prefilled + attempt);
+                FakeInstance.json(503, "{}").accept(request, response);
+            });
+        };
         other.behaviour = decode.behaviour;
         HttpResponse<String> refused = fixture.post(router, BODY);
         assertThat(refused.statusCode()).isEqualTo(503);

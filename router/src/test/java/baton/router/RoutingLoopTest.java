@@ -14,6 +14,7 @@ import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.BlockingQueue;
@@ -159,6 +160,7 @@ class RoutingLoopTest {
         assertThat(refused.statusCode()).isEqualTo(503);
         assertThat(refused.headers().firstValue("Retry-After")).contains("1");
         assertThat(refused.body()).contains("2 requests to it are under way, the most allowed");
+        assertThat(refused.body()).contains("no healthy prefill instance");
         instance.behaviour = FakeInstance.json(200, RouterFixture.ANSWER);
         one.putHeader("Content-Type", "application/json").end(RouterFixture.ANSWER);
         other.putHeader("Content-Type", "application/json").end(RouterFixture.ANSWER);
@@ -168,6 +170,45 @@ class RoutingLoopTest {
         for (int i = 0; i < 5; i++) {
             instance.behaviour = FakeInstance.json(i % 2 == 0 ? 500 : 200, RouterFixture.ANSWER);
             assertThat(fixture.post(router, BODY).statusCode()).isEqualTo(i % 2 == 0 ? 502 : 200);
+        }
+    }
+
+    /** Their decode legs wait for the prefill legs. */
+    @Test
+    void requestsInPrefillCountAtTheirDecodeInstance() throws Exception {
+        FakeInstance other = fixture.instance();
+        Router router = fixture.start(new RouterConfig(
+                "127.0.0.1",
+                0,
+                List.of(instance.uri(), other.uri()),
+                List.of(fixture.instance().uri()),
+                ContentKeyedFlow.NAME,
+                Optional.empty(),
+                RouterFixture.LIMITS.withMaxPerInstance(2)));
+        BlockingQueue<HttpServerResponse> held = new LinkedBlockingQueue<>();
+        for (FakeInstance prefill : List.of(instance, other)) {
+            prefill.behaviour = (request, response) -> held.add(response);
+        }
+        List<CompletableFuture<HttpResponse<String>>> answers =
+                List.of(fixture.postAndGoOn(router, BODY), fixture.postAndGoOn(router, BODY));
+        List<HttpServerResponse> prefilling = new ArrayList<>();
+        for (int i = 0; i < 2; i++) {
+            HttpServerResponse leg = held.poll(10, TimeUnit.SECONDS);
+            assertThat(leg).isNotNull();
+            prefilling.add(leg);
+        }
+        assertThat(fixture.post(router, BODY).body())
+                .contains("no healthy decode instance", "2 requests to it are under way, the most allowed");
+        prefilling.forEach(
+                leg -> leg.putHeader("Content-Type", "application/json").end(RouterFixture.ANSWER));
+        for (CompletableFuture<HttpResponse<String>> answer : answers) {
+            assertThat(answer.get(10, TimeUnit.SECONDS).statusCode()).isEqualTo(200);
+        }
+        for (FakeInstance prefill : List.of(instance, other)) {
+            prefill.behaviour = FakeInstance.json(200, RouterFixture.ANSWER);
+        }
+        for (int i = 0; i < 5; i++) {
+            assertThat(fixture.post(router, BODY).statusCode()).isEqualTo(200);
         }
     }
 }
