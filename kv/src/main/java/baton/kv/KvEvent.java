@@ -39,7 +39,7 @@ public sealed interface KvEvent {
             tokenIds = List.copyOf(tokenIds);
         }
 
-        /** Blocks of the only KV cache group, without a LoRA adapter. */
+        /** Without a LoRA adapter and details. */
         public BlockStored(
                 List<BlockHash> blockHashes,
                 Optional<BlockHash> parent,
@@ -61,7 +61,7 @@ public sealed interface KvEvent {
             blockHashes = List.copyOf(blockHashes);
         }
 
-        /** Blocks of the only KV cache group. */
+        /** In a place that is not told. */
         public BlockRemoved(List<BlockHash> blockHashes, String medium) {
             this(blockHashes, Optional.of(medium), Place.UNKNOWN);
         }
@@ -86,6 +86,9 @@ public sealed interface KvEvent {
      */
     record Place(Optional<Integer> group, Optional<String> locality, Optional<String> ownership) {
         public static final Place UNKNOWN = new Place(Optional.empty(), Optional.empty(), Optional.empty());
+
+        /** In the only KV cache group. */
+        public static final Place ONLY_GROUP = new Place(Optional.of(0), Optional.empty(), Optional.empty());
     }
 
     /**
@@ -105,6 +108,10 @@ public sealed interface KvEvent {
             Optional<String> sessionId) {
         public static final Details NONE =
                 new Details(Optional.empty(), Place.UNKNOWN, Optional.empty(), Optional.empty(), Optional.empty());
+
+        /** Of blocks in the only KV cache group. */
+        public static final Details OF_ONLY_GROUP =
+                new Details(Optional.empty(), Place.ONLY_GROUP, Optional.empty(), Optional.empty(), Optional.empty());
 
         public Details {
             extraKeys = extraKeys.map(keys -> keys.stream().map(List::copyOf).toList());

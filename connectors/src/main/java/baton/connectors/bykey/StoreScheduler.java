@@ -393,8 +393,15 @@ public final class StoreScheduler implements SchedulerConnector {
         for (StoreEvent event : from.takeEvents()) {
             events.add(
                     event.stored()
-                            ? new KvEvent.BlockStored(event.keys(), Optional.empty(), List.of(), 0, medium)
-                            : new KvEvent.BlockRemoved(event.keys(), medium));
+                            ? new KvEvent.BlockStored(
+                                    event.keys(),
+                                    Optional.empty(),
+                                    List.of(),
+                                    0,
+                                    Optional.empty(),
+                                    Optional.of(medium),
+                                    KvEvent.Details.OF_ONLY_GROUP)
+                            : new KvEvent.BlockRemoved(event.keys(), Optional.of(medium), KvEvent.Place.ONLY_GROUP));
         }
     }
 

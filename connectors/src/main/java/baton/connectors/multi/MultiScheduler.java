@@ -82,6 +82,9 @@ final class MultiScheduler implements SchedulerConnector {
         private final String label;
         private final SchedulerConnector connector;
         private final ChildFailure failure;
+        /** Whether there were events that subscribers believe in. */
+        private boolean told;
+
         private final ReportMerger merger;
         private State state = State.ON;
 
@@ -166,6 +169,9 @@ final class MultiScheduler implements SchedulerConnector {
     public Optional<JsonFields> advertisedKvTransferParams() {
         MergedParams merged = new MergedParams();
         for (Side side : sides) {
+            if (side.state != State.ON) {
+                continue;
+            }
             side.connector.advertisedKvTransferParams().ifPresent(params -> merged.add(side.label, params));
         }
         merged.clash().ifPresent(clash -> {
@@ -495,7 +501,14 @@ final class MultiScheduler implements SchedulerConnector {
     public List<KvEvent> takeEvents() {
         List<KvEvent> taken = new ArrayList<>();
         for (Side side : sides) {
-            taken.addAll(side.call("takeEvents", List.of(), side.connector::takeEvents));
+            List<KvEvent> events = side.call("takeEvents", List.of(), side.connector::takeEvents);
+            taken.addAll(events);
+            side.told |= !events.isEmpty();
+            if (side.state == State.CLOSED && side.told) {
+                // Its last events are lost, and what it has told of is gone: a subscriber must not believe in them.
+                side.told = false;
+                taken.add(new KvEvent.AllBlocksCleared());
+            }
         }
         return taken;
     }

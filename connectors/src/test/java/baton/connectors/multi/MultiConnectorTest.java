@@ -498,6 +498,22 @@ class MultiConnectorTest {
         assertThat(second.calls.stream().filter(call -> call.contains("close"))).hasSize(3);
     }
 
+    @Test
+    void aChildThatIsSwitchedOffIsNotAdvertisedAndItsEventsAreTakenBack() {
+        Engine engine = new Engine(1);
+        first.advertised = Optional.of(JsonFields.parse("", "{\"a\": 1}"));
+        second.advertised = Optional.of(JsonFields.parse("", "{\"b\": 1}"));
+        first.events = List.of(new KvEvent.BlockRemoved(List.of(), "CPU"));
+        assertThat(engine.scheduler.takeEvents()).hasSize(1);
+        first.thrown.put("onStepDone", new IllegalStateException("broken"));
+        engine.step();
+        engine.step();
+        assertThat(first.calls).endsWith("scheduler close");
+        assertThat(engine.scheduler.advertisedKvTransferParams()).contains(JsonFields.parse("", "{\"b\": 1}"));
+        assertThat(engine.scheduler.takeEvents()).containsExactly(new KvEvent.AllBlocksCleared());
+        assertThat(engine.scheduler.takeEvents()).isEmpty();
+    }
+
     /** How often the method was called on the first child before it was told to throw. */
     private static int calledBefore(String method) {
         return switch (method) {

@@ -13,8 +13,6 @@ import java.util.Optional;
  * scheduler's thread owns it.
  */
 final class CacheEvents {
-    /** The only KV cache group. vLLM tells its number where there is one as well. */
-    private static final KvEvent.Place GROUP = new KvEvent.Place(Optional.of(0), Optional.empty(), Optional.empty());
 
     /** A prefix is found by all of its blocks, whatever part of it the layers attend to. */
     private static final String FULL_ATTENTION = "full_attention";
@@ -61,7 +59,7 @@ final class CacheEvents {
                 Optional.of(KvEvent.MEDIUM_GPU),
                 new KvEvent.Details(
                         Optional.of(extraKeys),
-                        GROUP,
+                        KvEvent.Place.ONLY_GROUP,
                         Optional.of(FULL_ATTENTION),
                         Optional.empty(),
                         Optional.empty())));
@@ -69,7 +67,8 @@ final class CacheEvents {
 
     void removed(BlockHash hash) {
         if (enabled) {
-            events.add(new KvEvent.BlockRemoved(List.of(hash), Optional.of(KvEvent.MEDIUM_GPU), GROUP));
+            events.add(
+                    new KvEvent.BlockRemoved(List.of(hash), Optional.of(KvEvent.MEDIUM_GPU), KvEvent.Place.ONLY_GROUP));
         }
     }
 
@@ -77,6 +76,11 @@ final class CacheEvents {
         if (enabled) {
             events.add(new KvEvent.AllBlocksCleared());
         }
+    }
+
+    /** Whether {@link #take} would tell of any. */
+    boolean any() {
+        return !events.isEmpty();
     }
 
     /** Those since the last call, before those of a connector. */

@@ -51,6 +51,7 @@ import org.slf4j.LoggerFactory;
  * but its ticker, so a whole cluster of cores can run step by step in a test.
  */
 public final class EngineCore implements AutoCloseable {
+    private static final String CONNECTOR_FAILURES = "baton:kv_connector_failures";
     private static final Logger LOG = LoggerFactory.getLogger(EngineCore.class);
 
     /** Limit of the memory for logits of prompt tokens in one step; rows over the whole vocabulary are large. */
@@ -68,7 +69,7 @@ public final class EngineCore implements AutoCloseable {
     private final Ticker ticker;
     private final Sampler sampler;
     private final StepClock clock;
-    private final Optional<JsonFields> advertisedKvTransferParams;
+    private volatile Optional<JsonFields> advertisedKvTransferParams;
     private long listenerFailures;
     /** The step before left work that can be computed at once. */
     private boolean busy;
@@ -160,7 +161,7 @@ public final class EngineCore implements AutoCloseable {
         scheduler.add(request).ifPresent(why -> fail(request, why));
     }
 
-    /** See {@link SchedulerConnector#advertisedKvTransferParams}. Does not change, except that a connector that fails has none; any thread. */
+    /** See {@link SchedulerConnector#advertisedKvTransferParams}. Does not change, except that a connector or child of one that fails has none; any thread. */
     public Optional<JsonFields> advertisedKvTransferParams() {
         return failures.any() ? Optional.empty() : advertisedKvTransferParams;
     }
@@ -267,7 +268,11 @@ public final class EngineCore implements AutoCloseable {
             // Before the step's results: a client that has an answer finds what it took in the metrics.
             measurements.addAll(scheduler.takeMeasurements());
             countScheduler(before, scheduler.counters(), measurements);
-            count("baton:kv_connector_failures", failures.take(), measurements);
+            if (measurements.stream().anyMatch(each -> each.name().equals(CONNECTOR_FAILURES))) {
+                // A child of a connector has been switched off, whose address is not one any more.
+                advertisedKvTransferParams = connector.flatMap(SchedulerConnector::advertisedKvTransferParams);
+            }
+            count(CONNECTOR_FAILURES, failures.take(), measurements);
             count("baton:listener_failures", takeListenerFailures(), measurements);
             clock.enter(StepPhase.PUBLISH);
             if (!measurements.isEmpty()) {

@@ -25,6 +25,8 @@ final class GuardedScheduler implements SchedulerConnector {
     private final SchedulerConnector connector;
     private final ConnectorFailures failures;
     private boolean closed;
+    /** Whether there were events that subscribers believe in. */
+    private boolean told;
 
     GuardedScheduler(SchedulerConnector connector, ConnectorFailures failures) {
         this.connector = connector;
@@ -128,7 +130,15 @@ final class GuardedScheduler implements SchedulerConnector {
 
     @Override
     public List<KvEvent> takeEvents() {
-        return call("takeEvents", List.of(), connector::takeEvents);
+        if (closed) {
+            // What it has told of is gone, and its last events are lost: a subscriber must not believe in them.
+            boolean cleared = told;
+            told = false;
+            return cleared ? List.of(new KvEvent.AllBlocksCleared()) : List.of();
+        }
+        List<KvEvent> events = call("takeEvents", List.of(), connector::takeEvents);
+        told |= !events.isEmpty();
+        return events;
     }
 
     /** Closes it, once. */

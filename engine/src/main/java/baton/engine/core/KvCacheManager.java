@@ -177,6 +177,10 @@ final class KvCacheManager {
     }
 
     /** What has changed since the last call: blocks that are shared, or no longer, and then the connector's own changes. */
+    boolean hasEvents() {
+        return events.any();
+    }
+
     List<KvEvent> takeEvents(List<KvEvent> ofConnector) {
         return events.take(ofConnector);
     }

@@ -277,6 +277,7 @@ final class Scheduler {
         return !live.isEmpty()
                 || !awaitingRelease.isEmpty()
                 || !finishedSinceStep.isEmpty()
+                || blocks.hasEvents()
                 || connector.map(SchedulerConnector::hasPendingWork).orElse(false);
     }
 

@@ -9,6 +9,7 @@ import baton.engine.EngineConfig;
 import baton.engine.FinishReason;
 import baton.engine.core.CoreHarness.Result;
 import baton.kv.JsonFields;
+import baton.kv.KvEvent;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.LoadFailurePolicy;
@@ -323,5 +324,22 @@ class ConnectorFailureTest {
         goOn.countDown();
         assertThat(engine.get(1, TimeUnit.MINUTES).tokens).isEqualTo(expected(prompt(1, 9), 2));
         assertThat(running.longestConnectorCall()).isEmpty();
+    }
+
+    /** A subscriber would otherwise believe for ever in the blocks that a store held. */
+    @Test
+    void eventsOfAConnectorThatIsSwitchedOffAreTakenBack() {
+        try (CoreHarness harness = core(64, LoadFailurePolicy.RECOMPUTE)) {
+            connector.nextEvents.add(new KvEvent.BlockRemoved(List.of(), KvEvent.MEDIUM_CPU));
+            harness.add("a", prompt(1, 9), 1);
+            harness.run();
+            assertThat(harness.events).containsExactly(new KvEvent.BlockRemoved(List.of(), KvEvent.MEDIUM_CPU));
+            breaks("onStepDone");
+            harness.add("b", prompt(2, 9), 1);
+            harness.run();
+            assertThat(harness.events)
+                    .containsExactly(
+                            new KvEvent.BlockRemoved(List.of(), KvEvent.MEDIUM_CPU), new KvEvent.AllBlocksCleared());
+        }
     }
 }

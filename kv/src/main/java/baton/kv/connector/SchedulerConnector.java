@@ -25,7 +25,8 @@ public interface SchedulerConnector extends AutoCloseable {
     /**
      * What leads peers to this instance before it has answered any request: {@code kv_transfer_params} of a decode request that is
      * sent along with its prefill request to this instance. Told to whoever may send requests, so nothing that peers need not
-     * know. Asked for once, after {@link #onHandshakeMetadata}.
+     * know. Asked for after {@link #onHandshakeMetadata}, and again when a child of a
+     * connector has been switched off.
      *
      * @return empty if a decode request needs what only the prefill request's answer says, or nothing
      */

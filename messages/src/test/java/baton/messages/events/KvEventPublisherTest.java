@@ -54,6 +54,7 @@ class KvEventPublisherTest {
         publisher.publish(CLEARED);
         publisher.publish(List.of());
         publisher.publish(List.of(new KvEvent.AllBlocksCleared(), new KvEvent.BlockRemoved(List.of(), "GPU")));
+        await(() -> publisher.published() == 2);
         publisher.close();
 
         assertThat(subscriber.recvStr()).isEqualTo("kv");

@@ -184,6 +184,8 @@ public final class DirectoryConnector implements KvConnector {
                     if (file.byteSize() != block.byteSize() + Long.BYTES
                             || file.get(ValueLayout.JAVA_LONG_UNALIGNED, block.byteSize())
                                     != checksum(file.asSlice(0, block.byteSize()))) {
+                        // It would fail every request with this prefix; without it the block is computed and saved anew.
+                        Files.deleteIfExists(directory.resolve(entry.name()));
                         throw new IOException(entry.name() + " is damaged");
                     }
                     block.copyFrom(file.asSlice(0, block.byteSize()));
