@@ -47,6 +47,9 @@ public final class PeerAccess {
     private final AllowedPeers allowed;
     private final Optional<PeerSecret> secret;
     private final boolean unauthenticated;
+    /** Whether {@code allowed_peers} was given. */
+    private final boolean listed;
+
     private final LongAdder refused = new LongAdder();
     private final Bursts complaints;
     /** Whether refusals are counted and logged. */
@@ -56,11 +59,13 @@ public final class PeerAccess {
             AllowedPeers allowed,
             Optional<PeerSecret> secret,
             boolean unauthenticated,
+            boolean listed,
             boolean complains,
             Ticker ticker) {
         this.allowed = allowed;
         this.secret = secret;
         this.unauthenticated = unauthenticated;
+        this.listed = listed;
         this.complains = complains;
         this.complaints = new Bursts(1, BETWEEN_COMPLAINTS, ticker);
     }
@@ -73,6 +78,7 @@ public final class PeerAccess {
         return new PeerAccess(
                 AllowedPeers.of(ALLOWED_PEERS, List.of("0.0.0.0/0", "::/0")),
                 Optional.empty(),
+                true,
                 true,
                 false,
                 Ticker.system());
@@ -108,6 +114,7 @@ public final class PeerAccess {
                 named.isEmpty() ? allowed : allowed.and(AllowedPeers.of(ownField, named, ticker)),
                 extra.string(SECRET_FILE).map(file -> PeerSecret.read(extra.field(SECRET_FILE), Path.of(file))),
                 extra.bool(UNAUTHENTICATED).orElse(false),
+                extra.strings(ALLOWED_PEERS).isPresent(),
                 true,
                 ticker);
     }
@@ -143,6 +150,22 @@ public final class PeerAccess {
         }
     }
 
+    /**
+     * As {@link #requireSafe}, for a port whose protocol has no place for a secret: {@code allowed_peers} are listed, the host is loopback,
+     * or the configuration allows it.
+     */
+    public void requireSafeByAddress(String field, String host) {
+        if (!listed && !unauthenticated && !isLoopback(host)) {
+            throw new ConfigException(
+                    field,
+                    "is " + host
+                            + ", with which other hosts reach a port whose protocol cannot authenticate them: list the instances in "
+                            + ALLOWED_PEERS
+                            + ", or, on a network where every host may have the KV caches, give --kv-allow-unauthenticated ("
+                            + UNAUTHENTICATED + ")");
+        }
+    }
+
     private static boolean isLoopback(String host) {
         try {
             return Arrays.stream(InetAddress.getAllByName(host)).allMatch(InetAddress::isLoopbackAddress);
@@ -171,6 +194,16 @@ public final class PeerAccess {
         if (secret.isEmpty()) {
             allowed.lookUp();
         }
+    }
+
+    /** As {@link #admits}, for a port whose protocol has no place for a secret. Does not wait. */
+    public boolean admitsByAddress(InetAddress from) {
+        return allowed.admits(from);
+    }
+
+    /** As {@link #expectPeers}, for {@link #admitsByAddress}. */
+    public void expectPeersByAddress() {
+        allowed.lookUp();
     }
 
     public AllowedPeers allowed() {

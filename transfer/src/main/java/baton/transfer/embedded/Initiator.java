@@ -2,6 +2,7 @@ package baton.transfer.embedded;
 
 import baton.memory.ParallelCopier.Copy;
 import baton.transfer.Range;
+import baton.transfer.RefusedTransfer;
 import baton.transfer.Transfer;
 import baton.transfer.Transfer.Cause;
 import baton.transfer.TransferAgent.Operation;

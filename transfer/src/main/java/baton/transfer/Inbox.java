@@ -1,4 +1,4 @@
-package baton.transfer.embedded;
+package baton.transfer;
 
 import baton.transfer.TransferAgent.Notification;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
@@ -7,7 +7,7 @@ import java.util.List;
 import java.util.Queue;
 
 /** Notifications that have arrived and were not taken yet, up to a number of bytes. */
-final class Inbox {
+public final class Inbox {
     /** A message costs more than its bytes. */
     private static final int OVERHEAD = 256;
 
@@ -19,12 +19,13 @@ final class Inbox {
     @GuardedBy("this")
     private long bytes;
 
-    Inbox(long most) {
+    /** @param most bytes that may wait */
+    public Inbox(long most) {
         this.most = most;
     }
 
     /** @return false if too much waits already */
-    synchronized boolean add(Notification message) {
+    public synchronized boolean add(Notification message) {
         long size = (long) message.message().length + OVERHEAD;
         if (bytes + size > most) {
             return false;
@@ -33,7 +34,8 @@ final class Inbox {
         return messages.add(message);
     }
 
-    synchronized List<Notification> takeAll() {
+    /** All that wait, in the order in which they came. */
+    public synchronized List<Notification> takeAll() {
         List<Notification> all = List.copyOf(messages);
         messages.clear();
         bytes = 0;

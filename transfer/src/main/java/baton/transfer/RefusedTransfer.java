@@ -1,9 +1,7 @@
-package baton.transfer.embedded;
-
-import baton.transfer.Transfer;
+package baton.transfer;
 
 /** A transfer that failed before it began. */
-record RefusedTransfer(Cause cause, String message) implements Transfer {
+public record RefusedTransfer(Cause cause, String message) implements Transfer {
     @Override
     public State state() {
         return new State.Failed(cause, message);

@@ -1,0 +1,478 @@
+package baton.transfer.mooncake;
+
+import baton.kv.ConfigException;
+import baton.kv.Deadline;
+import baton.kv.Ticker;
+import baton.messages.PeerAccess;
+import baton.messages.PeerAddress;
+import baton.transfer.Inbox;
+import baton.transfer.Range;
+import baton.transfer.RefusedTransfer;
+import baton.transfer.Region;
+import baton.transfer.Transfer;
+import baton.transfer.Transfer.Cause;
+import baton.transfer.TransferAgent;
+import baton.transfer.TransferException;
+import baton.transfer.mooncake.LocalBuffers.Buffer;
+import baton.transfer.mooncake.LocalBuffers.Held;
+import java.io.IOException;
+import java.lang.foreign.MemorySegment;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.nio.ByteBuffer;
+import java.nio.charset.CharacterCodingException;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.time.InstantSource;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.locks.ReentrantLock;
+import java.util.stream.Stream;
+import tools.jackson.core.JacksonException;
+import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.json.JsonMapper;
+import tools.jackson.databind.node.ObjectNode;
+
+/*
+ * Threads: one for each connection that is served and for each lane, which block in system calls that copy between sockets and registered
+ * memory; a clock, which ends what is late; virtual ones for handshakes, notifications, and connections that are only watched. What is to
+ * end sooner has its sockets closed (MemoryUse), because Mooncake's protocol cannot cancel a request.
+ */
+
+/**
+ * Mooncake's transfer engine with its TCP transport, spoken with Mooncake's own engines (0.3.11 and later) and with agents of this class.
+ *
+ * <p>A peer's metadata are its segment's name as text: the {@code host:port} of its handshake daemon, or its name at the metadata server.
+ * Transfers name absolute addresses of the peer's process; the peer checks that each is within a buffer that it has registered.
+ * Notifications are text, as Mooncake carries them in JSON.
+ *
+ * <p>Mooncake's protocols have neither authentication nor encryption: each host that may connect can read and write all registered memory.
+ */
+public final class MooncakeAgent implements TransferAgent {
+    private static final Duration TICK = Duration.ofMillis(20);
+    private static final int LONGEST_NAME = 512;
+
+    private final MooncakeSettings settings;
+    private final Ticker ticker;
+    private final JsonMapper json = JsonMapper.builder().build();
+    private final LocalBuffers buffers = new LocalBuffers();
+    private final DataServer server;
+    private final HandshakeDaemon daemon;
+    private final SegmentDirectory directory;
+    private final PeerAddress rpc;
+    private final String name;
+    private final Inbox inbox;
+    private final AtomicBoolean closed = new AtomicBoolean();
+    private final CountDownLatch stopped = new CountDownLatch(1);
+    private final Map<String, MooncakePeer> peers = new ConcurrentHashMap<>();
+    private final ReentrantLock publishing = new ReentrantLock();
+
+    /** A thread that connects holds one of these, chosen by the peer's name, so that two threads get the same peer. */
+    private final List<ReentrantLock> connecting =
+            Stream.generate(ReentrantLock::new).limit(64).toList();
+
+    private volatile Runnable progress = () -> {};
+
+    /**
+     * An agent that listens.
+     *
+     * @throws TransferException if it cannot listen there, or make itself known
+     * @throws ConfigException if the port would be open to the network although no peers are listed, see
+     *     {@link PeerAccess#requireSafeByAddress}
+     */
+    public static MooncakeAgent open(MooncakeSettings settings) throws TransferException {
+        return open(settings, Ticker.system());
+    }
+
+    /** @param ticker the clock of timeouts */
+    public static MooncakeAgent open(MooncakeSettings settings, Ticker ticker) throws TransferException {
+        settings.access().ifPresent(access -> access.requireSafeByAddress("host", settings.host()));
+        MooncakeAgent agent;
+        try {
+            agent = new MooncakeAgent(settings, ticker);
+        } catch (IOException e) {
+            throw new TransferException(
+                    "cannot listen at host=%s port=%d: %s".formatted(settings.host(), settings.port(), e.getMessage()),
+                    e);
+        }
+        try {
+            agent.directory.publish(agent.rpc, agent.described());
+        } catch (TransferException e) {
+            agent.close();
+            throw e;
+        }
+        return agent;
+    }
+
+    private MooncakeAgent(MooncakeSettings settings, Ticker ticker) throws IOException {
+        this.settings = settings;
+        this.ticker = ticker;
+        this.inbox = new Inbox(settings.limits().waitingBytes());
+        this.directory = switch (settings.metadata()) {
+            case MetadataSource.Handshake _ ->
+                new PeerDirectory(
+                        json, this::mayConnect, this::ownJson, settings.limits().handshakeBytes());
+            case MetadataSource.Http http ->
+                new ServerDirectory(http, json, settings.limits().handshakeBytes(), ticker);
+        };
+        this.server = DataServer.open(listenAt(settings.host(), 0), buffers, settings, this::admits, ticker);
+        try {
+            this.daemon = HandshakeDaemon.open(
+                    listenAt(settings.host(), settings.port()), new Answers(), settings.limits(), ticker);
+        } catch (IOException | RuntimeException e) {
+            server.close();
+            throw e;
+        }
+        this.rpc = new PeerAddress(settings.host(), daemon.port());
+        this.name = directory.ownName(rpc);
+        settings.access().ifPresent(PeerAccess::expectPeersByAddress);
+        server.start();
+        daemon.start();
+        Thread.ofPlatform().daemon().name("mooncake-clock-" + rpc.port()).start(this::endLate);
+    }
+
+    private static InetSocketAddress listenAt(String host, int port) throws IOException {
+        InetSocketAddress address = new InetSocketAddress(host, port);
+        if (address.isUnresolved()) {
+            throw new IOException("no such host");
+        }
+        return address;
+    }
+
+    /** The segment's name: that of {@link #rpc}, or the one at the metadata server. */
+    @Override
+    public String name() {
+        return name;
+    }
+
+    /** Where the handshake daemon listens; {@code get_rpc_port()} of Mooncake's engine is its port. */
+    public PeerAddress rpc() {
+        return rpc;
+    }
+
+    MooncakeSettings settings() {
+        return settings;
+    }
+
+    Ticker ticker() {
+        return ticker;
+    }
+
+    @Override
+    public byte[] metadata() {
+        return name.getBytes(StandardCharsets.UTF_8);
+    }
+
+    private SegmentDescriptor described() {
+        return new SegmentDescriptor(
+                name, Optional.of(settings.host()), server.port(), SegmentDescriptor.VERSION, buffers.described());
+    }
+
+    private byte[] ownJson() {
+        return described()
+                .toJson(json, InstantSource.system().instant())
+                .toString()
+                .getBytes(StandardCharsets.UTF_8);
+    }
+
+    @Override
+    public Registration register(Region region) throws TransferException {
+        MemorySegment memory = region.memory();
+        if (!memory.isAccessibleBy(new Thread())) {
+            throw new TransferException("memory at %d of %d bytes is confined to one thread, must be of a shared arena"
+                    .formatted(memory.address(), memory.byteSize()));
+        }
+        Buffer buffer = buffers.add(memory);
+        try {
+            publish();
+        } catch (TransferException e) {
+            boolean unusedRemoved = buffers.remove(buffer);
+            throw e;
+        }
+        return () -> {
+            if (buffers.remove(buffer)) {
+                try {
+                    publish();
+                } catch (TransferException e) {
+                    throw new IllegalStateException("peers are not told that memory is registered no more", e);
+                }
+            }
+        };
+    }
+
+    /** One after the other, so that the last one tells what is registered. */
+    private void publish() throws TransferException {
+        publishing.lock();
+        try {
+            directory.publish(rpc, described());
+        } finally {
+            publishing.unlock();
+        }
+    }
+
+    boolean mayConnect(String host) {
+        return settings.access().map(access -> access.mayConnect(host)).orElse(true);
+    }
+
+    private boolean admits(InetAddress from) {
+        boolean admitted =
+                settings.access().map(access -> access.admitsByAddress(from)).orElse(true);
+        if (!admitted) {
+            settings.access()
+                    .ifPresent(access -> access.refuse("Mooncake peer: " + from, "it is " + access.notAllowed()));
+        }
+        return admitted;
+    }
+
+    SegmentDirectory.Located find(String segment, Deadline deadline) throws TransferException {
+        SegmentDirectory.Located found = directory.find(segment, deadline);
+        if (!mayConnect(found.rpc().host())) {
+            throw new TransferException("segment %s is at host=%s, which is not an allowed peer"
+                    .formatted(segment, found.rpc().host()));
+        }
+        return found;
+    }
+
+    /**
+     * Connects to the engine of that segment.
+     *
+     * @param metadata the segment's name: {@code host:port}, or a name at the metadata server
+     */
+    @Override
+    public Peer connect(byte[] metadata, Duration timeout) throws TransferException {
+        String segment = segment(metadata);
+        if (segment.equals(name)) {
+            throw new TransferException("an agent cannot connect to itself, name=" + name);
+        }
+        Deadline deadline = Deadline.after(ticker, timeout);
+        ReentrantLock one = connecting.get(Math.floorMod(segment.hashCode(), connecting.size()));
+        try {
+            if (!deadline.tryLock(one)) {
+                throw new TransferException("no connection to %s after %s".formatted(segment, deadline));
+            }
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            throw new TransferException("interrupted while connecting to " + segment, e);
+        }
+        try {
+            SegmentDirectory.Located found = find(segment, deadline);
+            MooncakePeer known = peers.get(segment);
+            if (known != null) {
+                if (known.alive() && known.update(found)) {
+                    return known;
+                }
+                known.end(segment + " is another engine, at the same address");
+            }
+            MooncakePeer peer = MooncakePeer.open(this, segment, found, deadline);
+            peers.put(segment, peer);
+            if (closed.get() || !peer.alive()) {
+                peers.remove(segment, peer);
+            }
+            if (closed.get()) {
+                peer.end("the agent was closed");
+                throw new TransferException("transfer agent " + name + " is closed");
+            }
+            return peer;
+        } finally {
+            one.unlock();
+        }
+    }
+
+    private static String segment(byte[] metadata) throws TransferException {
+        String text = metadata.length > LONGEST_NAME ? "" : text(metadata).orElse("");
+        if (text.isEmpty() || text.chars().anyMatch(each -> each <= ' ' || each >= 0x7f)) {
+            throw new TransferException("metadata of %d bytes are not the name of a Mooncake segment, such as host:port"
+                    .formatted(metadata.length));
+        }
+        return text;
+    }
+
+    private static Optional<String> text(byte[] bytes) {
+        try {
+            return Optional.of(StandardCharsets.UTF_8
+                    .newDecoder()
+                    .decode(ByteBuffer.wrap(bytes))
+                    .toString());
+        } catch (CharacterCodingException e) {
+            return Optional.empty();
+        }
+    }
+
+    @Override
+    public Transfer start(
+            Operation operation, Peer peer, List<Range> ranges, Optional<byte[]> notification, Duration timeout) {
+        if (!(peer instanceof MooncakePeer known) || known.agent() != this) {
+            return new RefusedTransfer(Cause.REFUSED, "peer=%s is not a peer of agent %s".formatted(peer.name(), name));
+        }
+        if (ranges.isEmpty() || ranges.size() > settings.limits().ranges()) {
+            return new RefusedTransfer(
+                    Cause.REFUSED,
+                    "%d ranges, 1 to %d are allowed"
+                            .formatted(ranges.size(), settings.limits().ranges()));
+        }
+        if (notification.isPresent()) {
+            Optional<String> refused = refused(notification.get());
+            if (refused.isPresent()) {
+                return new RefusedTransfer(Cause.REFUSED, refused.get());
+            }
+        }
+        MooncakeTransfer transfer =
+                new MooncakeTransfer(known, operation, ranges, notification.map(byte[]::clone), timeout);
+        Pieces pieces = new Pieces(known.descriptor());
+        for (Range range : ranges) {
+            Optional<Held> local = buffers.hold(range.local(), range.bytes(), transfer);
+            if (local.isEmpty()) {
+                pieces.buffers().forEach(each -> each.release(transfer));
+                return new RefusedTransfer(Cause.REFUSED, range + " is not within one registered region here");
+            }
+            pieces.add(range, local.get());
+        }
+        transfer.pieces(pieces.cut(), pieces.buffers());
+        known.begin(transfer);
+        return transfer;
+    }
+
+    /** Why a message cannot be sent. */
+    private Optional<String> refused(byte[] message) {
+        if (message.length > settings.limits().messageBytes()) {
+            return Optional.of("a notification of %d bytes, at most %d are allowed"
+                    .formatted(message.length, settings.limits().messageBytes()));
+        }
+        return text(message)
+                        .filter(each -> !each.isEmpty() && each.indexOf('\0') < 0)
+                        .isPresent()
+                ? Optional.empty()
+                : Optional.of(
+                        "a notification must be text in UTF-8 that is not empty and has no NUL, as Mooncake's are");
+    }
+
+    @Override
+    public void notify(Peer peer, byte[] message) throws TransferException {
+        if (!(peer instanceof MooncakePeer known) || known.agent() != this) {
+            throw new TransferException("peer=%s is not a peer of agent %s".formatted(peer.name(), name));
+        }
+        Optional<String> refused = refused(message);
+        if (refused.isPresent()) {
+            throw new TransferException(refused.get());
+        }
+        known.send(message.clone());
+    }
+
+    /** @return false if the peer has refused it */
+    boolean sendNotification(PeerAddress to, byte[] message, Deadline deadline) throws IOException {
+        ObjectNode body = json.createObjectNode()
+                .put("name", name)
+                .put("notify_msg", new String(message, StandardCharsets.UTF_8));
+        byte[] answer = HandshakeMessage.exchange(
+                new InetSocketAddress(to.host(), to.port()),
+                new HandshakeMessage(
+                        HandshakeMessage.Type.NOTIFY, body.toString().getBytes(StandardCharsets.UTF_8)),
+                settings.limits().handshakeBytes(),
+                deadline);
+        return !parsed(answer).path("notify_msg").asString("").isEmpty();
+    }
+
+    private JsonNode parsed(byte[] text) throws IOException {
+        try {
+            return json.readTree(text);
+        } catch (JacksonException e) {
+            throw new IOException("a handshake message is not JSON: " + e.getOriginalMessage(), e);
+        }
+    }
+
+    /** What this engine tells its peers. */
+    private final class Answers implements HandshakeDaemon.Handler {
+        @Override
+        public boolean admits(InetAddress from) {
+            return MooncakeAgent.this.admits(from);
+        }
+
+        @Override
+        public byte[] answer(HandshakeMessage message) throws IOException {
+            return switch (message.type()) {
+                case METADATA -> ownJson();
+                case NOTIFY -> bytes(received(parsed(message.json())));
+                case PROBE -> bytes(json.createObjectNode().put("status", "success"));
+                case CONNECTION, UNTYPED -> bytes(noConnection());
+            };
+        }
+
+        private static byte[] bytes(ObjectNode answer) {
+            return (answer + "\n").getBytes(StandardCharsets.UTF_8);
+        }
+
+        /** Connections are RDMA's; an engine without it answers with empty fields. */
+        private ObjectNode noConnection() {
+            ObjectNode answer = json.createObjectNode();
+            for (String field : List.of("payload", "local_nic_path", "local_gid", "peer_nic_path", "reply_msg")) {
+                answer.put(field, "");
+            }
+            answer.put("local_lid", 0).putArray("qp_num");
+            return answer;
+        }
+
+        /** An empty message refuses. */
+        private ObjectNode received(JsonNode notification) {
+            String from = notification.path("name").asString("");
+            byte[] text = notification.path("notify_msg").asString("").getBytes(StandardCharsets.UTF_8);
+            boolean taken = from.length() <= LONGEST_NAME
+                    && text.length <= settings.limits().messageBytes()
+                    && inbox.add(new Notification(from, text));
+            if (taken) {
+                tellProgress();
+            }
+            return json.createObjectNode().put("name", "").put("notify_msg", taken ? "success" : "");
+        }
+    }
+
+    @Override
+    public List<Notification> takeNotifications() {
+        return inbox.takeAll();
+    }
+
+    @Override
+    public void onProgress(Runnable listener) {
+        progress = listener;
+    }
+
+    void tellProgress() {
+        progress.run();
+    }
+
+    void ended(MooncakePeer peer) {
+        peers.remove(peer.name(), peer);
+    }
+
+    private void endLate() {
+        try {
+            while (!stopped.await(TICK.toMillis(), TimeUnit.MILLISECONDS)) {
+                peers.values().forEach(MooncakePeer::endLate);
+                server.endStalled();
+                daemon.endLate();
+            }
+        } catch (InterruptedException e) {
+            throw new IllegalStateException("this thread is never interrupted", e);
+        }
+    }
+
+    @Override
+    public void close() {
+        if (closed.getAndSet(true)) {
+            return;
+        }
+        directory.close();
+        daemon.close();
+        server.close();
+        for (MooncakePeer peer : List.copyOf(peers.values())) {
+            peer.failAll(Cause.CANCELLED, "the agent was closed");
+            peer.end("the agent was closed");
+        }
+        buffers.close();
+        stopped.countDown();
+    }
+}

@@ -1,0 +1,264 @@
+package baton.transfer.mooncake;
+
+import baton.kv.Deadline;
+import baton.kv.Ticker;
+import baton.transfer.Range;
+import baton.transfer.Transfer;
+import baton.transfer.TransferAgent.Operation;
+import baton.transfer.TransferException;
+import baton.transfer.mooncake.Lane.Piece;
+import baton.transfer.mooncake.LocalBuffers.Buffer;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
+import java.io.IOException;
+import java.time.Duration;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Optional;
+import java.util.Queue;
+import java.util.Set;
+
+/** Ranges that lanes move to or from a peer, batch by batch. Lanes that it uses are closed when it ends before all is moved. */
+final class MooncakeTransfer extends MemoryUse<Transfer.State> implements Transfer {
+    /** Bytes of a batch, unless a piece has more. */
+    private static final long BATCH_BYTES = 4L << 20;
+
+    private final MooncakePeer peer;
+    private final Operation operation;
+    private final List<Range> ranges;
+    private final Optional<byte[]> notification;
+    private final Ticker ticker;
+    private final long begun;
+    private final Deadline deadline;
+    private final Object monitor = new Object();
+
+    @GuardedBy("monitor")
+    private final Set<Buffer> held = new HashSet<>();
+
+    @GuardedBy("monitor")
+    private final Queue<List<Piece>> waiting = new ArrayDeque<>();
+
+    @GuardedBy("monitor")
+    private final Set<Lane> lanes = new HashSet<>();
+
+    @GuardedBy("monitor")
+    private long left;
+
+    private long bytes;
+    private volatile State state = new State.UnderWay();
+
+    MooncakeTransfer(
+            MooncakePeer peer,
+            Operation operation,
+            List<Range> ranges,
+            Optional<byte[]> notification,
+            Duration timeout) {
+        this.ranges = List.copyOf(ranges);
+        this.peer = peer;
+        this.operation = operation;
+        this.notification = notification;
+        this.ticker = peer.agent().ticker();
+        this.begun = ticker.nanos();
+        this.deadline = Deadline.after(ticker, timeout);
+    }
+
+    /**
+     * Says what it moves; before any lane has it.
+     *
+     * @param buffers that the pieces are in
+     */
+    void pieces(List<Piece> pieces, Set<Buffer> buffers) {
+        synchronized (monitor) {
+            held.addAll(buffers);
+            List<Piece> batch = new ArrayList<>();
+            long batchBytes = 0;
+            for (Piece piece : pieces) {
+                long size = piece.local().byteSize();
+                if (!batch.isEmpty() && (batch.size() == Lane.BATCH || batchBytes + size > BATCH_BYTES)) {
+                    waiting.add(batch);
+                    batch = new ArrayList<>();
+                    batchBytes = 0;
+                }
+                batch.add(piece);
+                batchBytes += size;
+                bytes += size;
+            }
+            waiting.add(batch);
+            left = bytes;
+        }
+    }
+
+    /** The first range that is not within one of the buffers. */
+    Optional<Range> outside(SegmentDescriptor descriptor) {
+        return ranges.stream()
+                .filter(each -> !descriptor.holds(each.remote(), each.bytes()))
+                .findFirst();
+    }
+
+    /** How many batches wait for a lane. */
+    int batches() {
+        synchronized (monitor) {
+            return waiting.size();
+        }
+    }
+
+    Deadline deadline() {
+        return deadline;
+    }
+
+    private Optional<List<Piece>> take() {
+        synchronized (monitor) {
+            return Optional.ofNullable(waiting.poll());
+        }
+    }
+
+    /**
+     * The lane is used for it from here on, and closed if it ends.
+     *
+     * @return false if it has ended
+     */
+    boolean attach(Lane lane) {
+        synchronized (monitor) {
+            lanes.add(lane);
+        }
+        // The one that ends it closes the lanes after the end.
+        return !isEnded();
+    }
+
+    void detach(Lane lane) {
+        synchronized (monitor) {
+            lanes.remove(lane);
+        }
+    }
+
+    /**
+     * Moves batches until none waits. The lane is attached.
+     *
+     * @return false if the transfer ended meanwhile; the lane is of no use any more
+     * @throws IOException if the lane failed; what it has not moved waits again
+     */
+    boolean moveOver(Lane lane) throws IOException {
+        lane.begin();
+        Optional<List<Piece>> sent = Optional.empty();
+        Optional<List<Piece>> next = take();
+        try {
+            while (sent.isPresent() || next.isPresent()) {
+                if (!enter()) {
+                    return false;
+                }
+                try {
+                    // The next batch is on its way while the answers of the one before are awaited.
+                    if (next.isPresent()) {
+                        send(lane, sent, next.get());
+                    }
+                    if (sent.isPresent()) {
+                        lane.receive(operation, sent.get());
+                        moved(sent.get());
+                    }
+                } finally {
+                    exit();
+                }
+                sent = next;
+                next = take();
+            }
+            return true;
+        } catch (IOException e) {
+            synchronized (monitor) {
+                sent.ifPresent(waiting::add);
+                next.ifPresent(waiting::add);
+            }
+            throw e;
+        }
+    }
+
+    /** A peer that rejects a write closes the connection: its answer may wait to be read when sending fails. */
+    private void send(Lane lane, Optional<List<Piece>> sent, List<Piece> next) throws IOException {
+        try {
+            lane.send(operation, next);
+        } catch (IOException e) {
+            if (operation == Operation.WRITE) {
+                for (List<Piece> each :
+                        sent.map(before -> List.of(before, next)).orElse(List.of(next))) {
+                    try {
+                        lane.receive(operation, each);
+                    } catch (Lane.RejectedException rejected) {
+                        throw rejected;
+                    } catch (IOException unanswered) {
+                        break;
+                    }
+                }
+            }
+            throw e;
+        }
+    }
+
+    private void moved(List<Piece> batch) {
+        boolean all;
+        synchronized (monitor) {
+            for (Piece piece : batch) {
+                left -= piece.local().byteSize();
+            }
+            all = left == 0;
+        }
+        if (all) {
+            end(new State.Done(bytes, Duration.ofNanos(ticker.nanos() - begun)));
+        }
+    }
+
+    void fail(Cause cause, String message) {
+        end(new State.Failed(cause, message));
+        List<Lane> closing;
+        synchronized (monitor) {
+            closing = List.copyOf(lanes);
+        }
+        // After one that has succeeded, lanes may serve another transfer only once they are detached.
+        if (!(state instanceof State.Done)) {
+            closing.forEach(Lane::close);
+        }
+    }
+
+    void endIfLate() {
+        if (deadline.isOver()) {
+            fail(Cause.TIMEOUT, "not done after " + deadline);
+        }
+    }
+
+    @Override
+    void abort(Cause cause, String message) {
+        fail(cause, message);
+    }
+
+    @Override
+    protected void over(State end) {
+        Set<Buffer> releasing;
+        synchronized (monitor) {
+            releasing = Set.copyOf(held);
+        }
+        releasing.forEach(each -> each.release(this));
+        State last = end;
+        if (end instanceof State.Done && notification.isPresent()) {
+            try {
+                peer.send(notification.get());
+            } catch (TransferException e) {
+                last = new State.Failed(
+                        peer.alive() ? Cause.TRANSPORT : Cause.PEER_GONE, String.valueOf(e.getMessage()));
+            }
+        }
+        state = last;
+        peer.forget(this);
+    }
+
+    @Override
+    public State state() {
+        if (state instanceof State.UnderWay) {
+            endIfLate();
+        }
+        return state;
+    }
+
+    @Override
+    public void cancel() {
+        fail(Cause.CANCELLED, "cancelled");
+    }
+}
