@@ -19,6 +19,8 @@ import baton.transfer.TransferAgent.Operation;
 import baton.transfer.TransferAgent.Peer;
 import baton.transfer.TransferException;
 import baton.transfer.embedded.EmbeddedAgent;
+import baton.transfer.mooncake.MooncakeAgent;
+import baton.transfer.mooncake.MooncakeSettings;
 import baton.transfer.nixl.NixlAgent;
 import baton.transfer.nixl.NixlExit;
 import baton.transfer.nixl.NixlLibrary;
@@ -56,7 +58,7 @@ import java.util.function.IntConsumer;
 import java.util.stream.IntStream;
 
 /**
- * Measures how fast transfer agents read KV blocks of another process, and the machine's limits in the same run: copying within a
+ * Measures how fast transfer agents read KV blocks of another process (Mooncake's write them, too, as its connector does), and the machine's limits in the same run: copying within a
  * process with as many threads, a plain TCP connection on the loopback device, and UCX's own measurement where it is installed.
  *
  * <p>Blocks are scattered over both pools. Sizes come in turns, and in each turn every case, so that whatever disturbs the machine
@@ -100,6 +102,7 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
         openers.put(
                 TransferReport.TCP,
                 name -> EmbeddedAgent.open(name, settings.withTransport(EmbeddedAgent.Transport.TCP)));
+        openers.put(TransferReport.MOONCAKE, _ -> MooncakeAgent.open(MooncakeSettings.at("127.0.0.1")));
         switch (nixl) {
             case NixlLibrary.Found found ->
                 openers.put(TransferReport.NIXL, name -> NixlAgent.open(found, name, NixlAgent.Settings.of("UCX")));
@@ -177,6 +180,7 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
         for (String name : here.peers.keySet()) {
             cases.putIfAbsent(name, () -> here.read(name, ranges, Optional.empty()));
         }
+        cases.put(TransferReport.MOONCAKE_WRITE, () -> here.write(TransferReport.MOONCAKE, ranges));
         for (String name : here.wires.keySet()) {
             cases.put(name, () -> here.receive(name, blocks * BLOCK_BYTES));
         }
@@ -389,6 +393,16 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
                     ? agent.start(Operation.READ, peer, ranges, Optional.empty(), DEADLINE, digests.get())
                     : agent.start(Operation.READ, peer, ranges, Optional.empty(), DEADLINE);
             return TransferWait.seconds(name, transfer);
+        }
+
+        /** Writes, and returns seconds until the last byte is at the peer, as the agent has seen it. */
+        private double write(String name, List<Range> ranges) throws TransferException {
+            TransferAgent agent = agents.get(name);
+            Peer peer = peers.get(name);
+            if (agent == null || peer == null) {
+                throw new IllegalArgumentException("name=" + name);
+            }
+            return TransferWait.seconds(name, agent.start(Operation.WRITE, peer, ranges, Optional.empty(), DEADLINE));
         }
 
         /** Asks for bytes over a wire, and returns seconds until the last one. */

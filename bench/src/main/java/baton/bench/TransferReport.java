@@ -22,6 +22,8 @@ public record TransferReport(int threads, List<String> implementations, List<Siz
     static final String SHARED = "shared memory";
     static final String TCP = "TCP";
     static final String NIXL = "NIXL (UCX)";
+    static final String MOONCAKE = "Mooncake's TCP";
+    static final String MOONCAKE_WRITE = "and written";
     static final String WIRE_TCP = "wire: TCP";
     static final String WIRE_GLOO = "wire: Gloo";
     static final String DIGESTED = "and digested";
@@ -52,7 +54,7 @@ public record TransferReport(int threads, List<String> implementations, List<Siz
     /** The limit of an implementation: a copy for shared memory, a plain connection for TCP. */
     public static String limitOf(String implementation) {
         return switch (implementation) {
-            case TCP, WIRE_TCP, WIRE_GLOO -> RAW_TCP;
+            case TCP, MOONCAKE, MOONCAKE_WRITE, WIRE_TCP, WIRE_GLOO -> RAW_TCP;
             case DIGESTED -> SHARED;
             default -> COPY;
         };
@@ -83,6 +85,9 @@ public record TransferReport(int threads, List<String> implementations, List<Siz
                 line(out, size, name, share(size, name, limitOf(name)));
                 if (name.equals(SHARED)) {
                     line(out, size, DIGESTED, share(size, DIGESTED, SHARED));
+                }
+                if (name.equals(MOONCAKE)) {
+                    line(out, size, MOONCAKE_WRITE, share(size, MOONCAKE_WRITE, RAW_TCP));
                 }
             }
             out.println();
