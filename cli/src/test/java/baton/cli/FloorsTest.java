@@ -202,7 +202,7 @@ class FloorsTest {
                 .whereLayer("pipe")
                 .mayOnlyBeAccessedByLayers("connectors", "bench", "testkit")
                 .whereLayer("messages")
-                .mayOnlyBeAccessedByLayers("pipe", "transfer", "connectors", "router", "cli", "testkit")
+                .mayOnlyBeAccessedByLayers("pipe", "transfer", "store", "connectors", "router", "cli", "testkit")
                 .whereLayer("memory")
                 .mayOnlyBeAccessedByLayers("transfer", "store", "connectors", "engine", "bench", "testkit")
                 .whereLayer("testkit")

@@ -1,6 +1,7 @@
 package baton.store.lm;
 
 import baton.kv.Deadline;
+import baton.kv.Ticker;
 import baton.kv.connector.Measurement;
 import baton.store.StoreTask;
 import java.lang.foreign.MemorySegment;
@@ -70,6 +71,15 @@ public interface LmClient extends AutoCloseable {
 
         /** What was read for a key of the batch; there when the task has succeeded for it. */
         Optional<Value> value(int key);
+    }
+
+    /**
+     * Opens a client. Returns at once: the server is connected to in the background, and needs not be there.
+     *
+     * @throws baton.kv.ConfigException if the settings cannot be used
+     */
+    static LmClient open(LmSettings settings, Ticker ticker) {
+        return new NettyLmClient(settings, ticker);
     }
 
     /**

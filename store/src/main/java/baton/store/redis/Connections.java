@@ -3,6 +3,8 @@ package baton.store.redis;
 import baton.kv.ConfigException;
 import baton.kv.Deadline;
 import baton.kv.Ticker;
+import baton.store.remote.Failure;
+import baton.store.remote.StoreCounters;
 import io.lettuce.core.ClientOptions;
 import io.lettuce.core.MaintNotificationsConfig;
 import io.lettuce.core.RedisClient;
@@ -58,7 +60,7 @@ final class Connections implements AutoCloseable {
     private static final Duration CLOSED_WITHIN = Duration.ofSeconds(5);
 
     private final RedisSettings settings;
-    private final RedisCounters counters;
+    private final StoreCounters counters;
     private final DefaultClientResources resources;
     private final RedisClient client;
     private final RedisURI uri;
@@ -70,7 +72,7 @@ final class Connections implements AutoCloseable {
     private final AtomicReference<String> problem = new AtomicReference<>("not connected yet");
 
     /** @param valueBytes of a stored value */
-    Connections(RedisSettings settings, long valueBytes, RedisCounters counters, Ticker ticker) {
+    Connections(RedisSettings settings, long valueBytes, StoreCounters counters, Ticker ticker) {
         this.settings = settings;
         this.counters = counters;
         uri = uri(settings);
@@ -238,7 +240,7 @@ final class Connections implements AutoCloseable {
         }
         String text = String.valueOf(cause.getMessage());
         if (cause instanceof RedisCommandExecutionException) {
-            Failure failure = Failure.ofReply(text);
+            Failure failure = Request.failureOf(text);
             counters.connectFailed(failure);
             note(
                     failure == Failure.AUTHENTICATION

@@ -1,6 +1,7 @@
 package baton.store.redis;
 
 import baton.kv.BlockHash;
+import baton.store.remote.ValueHeader;
 import io.netty.buffer.ByteBuf;
 import java.nio.charset.StandardCharsets;
 

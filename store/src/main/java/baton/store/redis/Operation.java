@@ -3,6 +3,7 @@ package baton.store.redis;
 import baton.kv.BlockHash;
 import baton.memory.Gate;
 import baton.store.StoreTask;
+import baton.store.remote.Failure;
 import io.lettuce.core.protocol.CommandType;
 import java.util.List;
 import java.util.concurrent.Future;

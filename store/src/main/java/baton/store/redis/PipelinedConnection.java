@@ -1,6 +1,7 @@
 package baton.store.redis;
 
 import baton.kv.Ticker;
+import baton.store.remote.Failure;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
 import io.lettuce.core.RedisChannelHandler;
 import io.lettuce.core.RedisConnectionStateListener;

@@ -2,6 +2,8 @@ package baton.store.redis;
 
 import baton.kv.BlockHash;
 import baton.store.StoreTask;
+import baton.store.remote.Failure;
+import baton.store.remote.StoreCounters;
 import io.lettuce.core.protocol.CommandType;
 import io.netty.buffer.ByteBuf;
 import java.util.ArrayList;
@@ -139,7 +141,7 @@ abstract class Presence extends Operation {
 
         @Override
         protected void known(int from, int to, boolean present) {
-            store.counters().count(present ? RedisCounters.Result.FOUND : RedisCounters.Result.ABSENT, to - from);
+            store.counters().count(present ? StoreCounters.Result.FOUND : StoreCounters.Result.ABSENT, to - from);
             if (present) {
                 for (int key = from; key < to; key++) {
                     task.succeed(key);

@@ -3,6 +3,10 @@ package baton.store.redis;
 import baton.kv.BlockHash;
 import baton.store.StoreTask;
 import baton.store.ValueRanges;
+import baton.store.remote.Failure;
+import baton.store.remote.RangesByKey;
+import baton.store.remote.StoreCounters;
+import baton.store.remote.ValueHeader;
 import io.lettuce.core.protocol.CommandType;
 import io.netty.buffer.ByteBuf;
 import java.lang.foreign.MemorySegment;
@@ -90,7 +94,7 @@ final class Read extends Operation {
             } else if (wrong.isPresent()) {
                 store.damaged(keys.get(key), wrong.get());
             } else if (missing) {
-                store.counters().count(RedisCounters.Result.MISS, 1);
+                store.counters().count(StoreCounters.Result.MISS, 1);
             }
         }
 

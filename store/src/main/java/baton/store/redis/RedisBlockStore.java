@@ -9,6 +9,9 @@ import baton.store.StoreEvent;
 import baton.store.StoreFormat;
 import baton.store.StoreTask;
 import baton.store.ValueRanges;
+import baton.store.remote.Failure;
+import baton.store.remote.StoreCounters;
+import baton.store.remote.ValueHeader;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
 import io.lettuce.core.protocol.CommandType;
 import io.netty.buffer.ByteBuf;
@@ -48,7 +51,7 @@ public final class RedisBlockStore implements BlockStore {
     private final ValueHeader header;
     private final Keys keys;
     private final OptionalLong ttlMillis;
-    private final RedisCounters counters;
+    private final StoreCounters counters;
     private final Connections connections;
     private final Breaker reads;
     private final Breaker writes;
@@ -69,7 +72,7 @@ public final class RedisBlockStore implements BlockStore {
         header = new ValueHeader(format);
         keys = new Keys(settings.prefix(), header.formatName());
         ttlMillis = settings.ttl().map(ttl -> OptionalLong.of(ttl.toMillis())).orElse(OptionalLong.empty());
-        counters = new RedisCounters(name());
+        counters = new StoreCounters(name());
         connections = new Connections(settings, storedBytes(), counters, ticker);
         reads = new Breaker(ticker, PAUSE);
         writes = new Breaker(ticker, PAUSE);
@@ -173,7 +176,7 @@ public final class RedisBlockStore implements BlockStore {
         return connections;
     }
 
-    RedisCounters counters() {
+    StoreCounters counters() {
         return counters;
     }
 

@@ -1,6 +1,7 @@
 package baton.store.redis;
 
 import baton.kv.BlockHash;
+import baton.store.remote.Failure;
 import io.lettuce.core.codec.ByteArrayCodec;
 import io.lettuce.core.output.CommandOutput;
 import io.lettuce.core.protocol.CommandArgs;
@@ -77,7 +78,7 @@ abstract class Request extends CommandOutput<byte[], byte[], Object> implements 
         PipelinedConnection sentOn = connection;
         try {
             if (hasError()) {
-                failed(Failure.ofReply(getError()), getError());
+                failed(Request.failureOf(getError()), getError());
             } else {
                 answered();
             }
@@ -151,6 +152,19 @@ abstract class Request extends CommandOutput<byte[], byte[], Object> implements 
     @Override
     public final String toString() {
         return type.toString();
+    }
+
+    /** Why an error reply came, by its first word. */
+    static Failure failureOf(String error) {
+        int end = error.indexOf(' ');
+        return switch (end < 0 ? error : error.substring(0, end)) {
+            case "LOADING", "BUSY", "MASTERDOWN" -> Failure.LOADING;
+            case "OOM" -> Failure.OUT_OF_MEMORY;
+            case "READONLY", "MISCONF", "NOREPLICAS" -> Failure.READ_ONLY;
+            case "NOAUTH", "WRONGPASS", "NOPERM" -> Failure.AUTHENTICATION;
+            case "WRONGTYPE" -> Failure.FOREIGN;
+            default -> error.contains("AUTH") ? Failure.AUTHENTICATION : Failure.ERROR;
+        };
     }
 
     /** The shortest command, in place of one that must not be written any more. */

@@ -3,6 +3,9 @@ package baton.store.redis;
 import baton.kv.BlockHash;
 import baton.store.StoreTask;
 import baton.store.ValueRanges;
+import baton.store.remote.RangesByKey;
+import baton.store.remote.StoreCounters;
+import baton.store.remote.ValueHeader;
 import io.lettuce.core.protocol.CommandType;
 import io.netty.buffer.ByteBuf;
 import java.lang.foreign.MemorySegment;
@@ -38,7 +41,7 @@ final class Write extends Presence {
             for (int key = first; key < end; key++) {
                 task.succeed(key);
             }
-            store.counters().count(RedisCounters.Result.PRESENT, end - first);
+            store.counters().count(StoreCounters.Result.PRESENT, end - first);
             return;
         }
         List<Request> requests = new ArrayList<>(end - first);
@@ -100,7 +103,7 @@ final class Write extends Presence {
             if (set) {
                 store.counters().stored(keys.get(key), store.format().valueBytes());
             } else if (!isOver()) {
-                store.counters().count(RedisCounters.Result.PRESENT, 1);
+                store.counters().count(StoreCounters.Result.PRESENT, 1);
             }
             task.succeed(key);
         }

@@ -11,6 +11,7 @@ import baton.kv.connector.Measurement;
 import baton.store.BlockStore;
 import baton.store.StoreFormat;
 import baton.store.StoreTask;
+import baton.store.remote.Failure;
 import io.netty.util.internal.PlatformDependent;
 import java.lang.foreign.Arena;
 import java.lang.foreign.ValueLayout;

@@ -8,6 +8,7 @@ import baton.kv.ModelFingerprint;
 import baton.store.StoreEvent;
 import baton.store.StoreFormat;
 import baton.store.StoreTask;
+import baton.store.remote.ValueHeader;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.lang.foreign.Arena;

@@ -1,11 +1,11 @@
-package baton.store.redis;
+package baton.store.remote;
 
 import baton.store.ValueRanges;
 import java.lang.foreign.MemorySegment;
 import java.util.List;
 
 /** The ranges of a batch, found by their key. */
-final class RangesByKey {
+public final class RangesByKey {
     private final List<ValueRanges> memories;
 
     /** By key: index of its first entry in the two below; one more for the end. */
@@ -14,7 +14,7 @@ final class RangesByKey {
     private final int[] memory;
     private final int[] range;
 
-    RangesByKey(int keys, List<ValueRanges> memories) {
+    public RangesByKey(int keys, List<ValueRanges> memories) {
         this.memories = List.copyOf(memories);
         starts = new int[keys + 2];
         for (ValueRanges ranges : memories) {
@@ -40,7 +40,7 @@ final class RangesByKey {
     }
 
     /** Sum of the lengths of a key's ranges. */
-    long bytes(int key) {
+    public long bytes(int key) {
         long sum = 0;
         for (int i = starts[key]; i < starts[key + 1]; i++) {
             sum += memories.get(memory[i]).bytes(range[i]);
@@ -49,7 +49,7 @@ final class RangesByKey {
     }
 
     /** Copies a key's ranges out of their memories, into a value that begins there. */
-    void gather(int key, MemorySegment value, long start) {
+    public void gather(int key, MemorySegment value, long start) {
         for (int i = starts[key]; i < starts[key + 1]; i++) {
             ValueRanges from = memories.get(memory[i]);
             int at = range[i];
@@ -59,7 +59,7 @@ final class RangesByKey {
     }
 
     /** Copies a key's ranges of a value that begins there into their memories. */
-    void scatter(int key, MemorySegment value, long start) {
+    public void scatter(int key, MemorySegment value, long start) {
         for (int i = starts[key]; i < starts[key + 1]; i++) {
             ValueRanges to = memories.get(memory[i]);
             int at = range[i];

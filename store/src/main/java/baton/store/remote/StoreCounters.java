@@ -1,4 +1,4 @@
-package baton.store.redis;
+package baton.store.remote;
 
 import baton.kv.BlockHash;
 import baton.kv.connector.Measurement;
@@ -12,10 +12,11 @@ import java.util.Locale;
 import java.util.Map;
 
 /** Counts what happens to keys until it is taken. Thread-safe. */
-final class RedisCounters {
+public final class StoreCounters {
     private static final int MOST_EVENTS = 1 << 16;
 
-    enum Result {
+    /** What became of a key. */
+    public enum Result {
         FOUND,
         ABSENT,
         HIT,
@@ -46,35 +47,41 @@ final class RedisCounters {
     @GuardedBy("this")
     private final ArrayDeque<Change> changes = new ArrayDeque<>();
 
-    RedisCounters(String store) {
+    /** @param store its name, the label {@code store} */
+    public StoreCounters(String store) {
         this.store = store;
     }
 
-    synchronized void count(Result result, long keys) {
+    public synchronized void count(Result result, long keys) {
         results.merge(result, keys, Long::sum);
     }
 
-    synchronized void failed(Failure cause, long keys) {
+    public synchronized void failed(Failure cause, long keys) {
         failures.merge(cause, keys, Long::sum);
     }
 
     /** An attempt to connect has failed. */
-    synchronized void connectFailed(Failure cause) {
+    public synchronized void connectFailed(Failure cause) {
         failedConnects.merge(cause, 1L, Long::sum);
     }
 
-    synchronized void read(long bytes) {
+    public synchronized void read(long bytes) {
         readBytes += bytes;
         results.merge(Result.HIT, 1L, Long::sum);
     }
 
-    synchronized void stored(BlockHash key, long bytes) {
-        writtenBytes += bytes;
-        results.merge(Result.STORED, 1L, Long::sum);
+    public synchronized void stored(BlockHash key, long bytes) {
+        stored(bytes);
         changed(key, true);
     }
 
-    synchronized void removed(BlockHash key) {
+    /** A value has been written whose key makes no event. */
+    public synchronized void stored(long bytes) {
+        writtenBytes += bytes;
+        results.merge(Result.STORED, 1L, Long::sum);
+    }
+
+    public synchronized void removed(BlockHash key) {
         changed(key, false);
     }
 
@@ -87,7 +94,7 @@ final class RedisCounters {
     }
 
     /** Keys that follow each other with the same change are one event. */
-    synchronized List<StoreEvent> takeEvents() {
+    public synchronized List<StoreEvent> takeEvents() {
         List<StoreEvent> events = new ArrayList<>();
         List<BlockHash> keys = new ArrayList<>();
         while (!changes.isEmpty()) {
@@ -101,7 +108,7 @@ final class RedisCounters {
         return events;
     }
 
-    synchronized List<Measurement> takeMeasurements(int connections) {
+    public synchronized List<Measurement> takeMeasurements(int connections) {
         List<Measurement> taken = new ArrayList<>();
         results.forEach((result, keys) -> taken.add(count("baton:kv_store_keys", keys, "result", result.name())));
         failures.forEach((cause, keys) -> taken.add(count("baton:kv_store_failures", keys, "cause", cause.label())));

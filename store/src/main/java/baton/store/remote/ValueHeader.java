@@ -1,4 +1,4 @@
-package baton.store.redis;
+package baton.store.remote;
 
 import baton.kv.BlockHash;
 import baton.store.StoreFormat;
@@ -23,8 +23,8 @@ import java.util.zip.CRC32C;
  * 80  4  CRC32C of the bytes before this field and of those after the header
  * </pre>
  */
-final class ValueHeader {
-    static final int BYTES = 84;
+public final class ValueHeader {
+    public static final int BYTES = 84;
 
     private static final int MAGIC = 0x42544b56;
     private static final int VERSION = 1;
@@ -33,13 +33,13 @@ final class ValueHeader {
     private final byte[] format;
     private final long valueBytes;
 
-    ValueHeader(StoreFormat format) {
+    public ValueHeader(StoreFormat format) {
         this.format = sha256(format.describe());
         this.valueBytes = format.valueBytes();
     }
 
     /** Names the format in keys: 32 hexadecimal digits of its digest. */
-    String formatName() {
+    public String formatName() {
         return HexFormat.of().formatHex(format, 0, 16);
     }
 
@@ -48,7 +48,7 @@ final class ValueHeader {
      *
      * @param at where the header begins; the value follows it
      */
-    void write(ByteBuf buffer, int at, BlockHash key) {
+    public void write(ByteBuf buffer, int at, BlockHash key) {
         buffer.setInt(at, MAGIC);
         buffer.setInt(at + 4, VERSION);
         buffer.setLong(at + 8, key.a());
@@ -61,7 +61,7 @@ final class ValueHeader {
     }
 
     /** What is wrong with a header and the value behind it; empty if nothing is. */
-    Optional<Failure> check(ByteBuffer stored, BlockHash key) {
+    public Optional<Failure> check(ByteBuffer stored, BlockHash key) {
         int at = stored.position();
         if (stored.remaining() < 8 || stored.getInt(at) != MAGIC) {
             return Optional.of(Failure.FOREIGN);

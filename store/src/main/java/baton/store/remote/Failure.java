@@ -1,9 +1,9 @@
-package baton.store.redis;
+package baton.store.remote;
 
 import java.util.Locale;
 
 /** Why an operation did not succeed for a key, as it is counted. Plain misses are none of these. */
-enum Failure {
+public enum Failure {
     /** No connection is up, or none of them answers. */
     UNAVAILABLE,
     /** Too many bytes are in flight already. */
@@ -18,13 +18,13 @@ enum Failure {
     DISCONNECTED,
     /** The server reads its data from disk. */
     LOADING,
-    /** The server is at {@code maxmemory} and evicts nothing. */
+    /** The server has no room for it. */
     OUT_OF_MEMORY,
     /** The server is a replica, or cannot persist what it is given. */
     READ_ONLY,
     /** No or wrong credentials, or not permitted to them. */
     AUTHENTICATION,
-    /** Another error reply, or one that is no reply to this command. */
+    /** Another error reply, or one that is no reply to this request. */
     ERROR,
 
     /** The value is shorter or longer than it says, or than values of this format are. */
@@ -40,25 +40,13 @@ enum Failure {
     /** The value's bytes do not fit its checksum. */
     CHECKSUM;
 
-    String label() {
+    /** As a label of a measurement. */
+    public String label() {
         return name().toLowerCase(Locale.ROOT);
     }
 
     /** Whether what is stored under the key is useless. */
-    boolean isOfValue() {
+    public boolean isOfValue() {
         return compareTo(LENGTH) >= 0;
-    }
-
-    /** Of an error reply, by its first word. */
-    static Failure ofReply(String error) {
-        int end = error.indexOf(' ');
-        return switch (end < 0 ? error : error.substring(0, end)) {
-            case "LOADING", "BUSY", "MASTERDOWN" -> LOADING;
-            case "OOM" -> OUT_OF_MEMORY;
-            case "READONLY", "MISCONF", "NOREPLICAS" -> READ_ONLY;
-            case "NOAUTH", "WRONGPASS", "NOPERM" -> AUTHENTICATION;
-            case "WRONGTYPE" -> FOREIGN;
-            default -> error.contains("AUTH") ? AUTHENTICATION : ERROR;
-        };
     }
 }

@@ -1,0 +1,58 @@
+package baton.store.lm;
+
+import io.netty.buffer.ByteBuf;
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+
+/** The keys of a batch, as they are sent. Any thread may write them. */
+interface LmKeys {
+    int size();
+
+    /** What all keys begin with. */
+    byte[] prefix();
+
+    /** What all keys end with; no byte of it is in {@link #prefix} too. */
+    byte[] suffix();
+
+    /** Writes what is between the two, with its number of bytes before it as a byte. */
+    void writeRest(ByteBuf to, int key);
+
+    /** Writes a key, padded to {@link LmClient#MOST_KEY_BYTES}. */
+    void write(ByteBuf to, int key);
+
+    /** @throws IllegalArgumentException if a key cannot be sent, see {@link LmClient#requireKey} */
+    static LmKeys of(List<String> texts) {
+        byte[][] keys = new byte[texts.size()][];
+        for (int i = 0; i < keys.length; i++) {
+            LmClient.requireKey(texts.get(i));
+            keys[i] = texts.get(i).getBytes(StandardCharsets.UTF_8);
+        }
+        return new LmKeys() {
+            @Override
+            public int size() {
+                return keys.length;
+            }
+
+            @Override
+            public byte[] prefix() {
+                return new byte[0];
+            }
+
+            @Override
+            public byte[] suffix() {
+                return new byte[0];
+            }
+
+            @Override
+            public void writeRest(ByteBuf to, int key) {
+                to.writeByte(keys[key].length);
+                to.writeBytes(keys[key]);
+            }
+
+            @Override
+            public void write(ByteBuf to, int key) {
+                LmWire.writeKey(to, keys[key]);
+            }
+        };
+    }
+}

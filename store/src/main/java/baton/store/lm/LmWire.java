@@ -1,0 +1,120 @@
+package baton.store.lm;
+
+import io.netty.buffer.ByteBuf;
+
+/**
+ * The bytes of LMCache's {@code lm} protocol ({@code lmcache/v1/protocol.py} of 0.5.6). All numbers are int32, little-endian, without
+ * padding between them.
+ *
+ * <pre>
+ * request, 186 bytes:  command, length, format, dtype, location, shape 0 to 3; then the key, padded with blanks to 150 bytes
+ * reply, 36 bytes:     code, length, format, dtype, shape 0 to 3, location
+ * </pre>
+ *
+ * A PUT's header is followed by its value, and has no reply. A reply to a GET that hits is followed by the value. Requests are answered in
+ * their order, and may be sent without waiting for replies.
+ *
+ * <h2>What {@code baton kv-server} adds</h2>
+ *
+ * <p>{@link #BATCH_EXIST} looks up many keys. Its header has the number of keys as shape 0, as its key what all keys begin with and then
+ * what all end with, and as shapes 1 and 2 the bytes of these two. The rest of each key follows: all of them have the same number of bytes,
+ * shape 3; their sum is the length. The reply has the number of keys as shape 0, and is followed by a bit for each key, the lowest of a byte
+ * first, in whole bytes. A client asks for it by an EXIST of {@link #PROBE}: a server that has it replies with 200 and shape 0 of at
+ * least 1, any other server with 400 or shape 0 of 0.
+ *
+ * <p>A server with a token is spoken to only after both sides have proved that they have it:
+ *
+ * <pre>
+ * client: {@link #GREETING}, {@link #GREETING_VERSION}, a nonce of 32 bytes
+ * server: {@link #GREETING}, {@link #GREETING_VERSION}, a nonce of 32 bytes, HMAC-SHA256 {@link #OF_SERVER} over both nonces
+ * client: HMAC-SHA256 {@link #OF_CLIENT} over both nonces; requests may follow at once
+ * </pre>
+ *
+ * The HMACs are those of {@link baton.messages.PeerSecret#mac}. A side that finds the other's wrong closes the connection.
+ */
+public final class LmWire {
+    /** Bytes of a request without what follows it. */
+    public static final int REQUEST_BYTES = 186;
+
+    /** Where the key begins in a request. */
+    public static final int KEY_AT = 36;
+
+    /** Bytes of a reply without what follows it. */
+    public static final int REPLY_BYTES = 36;
+
+    public static final int PUT = 1;
+    public static final int GET = 2;
+    public static final int EXIST = 3;
+    public static final int LIST = 4;
+    public static final int HEALTH = 5;
+
+    /** Not LMCache's: looks up many keys. */
+    public static final int BATCH_EXIST = 0x7801;
+
+    public static final int SUCCESS = 200;
+    public static final int FAIL = 400;
+
+    /** A key of LMCache's form under which nothing is stored: whether it is there tells what the server adds to the protocol. */
+    public static final String PROBE = "baton.kv-server@1@0@0@uint8";
+
+    /** The most keys of a {@link #BATCH_EXIST}. */
+    public static final int MOST_BATCH = 16384;
+
+    /** {@code BTKA} in ASCII. */
+    public static final int GREETING = 0x414b5442;
+
+    public static final int GREETING_VERSION = 1;
+
+    /** Bytes of a greeting before its nonce. */
+    public static final int GREETING_BYTES = 8;
+
+    /** What the server's HMAC proves. */
+    public static final String OF_SERVER = "lm server";
+
+    /** What the client's HMAC proves. */
+    public static final String OF_CLIENT = "lm client";
+
+    private LmWire() {}
+
+    /** Writes a request's numbers; {@link #writeKey} must follow. */
+    static void writeRequest(ByteBuf to, int command, int length, LmMetadata metadata) {
+        to.writeIntLE(command);
+        to.writeIntLE(length);
+        to.writeIntLE(metadata.format());
+        to.writeIntLE(metadata.dtype());
+        to.writeIntLE(0);
+        to.writeIntLE(metadata.shape0());
+        to.writeIntLE(metadata.shape1());
+        to.writeIntLE(metadata.shape2());
+        to.writeIntLE(metadata.shape3());
+    }
+
+    /** Writes a key with its padding. */
+    static void writeKey(ByteBuf to, byte[] key) {
+        to.writeBytes(key);
+        pad(to, LmClient.MOST_KEY_BYTES - key.length);
+    }
+
+    private static void pad(ByteBuf to, int blanks) {
+        int left = blanks;
+        for (; left >= 8; left -= 8) {
+            to.writeLong(0x2020202020202020L);
+        }
+        for (; left > 0; left--) {
+            to.writeByte(' ');
+        }
+    }
+
+    /** Writes a reply. */
+    public static void writeReply(ByteBuf to, int code, int length, LmMetadata metadata) {
+        to.writeIntLE(code);
+        to.writeIntLE(length);
+        to.writeIntLE(metadata.format());
+        to.writeIntLE(metadata.dtype());
+        to.writeIntLE(metadata.shape0());
+        to.writeIntLE(metadata.shape1());
+        to.writeIntLE(metadata.shape2());
+        to.writeIntLE(metadata.shape3());
+        to.writeIntLE(0);
+    }
+}

@@ -1,0 +1,155 @@
+package baton.store.lm;
+
+import baton.store.StoreTask;
+import baton.store.remote.Failure;
+import baton.store.remote.StoreCounters;
+import io.netty.buffer.ByteBuf;
+import io.netty.channel.Channel;
+import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+
+/** Asks which keys are there: in groups, so that the server looks the first ones up while the next are written. */
+abstract class LookUp extends LmOperation {
+    private static final int LEAST_GROUP = 256;
+    private static final int GROUPS = 8;
+
+    protected final LmKeys keys;
+
+    LookUp(LmConnections connections, StoreTask task, long bytes, LmKeys keys) {
+        super(connections, task, bytes);
+        this.keys = keys;
+    }
+
+    /** Of a key it is known whether it is there. Called once for each, on the connection's thread. */
+    protected abstract void known(int key, boolean present);
+
+    /** All keys of a group are known, and so many of them are there. */
+    protected void knownAll(int from, int to, int found) {}
+
+    /** Asks about all keys. */
+    protected final void ask() {
+        int group = Math.clamp(Math.ceilDiv(keys.size(), GROUPS), LEAST_GROUP, LmWire.MOST_BATCH);
+        List<Exist> requests = new ArrayList<>(Math.ceilDiv(keys.size(), group));
+        for (int from = 0; from < keys.size(); from += group) {
+            requests.add(new Exist(from, Math.min(keys.size(), from + group)));
+        }
+        opened(requests);
+        connections.lookUp(requests);
+    }
+
+    private final class Exist extends LmOperation.Part {
+        private final int from;
+        private final int to;
+        private boolean batch;
+        private byte[] bits = {};
+        private int found;
+
+        private Exist(int from, int to) {
+            super(LookUp.this, (long) (to - from) * LmWire.REQUEST_BYTES, to - from);
+            this.from = from;
+            this.to = to;
+        }
+
+        @Override
+        protected int write(Channel channel, boolean batches) {
+            batch = batches && to - from > 1;
+            ByteBuf request = channel.alloc().directBuffer(LmWire.REQUEST_BYTES * (to - from));
+            if (batch) {
+                writeBatch(request);
+            } else {
+                for (int key = from; key < to; key++) {
+                    LmWire.writeRequest(request, LmWire.EXIST, 0, LmMetadata.NONE);
+                    keys.write(request, key);
+                }
+            }
+            var _ = channel.write(request, channel.voidPromise());
+            return batch ? 1 : to - from;
+        }
+
+        private void writeBatch(ByteBuf request) {
+            byte[] prefix = keys.prefix();
+            byte[] suffix = keys.suffix();
+            request.writeZero(LmWire.KEY_AT);
+            byte[] both = new byte[prefix.length + suffix.length];
+            System.arraycopy(prefix, 0, both, 0, prefix.length);
+            System.arraycopy(suffix, 0, both, prefix.length, suffix.length);
+            LmWire.writeKey(request, both);
+            for (int key = from; key < to; key++) {
+                keys.writeRest(request, key);
+            }
+            int end = request.writerIndex();
+            request.writerIndex(0);
+            LmWire.writeRequest(
+                    request,
+                    LmWire.BATCH_EXIST,
+                    end - LmWire.REQUEST_BYTES,
+                    new LmMetadata(
+                            LmMetadata.NONE.format(),
+                            LmMetadata.NONE.dtype(),
+                            to - from,
+                            prefix.length,
+                            suffix.length,
+                            0));
+            request.writerIndex(end);
+        }
+
+        @Override
+        protected Optional<Destination> reply(int index, LmReply reply) {
+            if (!batch) {
+                tell(from + index, reply.isSuccess());
+                if (index == to - from - 1) {
+                    knownAll(from, to, found);
+                }
+                return Optional.empty();
+            }
+            bits = new byte[Math.ceilDiv(to - from, 8)];
+            if (!reply.isSuccess() || reply.length() != bits.length) {
+                connections.counters().failed(Failure.ERROR, to - from);
+                return Optional.empty();
+            }
+            return Optional.of(new Destination(List.of(MemorySegment.ofArray(bits)), bits.length));
+        }
+
+        @Override
+        protected void received(int index) {
+            for (int key = from; key < to; key++) {
+                tell(key, (bits[(key - from) >>> 3] >>> ((key - from) & 7) & 1) != 0);
+            }
+            knownAll(from, to, found);
+        }
+
+        private void tell(int key, boolean present) {
+            if (present) {
+                found++;
+            }
+            known(key, present);
+        }
+    }
+
+    /** The look-up of a batch. */
+    static final class Contains extends LookUp {
+        Contains(LmConnections connections, StoreTask task, LmKeys keys) {
+            super(connections, task, (long) keys.size() * LmWire.REQUEST_BYTES, keys);
+        }
+
+        @Override
+        protected void submit() {
+            ask();
+        }
+
+        @Override
+        protected void known(int key, boolean present) {
+            if (present) {
+                task.succeed(key);
+            }
+        }
+
+        @Override
+        protected void knownAll(int from, int to, int found) {
+            connections.counters().count(StoreCounters.Result.FOUND, found);
+            connections.counters().count(StoreCounters.Result.ABSENT, to - from - found);
+        }
+    }
+}
