@@ -95,7 +95,7 @@ public final class LmWire {
         pad(to, LmClient.MOST_KEY_BYTES - key.length);
     }
 
-    private static void pad(ByteBuf to, int blanks) {
+    static void pad(ByteBuf to, int blanks) {
         int left = blanks;
         for (; left >= 8; left -= 8) {
             to.writeLong(0x2020202020202020L);

@@ -129,7 +129,7 @@ abstract class LookUp extends LmOperation {
     }
 
     /** The look-up of a batch. */
-    static final class Contains extends LookUp {
+    static class Contains extends LookUp {
         Contains(LmConnections connections, StoreTask task, LmKeys keys) {
             super(connections, task, (long) keys.size() * LmWire.REQUEST_BYTES, keys);
         }

@@ -2,7 +2,11 @@ package baton.store.remote;
 
 import baton.store.ValueRanges;
 import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
+import java.util.Comparator;
 import java.util.List;
+import java.util.Optional;
+import java.util.stream.IntStream;
 
 /** The ranges of a batch, found by their key. */
 public final class RangesByKey {
@@ -46,6 +50,36 @@ public final class RangesByKey {
             sum += memories.get(memory[i]).bytes(range[i]);
         }
         return sum;
+    }
+
+    /**
+     * The memory of a key's ranges in the order of the value.
+     *
+     * @throws IllegalArgumentException if they do not follow each other without gaps from the value's beginning
+     */
+    public List<MemorySegment> inOrder(int key) {
+        return whole(key, bytes(key))
+                .orElseThrow(() -> new IllegalArgumentException("ranges of key " + key + " overlap or have gaps"));
+    }
+
+    /** The memory of a key's ranges in the order of the value, if they are all of it, each byte once. */
+    public Optional<List<MemorySegment>> whole(int key, long valueBytes) {
+        int[] entries = IntStream.range(starts[key], starts[key + 1])
+                .boxed()
+                .sorted(Comparator.comparingLong(i -> memories.get(memory[i]).valueOffset(range[i])))
+                .mapToInt(i -> i)
+                .toArray();
+        List<MemorySegment> pieces = new ArrayList<>(entries.length);
+        long end = 0;
+        for (int i : entries) {
+            ValueRanges in = memories.get(memory[i]);
+            if (in.valueOffset(range[i]) != end) {
+                return Optional.empty();
+            }
+            pieces.add(in.memory().asSlice(in.memoryOffset(range[i]), in.bytes(range[i])));
+            end += in.bytes(range[i]);
+        }
+        return end == valueBytes ? Optional.of(pieces) : Optional.empty();
     }
 
     /** Copies a key's ranges out of their memories, into a value that begins there. */

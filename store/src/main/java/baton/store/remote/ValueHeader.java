@@ -3,11 +3,13 @@ package baton.store.remote;
 import baton.kv.BlockHash;
 import baton.store.StoreFormat;
 import io.netty.buffer.ByteBuf;
+import java.lang.foreign.MemorySegment;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
 import java.util.HexFormat;
+import java.util.List;
 import java.util.Optional;
 import java.util.zip.CRC32C;
 
@@ -49,6 +51,23 @@ public final class ValueHeader {
      * @param at where the header begins; the value follows it
      */
     public void write(ByteBuf buffer, int at, BlockHash key) {
+        writeFields(buffer, at, key);
+        buffer.setInt(at + CHECKSUM, checksum(buffer.nioBuffer(at, Math.toIntExact(BYTES + valueBytes))));
+    }
+
+    /**
+     * Writes a header at a buffer's end.
+     *
+     * @param value in pieces, which need not be in the buffer
+     */
+    public void write(ByteBuf buffer, List<MemorySegment> value, BlockHash key) {
+        int at = buffer.writerIndex();
+        buffer.writeZero(BYTES);
+        writeFields(buffer, at, key);
+        buffer.setInt(at + CHECKSUM, checksum(buffer.nioBuffer(at, CHECKSUM), value));
+    }
+
+    private void writeFields(ByteBuf buffer, int at, BlockHash key) {
         buffer.setInt(at, MAGIC);
         buffer.setInt(at + 4, VERSION);
         buffer.setLong(at + 8, key.a());
@@ -57,11 +76,32 @@ public final class ValueHeader {
         buffer.setLong(at + 32, key.d());
         buffer.setBytes(at + 40, format);
         buffer.setLong(at + 72, valueBytes);
-        buffer.setInt(at + CHECKSUM, checksum(buffer.nioBuffer(at, Math.toIntExact(BYTES + valueBytes))));
     }
 
     /** What is wrong with a header and the value behind it; empty if nothing is. */
     public Optional<Failure> check(ByteBuffer stored, BlockHash key) {
+        Optional<Failure> failure = checkFields(stored, key);
+        if (failure.isPresent()) {
+            return failure;
+        }
+        if (stored.remaining() != BYTES + valueBytes) {
+            return Optional.of(Failure.LENGTH);
+        }
+        return stored.getInt(stored.position() + CHECKSUM) == checksum(stored.duplicate())
+                ? Optional.empty()
+                : Optional.of(Failure.CHECKSUM);
+    }
+
+    /** As {@link #check(ByteBuffer, BlockHash)}, of a header and a value of the right length elsewhere. */
+    public Optional<Failure> check(MemorySegment head, List<MemorySegment> value, BlockHash key) {
+        ByteBuffer fields = head.asByteBuffer();
+        return checkFields(fields, key)
+                .or(() -> fields.getInt(CHECKSUM) == checksum(fields.slice(0, CHECKSUM), value)
+                        ? Optional.empty()
+                        : Optional.of(Failure.CHECKSUM));
+    }
+
+    private Optional<Failure> checkFields(ByteBuffer stored, BlockHash key) {
         int at = stored.position();
         if (stored.remaining() < 8 || stored.getInt(at) != MAGIC) {
             return Optional.of(Failure.FOREIGN);
@@ -81,12 +121,14 @@ public final class ValueHeader {
         if (!stored.slice(at + 40, format.length).equals(ByteBuffer.wrap(format))) {
             return Optional.of(Failure.WRONG_FORMAT);
         }
-        if (stored.getLong(at + 72) != valueBytes || stored.remaining() != BYTES + valueBytes) {
-            return Optional.of(Failure.LENGTH);
-        }
-        return stored.getInt(at + CHECKSUM) == checksum(stored.duplicate())
-                ? Optional.empty()
-                : Optional.of(Failure.CHECKSUM);
+        return stored.getLong(at + 72) == valueBytes ? Optional.empty() : Optional.of(Failure.LENGTH);
+    }
+
+    private static int checksum(ByteBuffer fields, List<MemorySegment> value) {
+        CRC32C crc = new CRC32C();
+        crc.update(fields);
+        value.forEach(piece -> crc.update(piece.asByteBuffer()));
+        return (int) crc.getValue();
     }
 
     /** Moves the buffer's position. */

@@ -1,0 +1,72 @@
+package baton.store.lm;
+
+import baton.kv.BlockHash;
+import io.netty.buffer.ByteBuf;
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+
+/** Keys of blocks, of LMCache's form {@code model@world_size@worker@hash@dtype}. */
+final class BlockKeys implements LmKeys {
+    private static final byte[] SUFFIX = "@uint8".getBytes(StandardCharsets.US_ASCII);
+    private static final byte[] DIGITS = "0123456789abcdef".getBytes(StandardCharsets.US_ASCII);
+    private static final int HASH_DIGITS = 64;
+
+    private final byte[] prefix;
+    private final List<BlockHash> keys;
+
+    BlockKeys(byte[] prefix, List<BlockHash> keys) {
+        this.prefix = prefix;
+        this.keys = List.copyOf(keys);
+    }
+
+    /** @param format names the format */
+    static byte[] prefix(String format) {
+        return ("btkv:" + format + "@1@0@").getBytes(StandardCharsets.US_ASCII);
+    }
+
+    @Override
+    public int size() {
+        return keys.size();
+    }
+
+    @Override
+    public byte[] prefix() {
+        return prefix;
+    }
+
+    @Override
+    public byte[] suffix() {
+        return SUFFIX;
+    }
+
+    @Override
+    public void writeRest(ByteBuf to, int key) {
+        to.writeByte(HASH_DIGITS);
+        hash(to, keys.get(key));
+    }
+
+    @Override
+    public void write(ByteBuf to, int key) {
+        to.writeBytes(prefix);
+        hash(to, keys.get(key));
+        to.writeBytes(SUFFIX);
+        LmWire.pad(to, LmClient.MOST_KEY_BYTES - prefix.length - HASH_DIGITS - SUFFIX.length);
+    }
+
+    private static void hash(ByteBuf to, BlockHash key) {
+        hex(to, key.a());
+        hex(to, key.b());
+        hex(to, key.c());
+        hex(to, key.d());
+    }
+
+    private static void hex(ByteBuf to, long value) {
+        for (int half = 32; half >= 0; half -= 32) {
+            long digits = 0;
+            for (int shift = 28; shift >= 0; shift -= 4) {
+                digits = digits << 8 | DIGITS[(int) (value >>> half + shift) & 15];
+            }
+            to.writeLong(digits);
+        }
+    }
+}

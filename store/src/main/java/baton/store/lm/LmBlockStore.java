@@ -1,0 +1,289 @@
+package baton.store.lm;
+
+import baton.kv.BlockHash;
+import baton.kv.Deadline;
+import baton.kv.Ticker;
+import baton.kv.connector.Measurement;
+import baton.store.BlockStore;
+import baton.store.StoreEvent;
+import baton.store.StoreFormat;
+import baton.store.StoreTask;
+import baton.store.ValueRanges;
+import baton.store.remote.Failure;
+import baton.store.remote.RangesByKey;
+import baton.store.remote.StoreCounters;
+import baton.store.remote.ValueHeader;
+import io.netty.buffer.ByteBuf;
+import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Keeps values at a server of LMCache's {@code lm} protocol, best {@code baton kv-server}.
+ *
+ * <h2>Keys and values</h2>
+ *
+ * A key is {@code btkv:<format>@1@0@<block hash>@uint8}, of LMCache's form: 32 hexadecimal digits of the SHA-256 of
+ * {@link StoreFormat#describe}, and the 64 of the hash. So stores of several formats, and LMCache, can share a server. A value is a
+ * {@link ValueHeader} and the bytes, with the metadata of a {@code BINARY_BUFFER}. What does not verify as the value of this key in this
+ * format is a miss, counted by its cause, and written anew when it is put again.
+ *
+ * <p>The server decides how much it keeps and what it evicts; what it evicts is not among the events. LMCache's own server evicts nothing.
+ *
+ * <h2>Faults</h2>
+ *
+ * A server that is absent, hangs, or breaks off costs operations at most one deadline; while it is away they are rejected at once, and it is
+ * found in the background when it is back.
+ */
+public final class LmBlockStore implements BlockStore {
+    private static final int MOST_DAMAGED = 1 << 16;
+
+    private final StoreFormat format;
+    private final ValueHeader header;
+    private final int storedBytes;
+    private final byte[] prefix;
+    private final StoreCounters counters;
+    private final LmConnections connections;
+
+    /** Keys whose values did not verify, until they are written anew: the protocol cannot delete them. */
+    private final Set<BlockHash> damaged = ConcurrentHashMap.newKeySet();
+
+    private LmBlockStore(StoreFormat format, LmSettings settings, Ticker ticker) {
+        this.format = format;
+        header = new ValueHeader(format);
+        storedBytes = Math.toIntExact(ValueHeader.BYTES + format.valueBytes());
+        prefix = BlockKeys.prefix(header.formatName());
+        counters = new StoreCounters(name());
+        connections = new LmConnections(settings, counters, ticker);
+    }
+
+    /**
+     * Opens a store. Returns at once: the server is connected to in the background, and needs not be there.
+     *
+     * @throws baton.kv.ConfigException if the settings cannot be used
+     * @throws IllegalArgumentException if values of this format are too large for the protocol
+     */
+    public static LmBlockStore open(StoreFormat format, LmSettings settings, Ticker ticker) {
+        if (format.valueBytes() > Integer.MAX_VALUE - ValueHeader.BYTES) {
+            throw new IllegalArgumentException(
+                    "values have %d bytes; the lm protocol takes at most %d, so blocksPerChunk=%d is too much"
+                            .formatted(
+                                    format.valueBytes(),
+                                    Integer.MAX_VALUE - ValueHeader.BYTES,
+                                    format.blocksPerChunk()));
+        }
+        LmBlockStore store = new LmBlockStore(format, settings, ticker);
+        store.connections.start();
+        return store;
+    }
+
+    @Override
+    public String name() {
+        return "lm";
+    }
+
+    @Override
+    public StoreFormat format() {
+        return format;
+    }
+
+    /** Whether the server can be asked at present. */
+    public boolean isConnected() {
+        return connections.isUsable();
+    }
+
+    private void damaged(BlockHash key) {
+        if (damaged.size() < MOST_DAMAGED && damaged.add(key)) {
+            counters.removed(key);
+        }
+    }
+
+    @Override
+    public StoreTask contains(List<BlockHash> batch, Deadline deadline) {
+        StoreTask task = new StoreTask(batch.size(), deadline);
+        List<BlockHash> asked = List.copyOf(batch);
+        LookUp lookUp = new LookUp.Contains(connections, task, new BlockKeys(prefix, asked)) {
+            @Override
+            protected void known(int key, boolean present) {
+                super.known(key, present && !damaged.contains(asked.get(key)));
+            }
+        };
+        return connections.run(lookUp, batch.size());
+    }
+
+    @Override
+    public StoreTask get(List<BlockHash> batch, List<ValueRanges> to, Deadline deadline) {
+        return connections.run(new Read(new StoreTask(batch.size(), deadline), batch, to), batch.size());
+    }
+
+    /**
+     * A value is read straight into its ranges if they are all of it, and verified there. Otherwise it is read into memory of its own, and
+     * copied to them when it has been verified.
+     */
+    private final class Read extends Fetch {
+        private final List<BlockHash> batch;
+        private final RangesByKey ranges;
+
+        /** Headers, one after the other. */
+        private final MemorySegment heads;
+
+        private Read(StoreTask task, List<BlockHash> batch, List<ValueRanges> to) {
+            super(LmBlockStore.this.connections, task, batch.size() * (long) storedBytes, new BlockKeys(prefix, batch));
+            this.batch = List.copyOf(batch);
+            ranges = new RangesByKey(batch.size(), to);
+            heads = MemorySegment.ofArray(new byte[batch.size() * ValueHeader.BYTES]);
+            scratch = new MemorySegment[batch.size()];
+        }
+
+        /** Values that are not read straight into their ranges. */
+        private final @Nullable MemorySegment[] scratch;
+
+        @Override
+        protected long valueBytes(int key) {
+            return storedBytes;
+        }
+
+        @Override
+        protected int headBytes() {
+            return ValueHeader.BYTES;
+        }
+
+        private MemorySegment head(int key) {
+            return heads.asSlice((long) key * ValueHeader.BYTES, ValueHeader.BYTES);
+        }
+
+        @Override
+        protected Optional<Destination> place(int key, LmReply reply) {
+            if (reply.length() != storedBytes) {
+                wrong(key, Failure.LENGTH);
+                return Optional.empty();
+            }
+            List<MemorySegment> memories = new ArrayList<>();
+            memories.add(head(key));
+            ranges.whole(key, format.valueBytes()).ifPresentOrElse(memories::addAll, () -> {
+                MemorySegment own = MemorySegment.ofArray(new byte[Math.toIntExact(format.valueBytes())]);
+                scratch[key] = own;
+                memories.add(own);
+            });
+            return Optional.of(new Destination(memories, storedBytes));
+        }
+
+        @Override
+        protected void arrived(int key, LmReply reply) {
+            MemorySegment own = scratch[key];
+            List<MemorySegment> value =
+                    own == null ? ranges.whole(key, format.valueBytes()).orElse(List.of()) : List.of(own);
+            Optional<Failure> failure = header.check(head(key), value, batch.get(key));
+            if (failure.isPresent()) {
+                wrong(key, failure.get());
+                return;
+            }
+            if (own != null) {
+                ranges.scatter(key, own, 0);
+                scratch[key] = null;
+            }
+            counters.read(format.valueBytes());
+            task.succeed(key);
+        }
+
+        private void wrong(int key, Failure cause) {
+            counters.failed(cause, 1);
+            damaged(batch.get(key));
+        }
+    }
+
+    /** @throws IllegalArgumentException if the ranges of a key do not have the bytes of a value */
+    @Override
+    public StoreTask put(List<BlockHash> batch, List<ValueRanges> from, Deadline deadline) {
+        return connections.run(new Write(new StoreTask(batch.size(), deadline), batch, from), batch.size());
+    }
+
+    /** Asks which values are there, so that they are not sent again. */
+    private final class Write extends LookUp {
+        private final List<BlockHash> batch;
+        private final RangesByKey ranges;
+
+        private Write(StoreTask task, List<BlockHash> batch, List<ValueRanges> from) {
+            super(LmBlockStore.this.connections, task, batch.size() * (long) storedBytes, new BlockKeys(prefix, batch));
+            this.batch = List.copyOf(batch);
+            ranges = new RangesByKey(batch.size(), from);
+            for (int key = 0; key < batch.size(); key++) {
+                long covered = ranges.bytes(key);
+                if (covered != format.valueBytes()) {
+                    throw new IllegalArgumentException("ranges of key %d have %d bytes, a value has %d"
+                            .formatted(key, covered, format.valueBytes()));
+                }
+            }
+        }
+
+        @Override
+        protected void submit() {
+            ask();
+        }
+
+        @Override
+        protected void known(int key, boolean present) {
+            if (present && !damaged.contains(batch.get(key))) {
+                task.succeed(key);
+            }
+        }
+
+        @Override
+        protected void knownAll(int from, int to, int found) {
+            List<Send> requests = new ArrayList<>();
+            for (int key = from; key < to; key++) {
+                if (!task.succeeded(key)) {
+                    requests.add(send(key));
+                }
+            }
+            counters.count(StoreCounters.Result.PRESENT, (long) to - from - requests.size());
+            if (requests.isEmpty() || isAbandoned()) {
+                return;
+            }
+            opened(requests);
+            connections.transfer(requests);
+        }
+
+        private Send send(int index) {
+            return new Send(this, keys, index, storedBytes) {
+                @Override
+                protected LmMetadata metadata() {
+                    return LmMetadata.bytes(storedBytes);
+                }
+
+                @Override
+                protected List<MemorySegment> value(int key, ByteBuf head) {
+                    List<MemorySegment> value = ranges.inOrder(key);
+                    header.write(head, value, batch.get(key));
+                    return value;
+                }
+
+                @Override
+                protected void stored(int key) {
+                    damaged.remove(batch.get(key));
+                    counters.stored(batch.get(key), format.valueBytes());
+                    task.succeed(key);
+                }
+            };
+        }
+    }
+
+    @Override
+    public List<StoreEvent> takeEvents() {
+        return counters.takeEvents();
+    }
+
+    @Override
+    public List<Measurement> takeMeasurements() {
+        return counters.takeMeasurements(connections.usable());
+    }
+
+    @Override
+    public void close() {
+        connections.close();
+    }
+}

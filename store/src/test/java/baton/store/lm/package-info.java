@@ -1,0 +1,4 @@
+@NullMarked
+package baton.store.lm;
+
+import org.jspecify.annotations.NullMarked;
