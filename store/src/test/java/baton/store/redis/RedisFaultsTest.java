@@ -1,8 +1,8 @@
 package baton.store.redis;
 
-import static baton.store.redis.StoredValues.quiet;
-import static baton.store.redis.StoredValues.until;
-import static baton.store.redis.StoredValues.within;
+import static baton.store.remote.StoredValues.quiet;
+import static baton.store.remote.StoredValues.until;
+import static baton.store.remote.StoredValues.within;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.kv.FreePorts;
@@ -12,6 +12,8 @@ import baton.store.BlockStore;
 import baton.store.StoreFormat;
 import baton.store.StoreTask;
 import baton.store.remote.Failure;
+import baton.store.remote.StallingProxy;
+import baton.store.remote.StoredValues;
 import io.netty.util.internal.PlatformDependent;
 import java.lang.foreign.Arena;
 import java.lang.foreign.ValueLayout;
@@ -150,7 +152,7 @@ class RedisFaultsTest {
     void aLateReplyIsNotWrittenToMemoryThatIsQuiet() throws Exception {
         try (RedisServer server = RedisServer.start(directory);
                 StallingProxy proxy = new StallingProxy(server.address());
-                RedisBlockStore store = connected(proxy.url())) {
+                RedisBlockStore store = connected("redis://127.0.0.1:" + proxy.port())) {
             StoredValues values = values(8);
             values.put(store);
             StoredValues target = StoredValues.empty(FORMAT, values.keys(), arena);

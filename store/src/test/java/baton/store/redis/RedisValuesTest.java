@@ -1,6 +1,6 @@
 package baton.store.redis;
 
-import static baton.store.redis.StoredValues.until;
+import static baton.store.remote.StoredValues.until;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.kv.BlockHash;
@@ -8,6 +8,7 @@ import baton.kv.ModelFingerprint;
 import baton.store.StoreEvent;
 import baton.store.StoreFormat;
 import baton.store.StoreTask;
+import baton.store.remote.StoredValues;
 import baton.store.remote.ValueHeader;
 import java.io.IOException;
 import java.io.UncheckedIOException;

@@ -1,4 +1,4 @@
-package baton.store.redis;
+package baton.store.remote;
 
 import baton.kv.Deadline;
 import baton.kv.Ticker;
@@ -16,7 +16,7 @@ import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.locks.LockSupport;
 
 /** Forwards connections to a server, and a limited number of bytes from it: what is behind them waits, while all connections stay open. */
-final class StallingProxy implements AutoCloseable {
+public final class StallingProxy implements AutoCloseable {
     private static final int BUFFER = 64 << 10;
 
     private final InetSocketAddress server;
@@ -25,27 +25,27 @@ final class StallingProxy implements AutoCloseable {
     private final AtomicLong left = new AtomicLong(Long.MAX_VALUE);
     private volatile boolean closed;
 
-    StallingProxy(InetSocketAddress server) throws IOException {
+    public StallingProxy(InetSocketAddress server) throws IOException {
         this.server = server;
         listener = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
         Thread.ofVirtual().start(this::accept);
     }
 
-    String url() {
-        return "redis://127.0.0.1:" + listener.getLocalPort();
+    public int port() {
+        return listener.getLocalPort();
     }
 
     /** Forwards so many bytes from the server still. */
-    void stallAfter(long bytes) {
+    public void stallAfter(long bytes) {
         left.set(bytes);
     }
 
-    void resume() {
+    public void resume() {
         left.set(Long.MAX_VALUE);
     }
 
     /** Whether all that may be forwarded has been. */
-    boolean isStalled() {
+    public boolean isStalled() {
         return left.get() == 0;
     }
 

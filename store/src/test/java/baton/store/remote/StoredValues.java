@@ -1,4 +1,4 @@
-package baton.store.redis;
+package baton.store.remote;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
@@ -23,11 +23,11 @@ import java.util.function.BooleanSupplier;
 import java.util.stream.IntStream;
 
 /** A batch of values in one memory, one after the other, for tests of stores. */
-record StoredValues(StoreFormat format, List<BlockHash> keys, MemorySegment memory) {
+public record StoredValues(StoreFormat format, List<BlockHash> keys, MemorySegment memory) {
     private static final Duration SOON = Duration.ofSeconds(20);
 
     /** Of about that many bytes each. */
-    static StoreFormat format(int valueBytes) {
+    public static StoreFormat format(int valueBytes) {
         KvLayout layout = new KvLayout(2, 4, 16, 64, DType.BF16);
         return new StoreFormat(
                 new ModelFingerprint("org/model", "a1".repeat(32)),
@@ -37,7 +37,7 @@ record StoredValues(StoreFormat format, List<BlockHash> keys, MemorySegment memo
                 1);
     }
 
-    static StoredValues random(StoreFormat format, int count, Arena arena, Random random) {
+    public static StoredValues random(StoreFormat format, int count, Arena arena, Random random) {
         List<BlockHash> keys = IntStream.range(0, count)
                 .mapToObj(
                         _ -> new BlockHash(random.nextLong(), random.nextLong(), random.nextLong(), random.nextLong()))
@@ -49,11 +49,11 @@ record StoredValues(StoreFormat format, List<BlockHash> keys, MemorySegment memo
         return values;
     }
 
-    static StoredValues empty(StoreFormat format, List<BlockHash> keys, Arena arena) {
+    public static StoredValues empty(StoreFormat format, List<BlockHash> keys, Arena arena) {
         return new StoredValues(format, keys, arena.allocate(keys.size() * format.valueBytes(), 64));
     }
 
-    List<ValueRanges> ranges() {
+    public List<ValueRanges> ranges() {
         ValueRanges ranges = new ValueRanges(memory);
         for (int i = 0; i < keys.size(); i++) {
             ranges.add(i, 0, i * format.valueBytes(), format.valueBytes());
@@ -62,38 +62,38 @@ record StoredValues(StoreFormat format, List<BlockHash> keys, MemorySegment memo
     }
 
     /** Whether a value is the same in both. */
-    boolean sameAt(int key, StoredValues other) {
+    public boolean sameAt(int key, StoredValues other) {
         long bytes = format.valueBytes();
         return memory.asSlice(key * bytes, bytes).mismatch(other.memory.asSlice(key * bytes, bytes)) < 0;
     }
 
-    static Deadline soon() {
+    public static Deadline soon() {
         return within(SOON);
     }
 
-    static Deadline within(Duration time) {
+    public static Deadline within(Duration time) {
         return Deadline.after(Ticker.system(), time);
     }
 
-    StoreTask put(BlockStore store) {
+    public StoreTask put(BlockStore store) {
         return quiet(store.put(keys, ranges(), soon()));
     }
 
-    StoreTask get(BlockStore store) {
+    public StoreTask get(BlockStore store) {
         return quiet(store.get(keys, ranges(), soon()));
     }
 
-    StoreTask contains(BlockStore store) {
+    public StoreTask contains(BlockStore store) {
         return quiet(store.contains(keys, soon()));
     }
 
     /** Waits until a task is done and quiet. */
-    static StoreTask quiet(StoreTask task) {
+    public static StoreTask quiet(StoreTask task) {
         until("the task is done and quiet", () -> task.isDone() && task.isQuiet());
         return task;
     }
 
-    static void until(String what, BooleanSupplier condition) {
+    public static void until(String what, BooleanSupplier condition) {
         Deadline deadline = soon();
         while (!condition.getAsBoolean()) {
             assertThat(deadline.isOver()).as("still not: " + what).isFalse();

@@ -1,0 +1,4 @@
+@NullMarked
+package baton.store.remote;
+
+import org.jspecify.annotations.NullMarked;
