@@ -7,8 +7,12 @@ import baton.router.Router;
 import baton.router.RouterConfig;
 import baton.router.policy.LocalPrefill;
 import baton.router.policy.PolicySettings;
+import baton.router.upstream.Discovery;
+import baton.router.upstream.Instance;
 import java.net.URI;
+import java.nio.file.Path;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.Callable;
@@ -80,6 +84,34 @@ final class RouteCommand implements Callable<Integer> {
                     "Network in which instances may register and be, as 10.1.0.0/16; repeatable (default: this host"
                             + " and private networks).")
     private List<String> registerAllow = RouterConfig.Registry.PRIVATE_NETWORKS;
+
+    @Option(
+            names = "--instances-file",
+            paramLabel = "FILE",
+            description =
+                    "JSON file {\"prefill\": [URL, ...], \"decode\": [URL, ...]} that is followed: what it names anew is"
+                            + " added, what it names no longer is removed.")
+    private @Nullable Path instancesFile;
+
+    @Option(
+            names = "--prefill-dns",
+            paramLabel = "NAME:PORT",
+            description = "DNS name of which each address is a prefill instance, as of a headless Kubernetes service;"
+                    + " followed; repeatable.")
+    private List<String> prefillDns = List.of();
+
+    @Option(
+            names = "--decode-dns",
+            paramLabel = "NAME:PORT",
+            description = "The same for decode instances; repeatable.")
+    private List<String> decodeDns = List.of();
+
+    @Option(
+            names = "--admin-key",
+            description =
+                    "Key with which instances may be added, drained and removed at /v1/instances/ (default: they may"
+                            + " not).")
+    private @Nullable String adminKey;
 
     @Option(
             names = "--prefill-fallback",
@@ -177,7 +209,8 @@ final class RouteCommand implements Callable<Integer> {
                 RouterConfig.Limits.DEFAULT.withMaxPerInstance(maxPerInstance),
                 registry(),
                 policy(),
-                trustClientKvParams);
+                trustClientKvParams,
+                sources());
         ListenAddress.require("host", host, "port", port);
         config.registry()
                 .ifPresent(registry ->
@@ -200,6 +233,15 @@ final class RouteCommand implements Callable<Integer> {
                         Duration.ofMillis((long) (registerTtl * 1000)),
                         RouterConfig.Registry.DEFAULT_MAX_INSTANCES,
                         registerAllow));
+    }
+
+    private RouterConfig.Sources sources() {
+        List<Discovery.Name> names = new ArrayList<>();
+        prefillDns.forEach(name -> names.add(Discovery.Name.parse("prefill dns", Instance.Role.PREFILL, name)));
+        decodeDns.forEach(name -> names.add(Discovery.Name.parse("decode dns", Instance.Role.DECODE, name)));
+        return new RouterConfig.Sources(
+                new Discovery.Settings(Optional.ofNullable(instancesFile), names, Discovery.Settings.DEFAULT_INTERVAL),
+                Optional.ofNullable(adminKey));
     }
 
     private String registerHost() {

@@ -110,6 +110,7 @@ final class Observation {
                         .put("role", set.role().label())
                         .put("url", instance.url())
                         .put("up", instance.isUp())
+                        .put("state", instance.state())
                         .put("registered", instance.kvAddress().isPresent())
                         .put("running", instance.running())
                         .put("requests", instance.begun());

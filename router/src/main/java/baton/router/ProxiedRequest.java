@@ -83,7 +83,7 @@ final class ProxiedRequest implements DecodeRelay.Request {
 
     private boolean decodeEdited;
     /** Ends the count of this request at the decode instance that is chosen and has no leg yet. */
-    private @Nullable Runnable reserved;
+    private Instance.@Nullable RunningRequest reserved;
 
     private boolean ended;
     /** Tasks of the worker that hold bodies. */
@@ -307,7 +307,8 @@ final class ProxiedRequest implements DecodeRelay.Request {
         }
         RouterConfig.Limits limits = context.config().limits();
         PrefillAnswer answer = new PrefillAnswer(instance, limits.maxBodyBytes(), context.worker(), report);
-        Leg leg = new Leg(upstream, instance, answer, limits.prefill(), Leg.Bounds.WHOLE, instance.begin());
+        Leg leg =
+                new Leg(upstream, instance, answer, limits.prefill(), Leg.Bounds.WHOLE, Optional.of(instance.begin()));
         prefillLeg = leg;
         report.trace().prefillSent(instance.url(), whyPrefill);
         leg.send(request.method(), request.uri(), legHeaders(), prefillBody);
@@ -362,15 +363,15 @@ final class ProxiedRequest implements DecodeRelay.Request {
                 new DecodeRelay(this, body, client, report),
                 context.config().limits().idle(),
                 Leg.Bounds.SILENCE,
-                begun(instance));
+                Optional.of(begun(instance)));
         decodeLeg = leg;
         report.trace().decodeSent(instance.url(), whyDecode);
         leg.send(request.method(), request.uri(), legHeaders(), body);
     }
 
     /** What ends the count of a decode leg's request at its instance. */
-    private Runnable begun(Instance instance) {
-        Runnable chosen = reserved;
+    private Instance.RunningRequest begun(Instance instance) {
+        Instance.RunningRequest chosen = reserved;
         reserved = null;
         return chosen == null ? instance.begin() : chosen;
     }

@@ -3,6 +3,7 @@ package baton.router;
 import baton.kv.ConfigException;
 import baton.kv.Ticker;
 import baton.router.flow.HandoffFlow;
+import baton.router.upstream.Discovery;
 import baton.router.upstream.Instance;
 import baton.router.upstream.InstanceSet;
 import baton.router.upstream.Instances;
@@ -41,6 +42,7 @@ public final class Router implements AutoCloseable {
     private final RouterContext context;
     private final List<RouterVerticle> verticles;
     private final Optional<Registrations> registrations;
+    private final Optional<Discovery> discovery;
     private final int port;
 
     private Router(
@@ -48,11 +50,13 @@ public final class Router implements AutoCloseable {
             RouterContext context,
             List<RouterVerticle> verticles,
             Optional<Registrations> registrations,
+            Optional<Discovery> discovery,
             int port) {
         this.vertx = vertx;
         this.context = context;
         this.verticles = verticles;
         this.registrations = registrations;
+        this.discovery = discovery;
         this.port = port;
     }
 
@@ -132,6 +136,7 @@ public final class Router implements AutoCloseable {
         try {
             OwnAddress own = OwnAddress.of(config.host(), port);
             requireNotOwn(config, own);
+            context.membership().listeningAt(own);
             registrations = config.registry()
                     .map(registry -> new Registrations(
                             vertx, registry.settings(), own, instances, context.probe(), context.metrics(), ticker));
@@ -139,7 +144,11 @@ public final class Router implements AutoCloseable {
             close(vertx, context);
             throw e;
         }
-        Router router = new Router(vertx, context, verticles, registrations, port);
+        Discovery.Settings followed = config.sources().discovery();
+        Optional<Discovery> discovery = followed.isEmpty()
+                ? Optional.empty()
+                : Optional.of(new Discovery(vertx, followed, context.membership(), ticker));
+        Router router = new Router(vertx, context, verticles, registrations, discovery, port);
         log.info(
                 "listening on http://{}:{}, flow {}, prefill {}, decode {}",
                 config.host(),
@@ -192,6 +201,7 @@ public final class Router implements AutoCloseable {
             log.warn("requests did not drain: {}", e.toString());
         }
         registrations.ifPresent(Registrations::close);
+        discovery.ifPresent(Discovery::close);
         close(vertx, context);
     }
 

@@ -5,6 +5,8 @@ import baton.router.flow.ContentKeyedFlow;
 import baton.router.flow.HandoffFlow;
 import baton.router.flow.P2pFlow;
 import baton.router.policy.PolicySettings;
+import baton.router.upstream.Discovery;
+import baton.router.upstream.InstanceAddress;
 import baton.router.upstream.Networks;
 import baton.router.upstream.Registrations;
 import java.net.URI;
@@ -30,6 +32,7 @@ import java.util.Set;
  * @param policy how instances are chosen, and which prompts a decode instance computes itself
  * @param trustClientKvParams whether a client's own {@code kv_transfer_params} go to the instances: with them a client makes instances
  *     connect to hosts of its choice, and may replace the prompt
+ * @param sources of instances that come and go
  */
 public record RouterConfig(
         String host,
@@ -41,7 +44,8 @@ public record RouterConfig(
         Limits limits,
         Optional<Registry> registry,
         PolicySettings policy,
-        boolean trustClientKvParams) {
+        boolean trustClientKvParams,
+        Sources sources) {
 
     /** The flow for connectors that find a prompt's blocks by their content. */
     public static final String DEFAULT_FLOW = ContentKeyedFlow.NAME;
@@ -160,6 +164,25 @@ public record RouterConfig(
         }
     }
 
+    /**
+     * Where instances come from that are not given at the start and do not register.
+     *
+     * @param discovery files and names that are followed
+     * @param adminKey lets operators add, drain and remove instances over HTTP; empty if they cannot
+     */
+    public record Sources(Discovery.Settings discovery, Optional<String> adminKey) {
+        public static final Sources NONE = new Sources(Discovery.Settings.NONE, Optional.empty());
+
+        /** @throws ConfigException if the key cannot be one */
+        public Sources {
+            adminKey.ifPresent(key -> requireKey("admin key", key));
+        }
+
+        boolean isEmpty() {
+            return discovery.isEmpty() && adminKey.isEmpty();
+        }
+    }
+
     /** A router whose instances do not register and which never leaves a prompt to a decode instance. */
     public RouterConfig(
             String host,
@@ -183,7 +206,7 @@ public record RouterConfig(
             Limits limits,
             Optional<Registry> registry,
             PolicySettings policy) {
-        this(host, port, prefill, decode, flow, apiKey, limits, registry, policy, false);
+        this(host, port, prefill, decode, flow, apiKey, limits, registry, policy, false, Sources.NONE);
     }
 
     /** @throws ConfigException naming the field and value that cannot be used */
@@ -192,17 +215,19 @@ public record RouterConfig(
             throw ConfigException.unsupported("host", host, "a host name or address");
         }
         requirePort("port", port);
-        prefill = requireAddresses("prefill", prefill, registry.isPresent());
-        decode = requireAddresses("decode", decode, registry.isPresent());
+        prefill = requireAddresses("prefill", prefill, registry.isPresent() || !sources.isEmpty());
+        decode = requireAddresses("decode", decode, registry.isPresent() || !sources.isEmpty());
         if (HandoffFlow.named(flow) instanceof P2pFlow && registry.isEmpty()) {
             throw new ConfigException(
                     "flow", "'" + flow + "' needs instances that register themselves, so it needs a register port");
         }
-        apiKey.ifPresent(key -> {
-            if (key.isBlank() || key.chars().anyMatch(c -> c < ' ' || c > '~')) {
-                throw new ConfigException("api key", "must be printable ASCII and not blank");
-            }
-        });
+        apiKey.ifPresent(key -> requireKey("api key", key));
+    }
+
+    private static void requireKey(String field, String key) {
+        if (key.isBlank() || key.chars().anyMatch(c -> c < ' ' || c > '~')) {
+            throw new ConfigException(field, "must be printable ASCII and not blank");
+        }
     }
 
     private static void requirePort(String field, int port) {
@@ -217,16 +242,7 @@ public record RouterConfig(
         }
         Set<String> seen = new HashSet<>();
         for (URI address : addresses) {
-            String path = address.getPath();
-            if (!"http".equals(address.getScheme())
-                    || address.getHost() == null
-                    || address.getPort() == 0
-                    || address.getUserInfo() != null
-                    || !(path == null || path.isEmpty() || path.equals("/"))
-                    || address.getQuery() != null
-                    || address.getFragment() != null) {
-                throw ConfigException.unsupported(field, address, "http://host:port");
-            }
+            InstanceAddress.require(field, address);
             if (!seen.add(address.getAuthority())) {
                 throw new ConfigException(field, "'" + address + "' is given twice");
             }

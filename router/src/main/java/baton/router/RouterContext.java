@@ -9,6 +9,8 @@ import baton.router.trace.RequestTraces;
 import baton.router.upstream.HealthProbe;
 import baton.router.upstream.InstanceSet;
 import baton.router.upstream.Instances;
+import baton.router.upstream.Membership;
+import baton.router.upstream.OwnAddress;
 import io.vertx.core.Vertx;
 import java.util.concurrent.atomic.AtomicInteger;
 
@@ -25,6 +27,7 @@ record RouterContext(
         RoutingPolicy policy,
         Instances instances,
         HealthProbe probe,
+        Membership membership,
         RouterMetrics metrics,
         AtomicInteger running,
         BodyMemory bodies,
@@ -42,17 +45,19 @@ record RouterContext(
             metrics.addRole(set.role().label(), set::up, () -> set.all().size());
         }
         RouterConfig.Limits limits = config.limits();
+        HealthProbe probe = new HealthProbe(
+                vertx,
+                new HealthProbe.Settings(
+                        limits.connect(), limits.probeInterval(), config.apiKey(), flow::needsConnectorAddress),
+                ticker,
+                metrics);
         return new RouterContext(
                 config,
                 flow,
                 config.policy().policy(instances, flow::takes),
                 instances,
-                new HealthProbe(
-                        vertx,
-                        new HealthProbe.Settings(
-                                limits.connect(), limits.probeInterval(), config.apiKey(), flow::needsConnectorAddress),
-                        ticker,
-                        metrics),
+                probe,
+                new Membership(instances, probe, OwnAddress.of(config.host(), config.port())),
                 metrics,
                 running,
                 new BodyMemory(limits.maxBodyBytes()),

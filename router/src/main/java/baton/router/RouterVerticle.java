@@ -1,5 +1,6 @@
 package baton.router;
 
+import baton.kv.ConfigException;
 import baton.router.body.ReceivedBody;
 import baton.router.metrics.RouterMetrics.Outcome;
 import baton.router.upstream.InstanceSet;
@@ -53,6 +54,7 @@ final class RouterVerticle extends VerticleBase {
             Map.entry("/metrics", new Route(HttpMethod.GET, this::metrics)));
 
     private final Observation observation;
+    private final Admin admin;
     private @Nullable HttpServer server;
 
     private record Route(HttpMethod method, BiConsumer<UpstreamClient, HttpServerRequest> handler) {}
@@ -61,6 +63,7 @@ final class RouterVerticle extends VerticleBase {
         this.routerContext = routerContext;
         this.config = routerContext.config();
         this.observation = new Observation(routerContext);
+        this.admin = new Admin(routerContext);
     }
 
     @Override
@@ -114,6 +117,9 @@ final class RouterVerticle extends VerticleBase {
         if (route == null && path.startsWith("/v1/models/")) {
             route = routes.get("/v1/models");
         }
+        if (route == null && Admin.serves(path)) {
+            route = new Route(HttpMethod.POST, (_, asked) -> administer(path, asked));
+        }
         if (route == null && observation.serves(path)) {
             route = new Route(HttpMethod.GET, (_, asked) -> observation.answer(asked));
         }
@@ -145,6 +151,30 @@ final class RouterVerticle extends VerticleBase {
 
     private void handOff(UpstreamClient upstream, HttpServerRequest request) {
         readJson(request, body -> ProxiedRequest.handOff(routerContext, upstream, request, body));
+    }
+
+    private void administer(String path, HttpServerRequest request) {
+        admin.refusal(request)
+                .ifPresentOrElse(
+                        refusal -> reject(request, refusal),
+                        () -> readJson(
+                                request,
+                                body -> admin.run(path, body).onComplete(answer -> {
+                                    routerContext.running().decrementAndGet();
+                                    routerContext.bodies().giveBack(body.length());
+                                    if (answer.succeeded()) {
+                                        sendJson(request, 200, answer.result());
+                                    } else if (answer.cause() instanceof ConfigException wrong) {
+                                        reject(
+                                                request,
+                                                ApiError.badRequest(wrong.field(), String.valueOf(wrong.getMessage())));
+                                    } else {
+                                        reject(
+                                                request,
+                                                ApiError.of(
+                                                        500, "InternalServerError", String.valueOf(answer.cause())));
+                                    }
+                                })));
     }
 
     private void proxyPost(UpstreamClient upstream, HttpServerRequest request) {

@@ -47,7 +47,8 @@ class ClientParamsTest {
                 limits,
                 Optional.empty(),
                 PolicySettings.DEFAULT.withLocalPrefill(local),
-                trust));
+                trust,
+                RouterConfig.Sources.NONE));
     }
 
     /** However the field's name is escaped. */

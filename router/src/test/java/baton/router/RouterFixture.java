@@ -85,6 +85,16 @@ final class RouterFixture implements AutoCloseable {
         return postAndGoOn(router, body, headers).get(20, TimeUnit.SECONDS);
     }
 
+    /** @param headers names and values by turns */
+    HttpResponse<String> postTo(Router router, String path, String body, String... headers) throws Exception {
+        return http.send(
+                request(router, path)
+                        .POST(HttpRequest.BodyPublishers.ofString(body))
+                        .headers(headers)
+                        .build(),
+                BodyHandlers.ofString());
+    }
+
     HttpResponse<String> get(Router router, String path) throws Exception {
         return http.send(request(router, path).GET().build(), BodyHandlers.ofString());
     }

@@ -157,6 +157,7 @@ public final class HealthProbe {
         public void onEnd() {
             missed = 0;
             if (status == 200) {
+                instance.probed();
                 if (instance.markUp()) {
                     query.ifPresent(ConnectorAddressQuery::cameUp);
                 }

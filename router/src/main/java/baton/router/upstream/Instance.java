@@ -36,6 +36,8 @@ public final class Instance {
     private final int port;
     private final Optional<PeerAddress> kvAddress;
     private final AtomicInteger running = new AtomicInteger();
+    private final CircuitBreaker breaker = new CircuitBreaker();
+    private volatile boolean draining;
     private final LongAdder begun = new LongAdder();
     private volatile Optional<String> down = Optional.of("not probed yet");
     private volatile Optional<ConnectorAddress> connectorAddress = Optional.empty();
@@ -110,10 +112,69 @@ public final class Instance {
     }
 
     /** Counts a request to the instance as running until the returned action runs. */
-    public Runnable begin() {
+    public RunningRequest begin() {
         begun.increment();
         running.incrementAndGet();
-        return running::decrementAndGet;
+        breaker.began();
+        return new RunningRequest();
+    }
+
+    /** A request to the instance; {@link #run} ends its count. */
+    public final class RunningRequest implements Runnable {
+        private boolean ended;
+
+        private RunningRequest() {}
+
+        /** The instance has answered with a status. */
+        void answered(int status) {
+            // 503 is an instance that is full or stopping: not at fault.
+            if (status < 500) {
+                breaker.succeeded();
+            } else if (status != 503) {
+                failed("HTTP " + status);
+            }
+        }
+
+        /** The instance has not answered, or broken off. */
+        void failed(String reason) {
+            if (breaker.failed()) {
+                log.warn("{} gets no requests for now: {}, the last: {}", Instance.this, breaker, reason);
+            }
+        }
+
+        @Override
+        public void run() {
+            if (!ended) {
+                ended = true;
+                breaker.ended();
+                running.decrementAndGet();
+            }
+        }
+    }
+
+    /** Whether requests are kept away although it is up; see {@link CircuitBreaker}. */
+    public boolean isTripped() {
+        return !breaker.allows();
+    }
+
+    /** A health probe has succeeded. */
+    void probed() {
+        breaker.probed();
+    }
+
+    /** Whether it gets no new requests, as it is to be stopped. */
+    public boolean isDraining() {
+        return draining;
+    }
+
+    public void drain(boolean on) {
+        draining = on;
+    }
+
+    /** What an operator has to know: {@code up}, {@code draining}, or why it gets no requests. */
+    public String state() {
+        return down.map(reason -> "down: " + reason)
+                .orElseGet(() -> draining ? "draining" : isTripped() ? "tripped: " + breaker : "up");
     }
 
     /** Running requests of this router to the instance. */
@@ -135,6 +196,7 @@ public final class Instance {
     public synchronized boolean markUp() {
         boolean wasDown = !isUp();
         if (wasDown) {
+            breaker.reset();
             incarnation = ThreadLocalRandom.current().nextLong();
             log.info("{} is up", this);
         }

@@ -62,12 +62,26 @@ public final class InstanceSet {
         return !up.isEmpty() && up.stream().noneMatch(this::hasRoom);
     }
 
-    /** Healthy instances that fit, have room and are not among {@code tried}. */
+    /**
+     * Healthy instances that fit, have room, are not draining and not among {@code tried}: those that are not tripped, or if all are,
+     * these.
+     */
     public List<Instance> usable(Collection<Instance> tried, Predicate<Instance> fits) {
-        return all.stream()
-                .filter(instance ->
-                        instance.isUp() && hasRoom(instance) && fits.test(instance) && !tried.contains(instance))
+        List<Instance> able = all.stream()
+                .filter(instance -> instance.isUp()
+                        && !instance.isDraining()
+                        && hasRoom(instance)
+                        && fits.test(instance)
+                        && !tried.contains(instance))
                 .toList();
+        List<Instance> sound =
+                able.stream().filter(instance -> !instance.isTripped()).toList();
+        return sound.isEmpty() ? able : sound;
+    }
+
+    /** An instance at that address. */
+    public Optional<Instance> find(String url) {
+        return all.stream().filter(each -> each.url().equals(url)).findFirst();
     }
 
     /** The next healthy instance in turn that is not among {@code tried}. */
@@ -90,10 +104,12 @@ public final class InstanceSet {
                                                 .orElseGet(
                                                         () -> !fits.test(instance)
                                                                 ? "up, but it has not registered"
-                                                                : hasRoom(instance)
-                                                                        ? "up"
-                                                                        : "up, but " + instance.running()
-                                                                                + " requests to it are under way, the most allowed")
+                                                                : instance.isDraining()
+                                                                        ? "up, but draining"
+                                                                        : hasRoom(instance)
+                                                                                ? "up"
+                                                                                : "up, but " + instance.running()
+                                                                                        + " requests to it are under way, the most allowed")
                                         + ")")
                                 .collect(Collectors.joining(", ")));
     }

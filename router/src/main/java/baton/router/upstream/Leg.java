@@ -11,6 +11,7 @@ import io.vertx.core.http.RequestOptions;
 import java.net.ConnectException;
 import java.time.Duration;
 import java.util.Locale;
+import java.util.Optional;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -46,7 +47,7 @@ public final class Leg {
     private final Receiver receiver;
     private final long deadlineNanos;
     private final Bounds bounds;
-    private final Runnable whenOver;
+    private final Optional<Instance.RunningRequest> counted;
 
     private @Nullable HttpClientRequest request;
     private @Nullable HttpClientResponse response;
@@ -60,18 +61,18 @@ public final class Leg {
     private boolean over;
 
     public Leg(UpstreamClient upstream, Instance instance, Receiver receiver, Duration deadline, Bounds bounds) {
-        this(upstream, instance, receiver, deadline, bounds, () -> {});
+        this(upstream, instance, receiver, deadline, bounds, Optional.empty());
     }
 
-    /** @param whenOver runs once, however the leg ends */
+    /** @param counted is told how the leg ends; empty for questions of the router itself */
     public Leg(
             UpstreamClient upstream,
             Instance instance,
             Receiver receiver,
             Duration deadline,
             Bounds bounds,
-            Runnable whenOver) {
-        this.whenOver = whenOver;
+            Optional<Instance.RunningRequest> counted) {
+        this.counted = counted;
         this.upstream = upstream;
         this.instance = instance;
         this.receiver = receiver;
@@ -139,6 +140,7 @@ public final class Leg {
             return;
         }
         response = head;
+        counted.ifPresent(each -> each.answered(head.statusCode()));
         active();
         head.exceptionHandler(cause -> fail(Kind.LOST, describe(cause)));
         head.handler(chunk -> {
@@ -192,6 +194,9 @@ public final class Leg {
     public void fail(Kind kind, String reason) {
         if (!over) {
             abort();
+            if (kind == Kind.LOST || kind == Kind.TIMEOUT) {
+                counted.ifPresent(each -> each.failed(reason));
+            }
             receiver.onFailure(new UpstreamFailure(instance, kind, reason));
         }
     }
@@ -205,7 +210,7 @@ public final class Leg {
     private void finish() {
         over = true;
         upstream.vertx().cancelTimer(timer);
-        whenOver.run();
+        counted.ifPresent(Instance.RunningRequest::run);
     }
 
     /** One timer per leg, set again for the rest of the deadline if bytes arrived in the meantime: cheaper than one per chunk. */

@@ -35,7 +35,7 @@ function showInstances(answer) {
   byId("instances").replaceChildren(...answer.instances.map((each) => {
     const row = element("tr");
     row.append(element("td", each.role), element("td", each.url + (each.registered ? " (registered)" : "")),
-      element("td", each.up ? "up" : "down: " + (each.down || "unknown"), each.up ? "up" : "down"),
+      element("td", each.state, each.state === "up" ? "up" : "down"),
       element("td", each.running, "number"), element("td", each.requests, "number"));
     return row;
   }));

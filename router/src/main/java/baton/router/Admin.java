@@ -1,0 +1,125 @@
+package baton.router;
+
+import baton.kv.ConfigException;
+import baton.kv.JsonFields;
+import baton.router.body.ReceivedBody;
+import baton.router.upstream.Instance;
+import baton.router.upstream.InstanceAddress;
+import baton.router.upstream.Membership;
+import io.vertx.core.Future;
+import io.vertx.core.http.HttpHeaders;
+import io.vertx.core.http.HttpServerRequest;
+import java.net.URI;
+import java.nio.charset.StandardCharsets;
+import java.security.MessageDigest;
+import java.util.Locale;
+import java.util.Map;
+import java.util.Objects;
+import java.util.Optional;
+import tools.jackson.databind.json.JsonMapper;
+import tools.jackson.databind.node.ObjectNode;
+
+/**
+ * Lets operators add, drain and remove instances: {@code POST /v1/instances/add|drain|resume|remove|role} with
+ * {@code {"role": "prefill", "url": "http://host:port"}} and the admin key.
+ */
+final class Admin {
+    private static final String PATH = "/v1/instances/";
+    private static final JsonMapper MAPPER = JsonMapper.builder().build();
+
+    private enum Action {
+        ADD,
+        DRAIN,
+        RESUME,
+        REMOVE,
+        /** The instance is of another role from now on. */
+        ROLE
+    }
+
+    private static final Map<String, Action> ACTIONS = Map.of(
+            PATH + "add", Action.ADD,
+            PATH + "drain", Action.DRAIN,
+            PATH + "resume", Action.RESUME,
+            PATH + "remove", Action.REMOVE,
+            PATH + "role", Action.ROLE);
+
+    private final RouterContext context;
+
+    Admin(RouterContext context) {
+        this.context = context;
+    }
+
+    static boolean serves(String path) {
+        return ACTIONS.containsKey(path);
+    }
+
+    /** Why a request may not change instances; empty if it may. */
+    Optional<ApiError> refusal(HttpServerRequest request) {
+        Optional<String> key = context.config().sources().adminKey();
+        if (key.isEmpty()) {
+            return Optional.of(ApiError.of(
+                    403, "PermissionDeniedError", "the admin API is off: it needs a router with --admin-key"));
+        }
+        String given = request.getHeader(HttpHeaders.AUTHORIZATION);
+        byte[] expected = ("Bearer " + key.get()).getBytes(StandardCharsets.UTF_8);
+        return given != null && MessageDigest.isEqual(expected, given.getBytes(StandardCharsets.UTF_8))
+                ? Optional.empty()
+                : Optional.of(ApiError.of(
+                        401, "AuthenticationError", "Authorization must be 'Bearer' and the router's admin key"));
+    }
+
+    /** Reads the body, and answers. Names are looked up beside the event loop. */
+    Future<ObjectNode> run(String path, ReceivedBody body) {
+        Action action = Objects.requireNonNull(ACTIONS.get(path));
+        return context.worker()
+                .vertx()
+                .executeBlocking(() -> run(action, body.join().toString()), false);
+    }
+
+    private ObjectNode run(Action action, String body) {
+        JsonFields fields = JsonFields.parse("body", body);
+        Instance.Role role = role(fields);
+        URI address = InstanceAddress.parse(
+                "url",
+                fields.string("url")
+                        .orElseThrow(() -> new ConfigException("url", "is missing, must be http://host:port")));
+        String url = new Instance(role, address).url();
+        Membership membership = context.membership();
+        ObjectNode answer = MAPPER.createObjectNode().put("role", role.label()).put("url", url);
+        return switch (action) {
+            case ADD -> answer.put("changed", membership.add(role, address).isPresent());
+            case REMOVE -> answer.put("changed", membership.remove(role, url));
+            case DRAIN, RESUME -> {
+                Instance instance = membership.find(role, url).orElseThrow(() -> unknown(role, url));
+                boolean drain = action == Action.DRAIN;
+                boolean changed = instance.isDraining() != drain;
+                instance.drain(drain);
+                yield answer.put("changed", changed).put("running", instance.running());
+            }
+            case ROLE -> {
+                Instance.Role other = role == Instance.Role.PREFILL ? Instance.Role.DECODE : Instance.Role.PREFILL;
+                if (membership.find(other, url).isEmpty()
+                        && membership.find(role, url).isEmpty()) {
+                    throw unknown(other, url);
+                }
+                boolean added = membership.add(role, address).isPresent();
+                boolean removed = membership.remove(other, url);
+                yield answer.put("changed", added || removed);
+            }
+        };
+    }
+
+    private static ConfigException unknown(Instance.Role role, String url) {
+        return new ConfigException("url", "'" + url + "' is no " + role.label() + " instance of this router");
+    }
+
+    private static Instance.Role role(JsonFields fields) {
+        String given = fields.string("role").orElse("");
+        for (Instance.Role role : Instance.Role.values()) {
+            if (role.label().equals(given.toLowerCase(Locale.ROOT))) {
+                return role;
+            }
+        }
+        throw ConfigException.unsupported("role", given, "prefill, decode");
+    }
+}

@@ -1,0 +1,33 @@
+package baton.router.upstream;
+
+import baton.kv.ConfigException;
+import java.net.URI;
+
+/** The address of an instance, as operators give it. */
+public final class InstanceAddress {
+    private InstanceAddress() {}
+
+    /** @throws ConfigException if the text is not {@code http://host:port} */
+    public static URI parse(String field, String text) {
+        try {
+            return require(field, URI.create(text));
+        } catch (IllegalArgumentException e) {
+            throw ConfigException.unsupported(field, text, "http://host:port");
+        }
+    }
+
+    /** @throws ConfigException if it is not {@code http://host:port} */
+    public static URI require(String field, URI address) {
+        String path = address.getPath();
+        if (!"http".equals(address.getScheme())
+                || address.getHost() == null
+                || address.getPort() == 0
+                || address.getUserInfo() != null
+                || !(path == null || path.isEmpty() || path.equals("/"))
+                || address.getQuery() != null
+                || address.getFragment() != null) {
+            throw ConfigException.unsupported(field, address, "http://host:port");
+        }
+        return address;
+    }
+}

@@ -1,0 +1,272 @@
+package baton.router;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.router.flow.ContentKeyedFlow;
+import baton.router.policy.PolicySettings;
+import baton.router.upstream.Discovery;
+import baton.router.upstream.Instance;
+import java.net.URI;
+import java.net.http.HttpResponse;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
+import java.time.Duration;
+import java.util.List;
+import java.util.Optional;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+/** Instances that are added and taken away while the router runs, and that are kept out because their requests fail. */
+@Timeout(60)
+class MembershipTest {
+    private static final String BODY = "{\"prompt\":\"hello\"}";
+    private static final String KEY = "an-admin-key";
+
+    @TempDir
+    Path directory;
+
+    private final RouterFixture fixture = new RouterFixture();
+    private final FakeInstance prefill = fixture.instance();
+    private final FakeInstance decode = fixture.instance();
+
+    @AfterEach
+    void stopAll() throws Exception {
+        fixture.close();
+    }
+
+    private Router router(List<URI> prefills, List<URI> decodes, Discovery.Settings discovery, Optional<String> key) {
+        return fixture.start(new RouterConfig(
+                "127.0.0.1",
+                0,
+                prefills,
+                decodes,
+                ContentKeyedFlow.NAME,
+                Optional.empty(),
+                RouterFixture.LIMITS,
+                Optional.empty(),
+                PolicySettings.DEFAULT,
+                false,
+                new RouterConfig.Sources(discovery, key)));
+    }
+
+    private Router withAdmin() {
+        return router(List.of(prefill.uri()), List.of(decode.uri()), Discovery.Settings.NONE, Optional.of(KEY));
+    }
+
+    private void awaitUp(Router router, String role, int count) {
+        Await.until(
+                count + " up",
+                RouterFixture.SOON,
+                () -> fixture.metric(router, "baton:router_instances_up{role=\"" + role + "\"}") == count
+                        && fixture.metric(router, "baton:router_instances{role=\"" + role + "\"}") == count);
+    }
+
+    private HttpResponse<String> admin(Router router, String action, String role, URI url, String... headers)
+            throws Exception {
+        return fixture.postTo(
+                router,
+                "/v1/instances/" + action,
+                "{\"role\":\"%s\",\"url\":\"%s\"}".formatted(role, url),
+                headers.length == 0 ? new String[] {"Authorization", "Bearer " + KEY} : headers);
+    }
+
+    @Test
+    void instancesAreAddedAndRemovedOverHttp() throws Exception {
+        Router router = withAdmin();
+        FakeInstance other = fixture.instance();
+        assertThat(admin(router, "add", "decode", other.uri()).body()).contains("\"changed\":true");
+        assertThat(admin(router, "add", "decode", other.uri()).body()).contains("\"changed\":false");
+        awaitUp(router, "decode", 2);
+        for (int i = 0; i < 4; i++) {
+            assertThat(fixture.post(router, BODY).statusCode()).isEqualTo(200);
+        }
+        assertThat(other.received).hasSize(2);
+        assertThat(admin(router, "remove", "decode", decode.uri()).body()).contains("\"changed\":true");
+        assertThat(admin(router, "remove", "decode", decode.uri()).body()).contains("\"changed\":false");
+        for (int i = 0; i < 4; i++) {
+            assertThat(fixture.post(router, BODY).statusCode()).isEqualTo(200);
+        }
+        assertThat(decode.received).hasSize(2);
+        assertThat(other.received).hasSize(6);
+    }
+
+    @Test
+    void anInstanceThatIsDrainedFinishesItsRequestsAndGetsNoMore() throws Exception {
+        FakeInstance other = fixture.instance();
+        Router router = router(
+                List.of(prefill.uri()), List.of(decode.uri(), other.uri()), Discovery.Settings.NONE, Optional.of(KEY));
+        assertThat(admin(router, "drain", "decode", decode.uri()).body()).contains("\"changed\":true", "\"running\":0");
+        for (int i = 0; i < 4; i++) {
+            assertThat(fixture.post(router, BODY).statusCode()).isEqualTo(200);
+        }
+        assertThat(decode.received).isEmpty();
+        assertThat(fixture.get(router, "/v1/instances").body()).contains("\"state\":\"draining\"");
+        assertThat(admin(router, "drain", "decode", other.uri()).statusCode()).isEqualTo(200);
+        HttpResponse<String> none = fixture.post(router, BODY);
+        assertThat(none.statusCode()).isEqualTo(503);
+        assertThat(none.body()).contains("up, but draining");
+        assertThat(admin(router, "resume", "decode", decode.uri()).body()).contains("\"changed\":true");
+        assertThat(fixture.post(router, BODY).statusCode()).isEqualTo(200);
+        assertThat(decode.received).hasSize(1);
+    }
+
+    @Test
+    void anInstanceChangesItsRole() throws Exception {
+        FakeInstance other = fixture.instance();
+        Router router = router(
+                List.of(prefill.uri(), other.uri()), List.of(decode.uri()), Discovery.Settings.NONE, Optional.of(KEY));
+        assertThat(admin(router, "role", "decode", other.uri()).body()).contains("\"changed\":true");
+        awaitUp(router, "decode", 2);
+        awaitUp(router, "prefill", 1);
+    }
+
+    @ParameterizedTest
+    @CsvSource(
+            delimiter = '|',
+            quoteCharacter = '"',
+            value = {
+                "add    | cook    | http://h:1     | 400 | role: unsupported value 'cook'",
+                "add    | prefill | ftp://h:1      | 400 | url:",
+                "add    | prefill | http://h:1/x   | 400 | url:",
+                "drain  | prefill | http://h:1     | 400 | 'http://h:1' is no prefill instance",
+                "role   | prefill | http://h:1     | 400 | 'http://h:1' is no decode instance",
+                "cook   | prefill | http://h:1     | 404 | no such path",
+            })
+    void changesThatMakeNoSenseAreRefused(String action, String role, String url, int status, String message)
+            throws Exception {
+        Router router = withAdmin();
+        HttpResponse<String> refused = admin(router, action, role, URI.create(url));
+        assertThat(refused.statusCode()).as(refused.body()).isEqualTo(status);
+        assertThat(refused.body()).contains(message);
+    }
+
+    @Test
+    void theRoutersOwnAddressIsNoInstance() throws Exception {
+        Router router = withAdmin();
+        HttpResponse<String> refused = admin(router, "add", "decode", URI.create("http://127.0.0.1:" + router.port()));
+        assertThat(refused.statusCode()).isEqualTo(400);
+        assertThat(refused.body()).contains("this router's own address");
+    }
+
+    @Test
+    void changesNeedTheAdminKey() throws Exception {
+        Router router = withAdmin();
+        for (String[] headers : List.of(
+                new String[] {"Authorization", "Bearer wrong"},
+                new String[] {"Authorization", KEY},
+                new String[] {"X-Other", "x"})) {
+            assertThat(admin(router, "remove", "decode", decode.uri(), headers).statusCode())
+                    .isEqualTo(401);
+        }
+        Router without = fixture.start(new RouterConfig(
+                "127.0.0.1",
+                0,
+                List.of(prefill.uri()),
+                List.of(decode.uri()),
+                ContentKeyedFlow.NAME,
+                Optional.empty(),
+                RouterFixture.LIMITS));
+        HttpResponse<String> off = admin(without, "remove", "decode", decode.uri());
+        assertThat(off.statusCode()).isEqualTo(403);
+        assertThat(off.body()).contains("--admin-key");
+        assertThat(fixture.post(router, BODY).statusCode()).isEqualTo(200);
+        assertThat(fixture.metric(router, "baton:router_requests_running")).isZero();
+    }
+
+    private void write(Path file, String text) throws Exception {
+        Path part = directory.resolve("part");
+        Files.writeString(part, text);
+        Files.move(part, file, StandardCopyOption.ATOMIC_MOVE, StandardCopyOption.REPLACE_EXISTING);
+    }
+
+    @Test
+    void aFileOfInstancesIsFollowed() throws Exception {
+        Path file = directory.resolve("instances.json");
+        write(file, "{\"prefill\": [\"%s\"], \"decode\": [\"%s\"]}".formatted(prefill.uri(), decode.uri()));
+        Router router = router(
+                List.of(),
+                List.of(),
+                new Discovery.Settings(Optional.of(file), List.of(), Duration.ofMillis(50)),
+                Optional.empty());
+        awaitUp(router, "prefill", 1);
+        awaitUp(router, "decode", 1);
+        assertThat(fixture.post(router, BODY).statusCode()).isEqualTo(200);
+        FakeInstance other = fixture.instance();
+        // What cannot be read changes nothing.
+        for (String bad : List.of("", "{\"prefill\": \"x\"}", "{\"prefill\": [\"x\"]}", "{\"decodes\": []}")) {
+            write(file, bad);
+        }
+        Files.delete(file);
+        assertThat(fixture.post(router, BODY).statusCode()).isEqualTo(200);
+        write(
+                file,
+                "{\"prefill\": [\"%s\"], \"decode\": [\"%s\", \"%s\"]}"
+                        .formatted(prefill.uri(), decode.uri(), other.uri()));
+        awaitUp(router, "decode", 2);
+        write(file, "{\"prefill\": [\"%s\"], \"decode\": [\"%s\"]}".formatted(prefill.uri(), other.uri()));
+        awaitUp(router, "decode", 1);
+        assertThat(fixture.post(router, BODY).headers().firstValue("X-Baton-Decode"))
+                .contains(other.uri().toString());
+    }
+
+    @Test
+    void addressesOfADnsNameAreInstances() throws Exception {
+        Router router = router(
+                List.of(),
+                List.of(decode.uri()),
+                new Discovery.Settings(
+                        Optional.empty(),
+                        List.of(new Discovery.Name(
+                                Instance.Role.PREFILL,
+                                "127.0.0.1",
+                                prefill.uri().getPort())),
+                        Duration.ofMillis(50)),
+                Optional.empty());
+        awaitUp(router, "prefill", 1);
+        assertThat(fixture.post(router, BODY).statusCode()).isEqualTo(200);
+        assertThat(prefill.received).hasSize(1);
+    }
+
+    @Test
+    void anInstanceThatFailsItsRequestsIsLeftOutUntilATrialSucceeds() throws Exception {
+        FakeInstance failing = fixture.instance();
+        failing.behaviour = FakeInstance.json(500, "{}");
+        Router router = router(
+                List.of(prefill.uri(), failing.uri()),
+                List.of(decode.uri()),
+                Discovery.Settings.NONE,
+                Optional.empty());
+        for (int i = 0; i < 100; i++) {
+            assertThat(fixture.post(router, BODY).statusCode()).isEqualTo(200);
+        }
+        // Five, and a trial after 1, 2, 4, ... probes of 50 ms each.
+        assertThat(failing.received).hasSizeBetween(5, 20);
+        assertThat(fixture.get(router, "/v1/instances").body()).contains("requests in a row failed");
+        failing.behaviour = FakeInstance.json(200, RouterFixture.ANSWER);
+        int before = failing.received.size();
+        Await.until("it is back", RouterFixture.SOON, () -> {
+            try {
+                assertThat(fixture.post(router, BODY).statusCode()).isEqualTo(200);
+                return failing.received.size() > before + 3;
+            } catch (Exception e) {
+                throw new AssertionError(e);
+            }
+        });
+    }
+
+    @Test
+    void theOnlyInstanceIsAskedAlthoughItFails() throws Exception {
+        decode.behaviour = FakeInstance.json(500, "{\"error\":{\"message\":\"broken\"}}");
+        Router router = withAdmin();
+        for (int i = 0; i < 10; i++) {
+            assertThat(fixture.post(router, BODY).body()).contains("broken");
+        }
+        decode.behaviour = FakeInstance.json(200, RouterFixture.ANSWER);
+        assertThat(fixture.post(router, BODY).statusCode()).isEqualTo(200);
+    }
+}
