@@ -53,6 +53,9 @@ public interface ValueCache extends BlockStore {
      */
     boolean reserve(List<BlockHash> keys, int[] slots);
 
+    /** The slot is filled: does the part of {@link #commit} that takes long, so that a caller may commit under a lock. May be left out. */
+    default void seal(int slot) {}
+
     /** The slot is filled: its value is there from now on. */
     void commit(int slot);
 

@@ -410,6 +410,7 @@ public final class StoreScheduler implements SchedulerConnector {
         if (!closed) {
             closed = true;
             requests.values().forEach(StoreScheduler::giveBack);
+            loading.values().forEach(Acquired::release);
             session.sideClosed();
         }
     }

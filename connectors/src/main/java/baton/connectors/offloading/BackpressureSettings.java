@@ -36,7 +36,7 @@ final class BackpressureSettings {
         Backpressure.Settings defaults = remote ? Backpressure.Settings.REMOTE : Backpressure.Settings.LOCAL;
         text(own, all, DETECTOR, "EMABackpressureDetector", Set.of("EMABackpressureDetector"));
         String policy = text(own, all, POLICY, "ThrottledDropPolicy", Set.of("ThrottledDropPolicy", "DropStorePolicy"));
-        double high = number(own, all, HIGH, defaults.highWater(), 0, 1e6);
+        double high = number(own, all, HIGH, defaults.highWater(), Double.MIN_NORMAL, 1e6);
         double low = number(own, all, LOW, defaults.lowWater(), 0, 1e6);
         if (low > high) {
             throw new ConfigException(

@@ -31,6 +31,7 @@ final class BackgroundCollector {
     private final Ticker ticker;
     private final KvFiles files;
     private final IoTasks background;
+    private final Consumer<KvFiles.KvFile> removed;
     private final Consumer<KvFiles.Collected> listener;
     private final AtomicBoolean running = new AtomicBoolean();
     private final AtomicLong total = new AtomicLong();
@@ -38,16 +39,22 @@ final class BackgroundCollector {
     private volatile long retry;
     private volatile boolean closed;
 
+    /**
+     * @param removed is told each file when it has been removed
+     * @param listener is told the result of each collection
+     */
     BackgroundCollector(
             FileStoreSettings settings,
             Ticker ticker,
             FileOperations files,
             IoTasks background,
+            Consumer<KvFiles.KvFile> removed,
             Consumer<KvFiles.Collected> listener) {
         this.limits = settings.limits();
         this.ticker = ticker;
         this.files = new KvFiles(settings.root(), files, KvFiles.Scope.BATON_VALUES);
         this.background = background;
+        this.removed = removed;
         this.listener = listener;
         this.due = ticker.nanos();
         this.retry = due;
@@ -76,7 +83,7 @@ final class BackgroundCollector {
         try {
             long before = total.get();
             KvFiles.Collected result =
-                    files.collect(new KvFiles.Request(limits, FILL, false, Instant.now()), _ -> {}, () -> closed);
+                    files.collect(new KvFiles.Request(limits, FILL, false, Instant.now()), removed, () -> closed);
             total.addAndGet(result.leftBytes() - before);
             if (result.removed() > 0) {
                 log.info(

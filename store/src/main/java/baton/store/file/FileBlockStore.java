@@ -97,7 +97,8 @@ public final class FileBlockStore implements BlockStore {
         this.lookups = new BatchQueue(threads, LOOKUP_THREADS, settings.queued());
         this.background = new IoTasks(threads, 1, 2);
         this.collector = settings.limits().areSet()
-                ? Optional.of(new BackgroundCollector(settings, ticker, files, background, this::collected))
+                ? Optional.of(
+                        new BackgroundCollector(settings, ticker, files, background, this::removed, this::collected))
                 : Optional.empty();
         this.bursts = new Bursts(LOG_LINES, LOG_PERIOD, ticker);
     }
@@ -369,7 +370,10 @@ public final class FileBlockStore implements BlockStore {
     private void collected(KvFiles.Collected result) {
         stats.collected(result.removed());
         stats.failed(Operation.COLLECT, FileFault.IO, result.failed());
-        result.keys(layout).forEach(this::forget);
+    }
+
+    private void removed(KvFiles.KvFile file) {
+        KvFiles.key(file, layout).ifPresent(this::forget);
     }
 
     @Override

@@ -100,16 +100,16 @@ public record KvFiles(Path root, FileOperations files, Scope scope) {
      *
      * @param failed files that could not be removed
      */
-    public record Collected(
-            List<Path> values, long removed, long removedBytes, long left, long leftBytes, long failed) {
-        /** The keys of the values of a format. */
-        List<BlockHash> keys(FsPathLayout layout) {
-            return values.stream()
-                    .filter(path -> path.getNameCount() >= 4
-                            && path.getName(path.getNameCount() - 4).toString().equals(layout.values(0)))
-                    .map(path -> FsPathLayout.hash(path.getFileName().toString()))
-                    .toList();
-        }
+    public record Collected(long removed, long removedBytes, long left, long leftBytes, long failed) {}
+
+    /** The key of a file, if it is a value of that format. */
+    static Optional<BlockHash> key(KvFile file, FsPathLayout layout) {
+        Path path = file.path;
+        return file.kind == Kind.BATON_VALUE
+                        && path.getNameCount() >= 4
+                        && path.getName(path.getNameCount() - 4).toString().equals(layout.values(0))
+                ? Optional.of(FsPathLayout.hash(path.getFileName().toString()))
+                : Optional.empty();
     }
 
     /** Looks at a file. */
@@ -275,7 +275,6 @@ public record KvFiles(Path root, FileOperations files, Scope scope) {
         private final Consumer<KvFile> listener;
         private final BooleanSupplier stop;
         private final List<Use> uses = new ArrayList<>();
-        private final List<Path> values = new ArrayList<>();
         private long left;
         private long leftBytes;
         private long removed;
@@ -298,7 +297,7 @@ public record KvFiles(Path root, FileOperations files, Scope scope) {
             if (leftBytes > most && !stop.getAsBoolean()) {
                 removeUnused((long) (most * request.fill));
             }
-            return new Collected(values, removed, removedBytes, left, leftBytes, failed);
+            return new Collected(removed, removedBytes, left, leftBytes, failed);
         }
 
         private boolean removeIfOld(KvFile file) throws IOException {
@@ -360,9 +359,6 @@ public record KvFiles(Path root, FileOperations files, Scope scope) {
             if (file.kind != Kind.TEMPORARY) {
                 left--;
                 leftBytes -= file.bytes;
-            }
-            if (file.kind == Kind.BATON_VALUE) {
-                values.add(file.path);
             }
             removed++;
             removedBytes += file.bytes;

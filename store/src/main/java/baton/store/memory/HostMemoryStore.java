@@ -20,11 +20,14 @@ import java.io.IOException;
 import java.lang.foreign.MemorySegment;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.BitSet;
 import java.util.HashSet;
 import java.util.List;
+import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.zip.CRC32C;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -55,6 +58,9 @@ public final class HostMemoryStore implements ValueCache {
     private final Slab slab;
     private final SlotCache cache;
     private final ParallelCopier copier;
+
+    /** Digests of slots that are filled and will be committed. */
+    private final Map<Integer, Integer> seals = new ConcurrentHashMap<>();
 
     @GuardedBy("this")
     private final Set<Job> jobs = new HashSet<>();
@@ -92,13 +98,20 @@ public final class HostMemoryStore implements ValueCache {
         Slab slab = settings.shared().isPresent()
                 ? SharedSlab.open(geometry, format, settings.shared().get(), ticker)
                 : new Slab.Private(geometry);
-        SlotCache cache = new SlotCache(slab, settings.events());
-        if (!cache.attach()) {
-            slab.close();
-            throw new IOException("the shared memory of %s is locked by a process that does not run"
-                    .formatted(settings.shared().map(SharedMemory::name).orElse("")));
+        boolean attached = false;
+        try {
+            SlotCache cache = new SlotCache(slab, settings.events());
+            if (!cache.attach()) {
+                throw new IOException("the shared memory of %s is locked by a process that does not run"
+                        .formatted(settings.shared().map(SharedMemory::name).orElse("")));
+            }
+            attached = true;
+            return new HostMemoryStore(format, settings, ticker, slab, cache);
+        } finally {
+            if (!attached) {
+                slab.close();
+            }
         }
-        return new HostMemoryStore(format, settings, ticker, slab, cache);
     }
 
     @Override
@@ -164,8 +177,16 @@ public final class HostMemoryStore implements ValueCache {
     public void commit(int slot) {
         BlockHash key = cache.table().index().key(slot);
         boolean checked = settings.checksums();
-        cache.commit(slot, checked, checked ? digest(slot) : 0);
+        Integer sealed = seals.remove(slot);
+        cache.commit(slot, checked, checked ? sealed == null ? digest(slot) : sealed : 0);
         cache.stored(List.of(key));
+    }
+
+    @Override
+    public void seal(int slot) {
+        if (settings.checksums()) {
+            seals.put(slot, digest(slot));
+        }
     }
 
     private int digest(int slot) {
@@ -181,6 +202,7 @@ public final class HostMemoryStore implements ValueCache {
 
     @Override
     public void abort(int slot) {
+        seals.remove(slot);
         cache.abort(slot);
     }
 
@@ -228,7 +250,7 @@ public final class HostMemoryStore implements ValueCache {
             job.slots[i] = cache.pin(keys.get(i));
         }
         cache.use(job.slots);
-        job.start(to);
+        begin(job, () -> job.start(to));
         return job.task;
     }
 
@@ -246,12 +268,30 @@ public final class HostMemoryStore implements ValueCache {
         if (!admit(job)) {
             return StoreTask.rejected(keys.size(), deadline);
         }
-        if (cache.reserve(keys, job.slots)) {
-            job.start(from);
-        } else {
-            job.end(End.COPIED);
-        }
+        boolean reserved = cache.reserve(keys, job.slots);
+        begin(job, () -> {
+            if (reserved) {
+                job.start(from);
+            } else {
+                // Without slots: it succeeds for what was there already.
+                job.end(End.COPIED);
+            }
+        });
         return job.task;
+    }
+
+    /** Begins with a job that has its slots. A store that is being closed waits for it to end, which it does at once then. */
+    private void begin(Job job, Runnable work) {
+        boolean late;
+        synchronized (this) {
+            job.hasSlots = true;
+            late = closed;
+        }
+        if (late) {
+            job.end(End.CANCELLED);
+        } else {
+            work.run();
+        }
     }
 
     private long[] bytesOfKeys(int keys, List<ValueRanges> all) {
@@ -317,12 +357,19 @@ public final class HostMemoryStore implements ValueCache {
                 return;
             }
             closed = true;
-            open = List.copyOf(jobs);
+            open = jobs.stream().filter(job -> job.hasSlots).toList();
         }
         open.forEach(job -> job.end(End.CANCELLED));
         copier.close();
         if (!areOver(Deadline.after(ticker, CLOSING))) {
             LOG.warn("operations of the host-memory store did not end in {}: its memory is not given back", CLOSING);
+            return;
+        }
+        int used = cache.inUse();
+        if (used > 0) {
+            // Another process must not fill these slots: a read that hangs may yet write to one, or a write send what
+            // it then holds.
+            LOG.warn("{} slots of the host-memory store are still read or written: its memory is not given back", used);
             return;
         }
         cache.detach();
@@ -354,6 +401,9 @@ public final class HostMemoryStore implements ValueCache {
         private final List<BlockHash> keys;
         private final boolean isPut;
         private final int[] slots;
+        /** Whether {@link #slots} are final. Guarded by the store's monitor. */
+        private boolean hasSlots;
+
         /** By key: of all its ranges. */
         private final long[] bytes;
 
@@ -365,6 +415,7 @@ public final class HostMemoryStore implements ValueCache {
             this.bytes = bytes;
             this.isPut = isPut;
             this.slots = new int[keys.size()];
+            Arrays.fill(slots, NONE);
             this.digests = settings.checksums()
                     ? Optional.of(new ValueDigests(slots.length, format.valueBytes()))
                     : Optional.empty();

@@ -58,6 +58,12 @@ final class SharedSlab implements Slab {
     /** A process changes only some lists while it has the table's lock, unless it has been stopped. */
     private static final Duration LOCKING = Duration.ofMillis(200);
 
+    /** After that wait the process that has the lock is taken to be stopped for a while: the engine must not wait for it each time. */
+    private static final Duration UNAVAILABLE = Duration.ofSeconds(1);
+
+    /** A process that opens may make all of the tables anew. */
+    private static final Duration REPAIRING = Duration.ofSeconds(20);
+
     private static final int SPINS = 100;
     private static final long NAP_NANOS = 50_000;
 
@@ -69,6 +75,7 @@ final class SharedSlab implements Slab {
     private final MemorySegment tables;
     private final int place;
     private final boolean isNew;
+    private volatile long waitedInVain;
 
     private SharedSlab(
             Geometry geometry,
@@ -86,6 +93,7 @@ final class SharedSlab implements Slab {
         this.slots = memory.asSlice(slotsAt(geometry), geometry.slotsBytes());
         this.place = place;
         this.isNew = isNew;
+        this.waitedInVain = ticker.nanos();
     }
 
     private static long slotsAt(Geometry geometry) {
@@ -279,7 +287,24 @@ final class SharedSlab implements Slab {
 
     @Override
     public boolean lock() {
-        return lock(file, TABLE_LOCK, Deadline.after(ticker, LOCKING));
+        if (ticker.nanos() - waitedInVain < 0) {
+            return tryLock();
+        }
+        if (lock(file, TABLE_LOCK, Deadline.after(ticker, LOCKING))) {
+            return true;
+        }
+        waitedInVain = ticker.nanos() + UNAVAILABLE.toNanos();
+        return false;
+    }
+
+    @Override
+    public boolean tryLock() {
+        return file.tryLock(TABLE_LOCK);
+    }
+
+    @Override
+    public boolean lockToOpen() {
+        return lock(file, TABLE_LOCK, Deadline.after(ticker, REPAIRING));
     }
 
     @Override

@@ -32,6 +32,12 @@ interface Slab extends AutoCloseable {
      */
     boolean lock();
 
+    /** As {@link #lock}, without waiting. */
+    boolean tryLock();
+
+    /** As {@link #lock}, for a caller that may wait long: another process may be repairing large tables. */
+    boolean lockToOpen();
+
     void unlock();
 
     /** Gives the memory back. */
@@ -96,6 +102,16 @@ interface Slab extends AutoCloseable {
 
         @Override
         public boolean lock() {
+            return true;
+        }
+
+        @Override
+        public boolean tryLock() {
+            return true;
+        }
+
+        @Override
+        public boolean lockToOpen() {
             return true;
         }
 

@@ -101,7 +101,7 @@ final class SlotCache {
     boolean attach() {
         lock.lock();
         try {
-            if (!slab.lock()) {
+            if (!slab.lockToOpen()) {
                 return false;
             }
             long count = changes();
@@ -305,6 +305,13 @@ final class SlotCache {
             record.lockTimedOut();
             return false;
         }
+        begun();
+        return true;
+    }
+
+    /** The lock between processes is taken: repairs, and does what has been put off. */
+    @GuardedBy("lock")
+    private void begun() {
         long count = changes();
         if (isOdd(count)) {
             LOG.warn("a process ended while it changed the index of the shared store: it is made anew");
@@ -324,7 +331,6 @@ final class SlotCache {
             apply(each);
         }
         free.forEach(this::free);
-        return true;
     }
 
     private void apply(int noted) {
@@ -412,6 +418,7 @@ final class SlotCache {
         lock.lock();
         try {
             if (!begin()) {
+                Arrays.fill(slots, NONE);
                 return false;
             }
             boolean reserved;
@@ -547,10 +554,8 @@ final class SlotCache {
 
     /** A slot is filled; the caller tells of it by {@link #stored}. */
     void commit(int slot, boolean hasChecksum, int crc32c) {
+        requireFilledHere(slot);
         long word = table.word(slot);
-        if (SlotTable.state(word) != SlotTable.FILLING) {
-            throw new IllegalStateException("slot=" + slot + " is not being filled");
-        }
         table.setChecksum(slot, hasChecksum, crc32c);
         if (!table.change(slot, word, SlotTable.in(SlotTable.PRESENT, word))) {
             throw new IllegalStateException("slot=" + slot + " was changed while it was filled");
@@ -560,22 +565,33 @@ final class SlotCache {
         }
     }
 
+    /** @throws IllegalStateException if this process does not fill the slot */
+    private void requireFilledHere(int slot) {
+        if (SlotTable.state(table.word(slot)) != SlotTable.FILLING || table.filler(slot) != slab.place()) {
+            throw new IllegalStateException("slot=" + slot + " is not being filled by this process");
+        }
+    }
+
+    /** Slots that this process has pinned or is filling. */
+    synchronized int inUse() {
+        return pinned + filling;
+    }
+
     void stored(List<BlockHash> keys) {
         record.add(keys, true);
     }
 
     void abort(int slot) {
-        if (SlotTable.state(table.word(slot)) != SlotTable.FILLING) {
-            throw new IllegalStateException("slot=" + slot + " is not being filled");
-        }
+        requireFilledHere(slot);
         synchronized (this) {
             filling--;
             aborted.add(slot);
         }
         lock.lock();
         try {
-            // Otherwise it is freed by the next one that gets the lock.
-            if (begin()) {
+            // Otherwise it is freed by the next one that gets the lock; it is not worth waiting for.
+            if (slab.tryLock()) {
+                begun();
                 finish(true);
             }
         } finally {

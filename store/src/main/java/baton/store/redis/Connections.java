@@ -276,8 +276,11 @@ final class Connections implements AutoCloseable {
             }
         } catch (ExecutionException | TimeoutException e) {
             log.warn("the connections to {} have not ended within {}", settings.server(), deadline, e);
+            // Its threads end by themselves.
+            var _ = resources.shutdown(0, 0, TimeUnit.MILLISECONDS);
         } catch (InterruptedException _) {
             Thread.currentThread().interrupt();
+            var _ = resources.shutdown(0, 0, TimeUnit.MILLISECONDS);
         }
     }
 }

@@ -188,8 +188,14 @@ final class PipelinedConnection {
     }
 
     /** Called by a request that gets none. */
-    synchronized void unanswered(Request request) {
-        received(request);
+    void unanswered(Request request) {
+        synchronized (this) {
+            // As long as others are under way their replies go on.
+            if (!received(request) || unanswered > 0 || queue.isEmpty()) {
+                return;
+            }
+        }
+        pump();
     }
 
     @GuardedBy("this")

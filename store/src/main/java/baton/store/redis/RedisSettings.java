@@ -8,6 +8,7 @@ import java.nio.file.Files;
 import java.nio.file.InvalidPathException;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
@@ -47,6 +48,9 @@ public record RedisSettings(
     private static final Map<String, String> SCHEMES =
             Map.of("redis", "redis", "rediss", "rediss", "valkey", "redis", "valkeys", "rediss");
     private static final int MOST_CONNECTIONS = 64;
+    private static final double LONGEST_TTL = 1e9;
+    /** An hour: Lettuce counts milliseconds in an int. */
+    private static final double LONGEST_CONNECT = 3600;
 
     /** @throws ConfigException if a value cannot be used; it never contains the URL's user or password */
     public RedisSettings {
@@ -69,10 +73,10 @@ public record RedisSettings(
                 .orElseThrow(() ->
                         new ConfigException(fields.field(URL), "is required: redis://host:port or rediss://host:port"));
         String prefix = fields.string(PREFIX).orElse("baton");
-        Optional<Duration> ttl = fields.number(TTL).map(seconds -> seconds(fields.field(TTL), seconds));
+        Optional<Duration> ttl = fields.number(TTL).map(seconds -> seconds(fields.field(TTL), seconds, LONGEST_TTL));
         int connections = fields.integerAtLeast(CONNECTIONS, 1).orElse(2);
         Duration connectTimeout = fields.number(CONNECT_TIMEOUT)
-                .map(seconds -> seconds(fields.field(CONNECT_TIMEOUT), seconds))
+                .map(seconds -> seconds(fields.field(CONNECT_TIMEOUT), seconds, LONGEST_CONNECT))
                 .orElse(Duration.ofSeconds(2));
         long maxBytes = fields.integer(MAX_BYTES).orElse(256L << 20);
         Optional<Path> certificates = fields.string(CA_CERTIFICATES).map(path -> {
@@ -86,9 +90,11 @@ public record RedisSettings(
         return new RedisSettings(url, prefix, ttl, connections, connectTimeout, maxBytes, certificates);
     }
 
-    private static Duration seconds(String field, double seconds) {
-        if (!(seconds > 0 && seconds <= 1e9)) {
-            throw new ConfigException(field, "is " + seconds + ", must be above 0 and at most 1e9");
+    private static Duration seconds(String field, double seconds, double most) {
+        if (!(seconds > 0 && seconds <= most)) {
+            throw new ConfigException(
+                    field,
+                    "is " + seconds + ", must be above 0 and at most " + String.format(Locale.ROOT, "%.0f", most));
         }
         return Duration.ofNanos((long) (seconds * 1e9));
     }

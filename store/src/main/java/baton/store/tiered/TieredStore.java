@@ -19,6 +19,7 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 
 /*
  * All reads and writes of a caller's memory go through the memory tier: other tiers read into its slots and write from them. So a file system
@@ -53,6 +54,9 @@ public final class TieredStore implements BlockStore {
     /** Values that are being promoted, and the readers that wait for them beside the one that began. */
     @GuardedBy("this")
     private final Map<BlockHash, Set<Reader>> promoting = new HashMap<>();
+
+    /** Operations of other tiers under way: a deadline is noticed by whoever asks, which no reader does that has left. */
+    private final Set<StoreTask> underWay = ConcurrentHashMap.newKeySet();
 
     @GuardedBy("this")
     private int cascadeSlots;
@@ -110,9 +114,19 @@ public final class TieredStore implements BlockStore {
      * @param ready called once, on any thread, when it is ready, unless that is noticed by {@link Acquired#isReady} first
      */
     public Acquired acquire(List<BlockHash> keys, boolean others, Deadline deadline, Runnable ready) {
+        noticeDeadlines();
         Reader reader = new Reader(keys, others, true, deadline, ready);
         reader.start();
         return reader;
+    }
+
+    private void noticeDeadlines() {
+        underWay.forEach(StoreTask::isDone);
+    }
+
+    private void watch(StoreTask task) {
+        underWay.add(task);
+        task.onDone(() -> underWay.remove(task));
     }
 
     @Override
@@ -172,6 +186,7 @@ public final class TieredStore implements BlockStore {
 
     @Override
     public StoreTask put(List<BlockHash> keys, List<ValueRanges> from, Deadline deadline) {
+        noticeDeadlines();
         StoreTask task = memory.put(keys, from, deadline);
         if (!tiers.isEmpty()) {
             task.onDone(() -> {
@@ -222,14 +237,18 @@ public final class TieredStore implements BlockStore {
         stats.cascading(index, 1);
         StoreTask task = tier.store()
                 .put(pinned, List.of(inMemory(slots, pinned.size())), Deadline.after(ticker, timeouts.cascade));
+        watch(task);
         task.onDone(() -> {
             double seconds = (ticker.nanos() - start) / 1e9;
             int written = task.succeededCount();
             stats.written(index, written * format().valueBytes(), seconds, written == pinned.size());
-            tier.backpressure().ifPresent(pressure -> {
-                pressure.written(seconds, bytes);
-                stats.latency(index, pressure.average());
-            });
+            // One that was rejected says nothing of the tier's speed.
+            if (written > 0 || task.deadline().isOver()) {
+                tier.backpressure().ifPresent(pressure -> {
+                    pressure.written(seconds, bytes);
+                    stats.latency(index, pressure.average());
+                });
+            }
         });
         task.onQuiet(() -> {
             stats.cascading(index, -1);
@@ -259,6 +278,7 @@ public final class TieredStore implements BlockStore {
 
     @Override
     public List<Measurement> takeMeasurements() {
+        noticeDeadlines();
         List<Measurement> all = new ArrayList<>(memory.takeMeasurements());
         tiers.forEach(tier -> all.addAll(tier.store().takeMeasurements()));
         if (!tiers.isEmpty()) {
@@ -422,6 +442,7 @@ public final class TieredStore implements BlockStore {
                 Promotion promotion = promotions.get(i);
                 StoreTask get = gets.get(i);
                 long start = ticker.nanos();
+                watch(get);
                 stats.promoting(promotion.tier, 1);
                 get.onDone(() -> promoted(promotion, get, start));
             }
@@ -486,6 +507,11 @@ public final class TieredStore implements BlockStore {
         private void promoted(Promotion promotion, StoreTask get, long start) {
             Set<Reader> waiting = new HashSet<>();
             List<Integer> unfilled = new ArrayList<>();
+            for (int i = 0; i < promotion.slots.length; i++) {
+                if (get.succeeded(i)) {
+                    memory.seal(promotion.slots[i]);
+                }
+            }
             synchronized (TieredStore.this) {
                 for (int i = 0; i < promotion.slots.length; i++) {
                     if (get.succeeded(i)) {

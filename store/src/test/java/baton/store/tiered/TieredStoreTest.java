@@ -224,6 +224,60 @@ final class TieredStoreTest {
     }
 
     @Test
+    void aPromotionThatHangsEndsAtItsDeadlineAlthoughItsReaderHasLeft() {
+        put(0, 8);
+        put(8, 16);
+        disk.holds = true;
+        remote.values.clear();
+        Acquired left = acquire(0, 4);
+        // The look-up; the read hangs.
+        disk.held.removeFirst().run();
+        left.release();
+        ticker.advance(SECOND);
+        disk.holds = false;
+        Acquired next = acquire(0, 4);
+        // Their slots are still written to: it misses, but does not wait for that.
+        assertThat(next.isReady()).isTrue();
+        assertThat(next.fromFront()).isZero();
+        next.release();
+        disk.proceed();
+        Acquired last = acquire(0, 4);
+        assertThat(last.fromFront()).isEqualTo(4);
+        last.release();
+    }
+
+    @Test
+    void aWriteThatHangsIsOverAtItsDeadlineAndARejectedOneSaysNothingOfTheSpeed() {
+        Backpressure pressure = new Backpressure(
+                new Backpressure.Settings(Backpressure.Policy.DROP, 0.001, 0.0005, 0.5, 1, 2, 1), ticker);
+        MapStore slow = new MapStore(FORMAT);
+        try (TieredStore pressed = new TieredStore(
+                cache(8),
+                List.of(new Tier(slow, Optional.of(pressure), false)),
+                new TieredStore.Timeouts(SECOND, SECOND),
+                ticker)) {
+            slow.holds = true;
+            MemorySegment value = arena.allocate(FORMAT.valueBytes(), 64);
+            ValueRanges ranges = new ValueRanges(value).add(0, 0, 0, FORMAT.valueBytes());
+            pressed.put(keys(0, 1), List.of(ranges), deadline());
+            ticker.advance(SECOND);
+            pressed.takeMeasurements();
+            double average = pressure.average();
+            assertThat(average).as("seconds for a MiB of the write that hung").isPositive();
+            assertThat(pressure.admits()).isFalse();
+            slow.holds = false;
+            slow.proceed();
+            slow.rejects = true;
+            ticker.advance(Duration.ofSeconds(60));
+            assertThat(pressure.admits()).as("without writes pressure ends").isTrue();
+            double before = pressure.average();
+            ticker.advance(Duration.ofSeconds(2));
+            pressed.put(keys(1, 2), List.of(ranges), deadline());
+            assertThat(pressure.average()).isEqualTo(before);
+        }
+    }
+
+    @Test
     void twoReadersOfTheSameValuesShareOnePromotion() {
         put(0, 8);
         put(8, 16);
