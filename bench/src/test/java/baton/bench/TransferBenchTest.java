@@ -26,10 +26,11 @@ class TransferBenchTest {
         TransferReport report = new TransferBench(1, List.of(16, 128), Duration.ofMillis(5), progress::add).run();
 
         assertThat(progress).containsExactly("two processes with pools of 4 MiB", "16 tokens", "128 tokens");
-        assertThat(report.implementations()).containsSubsequence("shared memory", "TCP", "wire: Gloo", "wire: TCP");
+        assertThat(report.implementations())
+                .containsSubsequence("shared memory", "TCP", "Mooncake's TCP", "wire: Gloo", "wire: TCP");
         // NIXL and UCX if they are installed, or else a line that names them as absent.
         assertThat(report.sizes().getFirst().rates().size()
-                        - 7
+                        - 9
                         + report.absent().size())
                 .isEqualTo(2);
         assertThat(report.sizes()).extracting(TransferReport.Size::tokens).containsExactly(16, 128);
@@ -44,7 +45,13 @@ class TransferBenchTest {
         StringWriter text = new StringWriter();
         report.print(new PrintWriter(text));
         assertThat(text.toString())
-                .contains("128 tokens, 4 MiB", "shared memory", "of plain TCP", "and digested", "16 tokens at");
+                .contains(
+                        "128 tokens, 4 MiB",
+                        "shared memory",
+                        "of plain TCP",
+                        "and digested",
+                        "and written",
+                        "16 tokens at");
         assertThat(report.toJson().at("/sizes/1/TCP/bytes").asLong()).isEqualTo(4 << 20);
     }
 

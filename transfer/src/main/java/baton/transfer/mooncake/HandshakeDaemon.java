@@ -20,12 +20,13 @@ import org.slf4j.LoggerFactory;
 final class HandshakeDaemon implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(HandshakeDaemon.class);
 
-    /** As long as Mooncake's daemon waits for one. */
+    /** As long as Mooncake's daemon waits for one, at most. */
     private static final Duration EXCHANGE = Duration.ofSeconds(5);
 
     private final ServerSocket server;
     private final Handler handler;
     private final MooncakeSettings.Limits limits;
+    private final Duration patience;
     private final Ticker ticker;
 
     @GuardedBy("this")
@@ -44,14 +45,15 @@ final class HandshakeDaemon implements AutoCloseable {
         byte[] answer(HandshakeMessage message) throws IOException;
     }
 
-    private HandshakeDaemon(ServerSocket server, Handler handler, MooncakeSettings.Limits limits, Ticker ticker) {
+    private HandshakeDaemon(ServerSocket server, Handler handler, MooncakeSettings settings, Ticker ticker) {
         this.server = server;
         this.handler = handler;
-        this.limits = limits;
+        this.limits = settings.limits();
+        this.patience = settings.stall().compareTo(EXCHANGE) < 0 ? settings.stall() : EXCHANGE;
         this.ticker = ticker;
     }
 
-    static HandshakeDaemon open(InetSocketAddress at, Handler handler, MooncakeSettings.Limits limits, Ticker ticker)
+    static HandshakeDaemon open(InetSocketAddress at, Handler handler, MooncakeSettings settings, Ticker ticker)
             throws IOException {
         ServerSocket server = new ServerSocket();
         try {
@@ -61,7 +63,7 @@ final class HandshakeDaemon implements AutoCloseable {
             server.close();
             throw e;
         }
-        return new HandshakeDaemon(server, handler, limits, ticker);
+        return new HandshakeDaemon(server, handler, settings, ticker);
     }
 
     int port() {
@@ -76,7 +78,7 @@ final class HandshakeDaemon implements AutoCloseable {
         while (!server.isClosed()) {
             try {
                 Socket socket = server.accept();
-                Deadline deadline = Deadline.after(ticker, EXCHANGE.multipliedBy(2));
+                Deadline deadline = Deadline.after(ticker, patience.multipliedBy(2));
                 if (handler.admits(socket.getInetAddress()) && enlist(socket, deadline)) {
                     Thread.ofVirtual().name("mooncake-handshake").start(() -> serve(socket, deadline));
                 } else {
@@ -93,7 +95,7 @@ final class HandshakeDaemon implements AutoCloseable {
 
     /** @return false if there are too many for too long */
     private synchronized boolean enlist(Socket socket, Deadline deadline) throws InterruptedException {
-        Deadline room = Deadline.after(ticker, EXCHANGE);
+        Deadline room = Deadline.after(ticker, patience);
         while (!server.isClosed() && open.size() >= limits.handshakes()) {
             if (!room.awaitNotify(this)) {
                 return false;

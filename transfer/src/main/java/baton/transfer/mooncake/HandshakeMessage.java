@@ -9,6 +9,8 @@ import java.net.Socket;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.util.Arrays;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
 
 /**
  * A message of Mooncake's handshake daemon ({@code transfer_metadata_plugin.cpp}): uint64 length of what follows, little endian; uint8
@@ -66,13 +68,31 @@ record HandshakeMessage(Type type, byte[] json) {
                 throw new UnreachableException(at, e);
             }
             socket.setTcpNoDelay(true);
-            request.write(socket);
-            HandshakeMessage answer = read(socket, longest, deadline);
+            CountDownLatch done = new CountDownLatch(1);
+            HandshakeMessage answer;
+            try {
+                // Ends a write to a peer that takes nothing.
+                Thread.ofVirtual().start(() -> closeLate(socket, done, deadline));
+                request.write(socket);
+                answer = read(socket, longest, deadline);
+            } finally {
+                done.countDown();
+            }
             if (answer.type != request.type) {
                 throw new IOException(
                         "answered a message of type %s with one of type %s".formatted(request.type, answer.type));
             }
             return answer.json;
+        }
+    }
+
+    private static void closeLate(Socket socket, CountDownLatch done, Deadline deadline) {
+        try {
+            if (!done.await(deadline.remainingNanos(), TimeUnit.NANOSECONDS)) {
+                socket.close();
+            }
+        } catch (InterruptedException | IOException e) {
+            throw new IllegalStateException("a socket of a handshake cannot be closed", e);
         }
     }
 

@@ -2,6 +2,7 @@ package baton.transfer.mooncake;
 
 import baton.kv.ConfigException;
 import baton.kv.Deadline;
+import baton.kv.ListenAddress;
 import baton.kv.Ticker;
 import baton.messages.PeerAccess;
 import baton.messages.PeerAddress;
@@ -33,6 +34,8 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.locks.ReentrantLock;
 import java.util.stream.Stream;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 import tools.jackson.core.JacksonException;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
@@ -54,6 +57,7 @@ import tools.jackson.databind.node.ObjectNode;
  * <p>Mooncake's protocols have neither authentication nor encryption: each host that may connect can read and write all registered memory.
  */
 public final class MooncakeAgent implements TransferAgent {
+    private static final Logger LOG = LoggerFactory.getLogger(MooncakeAgent.class);
     private static final Duration TICK = Duration.ofMillis(20);
     private static final int LONGEST_NAME = 512;
 
@@ -91,6 +95,7 @@ public final class MooncakeAgent implements TransferAgent {
 
     /** @param ticker the clock of timeouts */
     public static MooncakeAgent open(MooncakeSettings settings, Ticker ticker) throws TransferException {
+        ListenAddress.requireOfOneHost("host", settings.host());
         settings.access().ifPresent(access -> access.requireSafeByAddress("host", settings.host()));
         MooncakeAgent agent;
         try {
@@ -115,15 +120,14 @@ public final class MooncakeAgent implements TransferAgent {
         this.inbox = new Inbox(settings.limits().waitingBytes());
         this.directory = switch (settings.metadata()) {
             case MetadataSource.Handshake _ ->
-                new PeerDirectory(
-                        json, this::mayConnect, this::ownJson, settings.limits().handshakeBytes());
+                new PeerDirectory(json, this::mayConnect, settings.limits().handshakeBytes());
             case MetadataSource.Http http ->
                 new ServerDirectory(http, json, settings.limits().handshakeBytes(), ticker);
         };
         this.server = DataServer.open(listenAt(settings.host(), 0), buffers, settings, this::admits, ticker);
         try {
-            this.daemon = HandshakeDaemon.open(
-                    listenAt(settings.host(), settings.port()), new Answers(), settings.limits(), ticker);
+            this.daemon =
+                    HandshakeDaemon.open(listenAt(settings.host(), settings.port()), new Answers(), settings, ticker);
         } catch (IOException | RuntimeException e) {
             server.close();
             throw e;
@@ -153,6 +157,11 @@ public final class MooncakeAgent implements TransferAgent {
     /** Where the handshake daemon listens; {@code get_rpc_port()} of Mooncake's engine is its port. */
     public PeerAddress rpc() {
         return rpc;
+    }
+
+    /** Where transfers of peers arrive. */
+    public int dataPort() {
+        return server.port();
     }
 
     MooncakeSettings settings() {
@@ -199,7 +208,7 @@ public final class MooncakeAgent implements TransferAgent {
                 try {
                     publish();
                 } catch (TransferException e) {
-                    throw new IllegalStateException("peers are not told that memory is registered no more", e);
+                    LOG.warn("peers are not told that memory is not registered any more: {}", e.getMessage());
                 }
             }
         };

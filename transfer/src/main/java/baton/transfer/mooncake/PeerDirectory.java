@@ -6,25 +6,23 @@ import baton.transfer.TransferException;
 import java.io.IOException;
 import java.net.InetSocketAddress;
 import java.util.function.Predicate;
-import java.util.function.Supplier;
 import tools.jackson.databind.json.JsonMapper;
 
 /** Mooncake's {@code P2PHANDSHAKE}: an engine's handshake daemon gives its descriptor itself. */
 final class PeerDirectory implements SegmentDirectory {
+    private static final byte[] EMPTY = {'{', '}'};
+
     private final JsonMapper json;
     private final Predicate<String> mayConnect;
-    private final Supplier<byte[]> own;
     private final int longest;
 
     /**
      * @param mayConnect whether a host may be connected to
-     * @param own this process's descriptor, which a request carries
      * @param longest bytes of an answer
      */
-    PeerDirectory(JsonMapper json, Predicate<String> mayConnect, Supplier<byte[]> own, int longest) {
+    PeerDirectory(JsonMapper json, Predicate<String> mayConnect, int longest) {
         this.json = json;
         this.mayConnect = mayConnect;
-        this.own = own;
         this.longest = longest;
     }
 
@@ -44,7 +42,8 @@ final class PeerDirectory implements SegmentDirectory {
         try {
             byte[] answer = HandshakeMessage.exchange(
                     new InetSocketAddress(rpc.host(), rpc.port()),
-                    new HandshakeMessage(HandshakeMessage.Type.METADATA, own.get()),
+                    // Engines send their own descriptor, and none looks at it.
+                    new HandshakeMessage(HandshakeMessage.Type.METADATA, EMPTY.clone()),
                     longest,
                     deadline);
             return new Located(rpc, SegmentDescriptor.parse(json, answer));
