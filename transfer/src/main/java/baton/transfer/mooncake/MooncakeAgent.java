@@ -20,8 +20,6 @@ import java.io.IOException;
 import java.lang.foreign.MemorySegment;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
-import java.nio.ByteBuffer;
-import java.nio.charset.CharacterCodingException;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.time.InstantSource;
@@ -59,7 +57,6 @@ import tools.jackson.databind.node.ObjectNode;
 public final class MooncakeAgent implements TransferAgent {
     private static final Logger LOG = LoggerFactory.getLogger(MooncakeAgent.class);
     private static final Duration TICK = Duration.ofMillis(20);
-    private static final int LONGEST_NAME = 512;
 
     private final MooncakeSettings settings;
     private final Ticker ticker;
@@ -179,7 +176,12 @@ public final class MooncakeAgent implements TransferAgent {
 
     private SegmentDescriptor described() {
         return new SegmentDescriptor(
-                name, Optional.of(settings.host()), server.port(), SegmentDescriptor.VERSION, buffers.described());
+                name,
+                SegmentDescriptor.TCP,
+                Optional.of(settings.host()),
+                server.port(),
+                SegmentDescriptor.VERSION,
+                buffers.described());
     }
 
     private byte[] ownJson() {
@@ -254,7 +256,7 @@ public final class MooncakeAgent implements TransferAgent {
      */
     @Override
     public Peer connect(byte[] metadata, Duration timeout) throws TransferException {
-        String segment = segment(metadata);
+        String segment = SegmentName.of(metadata);
         if (segment.equals(name)) {
             throw new TransferException("an agent cannot connect to itself, name=" + name);
         }
@@ -292,26 +294,6 @@ public final class MooncakeAgent implements TransferAgent {
         }
     }
 
-    private static String segment(byte[] metadata) throws TransferException {
-        String text = metadata.length > LONGEST_NAME ? "" : text(metadata).orElse("");
-        if (text.isEmpty() || text.chars().anyMatch(each -> each <= ' ' || each >= 0x7f)) {
-            throw new TransferException("metadata of %d bytes are not the name of a Mooncake segment, such as host:port"
-                    .formatted(metadata.length));
-        }
-        return text;
-    }
-
-    private static Optional<String> text(byte[] bytes) {
-        try {
-            return Optional.of(StandardCharsets.UTF_8
-                    .newDecoder()
-                    .decode(ByteBuffer.wrap(bytes))
-                    .toString());
-        } catch (CharacterCodingException e) {
-            return Optional.empty();
-        }
-    }
-
     @Override
     public Transfer start(
             Operation operation, Peer peer, List<Range> ranges, Optional<byte[]> notification, Duration timeout) {
@@ -325,7 +307,7 @@ public final class MooncakeAgent implements TransferAgent {
                             .formatted(ranges.size(), settings.limits().ranges()));
         }
         if (notification.isPresent()) {
-            Optional<String> refused = refused(notification.get());
+            Optional<String> refused = NotificationText.refused(notification.get(), settings.limits());
             if (refused.isPresent()) {
                 return new RefusedTransfer(Cause.REFUSED, refused.get());
             }
@@ -346,26 +328,12 @@ public final class MooncakeAgent implements TransferAgent {
         return transfer;
     }
 
-    /** Why a message cannot be sent. */
-    private Optional<String> refused(byte[] message) {
-        if (message.length > settings.limits().messageBytes()) {
-            return Optional.of("a notification of %d bytes, at most %d are allowed"
-                    .formatted(message.length, settings.limits().messageBytes()));
-        }
-        return text(message)
-                        .filter(each -> !each.isEmpty() && each.indexOf('\0') < 0)
-                        .isPresent()
-                ? Optional.empty()
-                : Optional.of(
-                        "a notification must be text in UTF-8 that is not empty and has no NUL, as Mooncake's are");
-    }
-
     @Override
     public void notify(Peer peer, byte[] message) throws TransferException {
         if (!(peer instanceof MooncakePeer known) || known.agent() != this) {
             throw new TransferException("peer=%s is not a peer of agent %s".formatted(peer.name(), name));
         }
-        Optional<String> refused = refused(message);
+        Optional<String> refused = NotificationText.refused(message, settings.limits());
         if (refused.isPresent()) {
             throw new TransferException(refused.get());
         }
@@ -374,16 +342,7 @@ public final class MooncakeAgent implements TransferAgent {
 
     /** @return false if the peer has refused it */
     boolean sendNotification(PeerAddress to, byte[] message, Deadline deadline) throws IOException {
-        ObjectNode body = json.createObjectNode()
-                .put("name", name)
-                .put("notify_msg", new String(message, StandardCharsets.UTF_8));
-        byte[] answer = HandshakeMessage.exchange(
-                new InetSocketAddress(to.host(), to.port()),
-                new HandshakeMessage(
-                        HandshakeMessage.Type.NOTIFY, body.toString().getBytes(StandardCharsets.UTF_8)),
-                settings.limits().handshakeBytes(),
-                deadline);
-        return !parsed(answer).path("notify_msg").asString("").isEmpty();
+        return NotificationText.send(json, to, name, message, settings.limits(), deadline);
     }
 
     private JsonNode parsed(byte[] text) throws IOException {
@@ -429,7 +388,7 @@ public final class MooncakeAgent implements TransferAgent {
         private ObjectNode received(JsonNode notification) {
             String from = notification.path("name").asString("");
             byte[] text = notification.path("notify_msg").asString("").getBytes(StandardCharsets.UTF_8);
-            boolean taken = from.length() <= LONGEST_NAME
+            boolean taken = from.length() <= SegmentName.LONGEST
                     && text.length <= settings.limits().messageBytes()
                     && inbox.add(new Notification(from, text));
             if (taken) {

@@ -91,6 +91,10 @@ final class MooncakePeer implements TransferAgent.Peer {
      */
     static MooncakePeer open(MooncakeAgent agent, String name, SegmentDirectory.Located found, Deadline deadline)
             throws TransferException {
+        if (!found.descriptor().protocol().equals(SegmentDescriptor.TCP)) {
+            throw new TransferException("protocol=%s of segment %s must be tcp"
+                    .formatted(PeerAddress.shown(found.descriptor().protocol()), name));
+        }
         InetSocketAddress data = dataAddress(found);
         if (!agent.mayConnect(data.getHostString())) {
             throw new TransferException("segment %s has its data port at host=%s, which is not an allowed peer"

@@ -19,11 +19,14 @@ import tools.jackson.databind.node.ObjectNode;
  * What an engine tells of itself, as {@code TransferMetadata::encodeSegmentDesc} of Mooncake 0.3.13 writes it for its TCP transport.
  *
  * @param name of the segment
+ * @param protocol of its transport: {@value #TCP} or another, such as RDMA's, of which only the buffers are read
  * @param dataHost where its data port is; empty: the host of its handshake daemon
  * @param version of the data protocol: 1 without answers to writes, 2 with them
  * @param buffers registered memory
  */
-record SegmentDescriptor(String name, Optional<String> dataHost, int dataPort, int version, List<Buffer> buffers) {
+record SegmentDescriptor(
+        String name, String protocol, Optional<String> dataHost, int dataPort, int version, List<Buffer> buffers) {
+    static final String TCP = "tcp";
     static final int VERSION = 2;
 
     private static final DateTimeFormatter TIME = DateTimeFormatter.ofPattern("yyyy-MM-dd HH:mm:ss.SSSSSS", Locale.ROOT)
@@ -51,7 +54,7 @@ record SegmentDescriptor(String name, Optional<String> dataHost, int dataPort, i
     ObjectNode toJson(JsonMapper json, Instant now) {
         ObjectNode node = json.createObjectNode()
                 .put("name", name)
-                .put("protocol", "tcp")
+                .put("protocol", protocol)
                 .put("tcp_data_port", dataPort)
                 .put("tcp_proto_version", version)
                 .put("rdma_server_name", "")
@@ -70,7 +73,7 @@ record SegmentDescriptor(String name, Optional<String> dataHost, int dataPort, i
     /**
      * Reads one that a peer or a metadata server sent.
      *
-     * @throws TransferException if it is none, or of an engine without the TCP transport
+     * @throws TransferException if it is none
      */
     static SegmentDescriptor parse(JsonMapper json, byte[] text) throws TransferException {
         JsonNode node;
@@ -80,12 +83,11 @@ record SegmentDescriptor(String name, Optional<String> dataHost, int dataPort, i
             throw new TransferException("the segment's descriptor is not JSON: " + e.getOriginalMessage(), e);
         }
         String protocol = node.path("protocol").asString("");
-        if (!protocol.equals("tcp")) {
-            throw new TransferException(
-                    "protocol='%s' of the segment's descriptor must be tcp".formatted(shown(protocol)));
+        if (protocol.isEmpty()) {
+            throw new TransferException("the segment's descriptor has no protocol");
         }
         int port = node.path("tcp_data_port").asInt(0);
-        if (port < 1 || port > 0xffff) {
+        if (protocol.equals(TCP) && (port < 1 || port > 0xffff)) {
             throw new TransferException("tcp_data_port=%s of the segment's descriptor must be 1 to 65535"
                     .formatted(shown(node.path("tcp_data_port").toString())));
         }
@@ -96,6 +98,7 @@ record SegmentDescriptor(String name, Optional<String> dataHost, int dataPort, i
         }
         return new SegmentDescriptor(
                 node.path("name").asString(""),
+                protocol,
                 host.isEmpty() ? Optional.empty() : Optional.of(host),
                 port,
                 node.path("tcp_proto_version").asInt(1),

@@ -25,13 +25,15 @@ import tools.jackson.databind.JsonNode;
  * Chooses the transfer agent that a configuration asks for, from a connector's {@code kv_connector_extra_config}:
  *
  * <ul>
- *   <li>{@code transfer_agent}: {@code auto} (default), {@code embedded} or {@code nixl}
+ *   <li>{@code transfer_agent}: {@code auto} (default), {@code embedded}, {@code nixl} or {@code mooncake}
  *   <li>{@code backends}: names of NIXL's backends, as in vLLM; asks for {@code nixl}. Default {@code ["UCX"]}
  *   <li>{@code backend_params}: an object for each backend, its parameters
  *   <li>{@code num_threads}: parameter {@code num_threads} of the backend UCX, as in vLLM
  *   <li>{@code nixl_library}: NIXL's library, see {@link NixlLibrary}
  *   <li>{@code transport}: {@code tcp} lets the embedded agent use TCP within a host as well, {@code auto} (default) only between
  *       hosts; asks for {@code embedded}
+ *   <li>{@code metadata_server}, {@code protocol}, {@code device_name}, {@code mooncake_library}: Mooncake's, see
+ *       {@link MooncakeAgents}; only with {@code mooncake}
  * </ul>
  *
  * <p>{@code auto} takes NIXL where there is an RDMA device and the library loads, and the embedded agent otherwise, which within a
@@ -53,7 +55,8 @@ public final class TransferAgents {
     private enum Kind {
         AUTO,
         EMBEDDED,
-        NIXL
+        NIXL,
+        MOONCAKE
     }
 
     private TransferAgents() {}
@@ -90,6 +93,7 @@ public final class TransferAgents {
                     case NixlLibrary.Found found -> explicit(found, prefix, nixl, extra, rdma);
                     case NixlLibrary.Absent absent -> throw new ConfigException(asking(extra), absent.reason());
                 };
+            case MOONCAKE -> MooncakeAgents.open(extra, embedded.host(), embedded.access());
             case AUTO -> {
                 Optional<TransferAgent> best = rdma ? automatic(find.apply(library), prefix, nixl) : Optional.empty();
                 if (!rdma) {
@@ -148,6 +152,11 @@ public final class TransferAgents {
         String value = extra.string(TRANSFER_AGENT).orElse("auto");
         boolean backends = extra.value(BACKENDS).isPresent();
         boolean transport = extra.value(TRANSPORT).isPresent();
+        if (value.equals("mooncake")) {
+            refuse(extra, "mooncake", BACKENDS, TRANSPORT);
+            return Kind.MOONCAKE;
+        }
+        refuse(extra, value, MooncakeAgents.KEYS.toArray(String[]::new));
         if (transport && (backends || value.equals("nixl"))) {
             throw new ConfigException(
                     extra.field(TRANSPORT),
@@ -165,8 +174,19 @@ public final class TransferAgents {
                 }
                 yield Kind.EMBEDDED;
             }
-            default -> throw ConfigException.unsupported(extra.field(TRANSFER_AGENT), value, "auto, embedded, nixl");
+            default ->
+                throw ConfigException.unsupported(extra.field(TRANSFER_AGENT), value, "auto, embedded, nixl, mooncake");
         };
+    }
+
+    private static void refuse(JsonFields extra, String agent, String... keys) {
+        for (String key : keys) {
+            if (extra.value(key).isPresent()) {
+                throw new ConfigException(
+                        extra.field(key),
+                        "is of another agent than " + agent + ": leave it or " + TRANSFER_AGENT + " out");
+            }
+        }
     }
 
     private static Optional<EmbeddedAgent.Transport> transport(JsonFields extra) {

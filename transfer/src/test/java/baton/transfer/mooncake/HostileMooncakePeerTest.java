@@ -578,7 +578,7 @@ class HostileMooncakePeerTest {
         old.register(new Region(theirs, Optional.empty()));
         Fake fake = opened(new Fake(HostileMooncakePeerTest::isEnded));
         SegmentDescriptor newer = descriptorOf(old);
-        fake.answer = new SegmentDescriptor("old", Optional.empty(), newer.dataPort(), 1, newer.buffers())
+        fake.answer = new SegmentDescriptor("old", "tcp", Optional.empty(), newer.dataPort(), 1, newer.buffers())
                 .toJson(JSON, Instant.EPOCH)
                 .toString();
         Peer peer = agent.connect(fake.name(), LONG);

@@ -1,0 +1,282 @@
+package baton.transfer.mooncake;
+
+import baton.memory.Posix;
+import baton.transfer.TransferAgent.Notification;
+import baton.transfer.TransferAgent.Operation;
+import baton.transfer.TransferException;
+import java.lang.foreign.AddressLayout;
+import java.lang.foreign.Arena;
+import java.lang.foreign.FunctionDescriptor;
+import java.lang.foreign.Linker;
+import java.lang.foreign.MemoryLayout;
+import java.lang.foreign.MemoryLayout.PathElement;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.SymbolLookup;
+import java.lang.foreign.ValueLayout;
+import java.lang.invoke.MethodHandle;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.NoSuchElementException;
+import java.util.Optional;
+
+/**
+ * The functions of {@code libtransfer_engine.so} that an agent needs, in Java's types; their C API is Mooncake's
+ * {@code transfer_engine_c.h}. Any thread; an engine must not be used after {@link #destroy}.
+ */
+final class MooncakeApi {
+    private static final ValueLayout.OfInt INT = ValueLayout.JAVA_INT;
+    private static final ValueLayout.OfLong LONG = ValueLayout.JAVA_LONG;
+    private static final AddressLayout POINTER = ValueLayout.ADDRESS;
+
+    /** {@code struct transfer_request}. */
+    private static final MemoryLayout REQUEST = MemoryLayout.structLayout(
+            INT.withName("opcode"),
+            MemoryLayout.paddingLayout(4),
+            LONG.withName("source"),
+            INT.withName("target_id"),
+            MemoryLayout.paddingLayout(4),
+            LONG.withName("target_offset"),
+            LONG.withName("length"));
+
+    private static final long SOURCE = REQUEST.byteOffset(PathElement.groupElement("source"));
+    private static final long TARGET = REQUEST.byteOffset(PathElement.groupElement("target_id"));
+    private static final long OFFSET = REQUEST.byteOffset(PathElement.groupElement("target_offset"));
+    private static final long LENGTH = REQUEST.byteOffset(PathElement.groupElement("length"));
+
+    /** {@code struct transfer_status}. */
+    private static final MemoryLayout STATUS = MemoryLayout.structLayout(
+            INT.withName("status"), MemoryLayout.paddingLayout(4), LONG.withName("transferred_bytes"));
+
+    private static final int LONGEST_NAME = 512;
+    private static final long LONGEST_TEXT = 1L << 20;
+    private static final long INVALID_BATCH = -1;
+
+    private final MethodHandle create;
+    private final MethodHandle destroy;
+    private final MethodHandle discover;
+    private final MethodHandle localName;
+    private final MethodHandle install;
+    private final MethodHandle open;
+    private final MethodHandle register;
+    private final MethodHandle unregister;
+    private final MethodHandle allocateBatch;
+    private final MethodHandle submit;
+    private final MethodHandle status;
+    private final MethodHandle freeBatch;
+    private final MethodHandle takeNotifications;
+    private final MethodHandle freeNotifications;
+
+    /** What has become of a request. */
+    enum Status {
+        UNDER_WAY,
+        COMPLETED,
+        FAILED;
+
+        private static Status of(int code) {
+            return switch (code) {
+                case 0, 1 -> UNDER_WAY;
+                case 4 -> COMPLETED;
+                default -> FAILED;
+            };
+        }
+    }
+
+    /** A piece of a transfer, with addresses of both processes. */
+    record Request(long local, long remote, long bytes) {}
+
+    /** @throws NoSuchElementException if a function is missing */
+    MooncakeApi(SymbolLookup symbols) {
+        Linker linker = Linker.nativeLinker();
+        create = function(linker, symbols, "createTransferEngine", of(POINTER, POINTER, POINTER, POINTER, LONG, INT));
+        destroy = function(linker, symbols, "destroyTransferEngine", FunctionDescriptor.ofVoid(POINTER));
+        discover = function(linker, symbols, "discoverTopology", of(INT, POINTER));
+        localName = function(linker, symbols, "getLocalIpAndPort", of(INT, POINTER, POINTER, LONG));
+        install = function(linker, symbols, "installTransport", of(POINTER, POINTER, POINTER, POINTER));
+        open = function(linker, symbols, "openSegmentNoCache", of(INT, POINTER, POINTER));
+        register = function(linker, symbols, "registerLocalMemory", of(INT, POINTER, LONG, LONG, POINTER, INT));
+        unregister = function(linker, symbols, "unregisterLocalMemory", of(INT, POINTER, LONG));
+        allocateBatch = function(linker, symbols, "allocateBatchID", of(LONG, POINTER, LONG));
+        submit = function(linker, symbols, "submitTransfer", of(INT, POINTER, LONG, POINTER, LONG));
+        status = function(linker, symbols, "getTransferStatus", of(INT, POINTER, LONG, LONG, POINTER));
+        freeBatch = function(linker, symbols, "freeBatchID", of(INT, POINTER, LONG));
+        takeNotifications = function(linker, symbols, "getNotifsFromEngine", of(POINTER, POINTER, POINTER));
+        freeNotifications = function(linker, symbols, "freeNotifsMsgBuf", of(INT, POINTER, INT));
+    }
+
+    private static FunctionDescriptor of(MemoryLayout result, MemoryLayout... arguments) {
+        return FunctionDescriptor.of(result, arguments);
+    }
+
+    private static MethodHandle function(
+            Linker linker, SymbolLookup symbols, String name, FunctionDescriptor descriptor) {
+        return linker.downcallHandle(
+                symbols.find(name).orElseThrow(() -> new NoSuchElementException("no function " + name)), descriptor);
+    }
+
+    /**
+     * An engine, listening.
+     *
+     * @param protocol {@code tcp} or {@code rdma}
+     * @param device RDMA's; empty for all that there are
+     * @throws TransferException if it does not start; the reason is in Mooncake's log, on standard error
+     */
+    MemorySegment create(String metadata, String name, String protocol, Optional<String> device)
+            throws TransferException {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment engine = (MemorySegment) create.invokeExact(
+                    arena.allocateFrom(metadata), arena.allocateFrom(name), arena.allocateFrom(""), 0L, 0);
+            if (engine.address() == 0) {
+                throw new TransferException(
+                        "Mooncake's engine named %s does not start with metadata_server=%s; its log on standard error says why"
+                                .formatted(name, metadata));
+            }
+            MemorySegment arguments = MemorySegment.NULL;
+            if (protocol.equals("rdma")) {
+                if (device.isPresent()) {
+                    arguments = arena.allocate(POINTER, 2);
+                    arguments.set(POINTER, 0, arena.allocateFrom("{\"cpu:0\":[[\"%s\"],[]]}".formatted(device.get())));
+                } else {
+                    int unusedCode = (int) discover.invokeExact(engine);
+                }
+            }
+            MemorySegment transport =
+                    (MemorySegment) install.invokeExact(engine, arena.allocateFrom(protocol), arguments);
+            if (transport.address() == 0) {
+                destroy(engine);
+                throw new TransferException(
+                        "Mooncake's engine has no transport for protocol=%s here; its log on standard error says why"
+                                .formatted(protocol));
+            }
+            return engine;
+        } catch (TransferException e) {
+            throw e;
+        } catch (Throwable e) {
+            throw Posix.thrown(e);
+        }
+    }
+
+    void destroy(MemorySegment engine) {
+        try {
+            destroy.invokeExact(engine);
+        } catch (Throwable e) {
+            throw Posix.thrown(e);
+        }
+    }
+
+    /** Where its handshake daemon listens: {@code host:port}. */
+    String localName(MemorySegment engine) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment text = arena.allocate(LONGEST_NAME);
+            int unusedCode = (int) localName.invokeExact(engine, text, (long) LONGEST_NAME);
+            return text.getString(0, StandardCharsets.UTF_8);
+        } catch (Throwable e) {
+            throw Posix.thrown(e);
+        }
+    }
+
+    /** Asks for a segment's descriptor anew. Negative if that fails. */
+    int open(MemorySegment engine, String segment) {
+        try (Arena arena = Arena.ofConfined()) {
+            return (int) open.invokeExact(engine, arena.allocateFrom(segment));
+        } catch (Throwable e) {
+            throw Posix.thrown(e);
+        }
+    }
+
+    /** @return 0, or an error */
+    int register(MemorySegment engine, MemorySegment memory) {
+        try (Arena arena = Arena.ofConfined()) {
+            return (int)
+                    register.invokeExact(engine, memory.address(), memory.byteSize(), arena.allocateFrom("cpu:0"), 1);
+        } catch (Throwable e) {
+            throw Posix.thrown(e);
+        }
+    }
+
+    /** @return 0, or an error */
+    int unregister(MemorySegment engine, MemorySegment memory) {
+        try {
+            return (int) unregister.invokeExact(engine, memory.address());
+        } catch (Throwable e) {
+            throw Posix.thrown(e);
+        }
+    }
+
+    /**
+     * Starts requests.
+     *
+     * @return the batch; empty if the engine refuses
+     */
+    Optional<Long> submit(MemorySegment engine, Operation operation, int segment, List<Request> requests) {
+        try (Arena arena = Arena.ofConfined()) {
+            long batch = (long) allocateBatch.invokeExact(engine, (long) requests.size());
+            if (batch == INVALID_BATCH) {
+                return Optional.empty();
+            }
+            MemorySegment entries = arena.allocate(REQUEST, requests.size());
+            for (int i = 0; i < requests.size(); i++) {
+                long at = i * REQUEST.byteSize();
+                entries.set(INT, at, operation == Operation.WRITE ? 1 : 0);
+                entries.set(LONG, at + SOURCE, requests.get(i).local());
+                entries.set(INT, at + TARGET, segment);
+                entries.set(LONG, at + OFFSET, requests.get(i).remote());
+                entries.set(LONG, at + LENGTH, requests.get(i).bytes());
+            }
+            int code = (int) submit.invokeExact(engine, batch, entries, (long) requests.size());
+            if (code != 0) {
+                free(engine, batch);
+                return Optional.empty();
+            }
+            return Optional.of(batch);
+        } catch (Throwable e) {
+            throw Posix.thrown(e);
+        }
+    }
+
+    /** What has become of a request of a batch. */
+    Status status(MemorySegment engine, long batch, int request) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment out = arena.allocate(STATUS);
+            int code = (int) status.invokeExact(engine, batch, (long) request, out);
+            return code == 0 ? Status.of(out.get(INT, 0)) : Status.FAILED;
+        } catch (Throwable e) {
+            throw Posix.thrown(e);
+        }
+    }
+
+    /** A batch of which every request's end was seen. */
+    void free(MemorySegment engine, long batch) {
+        try {
+            int unusedCode = (int) freeBatch.invokeExact(engine, batch);
+        } catch (Throwable e) {
+            throw Posix.thrown(e);
+        }
+    }
+
+    List<Notification> takeNotifications(MemorySegment engine) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment count = arena.allocate(INT);
+            MemorySegment messages = (MemorySegment) takeNotifications.invokeExact(engine, count);
+            int size = count.get(INT, 0);
+            List<Notification> taken = new ArrayList<>();
+            if (messages.address() == 0) {
+                return taken;
+            }
+            MemorySegment all = messages.reinterpret(2L * size * POINTER.byteSize());
+            for (int i = 0; i < size; i++) {
+                taken.add(new Notification(
+                        text(all.getAtIndex(POINTER, 2L * i)),
+                        text(all.getAtIndex(POINTER, 2L * i + 1)).getBytes(StandardCharsets.UTF_8)));
+            }
+            int unusedCode = (int) freeNotifications.invokeExact(messages, size);
+            return taken;
+        } catch (Throwable e) {
+            throw Posix.thrown(e);
+        }
+    }
+
+    private static String text(MemorySegment pointer) {
+        return pointer.reinterpret(LONGEST_TEXT).getString(0, StandardCharsets.UTF_8);
+    }
+}
