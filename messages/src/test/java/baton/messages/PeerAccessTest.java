@@ -76,6 +76,21 @@ class PeerAccessTest {
         }
     }
 
+    @Test
+    void aPortWithoutAPlaceForASecretIsGuardedByAddressesOnly() throws IOException {
+        String secret = "'kv_auth_secret_file': '" + secret("0123456789abcdef") + "'";
+        assertThatThrownBy(() -> access("{" + secret + "}").requireSafeByAddress("host", "192.0.2.1"))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageContainingAll("host: is 192.0.2.1", "allowed_peers", "--kv-allow-unauthenticated");
+        access("{}").requireSafeByAddress("host", "127.0.0.1");
+        access("{'kv_allow_unauthenticated': true}").requireSafeByAddress("host", "192.0.2.1");
+        PeerAccess listed = access("{'allowed_peers': ['192.0.2.7'], " + secret + "}");
+        listed.requireSafeByAddress("host", "192.0.2.1");
+        assertThat(listed.admitsByAddress(InetAddress.ofLiteral("192.0.2.7"))).isTrue();
+        assertThat(listed.admitsByAddress(InetAddress.ofLiteral("192.0.2.8"))).isFalse();
+        assertThat(listed.admits(InetAddress.ofLiteral("192.0.2.8"))).isTrue();
+    }
+
     @ParameterizedTest
     @ValueSource(strings = {"", "short", "0123456789abcde\n\n\n   "})
     void aSecretThatCanBeGuessedIsRefused(String text) throws IOException {

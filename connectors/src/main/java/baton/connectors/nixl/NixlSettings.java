@@ -6,6 +6,7 @@ import baton.kv.JsonFields;
 import baton.kv.ListenAddress;
 import baton.messages.PeerAccess;
 import baton.messages.PeerAddress;
+import baton.transfer.select.MooncakeAgents;
 import baton.transfer.select.TransferAgents;
 import java.time.Duration;
 import java.util.List;
@@ -66,6 +67,10 @@ public record NixlSettings(
             TransferAgents.NUM_THREADS,
             TransferAgents.NIXL_LIBRARY,
             TransferAgents.TRANSPORT,
+            MooncakeAgents.METADATA_SERVER,
+            MooncakeAgents.PROTOCOL,
+            MooncakeAgents.DEVICE_NAME,
+            MooncakeAgents.LIBRARY,
             LEASE,
             DECODER_TTL,
             THRESHOLD,

@@ -34,7 +34,8 @@ public final class MooncakeAgents {
     public static final String DEVICE_NAME = "device_name";
     public static final String LIBRARY = "mooncake_library";
 
-    static final List<String> KEYS = List.of(METADATA_SERVER, PROTOCOL, DEVICE_NAME, LIBRARY);
+    /** All of them. */
+    public static final List<String> KEYS = List.of(METADATA_SERVER, PROTOCOL, DEVICE_NAME, LIBRARY);
 
     private static final Logger LOG = LoggerFactory.getLogger(MooncakeAgents.class);
 

@@ -10,6 +10,8 @@ import baton.kv.JsonFields;
 import baton.transfer.TransferAgent;
 import baton.transfer.TransferException;
 import baton.transfer.embedded.EmbeddedAgent;
+import baton.transfer.mooncake.MooncakeAgent;
+import baton.transfer.mooncake.MooncakeLibrary;
 import baton.transfer.nixl.NixlAgent;
 import baton.transfer.nixl.NixlExit;
 import baton.transfer.nixl.NixlLibrary;
@@ -63,7 +65,15 @@ class TransferAgentsTest {
                 "{'backends': 'UCX'}|extra.backends|array",
                 "{'backends': []}|extra.backends|array",
                 "{'backends': [7]}|extra.backends|array",
-                "{'transfer_agent': 'mooncake'}|extra.transfer_agent|auto, embedded, nixl",
+                "{'transfer_agent': 'mori'}|extra.transfer_agent|auto, embedded, nixl, mooncake",
+                "{'metadata_server': 'P2PHANDSHAKE'}|extra.metadata_server|another agent than auto",
+                "{'transfer_agent': 'nixl', 'protocol': 'tcp'}|extra.protocol|another agent than nixl",
+                "{'transfer_agent': 'mooncake', 'backends': ['UCX']}|extra.backends|another agent than mooncake",
+                "{'transfer_agent': 'mooncake', 'metadata_server': 'etcd://host'}|extra.metadata_server|P2PHANDSHAKE",
+                "{'transfer_agent': 'mooncake', 'metadata_server': 'host:2379'}|extra.metadata_server|http://host:8080/metadata",
+                "{'transfer_agent': 'mooncake', 'protocol': 'efa'}|extra.protocol|tcp, rdma",
+                "{'transfer_agent': 'mooncake', 'device_name': 'mlx5_0'}|extra.device_name|the protocol is tcp",
+                "{'transfer_agent': 'mooncake', 'mooncake_library': '/nowhere/x.so'}|extra.mooncake_library|/nowhere/x.so does not exist",
                 "{'transport': 'rdma'}|extra.transport|auto, tcp",
                 "{'transport': 'tcp', 'transfer_agent': 'nixl'}|extra.transport|leave one out",
                 "{'transport': 'tcp', 'backends': ['UCX']}|extra.transport|backends asks for nixl",
@@ -76,6 +86,21 @@ class TransferAgentsTest {
                         ConfigException.class,
                         refused -> assertThat(refused.field()).isEqualTo(field))
                 .hasMessageContaining(reason);
+    }
+
+    @Test
+    void mooncakesTcpNeedsNoLibraryAndItsRdmaDoes() throws TransferException {
+        JsonFields tcp = JsonFields.parse("extra", "{\"transfer_agent\": \"mooncake\", \"device_name\": \"\"}");
+        try (TransferAgent agent =
+                TransferAgents.open("test", tcp, EmbeddedAgent.Settings.at("127.0.0.1"), _ -> NOWHERE, true)) {
+            assertThat(agent).isInstanceOf(MooncakeAgent.class);
+            assertThat(agent.name()).startsWith("127.0.0.1:");
+        }
+        JsonFields rdma = JsonFields.parse("extra", "{\"protocol\": \"rdma\"}");
+        assertThatThrownBy(() -> MooncakeAgents.open(
+                        rdma, "127.0.0.1", Optional.empty(), _ -> new MooncakeLibrary.Absent("looked nowhere")))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageContainingAll("extra.protocol", "looked nowhere", "BATON_MOONCAKE_LIBRARY");
     }
 
     @Test
