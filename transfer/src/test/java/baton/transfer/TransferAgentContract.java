@@ -182,6 +182,27 @@ public abstract class TransferAgentContract {
     }
 
     @Test
+    void aMessageIsBytesOfAnyKind() throws TransferException {
+        byte[] all = new byte[256];
+        for (int i = 0; i < all.length; i++) {
+            all[i] = (byte) i;
+        }
+        List<byte[]> messages = List.of(
+                all,
+                new byte[] {0},
+                new byte[] {(byte) 0xc3},
+                text("gr\u00fc\u00dfe \"\\\n"),
+                text("baton/base64:AAAA"));
+        for (byte[] message : messages) {
+            here.notify(peer, message);
+        }
+        List<Notification> arrived = awaitNotifications(messages.size());
+        for (int i = 0; i < messages.size(); i++) {
+            assertThat(arrived.get(i).message()).isEqualTo(messages.get(i));
+        }
+    }
+
+    @Test
     void aFailedTransferDoesNotNotify() throws TransferException {
         assertFails(
                 here.start(

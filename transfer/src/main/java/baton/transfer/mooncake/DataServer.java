@@ -162,6 +162,11 @@ final class DataServer implements AutoCloseable {
         open().stream().filter(DataConnection::isStalled).forEach(DataConnection::close);
     }
 
+    /** Connections in the middle of a request. */
+    long busy() {
+        return open().stream().filter(each -> !each.isIdle()).count();
+    }
+
     private synchronized List<DataConnection> open() {
         return List.copyOf(connections);
     }

@@ -50,7 +50,7 @@ import tools.jackson.databind.node.ObjectNode;
  *
  * <p>A peer's metadata are its segment's name as text: the {@code host:port} of its handshake daemon, or its name at the metadata server.
  * Transfers name absolute addresses of the peer's process; the peer checks that each is within a buffer that it has registered.
- * Notifications are text, as Mooncake carries them in JSON.
+ * Mooncake carries notifications as text in JSON; other bytes are encoded, for agents of Baton.
  *
  * <p>Mooncake's protocols have neither authentication nor encryption: each host that may connect can read and write all registered memory.
  */
@@ -156,9 +156,9 @@ public final class MooncakeAgent implements TransferAgent {
         return rpc;
     }
 
-    /** Where transfers of peers arrive. */
-    public int dataPort() {
-        return server.port();
+    /** What serves transfers of peers. */
+    DataServer server() {
+        return server;
     }
 
     MooncakeSettings settings() {
@@ -387,7 +387,8 @@ public final class MooncakeAgent implements TransferAgent {
         /** An empty message refuses. */
         private ObjectNode received(JsonNode notification) {
             String from = notification.path("name").asString("");
-            byte[] text = notification.path("notify_msg").asString("").getBytes(StandardCharsets.UTF_8);
+            byte[] text =
+                    NotificationText.message(notification.path("notify_msg").asString(""));
             boolean taken = from.length() <= SegmentName.LONGEST
                     && text.length <= settings.limits().messageBytes()
                     && inbox.add(new Notification(from, text));

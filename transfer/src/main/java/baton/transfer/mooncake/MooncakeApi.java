@@ -267,7 +267,7 @@ final class MooncakeApi {
             for (int i = 0; i < size; i++) {
                 taken.add(new Notification(
                         text(all.getAtIndex(POINTER, 2L * i)),
-                        text(all.getAtIndex(POINTER, 2L * i + 1)).getBytes(StandardCharsets.UTF_8)));
+                        NotificationText.message(text(all.getAtIndex(POINTER, 2L * i + 1)))));
             }
             int unusedCode = (int) freeNotifications.invokeExact(messages, size);
             return taken;

@@ -286,11 +286,10 @@ class HostileMooncakePeerTest {
             socket.getOutputStream().write(header(WRITE | V2, memory.address(), 2));
             socket.getOutputStream().write(0);
         }
-        await("all are busy", () -> {
-            try (Socket more = socket(port)) {
-                return isEnded(more);
-            }
-        });
+        await("all are busy", () -> patient.server().busy() == CONNECTIONS);
+        try (Socket more = socket(port)) {
+            assertThat(isEnded(more)).isTrue();
+        }
         for (Socket socket : sockets) {
             socket.getOutputStream().write(0);
             assertThat(status(socket)).isEqualTo(OK);
@@ -398,7 +397,7 @@ class HostileMooncakePeerTest {
                 HOST,
                 List.of());
         MooncakeAgent guarded = opened(MooncakeAgent.open(SETTINGS.withAccess(others)));
-        for (int port : new int[] {guarded.rpc().port(), guarded.dataPort()}) {
+        for (int port : new int[] {guarded.rpc().port(), guarded.server().port()}) {
             try (Socket socket = socket(port)) {
                 assertThat(isEnded(socket)).isTrue();
             }
