@@ -3,7 +3,6 @@ package baton.bench;
 import baton.kv.BlockHash;
 import baton.kv.DType;
 import baton.kv.Deadline;
-import baton.kv.FreePorts;
 import baton.kv.KvLayout;
 import baton.kv.ModelFingerprint;
 import baton.kv.Ticker;
@@ -13,7 +12,6 @@ import baton.store.StoreTask;
 import baton.store.ValueRanges;
 import baton.store.redis.RedisBlockStore;
 import baton.store.redis.RedisSettings;
-import java.io.File;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -21,7 +19,6 @@ import java.lang.foreign.ValueLayout;
 import java.net.InetAddress;
 import java.net.Socket;
 import java.nio.charset.StandardCharsets;
-import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -35,7 +32,6 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.Supplier;
 import java.util.stream.LongStream;
-import java.util.stream.Stream;
 
 /**
  * Measures a {@link RedisBlockStore} at a server that it starts on this host, and next to it, round by round, {@code redis-benchmark}: a
@@ -50,10 +46,10 @@ public final class RedisStoreBench {
     private static final Duration DEADLINE = Duration.ofMinutes(2);
     private static final Ticker TICKER = Ticker.system();
 
-    private final Path server;
+    private final RedisProgram server;
     private final Path benchmark;
 
-    private RedisStoreBench(Path server, Path benchmark) {
+    private RedisStoreBench(RedisProgram server, Path benchmark) {
         this.server = server;
         this.benchmark = benchmark;
     }
@@ -70,38 +66,20 @@ public final class RedisStoreBench {
 
     /** @param path directories to look for {@code redis-server} and {@code redis-benchmark} in, as of the environment variable {@code PATH} */
     public static Optional<RedisStoreBench> find(String path) {
-        return program(path, "redis-server")
-                .flatMap(server -> program(path, "redis-benchmark").map(tool -> new RedisStoreBench(server, tool)));
-    }
-
-    private static Optional<Path> program(String path, String name) {
-        return Stream.of(path.split(File.pathSeparator))
-                .filter(directory -> !directory.isBlank())
-                .map(directory -> Path.of(directory, name))
-                .filter(Files::isExecutable)
-                .findFirst();
+        return RedisProgram.find(path)
+                .flatMap(server -> RedisProgram.program(path, "redis-benchmark")
+                        .map(tool -> new RedisStoreBench(server, tool)));
     }
 
     /** @throws IOException if the server does not start or something fails in between */
     public RedisStoreReport run(Options options) throws IOException {
-        Path directory = Files.createTempDirectory("baton-redis");
-        int port = FreePorts.inARow(1);
-        Process process = new ProcessBuilder(
-                        server.toString(),
-                        "--port",
-                        Integer.toString(port),
-                        "--bind",
-                        "127.0.0.1",
-                        "--save",
-                        "",
-                        "--appendonly",
-                        "no",
-                        "--dir",
-                        directory.toString())
-                .redirectErrorStream(true)
-                .redirectOutput(ProcessBuilder.Redirect.DISCARD)
-                .start();
-        RedisSettings plain = RedisSettings.of("redis://127.0.0.1:" + port);
+        try (RedisProgram.Running running = server.start()) {
+            return run(options, running);
+        }
+    }
+
+    private RedisStoreReport run(Options options, RedisProgram.Running running) throws IOException {
+        RedisSettings plain = RedisSettings.of("redis://127.0.0.1:" + running.port());
         RedisSettings settings = new RedisSettings(
                 plain.url(),
                 plain.prefix(),
@@ -121,15 +99,12 @@ public final class RedisStoreBench {
                 Arena arena = Arena.ofShared()) {
             Deadline deadline = Deadline.after(TICKER, DEADLINE);
             while (!store.isConnected()) {
-                if (deadline.isOver() || !process.isAlive()) {
+                if (deadline.isOver() || !running.process().isAlive()) {
                     throw new IOException("redis-server has not started within " + deadline);
                 }
                 LockSupport.parkNanos(1_000_000);
             }
-            return new Run(options, store, port, arena).run();
-        } finally {
-            process.destroyForcibly();
-            Files.deleteIfExists(directory);
+            return new Run(options, store, running.port(), arena).run();
         }
     }
 

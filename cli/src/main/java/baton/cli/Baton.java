@@ -28,6 +28,7 @@ import picocli.CommandLine.IVersionProvider;
             UpCommand.class,
             BenchCommand.class,
             KvFilesCommand.class,
+            KvServerCommand.class,
             AotTrainingCommand.class
         })
 public final class Baton {

@@ -1,7 +1,11 @@
 package baton.cli;
 
+import baton.bench.KvServerBench;
+import baton.bench.KvServerReport;
+import baton.bench.RedisProgram;
 import baton.bench.StoreBench;
 import baton.bench.StoreReport;
+import baton.kv.ConfigException;
 import java.io.IOException;
 import java.time.Duration;
 import java.util.List;
@@ -50,11 +54,56 @@ final class BenchStoreCommand implements Callable<Integer> {
             description = "How long to measure each case of each size (default: ${DEFAULT-VALUE}).")
     private double seconds;
 
+    @Option(
+            names = "--server",
+            paramLabel = "SERVER",
+            description = "lm: measure kv-server beside redis-server on this host, instead of host memory.")
+    private @Nullable String server;
+
+    @Option(
+            names = "--value-size",
+            defaultValue = "1M",
+            paramLabel = "SIZE",
+            converter = HumanSize.AsInt.class,
+            description = "With --server: bytes of a value, about (default: ${DEFAULT-VALUE}).")
+    private int valueBytes;
+
+    @Option(
+            names = "--values",
+            defaultValue = "128",
+            paramLabel = "N",
+            description = "With --server: values of a batch (default: ${DEFAULT-VALUE}).")
+    private int values;
+
+    @Option(
+            names = "--lookups",
+            defaultValue = "2000",
+            paramLabel = "N",
+            description = "With --server: keys of a look-up (default: ${DEFAULT-VALUE}).")
+    private int lookups;
+
+    @Option(
+            names = "--connections",
+            defaultValue = "2",
+            paramLabel = "N",
+            description = "With --server: connections of each client for values (default: ${DEFAULT-VALUE}).")
+    private int connections;
+
+    @Option(
+            names = "--rounds",
+            defaultValue = "15",
+            paramLabel = "N",
+            description = "With --server: rounds of all cases (default: ${DEFAULT-VALUE}).")
+    private int rounds;
+
     @Mixin
     private final BenchOutput output = new BenchOutput();
 
     @Override
     public Integer call() throws IOException {
+        if (server != null) {
+            return measureServer(server);
+        }
         StoreReport report = new StoreBench(
                         store,
                         threads == null ? Math.min(4, Runtime.getRuntime().availableProcessors()) : threads,
@@ -63,6 +112,19 @@ final class BenchStoreCommand implements Callable<Integer> {
                         Duration.ofNanos(Math.round(seconds * 1e9)),
                         output::progress)
                 .run();
+        report.print(output.out());
+        output.write(report.toJson());
+        return 0;
+    }
+
+    private int measureServer(String name) throws IOException {
+        if (!name.equals("lm")) {
+            throw ConfigException.unsupported("server", name, "lm");
+        }
+        RedisProgram redis = RedisProgram.find(System.getenv("PATH"))
+                .orElseThrow(() -> new CommandFailedException("redis-server is not on the PATH"));
+        KvServerReport report = new KvServerBench(redis, Baton.command())
+                .run(new KvServerBench.Options(valueBytes, values, lookups, connections, rounds));
         report.print(output.out());
         output.write(report.toJson());
         return 0;

@@ -27,6 +27,19 @@ final class Service {
      */
     static int run(String name, String host, int port, boolean exitWithParent, Runnable drain, Runnable stop)
             throws InterruptedException {
+        return run(name, "http", host, port, exitWithParent, drain, stop);
+    }
+
+    /** As {@link #run(String, String, int, boolean, Runnable, Runnable)}, with another scheme than http in the URL that is printed. */
+    static int run(
+            String name,
+            String scheme,
+            String host,
+            int port,
+            boolean exitWithParent,
+            Runnable drain,
+            Runnable stop)
+            throws InterruptedException {
         CountDownLatch end = new CountDownLatch(1);
         AtomicBoolean signalled = new AtomicBoolean();
         for (String signal : List.of("TERM", "INT", "HUP")) {
@@ -54,7 +67,7 @@ final class Service {
                 end.countDown();
             });
         }
-        System.out.println(ServerProcess.READY + "http://" + reachable(host) + ":" + port);
+        System.out.println(ServerProcess.READY + scheme + "://" + reachable(host) + ":" + port);
         System.out.flush();
         end.await();
         try {

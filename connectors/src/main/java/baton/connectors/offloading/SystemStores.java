@@ -8,6 +8,8 @@ import baton.store.StoreFormat;
 import baton.store.ValueCache;
 import baton.store.file.FileBlockStore;
 import baton.store.file.FileStoreSettings;
+import baton.store.lm.LmBlockStore;
+import baton.store.lm.LmSettings;
 import baton.store.memory.Eviction;
 import baton.store.memory.HostMemorySettings;
 import baton.store.memory.HostMemoryStore;
@@ -38,7 +40,8 @@ final class SystemStores implements StoreOpener {
         return switch (type) {
             case TierSettings.FS -> FileBlockStore.open(FileStoreSettings.of(settings), format, ticker);
             case TierSettings.REDIS -> RedisBlockStore.open(format, RedisSettings.of(settings), ticker);
-            default -> throw ConfigException.unsupported(settings.field("type"), type, "fs, redis");
+            case TierSettings.LM -> LmBlockStore.open(format, LmSettings.of(settings), ticker);
+            default -> throw ConfigException.unsupported(settings.field("type"), type, "fs, redis, lm");
         };
     }
 }

@@ -3,6 +3,7 @@ package baton.connectors.offloading;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.store.file.FileStoreSettings;
+import baton.store.lm.LmSettings;
 import baton.store.redis.RedisSettings;
 import baton.store.tiered.Backpressure;
 import java.util.Locale;
@@ -13,7 +14,7 @@ import java.util.TreeSet;
 /**
  * One of {@code secondary_tiers}.
  *
- * @param type {@code fs} or {@code redis}
+ * @param type {@code fs}, {@code redis} or {@code lm}
  * @param fields all its settings, for the store
  * @param remote {@code locality}: whether it is behind a network
  * @param events {@code enable_kv_events}: whether it tells what it stores
@@ -23,7 +24,8 @@ record TierSettings(
         String type, JsonFields fields, boolean remote, boolean events, Optional<Backpressure.Settings> backpressure) {
     static final String FS = "fs";
     static final String REDIS = "redis";
-    private static final Set<String> TYPES = Set.of(FS, REDIS);
+    static final String LM = "lm";
+    private static final Set<String> TYPES = Set.of(FS, REDIS, LM);
 
     private static final String TYPE = "type";
     private static final String LOCALITY = "locality";
@@ -36,17 +38,18 @@ record TierSettings(
     /** @param parent {@code backpressure} of all tiers, of which a tier's own replaces field by field */
     static TierSettings of(JsonFields tier, Optional<JsonFields> parent) {
         String type = tier.string(TYPE)
-                .orElseThrow(() -> new ConfigException(tier.field(TYPE), "is missing, must be one of fs, redis"));
+                .orElseThrow(() -> new ConfigException(tier.field(TYPE), "is missing, must be one of fs, redis, lm"));
         if (!TYPES.contains(type)) {
-            throw ConfigException.unsupported(tier.field(TYPE), type, "fs, redis");
+            throw ConfigException.unsupported(tier.field(TYPE), type, "fs, redis, lm");
         }
         requireKnown(tier, type);
         // Their errors are told before the model is loaded.
         switch (type) {
             case FS -> FileStoreSettings.of(tier);
+            case LM -> LmSettings.of(tier);
             default -> RedisSettings.of(tier);
         }
-        String locality = tier.string(LOCALITY).orElse(type.equals(REDIS) ? "REMOTE" : "LOCAL");
+        String locality = tier.string(LOCALITY).orElse(type.equals(FS) ? "LOCAL" : "REMOTE");
         boolean remote = switch (locality.toUpperCase(Locale.ROOT)) {
             case "LOCAL" -> false;
             case "REMOTE" -> true;
@@ -62,7 +65,12 @@ record TierSettings(
 
     private static void requireKnown(JsonFields tier, String type) {
         Set<String> known = new TreeSet<>(NAMES);
-        known.addAll(type.equals(FS) ? FileStoreSettings.NAMES : RedisSettings.FIELDS);
+        known.addAll(
+                switch (type) {
+                    case FS -> FileStoreSettings.NAMES;
+                    case LM -> LmSettings.FIELDS;
+                    default -> RedisSettings.FIELDS;
+                });
         for (String name : tier.names()) {
             if (!known.contains(name)) {
                 throw new ConfigException(

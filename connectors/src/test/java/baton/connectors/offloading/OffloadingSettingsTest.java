@@ -100,8 +100,8 @@ class OffloadingSettingsTest {
             {"cpu_bytes_to_use": 1, "load_timeout_seconds": 0} | extra.load_timeout_seconds: is 0.0, must be more than 0 and at most 3600
             {"cpu_bytes_to_use": 1, "memory_share_name": "a/b"} | extra.memory_share_name: name=a/b must be 1 to 64 letters, digits, dots, dashes and underscores
             {"cpu_bytes_to_use": 1, "self_describing_kv_events": true} | extra.self_describing_kv_events: is true, must be false: events of offloaded blocks carry their hashes only
-            {"cpu_bytes_to_use": 1, "secondary_tiers": [{}]} | extra.secondary_tiers[0].type: is missing, must be one of fs, redis
-            {"cpu_bytes_to_use": 1, "secondary_tiers": [{"type": "obj"}]} | extra.secondary_tiers[0].type: unsupported value 'obj'; allowed: fs, redis
+            {"cpu_bytes_to_use": 1, "secondary_tiers": [{}]} | extra.secondary_tiers[0].type: is missing, must be one of fs, redis, lm
+            {"cpu_bytes_to_use": 1, "secondary_tiers": [{"type": "obj"}]} | extra.secondary_tiers[0].type: unsupported value 'obj'; allowed: fs, redis, lm
             {"cpu_bytes_to_use": 1, "secondary_tiers": [{"type": "fs"}]} | extra.secondary_tiers[0].root_dir: is missing
             {"cpu_bytes_to_use": 1, "secondary_tiers": [{"type": "fs", "root_dir": "kv", "root": 1}]} | extra.secondary_tiers[0].root: is not known; a tier of type fs has backpressure, enable_kv_events, fsync, io, locality, max_age_seconds, max_bytes, n_read_threads, n_write_threads, root_dir, type
             {"cpu_bytes_to_use": 1, "secondary_tiers": [{"type": "fs", "root_dir": "kv", "locality": "FAR"}]} | extra.secondary_tiers[0].locality: unsupported value 'FAR'; allowed: LOCAL, REMOTE

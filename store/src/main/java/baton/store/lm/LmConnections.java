@@ -347,6 +347,9 @@ final class LmConnections implements AutoCloseable {
 
     /** A connection has ended. */
     void lost(boolean wasReady) {
+        if (!wasReady) {
+            counters.connectFailed(Failure.UNAVAILABLE);
+        }
         note(
                 wasReady
                         ? "has closed a connection"
