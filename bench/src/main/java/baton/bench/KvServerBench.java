@@ -79,7 +79,8 @@ public final class KvServerBench {
         long memory = 4L * options.values * format.valueBytes() + (256L << 20);
         ServerProcess process = ServerProcess.start(
                 "kv-server", baton, List.of("kv-server", "--port", "0", "--memory", Long.toString(memory)), log);
-        try (RedisProgram.Running server = redis.start("--maxmemory", Long.toString(memory), "--maxmemory-policy", "allkeys-lru");
+        try (RedisProgram.Running server =
+                        redis.start("--maxmemory", Long.toString(2 * memory), "--maxmemory-policy", "allkeys-lru");
                 Arena arena = Arena.ofShared()) {
             String lm = process.awaitReady(DEADLINE).toString();
             Side ofRedis = new Side("redis", of -> openRedis(of, server.port(), options));
@@ -91,8 +92,6 @@ public final class KvServerBench {
                     BlockStore lmKeys = ofLm.open(SMALL)) {
                 Values values = new Values(options.values, format, arena);
                 Values keys = new Values(options.lookups, SMALL, arena);
-                keys.put(redisKeys, 0);
-                keys.put(lmKeys, 0);
                 for (int round = -2; round < options.rounds; round++) {
                     Map<String, List<Double>> into = round < 0 ? new TreeMap<>() : rates;
                     // The one that goes first takes turns.
@@ -103,6 +102,8 @@ public final class KvServerBench {
                         add(into, name + KvServerReport.PUT, values.put(store, 1000L * (round + 3)));
                         add(into, name + KvServerReport.GET, values.get(store, 1000L * (round + 3)));
                         BlockStore asked = isLm ? lmKeys : redisKeys;
+                        // Those of the round before may have been evicted.
+                        keys.put(asked, 0);
                         add(into, name + KvServerReport.HIT, keys.find(asked, 0, options.lookups));
                         add(into, name + KvServerReport.MISS, keys.find(asked, 1L << 40, 0));
                     }
@@ -243,7 +244,8 @@ public final class KvServerBench {
             }
             double seconds = (System.nanoTime() - start) / 1e9;
             if (task.succeededCount() != expected) {
-                throw new IOException("of %d keys %d have succeeded".formatted(expected, task.succeededCount()));
+                throw new IOException("of %d keys %d have succeeded after %.3f s"
+                        .formatted(expected, task.succeededCount(), seconds));
             }
             return seconds;
         }

@@ -67,8 +67,8 @@ public final class RedisStoreBench {
     /** @param path directories to look for {@code redis-server} and {@code redis-benchmark} in, as of the environment variable {@code PATH} */
     public static Optional<RedisStoreBench> find(String path) {
         return RedisProgram.find(path)
-                .flatMap(server -> RedisProgram.program(path, "redis-benchmark")
-                        .map(tool -> new RedisStoreBench(server, tool)));
+                .flatMap(server ->
+                        RedisProgram.program(path, "redis-benchmark").map(tool -> new RedisStoreBench(server, tool)));
     }
 
     /** @throws IOException if the server does not start or something fails in between */

@@ -16,7 +16,8 @@ import picocli.CommandLine.Option;
 /** {@code baton kv-server}: one cache for many instances. */
 @Command(
         name = "kv-server",
-        description = "Keeps KV caches of many instances in its memory, and in files: a server of LMCache's lm protocol.",
+        description =
+                "Keeps KV caches of many instances in its memory, and in files: a server of LMCache's lm protocol.",
         mixinStandardHelpOptions = true,
         sortOptions = false)
 final class KvServerCommand implements Callable<Integer> {
@@ -74,10 +75,7 @@ final class KvServerCommand implements Callable<Integer> {
             description = "Listen on an address that other hosts reach without a token.")
     private boolean unauthenticated;
 
-    @Option(
-            names = "--max-connections",
-            paramLabel = "N",
-            description = "Connections at once (default: 16384).")
+    @Option(names = "--max-connections", paramLabel = "N", description = "Connections at once (default: 16384).")
     private @Nullable Integer maxConnections;
 
     @Option(

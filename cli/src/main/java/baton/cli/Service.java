@@ -32,13 +32,7 @@ final class Service {
 
     /** As {@link #run(String, String, int, boolean, Runnable, Runnable)}, with another scheme than http in the URL that is printed. */
     static int run(
-            String name,
-            String scheme,
-            String host,
-            int port,
-            boolean exitWithParent,
-            Runnable drain,
-            Runnable stop)
+            String name, String scheme, String host, int port, boolean exitWithParent, Runnable drain, Runnable stop)
             throws InterruptedException {
         CountDownLatch end = new CountDownLatch(1);
         AtomicBoolean signalled = new AtomicBoolean();

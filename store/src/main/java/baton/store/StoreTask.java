@@ -104,10 +104,16 @@ public final class StoreTask {
         }
     }
 
-    /** For the store: it has succeeded for several keys. Without effect once it is done. */
-    public synchronized void succeed(BitSet keys) {
+    /**
+     * For the store: the operation has succeeded for some of the keys that follow each other. Without effect once it is done.
+     *
+     * @param first index of the key that bit 0 is for
+     */
+    public synchronized void succeed(int first, BitSet those) {
         if (!done) {
-            succeeded.or(keys);
+            for (int key = those.nextSetBit(0); key >= 0; key = those.nextSetBit(key + 1)) {
+                succeeded.set(first + key);
+            }
         }
     }
 

@@ -40,9 +40,17 @@ final class BlockKeys implements LmKeys {
     }
 
     @Override
+    public boolean areHashes() {
+        return true;
+    }
+
+    @Override
     public void writeRest(ByteBuf to, int key) {
-        to.writeByte(HASH_DIGITS);
-        hash(to, keys.get(key));
+        BlockHash hash = keys.get(key);
+        to.writeLong(hash.a());
+        to.writeLong(hash.b());
+        to.writeLong(hash.c());
+        to.writeLong(hash.d());
     }
 
     @Override

@@ -16,6 +16,7 @@ import baton.store.remote.ValueHeader;
 import io.netty.buffer.ByteBuf;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
+import java.util.BitSet;
 import java.util.List;
 import java.util.Optional;
 import java.util.Set;
@@ -108,11 +109,23 @@ public final class LmBlockStore implements BlockStore {
         List<BlockHash> asked = List.copyOf(batch);
         LookUp lookUp = new LookUp.Contains(connections, task, new BlockKeys(prefix, asked)) {
             @Override
-            protected void known(int key, boolean present) {
-                super.known(key, present && !damaged.contains(asked.get(key)));
+            protected void known(int from, int to, BitSet present) {
+                super.known(from, to, good(asked, from, present));
             }
         };
         return connections.run(lookUp, batch.size());
+    }
+
+    /** Takes out those whose values are known to be of no use. */
+    private BitSet good(List<BlockHash> keys, int from, BitSet present) {
+        if (!damaged.isEmpty()) {
+            for (int key = present.nextSetBit(0); key >= 0; key = present.nextSetBit(key + 1)) {
+                if (damaged.contains(keys.get(from + key))) {
+                    present.clear(key);
+                }
+            }
+        }
+        return present;
     }
 
     @Override
@@ -226,24 +239,16 @@ public final class LmBlockStore implements BlockStore {
         }
 
         @Override
-        protected void known(int key, boolean present) {
-            if (present && !damaged.contains(batch.get(key))) {
-                task.succeed(key);
-            }
-        }
-
-        @Override
-        protected void knownAll(int from, int to, int found) {
-            List<Send> requests = new ArrayList<>();
-            for (int key = from; key < to; key++) {
-                if (!task.succeeded(key)) {
-                    requests.add(send(key));
-                }
-            }
-            counters.count(StoreCounters.Result.PRESENT, (long) to - from - requests.size());
-            if (requests.isEmpty() || isAbandoned()) {
+        protected void known(int from, int to, BitSet present) {
+            BitSet good = good(batch, from, present);
+            task.succeed(from, good);
+            counters.count(StoreCounters.Result.PRESENT, good.cardinality());
+            good.flip(0, to - from);
+            if (good.isEmpty() || isAbandoned()) {
                 return;
             }
+            List<Send> requests =
+                    good.stream().mapToObj(key -> send(from + key)).toList();
             opened(requests);
             connections.transfer(requests);
         }

@@ -14,7 +14,10 @@ interface LmKeys {
     /** What all keys end with; no byte of it is in {@link #prefix} too. */
     byte[] suffix();
 
-    /** Writes what is between the two, with its number of bytes before it as a byte. */
+    /** Whether what is between the two are hashes, as of {@link LmWire#HASHES}. */
+    boolean areHashes();
+
+    /** Writes what is between the two: a hash, or a text with its number of bytes before it as a byte. */
     void writeRest(ByteBuf to, int key);
 
     /** Writes a key, padded to {@link LmClient#MOST_KEY_BYTES}. */
@@ -41,6 +44,11 @@ interface LmKeys {
             @Override
             public byte[] suffix() {
                 return new byte[0];
+            }
+
+            @Override
+            public boolean areHashes() {
+                return false;
             }
 
             @Override

@@ -17,8 +17,9 @@ import io.netty.buffer.ByteBuf;
  * <h2>What {@code baton kv-server} adds</h2>
  *
  * <p>{@link #BATCH_EXIST} looks up many keys. Its header has the number of keys as shape 0, as its key what all keys begin with and then
- * what all end with, and as shapes 1 and 2 the bytes of these two. The rest of each key follows: all of them have the same number of bytes,
- * shape 3; their sum is the length. The reply has the number of keys as shape 0, and is followed by a bit for each key, the lowest of a byte
+ * what all end with, and as shapes 1 and 2 the bytes of these two. What is between them follows for each key: with shape 3 of 0 its number
+ * of bytes as a byte, and the bytes; with shape 3 of {@link #HASHES} 32 bytes that stand for their 64 hexadecimal digits, where the key's
+ * beginning ends with {@code @} and its end begins with the only {@code @} in it. The length is that of all of this. The reply has the number of keys as shape 0, and is followed by a bit for each key, the lowest of a byte
  * first, in whole bytes. A client asks for it by an EXIST of {@link #PROBE}: a server that has it replies with 200 and shape 0 of at
  * least 1, any other server with 400 or shape 0 of 0.
  *
@@ -50,6 +51,9 @@ public final class LmWire {
 
     /** Not LMCache's: looks up many keys. */
     public static final int BATCH_EXIST = 0x7801;
+
+    /** Shape 3 of a {@link #BATCH_EXIST} with hashes. */
+    public static final int HASHES = 1;
 
     public static final int SUCCESS = 200;
     public static final int FAIL = 400;

@@ -7,13 +7,14 @@ import io.netty.buffer.ByteBuf;
 import io.netty.channel.Channel;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
+import java.util.BitSet;
 import java.util.List;
 import java.util.Optional;
 
 /** Asks which keys are there: in groups, so that the server looks the first ones up while the next are written. */
 abstract class LookUp extends LmOperation {
-    private static final int LEAST_GROUP = 256;
-    private static final int GROUPS = 8;
+    private static final int LEAST_GROUP = 1024;
+    private static final int GROUPS = 4;
 
     protected final LmKeys keys;
 
@@ -22,11 +23,12 @@ abstract class LookUp extends LmOperation {
         this.keys = keys;
     }
 
-    /** Of a key it is known whether it is there. Called once for each, on the connection's thread. */
-    protected abstract void known(int key, boolean present);
-
-    /** All keys of a group are known, and so many of them are there. */
-    protected void knownAll(int from, int to, int found) {}
+    /**
+     * Of keys that follow each other it is known which are there. Called once for each key, on a connection's thread.
+     *
+     * @param present bit 0 is for the key {@code from}
+     */
+    protected abstract void known(int from, int to, BitSet present);
 
     /** Asks about all keys. */
     protected final void ask() {
@@ -44,7 +46,7 @@ abstract class LookUp extends LmOperation {
         private final int to;
         private boolean batch;
         private byte[] bits = {};
-        private int found;
+        private final BitSet found = new BitSet();
 
         private Exist(int from, int to) {
             super(LookUp.this, (long) (to - from) * LmWire.REQUEST_BYTES, to - from);
@@ -55,7 +57,8 @@ abstract class LookUp extends LmOperation {
         @Override
         protected int write(Channel channel, boolean batches) {
             batch = batches && to - from > 1;
-            ByteBuf request = channel.alloc().directBuffer(LmWire.REQUEST_BYTES * (to - from));
+            ByteBuf request = channel.alloc()
+                    .directBuffer(batch ? LmWire.REQUEST_BYTES + 64 * (to - from) : LmWire.REQUEST_BYTES * (to - from));
             if (batch) {
                 writeBatch(request);
             } else {
@@ -91,16 +94,16 @@ abstract class LookUp extends LmOperation {
                             to - from,
                             prefix.length,
                             suffix.length,
-                            0));
+                            keys.areHashes() ? LmWire.HASHES : 0));
             request.writerIndex(end);
         }
 
         @Override
         protected Optional<Destination> reply(int index, LmReply reply) {
             if (!batch) {
-                tell(from + index, reply.isSuccess());
+                found.set(index, reply.isSuccess());
                 if (index == to - from - 1) {
-                    knownAll(from, to, found);
+                    known(from, to, found);
                 }
                 return Optional.empty();
             }
@@ -114,17 +117,9 @@ abstract class LookUp extends LmOperation {
 
         @Override
         protected void received(int index) {
-            for (int key = from; key < to; key++) {
-                tell(key, (bits[(key - from) >>> 3] >>> ((key - from) & 7) & 1) != 0);
-            }
-            knownAll(from, to, found);
-        }
-
-        private void tell(int key, boolean present) {
-            if (present) {
-                found++;
-            }
-            known(key, present);
+            BitSet present = BitSet.valueOf(bits);
+            present.clear(to - from, bits.length * Byte.SIZE);
+            known(from, to, present);
         }
     }
 
@@ -140,16 +135,11 @@ abstract class LookUp extends LmOperation {
         }
 
         @Override
-        protected void known(int key, boolean present) {
-            if (present) {
-                task.succeed(key);
-            }
-        }
-
-        @Override
-        protected void knownAll(int from, int to, int found) {
+        protected void known(int from, int to, BitSet present) {
+            task.succeed(from, present);
+            int found = present.cardinality();
             connections.counters().count(StoreCounters.Result.FOUND, found);
-            connections.counters().count(StoreCounters.Result.ABSENT, to - from - found);
+            connections.counters().count(StoreCounters.Result.ABSENT, (long) to - from - found);
         }
     }
 }

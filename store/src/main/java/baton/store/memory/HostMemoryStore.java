@@ -234,7 +234,7 @@ public final class HostMemoryStore implements ValueCache {
                     present.set(i);
                 }
             }
-            task.succeed(present);
+            task.succeed(0, present);
         }
         task.end();
         return task;

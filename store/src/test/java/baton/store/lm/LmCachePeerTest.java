@@ -48,8 +48,8 @@ class LmCachePeerTest {
                 Arena arena = Arena.ofShared()) {
             MemorySegment own = arena.allocate(64);
             own.set(ValueLayout.JAVA_INT, 0, 0x04030201);
-            LmClient.Put put = new LmClient.Put(
-                    "java@1@0@77@half", LmMetadata.of(1, 2, List.of(2, 1, 4, 4)), List.of(own));
+            LmClient.Put put =
+                    new LmClient.Put("java@1@0@77@half", LmMetadata.of(1, 2, List.of(2, 1, 4, 4)), List.of(own));
             assertThat(StoredValues.quiet(client.put(List.of(put), StoredValues.soon()))
                             .succeeded(0))
                     .isTrue();
@@ -133,8 +133,8 @@ class LmCachePeerTest {
                     "the key is there",
                     () -> StoredValues.quiet(client.contains(List.of(key), StoredValues.soon()))
                             .succeeded(0));
-            LmClient.Reads reads = client.get(
-                    List.of(new LmClient.Get(key, List.of(arena.allocate(1 << 20)))), StoredValues.soon());
+            LmClient.Reads reads =
+                    client.get(List.of(new LmClient.Get(key, List.of(arena.allocate(1 << 20)))), StoredValues.soon());
             assertThat(StoredValues.quiet(reads.task()).succeeded(0)).isFalse();
             assertThat(reads.task().deadline().isOver()).isFalse();
             assertThat(reads.value(0)).isEmpty();

@@ -57,9 +57,7 @@ class LmClientTest {
     private static MemorySegment random(Arena arena, Random random, int bytes) {
         byte[] value = new byte[bytes];
         random.nextBytes(value);
-        return arena.allocate(Math.max(1, bytes), 64)
-                .asSlice(0, bytes)
-                .copyFrom(MemorySegment.ofArray(value));
+        return arena.allocate(Math.max(1, bytes), 64).asSlice(0, bytes).copyFrom(MemorySegment.ofArray(value));
     }
 
     /** Values of sizes around those at which they are treated differently, in one piece and in several. */
@@ -88,8 +86,7 @@ class LmClientTest {
         LmClient.Reads reads = client.get(gets, soon());
         assertThat(quiet(reads.task()).succeededCount()).isEqualTo(sizes.length);
         for (int i = 0; i < sizes.length; i++) {
-            assertThat(reads.value(i))
-                    .contains(new LmClient.Value(new LmMetadata(1, 3, 2, 1, sizes[i], 1), sizes[i]));
+            assertThat(reads.value(i)).contains(new LmClient.Value(new LmMetadata(1, 3, 2, 1, sizes[i], 1), sizes[i]));
             MemorySegment whole = arena.allocate(sizes[i]);
             MemorySegment.copy(puts.get(i).from().get(0), 0, whole, 0, sizes[i] / 3);
             MemorySegment.copy(puts.get(i).from().get(1), 0, whole, sizes[i] / 3, sizes[i] - sizes[i] / 3);
@@ -121,8 +118,10 @@ class LmClientTest {
             assertThat(quiet(client.put(puts, soon())).succeededCount()).isEqualTo(puts.size());
             StoreTask task = quiet(client.contains(keys, soon()));
             assertThat(IntStream.range(0, 5000).filter(task::succeeded))
-                    .containsExactlyElementsOf(
-                            IntStream.range(0, 5000).filter(i -> i % 3 == 0).boxed().toList());
+                    .containsExactlyElementsOf(IntStream.range(0, 5000)
+                            .filter(i -> i % 3 == 0)
+                            .boxed()
+                            .toList());
         }
     }
 
@@ -132,7 +131,8 @@ class LmClientTest {
                 LmClient client = connected(server.port())) {
             MemorySegment value = random(arena, random, 200_000);
             quiet(client.put(
-                    List.of(new LmClient.Put("a", LmMetadata.bytes(200_000), List.of(value)),
+                    List.of(
+                            new LmClient.Put("a", LmMetadata.bytes(200_000), List.of(value)),
                             new LmClient.Put("b", LmMetadata.bytes(3), List.of(value.asSlice(0, 3)))),
                     soon()));
             MemorySegment into = arena.allocate(199_999);
@@ -220,8 +220,8 @@ class LmClientTest {
             quiet(direct.put(List.of(new LmClient.Put("a", LmMetadata.bytes(4 << 20), List.of(value))), soon()));
             proxy.stallAfter(1 << 20);
             MemorySegment into = arena.allocate(4 << 20);
-            LmClient.Reads reads = client.get(
-                    List.of(new LmClient.Get("a", List.of(into))), within(Duration.ofMillis(300)));
+            LmClient.Reads reads =
+                    client.get(List.of(new LmClient.Get("a", List.of(into))), within(Duration.ofMillis(300)));
             until("it is stalled", proxy::isStalled);
             StoreTask task = quiet(reads.task());
             assertThat(task.deadline().isOver()).isTrue();
@@ -232,7 +232,8 @@ class LmClientTest {
             assertThat(rejected.isDone() && rejected.isQuiet()).isTrue();
             proxy.resume();
             untilConnected(client);
-            assertThat(quiet(client.contains(List.of("a"), soon())).succeeded(0)).isTrue();
+            assertThat(quiet(client.contains(List.of("a"), soon())).succeeded(0))
+                    .isTrue();
             for (long at = 0; at < into.byteSize(); at += 4096) {
                 assertThat(into.get(ValueLayout.JAVA_BYTE, at)).isEqualTo((byte) 0x5a);
             }
@@ -263,8 +264,7 @@ class LmClientTest {
         Path wrong = Files.writeString(directory.resolve("wrong"), "fedcba9876543210fedcba9876543210\n");
         KvServerSettings.Access access =
                 new KvServerSettings.Access(Optional.of(token), Optional.empty(), Optional.empty(), false);
-        try (KvServer server =
-                KvServer.start(KvServerSettings.of(0, 64 << 20).withAccess(access))) {
+        try (KvServer server = KvServer.start(KvServerSettings.of(0, 64 << 20).withAccess(access))) {
             try (LmClient client = LmClient.open(settings(server.port(), "lm", token), Ticker.system())) {
                 untilConnected(client);
                 putsFindsAndGets(client, arena);
@@ -294,8 +294,7 @@ class LmClientTest {
         Path token = Files.writeString(directory.resolve("token"), "0123456789abcdef0123456789abcdef\n");
         KvServerSettings.Access access =
                 new KvServerSettings.Access(Optional.of(token), Optional.of(certificate), Optional.of(key), false);
-        try (KvServer server =
-                KvServer.start(KvServerSettings.of(0, 64 << 20).withAccess(access))) {
+        try (KvServer server = KvServer.start(KvServerSettings.of(0, 64 << 20).withAccess(access))) {
             LmSettings plain = settings(server.port(), "lms", token);
             LmSettings trusting = new LmSettings(
                     plain.url(), 2, Duration.ofSeconds(5), 64 << 20, Optional.of(token), Optional.of(certificate));
@@ -326,15 +325,14 @@ class LmClientTest {
     @Test
     void aValueThatIsNotOfThisStoreIsAMissUntilItIsWrittenAnew() throws Exception {
         try (KvServer server = KvServer.start(KvServerSettings.of(0, 64 << 20));
-                LmBlockStore store =
-                        LmBlockStoreTest.connected(
-                                StoredValues.format(64 << 10), LmBlockStoreTest.settings(server.port()));
+                LmBlockStore store = LmBlockStoreTest.connected(
+                        StoredValues.format(64 << 10), LmBlockStoreTest.settings(server.port()));
                 RawLm raw = new RawLm(server.port())) {
             StoredValues values = StoredValues.random(store.format(), 4, arena, random);
             assertThat(values.put(store).succeededCount()).isEqualTo(4);
             raw.send(RawLm.request(LmWire.LIST, "x"));
-            String[] keys = new String(raw.bytes(raw.reply()[1]), java.nio.charset.StandardCharsets.US_ASCII)
-                    .split("\n");
+            String[] keys =
+                    new String(raw.bytes(raw.reply()[1]), java.nio.charset.StandardCharsets.US_ASCII).split("\n");
             assertThat(keys).hasSize(4);
             byte[] flipped = raw.get(keys[0]);
             flipped[flipped.length - 7] ^= 1;
@@ -353,6 +351,21 @@ class LmClientTest {
             assertThat(values.put(store).succeededCount()).isEqualTo(4);
             assertThat(read.get(store).succeededCount()).isEqualTo(4);
             assertThat(read.memory().mismatch(values.memory())).isEqualTo(-1);
+        }
+    }
+
+    @Test
+    void manySmallValuesInOneBatchAreAllStored() throws Exception {
+        try (KvServer server = KvServer.start(KvServerSettings.of(0, 256 << 20));
+                LmBlockStore store =
+                        LmBlockStoreTest.connected(StoredValues.format(1), LmBlockStoreTest.settings(server.port()))) {
+            for (int i = 0; i < 5; i++) {
+                StoredValues values = StoredValues.random(store.format(), 2000, arena, random);
+                StoreTask task = values.put(store);
+                assertThat(task.succeededCount())
+                        .as(() -> store.takeMeasurements() + server.metrics())
+                        .isEqualTo(2000);
+            }
         }
     }
 }

@@ -27,8 +27,7 @@ final class StalledListener implements AutoCloseable {
                     Socket socket = listener.accept();
                     sockets.add(socket);
                     socket.getInputStream().readNBytes(LmWire.REQUEST_BYTES);
-                    ByteBuffer reply =
-                            ByteBuffer.allocate(LmWire.REPLY_BYTES).order(ByteOrder.LITTLE_ENDIAN);
+                    ByteBuffer reply = ByteBuffer.allocate(LmWire.REPLY_BYTES).order(ByteOrder.LITTLE_ENDIAN);
                     reply.putInt(LmWire.FAIL).putInt(0).putInt(1).putInt(2);
                     socket.getOutputStream().write(reply.array());
                 }

@@ -8,7 +8,9 @@ import java.lang.foreign.MemorySegment;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.ThreadLocalRandom;
 import org.jspecify.annotations.Nullable;
@@ -29,6 +31,9 @@ final class Cache implements AutoCloseable {
 
     /** So many values are looked at for one that can go. */
     private static final int MOST_LOOKED_AT = 4096;
+
+    /** Scopes beyond them are keys as any other. */
+    private static final int MOST_SCOPES = 1024;
 
     /** Whether there is room. */
     enum Room {
@@ -52,6 +57,10 @@ final class Cache implements AutoCloseable {
 
     @GuardedBy("this")
     private @Nullable Entry[] buckets = new Entry[1024];
+
+    /** Scopes of keys that have come; none goes, so that a key is always looked for in the same way. */
+    @GuardedBy("this")
+    private final Map<Scope, Scope> scopes = new HashMap<>();
 
     @GuardedBy("this")
     private int indexed;
@@ -100,7 +109,7 @@ final class Cache implements AutoCloseable {
 
     /** A value that was found in a file. */
     private synchronized void add(Files.Found found) {
-        Entry entry = new Entry(found.key(), hash(found.key(), found.key().length), found.metadata(), found.length());
+        Entry entry = entry(found.key(), found.metadata(), found.length());
         entry.file = found.number();
         index(entry);
         files.orElseThrow().keep(entry);
@@ -122,13 +131,49 @@ final class Cache implements AutoCloseable {
         return hash ^ hash >>> 29;
     }
 
+    private static long hash(long seed, long a, long b, long c, long d) {
+        long hash = (seed ^ a) * 0x9e3779b97f4a7c15L;
+        hash = (hash ^ hash >>> 32 ^ b) * 0xff51afd7ed558ccdL;
+        hash = (hash ^ hash >>> 32 ^ c) * 0xc4ceb9fe1a85ec53L;
+        hash = (hash ^ hash >>> 32 ^ d) * 0x9e3779b97f4a7c15L;
+        return hash ^ hash >>> 29;
+    }
+
+    /** One for a key, which it has the scope of from now on. */
+    @GuardedBy("this")
+    private Entry entry(byte[] key, LmMetadata metadata, int length) {
+        Optional<Scope.Key> parsed = Scope.parse(key, key.length);
+        if (parsed.isPresent()) {
+            Scope.Key words = parsed.get();
+            Scope scope = scopes.get(words.scope());
+            if (scope == null && scopes.size() < MOST_SCOPES) {
+                scope = words.scope();
+                scopes.put(scope, scope);
+            }
+            if (scope != null) {
+                long hash = hash(seed, words.a(), words.b(), words.c(), words.d());
+                return new Entry(scope, words, hash, metadata, length);
+            }
+        }
+        return new Entry(key, hash(key, key.length), metadata, length);
+    }
+
     @GuardedBy("this")
     private int bucket(long hash) {
         return (int) (hash & buckets.length - 1);
     }
 
     @GuardedBy("this")
-    private @Nullable Entry find(byte[] key, int bytes, long hash) {
+    private @Nullable Entry find(byte[] key, int bytes) {
+        Optional<Scope.Key> parsed = Scope.parse(key, bytes);
+        if (parsed.isPresent()) {
+            Scope.Key words = parsed.get();
+            Scope scope = scopes.get(words.scope());
+            if (scope != null) {
+                return find(scope, words.a(), words.b(), words.c(), words.d());
+            }
+        }
+        long hash = hash(key, bytes);
         Entry entry = buckets[bucket(hash)];
         while (entry != null && !entry.isFor(key, bytes, hash)) {
             entry = entry.nextInBucket;
@@ -137,8 +182,28 @@ final class Cache implements AutoCloseable {
     }
 
     @GuardedBy("this")
+    private @Nullable Entry find(Scope scope, long a, long b, long c, long d) {
+        Entry entry = buckets[bucket(hash(seed, a, b, c, d))];
+        while (entry != null && !entry.isFor(scope, a, b, c, d)) {
+            entry = entry.nextInBucket;
+        }
+        return entry;
+    }
+
+    /** What the cache calls a scope; empty if it has no key of it. */
+    synchronized Optional<Scope> known(Scope scope) {
+        return Optional.ofNullable(scopes.get(scope));
+    }
+
+    /** As {@link #contains(byte[], int)}, of a key of a {@link #known} scope. */
+    synchronized boolean contains(Scope scope, long a, long b, long c, long d) {
+        return find(scope, a, b, c, d) != null;
+    }
+
+    @GuardedBy("this")
     private void index(Entry entry) {
-        Entry old = find(entry.key, entry.key.length, entry.hash);
+        byte[] key = entry.key();
+        Entry old = find(key, key.length);
         if (old != null) {
             forget(old);
         }
@@ -235,7 +300,7 @@ final class Cache implements AutoCloseable {
 
     /** Whether a value is there. Does not count as a use. */
     synchronized boolean contains(byte[] key, int bytes) {
-        return find(key, bytes, hash(key, bytes)) != null;
+        return find(key, bytes) != null;
     }
 
     /**
@@ -245,7 +310,7 @@ final class Cache implements AutoCloseable {
      * @return empty if it is not there
      */
     synchronized Optional<Entry> hold(byte[] key, int bytes) {
-        Entry entry = find(key, bytes, hash(key, bytes));
+        Entry entry = find(key, bytes);
         if (entry == null) {
             return Optional.empty();
         }
@@ -278,8 +343,8 @@ final class Cache implements AutoCloseable {
     }
 
     /** Begins a value that is coming; {@link #commit} or {@link #abort} must follow. */
-    Entry begin(byte[] key, LmMetadata metadata, int length) {
-        Entry entry = new Entry(key, hash(key, key.length), metadata, length);
+    synchronized Entry begin(byte[] key, LmMetadata metadata, int length) {
+        Entry entry = entry(key, metadata, length);
         entry.users = 1;
         return entry;
     }
@@ -490,14 +555,15 @@ final class Cache implements AutoCloseable {
         int length = 0;
         int left = most;
         for (Entry entry = newest; entry != null && left > 0; entry = entry.older) {
-            if (length + entry.key.length + 1 > text.length) {
+            byte[] key = entry.key();
+            if (length + key.length + 1 > text.length) {
                 text = Arrays.copyOf(text, 2 * text.length);
             }
             if (length > 0) {
                 text[length++] = '\n';
             }
-            System.arraycopy(entry.key, 0, text, length, entry.key.length);
-            length += entry.key.length;
+            System.arraycopy(key, 0, text, length, key.length);
+            length += key.length;
             left--;
         }
         return Arrays.copyOf(text, length);

@@ -9,7 +9,16 @@ import org.jspecify.annotations.Nullable;
 
 /** A value, or one that is coming. All fields that change belong to the {@link Cache}'s monitor, but for its bytes. */
 final class Entry {
-    final byte[] key;
+    /** The key, unless {@link #scope} has it. */
+    private final byte[] text;
+
+    /** With the four numbers the key; null if it is of another form. */
+    final @Nullable Scope scope;
+
+    final long a;
+    final long b;
+    final long c;
+    final long d;
     final long hash;
     final LmMetadata metadata;
     final int length;
@@ -49,15 +58,42 @@ final class Entry {
     @Nullable
     Entry newer;
 
-    Entry(byte[] key, long hash, LmMetadata metadata, int length) {
-        this.key = key;
+    Entry(byte[] text, long hash, LmMetadata metadata, int length) {
+        this.text = text;
+        this.scope = null;
+        a = 0;
+        b = 0;
+        c = 0;
+        d = 0;
         this.hash = hash;
         this.metadata = metadata;
         this.length = length;
     }
 
+    /** @param scope the one that the cache has for this scope */
+    Entry(Scope scope, Scope.Key key, long hash, LmMetadata metadata, int length) {
+        this.text = new byte[0];
+        this.scope = scope;
+        a = key.a();
+        b = key.b();
+        c = key.c();
+        d = key.d();
+        this.hash = hash;
+        this.metadata = metadata;
+        this.length = length;
+    }
+
+    byte[] key() {
+        return scope == null ? text : scope.text(a, b, c, d);
+    }
+
     boolean isFor(byte[] other, int bytes, long otherHash) {
-        return hash == otherHash && Arrays.equals(key, 0, key.length, other, 0, bytes);
+        return hash == otherHash && scope == null && Arrays.equals(text, 0, text.length, other, 0, bytes);
+    }
+
+    @SuppressWarnings("ReferenceEquality") // there is one object for a scope
+    boolean isFor(Scope otherScope, long otherA, long otherB, long otherC, long otherD) {
+        return a == otherA && b == otherB && c == otherC && d == otherD && scope == otherScope;
     }
 
     /** Bytes that its units have. */

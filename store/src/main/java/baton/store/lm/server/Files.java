@@ -21,6 +21,7 @@ import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Comparator;
 import java.util.HexFormat;
 import java.util.LinkedHashMap;
@@ -329,7 +330,8 @@ final class Files implements AutoCloseable {
         header.putInt(MAGIC).putInt(VERSION).putInt(metadata.format()).putInt(metadata.dtype());
         header.putInt(metadata.shape0()).putInt(metadata.shape1());
         header.putInt(metadata.shape2()).putInt(metadata.shape3());
-        header.putInt(entry.length).putInt(entry.key.length).put(entry.key);
+        byte[] key = entry.key();
+        header.putInt(entry.length).putInt(key.length).put(key);
         header.putInt(VALUE_CHECKSUM_AT, checksum);
         header.putInt(CHECKSUM_AT, checksum(header));
         return header.clear();
@@ -351,7 +353,7 @@ final class Files implements AutoCloseable {
             ByteBuffer header = ByteBuffer.allocate(HEADER_BYTES).order(ByteOrder.LITTLE_ENDIAN);
             fill(channel, header, 0);
             boolean same = header(header, 0)
-                    .filter(found -> entry.isFor(found.key, found.key.length, entry.hash)
+                    .filter(found -> Arrays.equals(found.key, entry.key())
                             && found.length == entry.length
                             && found.metadata.equals(entry.metadata))
                     .isPresent();

@@ -103,6 +103,8 @@ final class Session extends ChannelInboundHandlerAdapter {
     private int batchKeys;
     private int batchAt;
     private int batchBytes;
+    private boolean batchOfHashes;
+    private Optional<Scope> scope = Optional.empty();
     private byte[] bits = {};
 
     Session(KvServer server, Channel channel) {
@@ -516,6 +518,12 @@ final class Session extends ChannelInboundHandlerAdapter {
                 || length > batchKeys * (1L + LmClient.MOST_KEY_BYTES)) {
             return end(Kind.CLOSED_GARBAGE);
         }
+        batchOfHashes = sizes.shape3() == LmWire.HASHES;
+        Scope asked = Scope.of(key, prefixBytes, prefixBytes, keyBytes);
+        if (batchOfHashes && (length != batchKeys * Scope.HASH_BYTES || !asked.isValid())) {
+            return end(Kind.CLOSED_GARBAGE);
+        }
+        scope = batchOfHashes ? cache.known(asked) : Optional.empty();
         suffix = Arrays.copyOfRange(key, prefixBytes, keyBytes);
         batchAt = 0;
         batchBytes = length;
@@ -526,27 +534,9 @@ final class Session extends ChannelInboundHandlerAdapter {
 
     private boolean batch(ByteBuf from) {
         int before = batchAt;
-        int hits = 0;
-        synchronized (cache) {
-            while (batchAt < batchKeys && from.isReadable()) {
-                int bytes = from.getUnsignedByte(from.readerIndex());
-                int whole = prefixBytes + bytes + suffix.length;
-                if (whole > key.length || whole == 0 || 1 + bytes > batchBytes) {
-                    return end(Kind.CLOSED_GARBAGE);
-                }
-                if (from.readableBytes() < 1 + bytes) {
-                    break;
-                }
-                from.skipBytes(1);
-                from.readBytes(key, prefixBytes, bytes);
-                System.arraycopy(suffix, 0, key, prefixBytes + bytes, suffix.length);
-                batchBytes -= 1 + bytes;
-                if (cache.contains(key, whole)) {
-                    bits[batchAt >>> 3] |= (byte) (1 << (batchAt & 7));
-                    hits++;
-                }
-                batchAt++;
-            }
+        int hits = batchOfHashes ? hashes(from) : texts(from);
+        if (hits < 0) {
+            return end(Kind.CLOSED_GARBAGE);
         }
         counters.add(Kind.EXIST_HIT, hits);
         counters.add(Kind.EXIST_MISS, batchAt - before - hits);
@@ -563,6 +553,62 @@ final class Session extends ChannelInboundHandlerAdapter {
         replies(bits.length).writeBytes(bits);
         state = State.REQUEST;
         return true;
+    }
+
+    /** Looks hashes up that have come. @return how many are there */
+    private int hashes(ByteBuf from) {
+        int keys = Math.min(batchKeys - batchAt, from.readableBytes() / Scope.HASH_BYTES);
+        batchBytes -= keys * Scope.HASH_BYTES;
+        int at = from.readerIndex();
+        from.skipBytes(keys * Scope.HASH_BYTES);
+        if (scope.isEmpty()) {
+            batchAt += keys;
+            return 0;
+        }
+        Scope in = scope.get();
+        int hits = 0;
+        synchronized (cache) {
+            for (int i = 0; i < keys; i++, at += Scope.HASH_BYTES) {
+                if (cache.contains(
+                        in, from.getLong(at), from.getLong(at + 8), from.getLong(at + 16), from.getLong(at + 24))) {
+                    hit();
+                    hits++;
+                }
+                batchAt++;
+            }
+        }
+        return hits;
+    }
+
+    /** Looks texts up that have come. @return how many are there; negative if it is no batch */
+    private int texts(ByteBuf from) {
+        int hits = 0;
+        synchronized (cache) {
+            while (batchAt < batchKeys && from.isReadable()) {
+                int bytes = from.getUnsignedByte(from.readerIndex());
+                int whole = prefixBytes + bytes + suffix.length;
+                if (whole > key.length || whole == 0 || 1 + bytes > batchBytes) {
+                    return -1;
+                }
+                if (from.readableBytes() < 1 + bytes) {
+                    break;
+                }
+                from.skipBytes(1);
+                from.readBytes(key, prefixBytes, bytes);
+                System.arraycopy(suffix, 0, key, prefixBytes + bytes, suffix.length);
+                batchBytes -= 1 + bytes;
+                if (cache.contains(key, whole)) {
+                    hit();
+                    hits++;
+                }
+                batchAt++;
+            }
+        }
+        return hits;
+    }
+
+    private void hit() {
+        bits[batchAt >>> 3] |= (byte) (1 << (batchAt & 7));
     }
 
     private void reply(int code, int length, LmMetadata metadata) {
