@@ -6,11 +6,12 @@ import java.lang.foreign.MemorySegment;
 import java.util.List;
 
 /** Where a value that comes goes: memories, one after the other. One thread uses it. */
-final class Destination {
+class Destination {
     /** Larger pieces are read straight into their place. */
     static final int LEAST_DIRECT = 16 << 10;
 
-    private static final int MOST_DIRECT = 4 << 20;
+    /** Few enough bytes to stay in a core's cache until {@link #placed} has seen them. */
+    private static final int MOST_DIRECT = 256 << 10;
 
     private final List<MemorySegment> memories;
     private int memory;
@@ -64,8 +65,12 @@ final class Destination {
                 .clear();
     }
 
+    /** Bytes are in their place, in order: some of the memory of that index. */
+    protected void placed(int index, MemorySegment bytes) {}
+
     /** So many bytes have been read into their place. */
-    void advance(int bytes) {
+    final void advance(int bytes) {
+        placed(memory, memories.get(memory).asSlice(at, bytes));
         at += bytes;
         left -= bytes;
     }

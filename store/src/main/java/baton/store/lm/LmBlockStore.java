@@ -18,6 +18,7 @@ import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.BitSet;
 import java.util.List;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
@@ -150,10 +151,13 @@ public final class LmBlockStore implements BlockStore {
             ranges = new RangesByKey(batch.size(), to);
             heads = MemorySegment.ofArray(new byte[batch.size() * ValueHeader.BYTES]);
             scratch = new MemorySegment[batch.size()];
+            checksums = new ValueHeader.Checksum[batch.size()];
         }
 
         /** Values that are not read straight into their ranges. */
         private final @Nullable MemorySegment[] scratch;
+
+        private final ValueHeader.@Nullable Checksum[] checksums;
 
         @Override
         protected long valueBytes(int key) {
@@ -182,15 +186,30 @@ public final class LmBlockStore implements BlockStore {
                 scratch[key] = own;
                 memories.add(own);
             });
-            return Optional.of(new Destination(memories, storedBytes));
+            ValueHeader.Checksum checksum = new ValueHeader.Checksum();
+            checksums[key] = checksum;
+            return Optional.of(new Destination(memories, storedBytes) {
+                private int headBytes;
+
+                @Override
+                protected void placed(int index, MemorySegment bytes) {
+                    if (index > 0) {
+                        checksum.value(bytes);
+                        return;
+                    }
+                    headBytes += (int) bytes.byteSize();
+                    if (headBytes == ValueHeader.BYTES) {
+                        checksum.header(head(key));
+                    }
+                }
+            });
         }
 
         @Override
         protected void arrived(int key, LmReply reply) {
             MemorySegment own = scratch[key];
-            List<MemorySegment> value =
-                    own == null ? ranges.whole(key, format.valueBytes()).orElse(List.of()) : List.of(own);
-            Optional<Failure> failure = header.check(head(key), value, batch.get(key));
+            ValueHeader.Checksum checksum = Objects.requireNonNull(checksums[key]);
+            Optional<Failure> failure = header.check(head(key), checksum, batch.get(key));
             if (failure.isPresent()) {
                 wrong(key, failure.get());
                 return;

@@ -92,13 +92,28 @@ public final class ValueHeader {
                 : Optional.of(Failure.CHECKSUM);
     }
 
-    /** As {@link #check(ByteBuffer, BlockHash)}, of a header and a value of the right length elsewhere. */
-    public Optional<Failure> check(MemorySegment head, List<MemorySegment> value, BlockHash key) {
+    /** As {@link #check(ByteBuffer, BlockHash)}, of a header whose value has the right length and is known by a {@link Checksum}. */
+    public Optional<Failure> check(MemorySegment head, Checksum checksum, BlockHash key) {
         ByteBuffer fields = head.asByteBuffer();
         return checkFields(fields, key)
-                .or(() -> fields.getInt(CHECKSUM) == checksum(fields.slice(0, CHECKSUM), value)
+                .or(() -> fields.getInt(CHECKSUM) == (int) checksum.crc.getValue()
                         ? Optional.empty()
                         : Optional.of(Failure.CHECKSUM));
+    }
+
+    /** Of a value that comes in pieces. One thread uses it. */
+    public static final class Checksum {
+        private final CRC32C crc = new CRC32C();
+
+        /** @param head whole, before the value */
+        public void header(MemorySegment head) {
+            crc.update(head.asSlice(0, CHECKSUM).asByteBuffer());
+        }
+
+        /** The next piece of the value. */
+        public void value(MemorySegment piece) {
+            crc.update(piece.asByteBuffer());
+        }
     }
 
     private Optional<Failure> checkFields(ByteBuffer stored, BlockHash key) {
