@@ -57,6 +57,7 @@ public final class StoreScheduler implements SchedulerConnector {
     private final ReuseFilter filter;
     private final int blockSize;
     private final int blocksPerChunk;
+    private final ChunkKeys keys;
     private final OwnerThread owner = OwnerThread.firstToCheck();
 
     private final Map<String, State> requests = new HashMap<>();
@@ -97,8 +98,14 @@ public final class StoreScheduler implements SchedulerConnector {
         }
     }
 
+    /** By block hashes. */
     public StoreScheduler(ConnectorContext context, StoreSession session) {
+        this(context, session, ChunkKeys.blockHashes(session.store().format().blocksPerChunk()));
+    }
+
+    public StoreScheduler(ConnectorContext context, StoreSession session, ChunkKeys keys) {
         this.context = context;
+        this.keys = keys;
         this.session = session;
         this.store = session.store();
         this.policy = session.policy();
@@ -148,7 +155,7 @@ public final class StoreScheduler implements SchedulerConnector {
     public KvMatch match(KvRequest request, int computedTokens) {
         owner.check();
         State state = requests.get(request.id());
-        if (state == null || !state.fromMemory) {
+        if (state == null || !state.fromMemory || !keys.loads(request)) {
             return new KvMatch.None();
         }
         int perChunk = blockSize * blocksPerChunk;
@@ -161,13 +168,13 @@ public final class StoreScheduler implements SchedulerConnector {
         }
         if (state.acquired.isEmpty() || state.acquiredFrom != first) {
             giveBack(state);
-            List<BlockHash> keys = keys(request, first, chunks);
-            if (awaitsSave(state, keys)) {
+            List<BlockHash> wanted = keys.keys(request, first, chunks);
+            if (awaitsSave(state, wanted)) {
                 return new KvMatch.Pending();
             }
             state.acquiredFrom = first;
             state.acquired = Optional.of(store.acquire(
-                    keys, state.fromOthers, Deadline.after(context.ticker(), policy.acquire()), context.wake()));
+                    wanted, state.fromOthers, Deadline.after(context.ticker(), policy.acquire()), context.wake()));
         }
         Acquired acquired = state.acquired.get();
         if (!acquired.isReady()) {
@@ -183,16 +190,16 @@ public final class StoreScheduler implements SchedulerConnector {
                     .of(request.id()));
         }
         int tokens = (first + acquired.fromFront()) * perChunk - computedTokens;
-        return tokens > 0 ? new KvMatch.Tokens(tokens, true) : new KvMatch.None();
+        return tokens >= keys.leastLoad() ? new KvMatch.Tokens(tokens, true) : new KvMatch.None();
     }
 
     /** Whether the prefix goes on in a chunk that is just being stored for another request: that is a matter of milliseconds. */
-    private boolean awaitsSave(State state, List<BlockHash> keys) {
+    private boolean awaitsSave(State state, List<BlockHash> wanted) {
         if (saving.isEmpty()) {
             return false;
         }
-        int present = store.memory().presentFromFront(keys);
-        if (present == keys.size() || !saving.contains(keys.get(present))) {
+        int present = store.memory().presentFromFront(wanted);
+        if (present == wanted.size() || !saving.contains(wanted.get(present))) {
             return false;
         }
         if (!state.waits) {
@@ -205,16 +212,6 @@ public final class StoreScheduler implements SchedulerConnector {
     private static void giveBack(State state) {
         state.acquired.ifPresent(Acquired::release);
         state.acquired = Optional.empty();
-    }
-
-    /** Keys of the chunks {@code [from, to)}: each the hash of its last block. */
-    private List<BlockHash> keys(KvRequest request, int from, int to) {
-        List<BlockHash> hashes = request.blockHashes();
-        List<BlockHash> keys = new ArrayList<>(to - from);
-        for (int chunk = from; chunk < to; chunk++) {
-            keys.add(hashes.get((chunk + 1) * blocksPerChunk - 1));
-        }
-        return keys;
     }
 
     @Override
@@ -275,34 +272,35 @@ public final class StoreScheduler implements SchedulerConnector {
             end = Math.min(end, request.promptLength());
         }
         int chunks = Math.toIntExact(end / blockSize / blocksPerChunk);
-        if (chunks <= state.savedChunks) {
+        if (chunks <= state.savedChunks || !keys.stores(request)) {
             return Optional.empty();
         }
         int from = state.savedChunks;
         state.savedChunks = chunks;
-        List<BlockHash> absent = keys(request, from, chunks).stream()
+        List<BlockHash> computed = keys.keys(request, from, chunks);
+        List<BlockHash> absent = computed.stream()
                 .filter(key -> !store.memory().isPresent(key) && !saving.contains(key))
                 .toList();
         Set<BlockHash> admitted = absent.isEmpty() ? Set.of() : new HashSet<>(filter.offer(absent));
-        List<BlockHash> keys = new ArrayList<>(admitted.size());
+        List<BlockHash> stored = new ArrayList<>(admitted.size());
         int[] blocks = new int[admitted.size() * blocksPerChunk];
-        for (int chunk = from; chunk < chunks && keys.size() < admitted.size(); chunk++) {
-            BlockHash key = request.blockHashes().get((chunk + 1) * blocksPerChunk - 1);
+        for (int chunk = from; chunk < chunks && stored.size() < admitted.size(); chunk++) {
+            BlockHash key = computed.get(chunk - from);
             if (admitted.contains(key)) {
                 System.arraycopy(
                         scheduled.blockTable(),
                         chunk * blocksPerChunk,
                         blocks,
-                        keys.size() * blocksPerChunk,
+                        stored.size() * blocksPerChunk,
                         blocksPerChunk);
-                keys.add(key);
+                stored.add(key);
             }
         }
-        saving.addAll(keys);
-        if (keys.isEmpty()) {
+        saving.addAll(stored);
+        if (stored.isEmpty()) {
             return Optional.empty();
         }
-        Save save = new Save(nextSave++, request.id(), List.copyOf(keys), blocks);
+        Save save = new Save(nextSave++, request.id(), List.copyOf(stored), blocks);
         saves.put(save.id(), save);
         savesOf.merge(request.id(), 1, Integer::sum);
         return Optional.of(save);
@@ -345,6 +343,7 @@ public final class StoreScheduler implements SchedulerConnector {
         if (state != null) {
             giveBack(state);
         }
+        keys.forget(request);
         if (savesOf.containsKey(request.id())) {
             awaitingSaves.add(request.id());
             return new Release(true, Optional.empty());

@@ -1,0 +1,42 @@
+package baton.connectors.bykey;
+
+import baton.kv.BlockHash;
+import baton.kv.connector.KvRequest;
+import java.util.ArrayList;
+import java.util.List;
+
+/** What a request's chunks are called in the store, and which requests use it. Called on the scheduler's thread. */
+public interface ChunkKeys {
+    /** Keys of the chunks {@code [from, to)} of a request's tokens, all of which it has. Equal keys mean equal keys and values. */
+    List<BlockHash> keys(KvRequest request, int from, int to);
+
+    /** Whether chunks of the request may be loaded. */
+    default boolean loads(KvRequest request) {
+        return true;
+    }
+
+    /** Whether chunks of the request are stored. */
+    default boolean stores(KvRequest request) {
+        return true;
+    }
+
+    /** Fewer tokens than this are not worth a load. */
+    default int leastLoad() {
+        return 1;
+    }
+
+    /** The request has ended: nothing more is asked about it. */
+    default void forget(KvRequest request) {}
+
+    /** By the engine's block hashes: a chunk's key is the hash of its last block. */
+    static ChunkKeys blockHashes(int blocksPerChunk) {
+        return (request, from, to) -> {
+            List<BlockHash> hashes = request.blockHashes();
+            List<BlockHash> keys = new ArrayList<>(to - from);
+            for (int chunk = from; chunk < to; chunk++) {
+                keys.add(hashes.get((chunk + 1) * blocksPerChunk - 1));
+            }
+            return keys;
+        };
+    }
+}
