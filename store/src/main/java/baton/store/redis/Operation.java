@@ -1,11 +1,9 @@
 package baton.store.redis;
 
-import baton.kv.BlockHash;
 import baton.memory.Gate;
 import baton.store.StoreTask;
 import baton.store.remote.Failure;
 import io.lettuce.core.protocol.CommandType;
-import java.util.List;
 import java.util.concurrent.Future;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -13,14 +11,14 @@ import java.util.concurrent.atomic.AtomicReference;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What a task of the store does: requests, some of which lead to more. It is over when all have ended or its task is done, whichever is
+ * What a task of a store does: requests, some of which lead to more. It is over when all have ended or its task is done, whichever is
  * first. Threads that copy between the network's buffers and the caller's memory are inside its gate, for one value; behind an ended gate a
  * reply that comes late is dropped, and what was not written yet is not.
  */
 abstract class Operation {
-    protected final RedisBlockStore store;
+    private final Operations operations;
     protected final StoreTask task;
-    protected final List<BlockHash> keys;
+    private final int keys;
     private final long bytes;
     private final long started;
 
@@ -33,18 +31,25 @@ abstract class Operation {
     private final Gate<StoreTask> gate = new Gate<>() {
         @Override
         protected void over(StoreTask ended) {
-            store.ended(Operation.this);
+            operations.ended(Operation.this);
             ended.end();
         }
     };
 
-    /** @param bytes that it counts for while it is in flight */
-    Operation(RedisBlockStore store, StoreTask task, List<BlockHash> keys, long bytes) {
-        this.store = store;
+    /**
+     * @param keys of the batch
+     * @param bytes that it counts for while it is in flight
+     */
+    Operation(Operations operations, StoreTask task, int keys, long bytes) {
+        this.operations = operations;
         this.task = task;
-        this.keys = List.copyOf(keys);
+        this.keys = keys;
         this.bytes = bytes;
-        started = store.ticker().nanos();
+        started = operations.ticker().nanos();
+    }
+
+    final int keyCount() {
+        return keys;
     }
 
     final long bytes() {
@@ -66,7 +71,8 @@ abstract class Operation {
         if (over.get()) {
             return;
         }
-        store.connections()
+        operations
+                .connections()
                 .after(task.deadline().remaining(), () -> {
                     if (!task.isDone()) {
                         awaken();
@@ -107,7 +113,7 @@ abstract class Operation {
     final void abandon() {
         if (over.compareAndSet(false, true)) {
             if (task.deadline().isOver()) {
-                store.timedOut(open.get(), store.ticker().nanos() - started);
+                operations.timedOut(open.get(), operations.ticker().nanos() - started);
             }
             stopAlarm();
             gate.end(task);
@@ -168,9 +174,9 @@ abstract class Operation {
         protected final void failed(Failure cause, String error) {
             try {
                 if (!retried(cause)) {
-                    of.store.refused(cause, error);
+                    of.operations.refused(cause, error);
                     if (!of.isOver()) {
-                        of.store.counters().failed(cause, count);
+                        of.operations.counters().failed(cause, count);
                     }
                 }
             } finally {

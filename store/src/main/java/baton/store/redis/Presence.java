@@ -17,8 +17,13 @@ import java.util.Optional;
 abstract class Presence extends Operation {
     private static final int GROUP = 64;
 
+    protected final RedisBlockStore store;
+    protected final List<BlockHash> keys;
+
     Presence(RedisBlockStore store, StoreTask task, List<BlockHash> keys, long bytes) {
-        super(store, task, keys, bytes);
+        super(store.operations(), task, keys.size(), bytes);
+        this.store = store;
+        this.keys = List.copyOf(keys);
     }
 
     /** Of keys that follow each other, all are there or none is. Called once for each key, on any thread. */
@@ -31,7 +36,7 @@ abstract class Presence extends Operation {
             requests.add(new Exists(from, Math.min(keys.size(), from + GROUP)));
         }
         opened(requests.size());
-        store.connections().lookUp(requests);
+        store.operations().connections().lookUp(requests);
     }
 
     private void askEach(int from, int to) {
@@ -40,7 +45,7 @@ abstract class Presence extends Operation {
             requests.add(new Exists(key, key + 1));
         }
         opened(requests.size());
-        store.connections().lookUp(requests);
+        store.operations().connections().lookUp(requests);
     }
 
     /** Asks about each key, and lets those that are there expire that much later. */
@@ -50,7 +55,7 @@ abstract class Presence extends Operation {
             requests.add(new Touch(key, ttlMillis));
         }
         opened(requests.size());
-        store.connections().lookUp(requests);
+        store.operations().connections().lookUp(requests);
     }
 
     private final class Exists extends Part {
@@ -84,7 +89,7 @@ abstract class Presence extends Operation {
 
         @Override
         protected void apply() {
-            store.reads().succeeded();
+            store.operations().reads().succeeded();
             if (found == to - from) {
                 known(from, to, true);
             } else if (found == 0) {

@@ -18,22 +18,26 @@ import org.jspecify.annotations.Nullable;
 
 /** Reads a batch. A value is verified in the network's buffer, and copied from there to its ranges. */
 final class Read extends Operation {
+    private final RedisBlockStore store;
+    private final List<BlockHash> keys;
     private final RangesByKey to;
 
     Read(RedisBlockStore store, StoreTask task, List<BlockHash> keys, long bytes, List<ValueRanges> to) {
-        super(store, task, keys, bytes);
+        super(store.operations(), task, keys.size(), bytes);
+        this.store = store;
+        this.keys = List.copyOf(keys);
         this.to = new RangesByKey(keys.size(), to);
     }
 
     @Override
     protected void submit() {
-        boolean refresh = store.ttlMillis().isPresent() && store.writes().isClosed();
+        boolean refresh = store.ttlMillis().isPresent() && store.operations().writes().isClosed();
         List<Request> requests = new ArrayList<>(keys.size());
         for (int key = 0; key < keys.size(); key++) {
             requests.add(new Get(key, refresh));
         }
         opened(requests.size());
-        store.connections().transfer(requests);
+        store.operations().connections().transfer(requests);
     }
 
     private final class Get extends Part {
@@ -84,7 +88,7 @@ final class Read extends Operation {
 
         @Override
         protected void apply() {
-            store.reads().succeeded();
+            store.operations().reads().succeeded();
             if (copied) {
                 if (refresh && !refreshed) {
                     store.refresh(keys.get(key));
@@ -108,9 +112,9 @@ final class Read extends Operation {
                 return false;
             }
             // A replica refuses to change when the value expires, not to read it.
-            store.writes().refused();
+            store.operations().writes().refused();
             opened(1);
-            store.connections().transfer(List.of(new Get(key, false)));
+            store.operations().connections().transfer(List.of(new Get(key, false)));
             return true;
         }
     }

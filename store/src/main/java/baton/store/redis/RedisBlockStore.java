@@ -12,14 +12,10 @@ import baton.store.ValueRanges;
 import baton.store.remote.Failure;
 import baton.store.remote.StoreCounters;
 import baton.store.remote.ValueHeader;
-import com.google.errorprone.annotations.concurrent.GuardedBy;
 import io.lettuce.core.protocol.CommandType;
 import io.netty.buffer.ByteBuf;
-import java.time.Duration;
-import java.util.HashSet;
 import java.util.List;
 import java.util.OptionalLong;
-import java.util.Set;
 
 /**
  * Keeps values at a Redis server, or one that speaks its protocol, as Valkey.
@@ -43,39 +39,18 @@ public final class RedisBlockStore implements BlockStore {
     /** Redis takes values of at most 512 MiB by default. */
     private static final long MOST_STORED_BYTES = 512L << 20;
 
-    private static final Duration PAUSE = Duration.ofSeconds(1);
-
     private final StoreFormat format;
-    private final RedisSettings settings;
-    private final Ticker ticker;
     private final ValueHeader header;
     private final Keys keys;
     private final OptionalLong ttlMillis;
-    private final StoreCounters counters;
-    private final Connections connections;
-    private final Breaker reads;
-    private final Breaker writes;
-
-    @GuardedBy("this")
-    private final Set<Operation> operations = new HashSet<>();
-
-    @GuardedBy("this")
-    private long bytesInFlight;
-
-    @GuardedBy("this")
-    private boolean closed;
+    private final Operations operations;
 
     private RedisBlockStore(StoreFormat format, RedisSettings settings, Ticker ticker) {
         this.format = format;
-        this.settings = settings;
-        this.ticker = ticker;
         header = new ValueHeader(format);
         keys = new Keys(settings.prefix(), header.formatName());
         ttlMillis = settings.ttl().map(ttl -> OptionalLong.of(ttl.toMillis())).orElse(OptionalLong.empty());
-        counters = new StoreCounters(name());
-        connections = new Connections(settings, storedBytes(), counters, ticker);
-        reads = new Breaker(ticker, PAUSE);
-        writes = new Breaker(ticker, PAUSE);
+        operations = new Operations(name(), settings, storedBytes(), ticker);
     }
 
     /**
@@ -91,7 +66,7 @@ public final class RedisBlockStore implements BlockStore {
                             .formatted(format.valueBytes(), MOST_STORED_BYTES, format.blocksPerChunk()));
         }
         RedisBlockStore store = new RedisBlockStore(format, settings, ticker);
-        store.connections.start();
+        store.operations.start();
         return store;
     }
 
@@ -107,77 +82,35 @@ public final class RedisBlockStore implements BlockStore {
 
     /** Whether the server can be asked at present. */
     public boolean isConnected() {
-        return connections.isUsable();
+        return operations.connections().isUsable();
     }
 
     @Override
     public StoreTask contains(List<BlockHash> batch, Deadline deadline) {
         StoreTask task = new StoreTask(batch.size(), deadline);
         long bytes = (long) batch.size() * keys.bytes();
-        return run(new Presence.Lookup(this, task, batch, bytes), reads);
+        return operations.run(new Presence.Lookup(this, task, batch, bytes), operations.reads());
     }
 
     @Override
     public StoreTask get(List<BlockHash> batch, List<ValueRanges> to, Deadline deadline) {
         StoreTask task = new StoreTask(batch.size(), deadline);
-        return run(new Read(this, task, batch, batch.size() * storedBytes(), to), reads);
+        return operations.run(new Read(this, task, batch, batch.size() * storedBytes(), to), operations.reads());
     }
 
     /** @throws IllegalArgumentException if the ranges of a key do not have the bytes of a value */
     @Override
     public StoreTask put(List<BlockHash> batch, List<ValueRanges> from, Deadline deadline) {
         StoreTask task = new StoreTask(batch.size(), deadline);
-        return run(new Write(this, task, batch, batch.size() * storedBytes(), from), writes);
+        return operations.run(new Write(this, task, batch, batch.size() * storedBytes(), from), operations.writes());
     }
 
-    private StoreTask run(Operation operation, Breaker breaker) {
-        int count = operation.keys.size();
-        Deadline deadline = operation.task.deadline();
-        if (count == 0 || deadline.isOver()) {
-            counters.failed(Failure.TIMEOUT, count);
-            return StoreTask.rejected(count, deadline);
-        }
-        if (!connections.isUsable()) {
-            return rejected(operation, Failure.UNAVAILABLE);
-        }
-        synchronized (this) {
-            if (closed) {
-                return rejected(operation, Failure.CLOSED);
-            }
-            if (bytesInFlight > 0 && bytesInFlight + operation.bytes() > settings.maxBytesInFlight()) {
-                return rejected(operation, Failure.QUEUE_FULL);
-            }
-            if (!breaker.admits()) {
-                return rejected(operation, Failure.PAUSED);
-            }
-            bytesInFlight += operation.bytes();
-            operations.add(operation);
-        }
-        operation.start();
-        return operation.task;
-    }
-
-    private StoreTask rejected(Operation operation, Failure cause) {
-        counters.failed(cause, operation.keys.size());
-        return StoreTask.rejected(operation.keys.size(), operation.task.deadline());
-    }
-
-    /** An operation uses no memory any more. */
-    synchronized void ended(Operation operation) {
-        operations.remove(operation);
-        bytesInFlight -= operation.bytes();
-    }
-
-    Ticker ticker() {
-        return ticker;
-    }
-
-    Connections connections() {
-        return connections;
+    Operations operations() {
+        return operations;
     }
 
     StoreCounters counters() {
-        return counters;
+        return operations.counters();
     }
 
     ValueHeader header() {
@@ -198,39 +131,10 @@ public final class RedisBlockStore implements BlockStore {
         return ValueHeader.BYTES + format.valueBytes();
     }
 
-    Breaker reads() {
-        return reads;
-    }
-
-    Breaker writes() {
-        return writes;
-    }
-
-    /** The deadline of an operation has passed. */
-    void timedOut(int requests, long nanos) {
-        counters.failed(Failure.TIMEOUT, requests);
-        connections.timedOut(Duration.ofNanos(nanos));
-    }
-
-    /** A request has failed. */
-    void refused(Failure cause, String error) {
-        switch (cause) {
-            case LOADING, AUTHENTICATION -> {
-                reads.refused();
-                writes.refused();
-            }
-            case OUT_OF_MEMORY, READ_ONLY -> writes.refused();
-            default -> {}
-        }
-        if (!error.isEmpty()) {
-            connections.note("has replied: " + error);
-        }
-    }
-
     /** What is stored under a key is not its value: it is deleted. */
     void damaged(BlockHash key, Failure cause) {
-        counters.failed(cause, 1);
-        connections.transfer(List.of(new Request.OnKey(CommandType.DEL, keys, key) {
+        counters().failed(cause, 1);
+        operations.connections().transfer(List.of(new Request.OnKey(CommandType.DEL, keys, key) {
             private long deleted;
 
             @Override
@@ -247,20 +151,20 @@ public final class RedisBlockStore implements BlockStore {
             @Override
             protected void answered() {
                 if (deleted > 0) {
-                    counters.removed(key());
+                    counters().removed(key());
                 }
             }
 
             @Override
             protected void failed(Failure why, String error) {
-                refused(why, error);
+                operations.refused(why, error);
             }
         }));
     }
 
     /** Lets a value expire later, at a server that cannot do so while it reads it. */
     void refresh(BlockHash key) {
-        connections.transfer(List.of(new Request.OnKey(CommandType.PEXPIRE, keys, key) {
+        operations.connections().transfer(List.of(new Request.OnKey(CommandType.PEXPIRE, keys, key) {
             @Override
             protected void write(ByteBuf to, boolean getex) {
                 Keys.command(to, 3, "PEXPIRE");
@@ -276,33 +180,23 @@ public final class RedisBlockStore implements BlockStore {
 
             @Override
             protected void failed(Failure why, String error) {
-                refused(why, error);
+                operations.refused(why, error);
             }
         }));
     }
 
     @Override
     public List<StoreEvent> takeEvents() {
-        return counters.takeEvents();
+        return counters().takeEvents();
     }
 
     @Override
     public List<Measurement> takeMeasurements() {
-        return counters.takeMeasurements(connections.usable());
+        return counters().takeMeasurements(operations.connections().usable());
     }
 
     @Override
     public void close() {
-        List<Operation> last;
-        synchronized (this) {
-            if (closed) {
-                return;
-            }
-            closed = true;
-            last = List.copyOf(operations);
-        }
-        last.forEach(Operation::abandon);
-        last.forEach(Operation::awaitQuiet);
-        connections.close();
+        operations.close();
     }
 }

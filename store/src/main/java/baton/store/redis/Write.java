@@ -49,7 +49,7 @@ final class Write extends Presence {
             requests.add(new Set(key));
         }
         opened(requests.size());
-        store.connections().transfer(requests);
+        store.operations().connections().transfer(requests);
     }
 
     private final class Set extends Part {
@@ -99,7 +99,7 @@ final class Write extends Presence {
 
         @Override
         protected void apply() {
-            store.writes().succeeded();
+            store.operations().writes().succeeded();
             if (set) {
                 store.counters().stored(keys.get(key), store.format().valueBytes());
             } else if (!isOver()) {
