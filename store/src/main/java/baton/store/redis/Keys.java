@@ -60,6 +60,13 @@ final class Keys {
         lineEnd(to);
     }
 
+    static void argument(ByteBuf to, byte[] bytes) {
+        to.writeByte('$');
+        number(to, bytes.length);
+        to.writeBytes(bytes);
+        lineEnd(to);
+    }
+
     /** A number on a line of its own. */
     static void number(ByteBuf to, long number) {
         to.writeCharSequence(Long.toString(number), StandardCharsets.US_ASCII);

@@ -1,6 +1,5 @@
 package baton.store.redis;
 
-import baton.kv.BlockHash;
 import baton.store.StoreTask;
 import baton.store.remote.Failure;
 import baton.store.remote.StoreCounters;
@@ -17,13 +16,13 @@ import java.util.Optional;
 abstract class Presence extends Operation {
     private static final int GROUP = 64;
 
-    protected final RedisBlockStore store;
-    protected final List<BlockHash> keys;
+    protected final Operations operations;
+    private final KeyList keys;
 
-    Presence(RedisBlockStore store, StoreTask task, List<BlockHash> keys, long bytes) {
-        super(store.operations(), task, keys.size(), bytes);
-        this.store = store;
-        this.keys = List.copyOf(keys);
+    Presence(Operations operations, StoreTask task, KeyList keys, long bytes) {
+        super(operations, task, keys.size(), bytes);
+        this.operations = operations;
+        this.keys = keys;
     }
 
     /** Of keys that follow each other, all are there or none is. Called once for each key, on any thread. */
@@ -36,7 +35,7 @@ abstract class Presence extends Operation {
             requests.add(new Exists(from, Math.min(keys.size(), from + GROUP)));
         }
         opened(requests.size());
-        store.operations().connections().lookUp(requests);
+        operations.connections().lookUp(requests);
     }
 
     private void askEach(int from, int to) {
@@ -45,7 +44,7 @@ abstract class Presence extends Operation {
             requests.add(new Exists(key, key + 1));
         }
         opened(requests.size());
-        store.operations().connections().lookUp(requests);
+        operations.connections().lookUp(requests);
     }
 
     /** Asks about each key, and lets those that are there expire that much later. */
@@ -55,7 +54,7 @@ abstract class Presence extends Operation {
             requests.add(new Touch(key, ttlMillis));
         }
         opened(requests.size());
-        store.operations().connections().lookUp(requests);
+        operations.connections().lookUp(requests);
     }
 
     private final class Exists extends Part {
@@ -67,7 +66,7 @@ abstract class Presence extends Operation {
             super(
                     Presence.this,
                     CommandType.EXISTS,
-                    (long) (to - from) * store.keys().bytes(),
+                    (long) (to - from) * keys.bytes(),
                     to - from);
             this.from = from;
             this.to = to;
@@ -78,7 +77,7 @@ abstract class Presence extends Operation {
             buffer.ensureWritable((int) cost() + 64);
             Keys.command(buffer, 1 + to - from, "EXISTS");
             for (int key = from; key < to; key++) {
-                store.keys().write(buffer, keys.get(key));
+                keys.write(buffer, key);
             }
         }
 
@@ -89,7 +88,7 @@ abstract class Presence extends Operation {
 
         @Override
         protected void apply() {
-            store.operations().reads().succeeded();
+            operations.reads().succeeded();
             if (found == to - from) {
                 known(from, to, true);
             } else if (found == 0) {
@@ -97,7 +96,7 @@ abstract class Presence extends Operation {
             } else if (to - from > 1 && found > 0) {
                 askEach(from, to);
             } else {
-                store.counters().failed(Failure.ERROR, to - from);
+                operations.counters().failed(Failure.ERROR, to - from);
             }
         }
     }
@@ -108,7 +107,7 @@ abstract class Presence extends Operation {
         private Optional<Boolean> found = Optional.empty();
 
         private Touch(int key, long ttlMillis) {
-            super(Presence.this, CommandType.PEXPIRE, store.keys().bytes(), 1);
+            super(Presence.this, CommandType.PEXPIRE, keys.bytes(), 1);
             this.key = key;
             this.ttlMillis = ttlMillis;
         }
@@ -116,7 +115,7 @@ abstract class Presence extends Operation {
         @Override
         protected void write(ByteBuf buffer, boolean getex) {
             Keys.command(buffer, 3, "PEXPIRE");
-            store.keys().write(buffer, keys.get(key));
+            keys.write(buffer, key);
             Keys.argument(buffer, Long.toString(ttlMillis));
         }
 
@@ -129,14 +128,14 @@ abstract class Presence extends Operation {
         protected void apply() {
             found.ifPresentOrElse(
                     present -> known(key, key + 1, present),
-                    () -> store.counters().failed(Failure.ERROR, 1));
+                    () -> operations.counters().failed(Failure.ERROR, 1));
         }
     }
 
     /** The look-up of a batch. */
     static final class Lookup extends Presence {
-        Lookup(RedisBlockStore store, StoreTask task, List<BlockHash> keys, long bytes) {
-            super(store, task, keys, bytes);
+        Lookup(Operations operations, StoreTask task, KeyList keys) {
+            super(operations, task, keys, (long) keys.size() * keys.bytes());
         }
 
         @Override
@@ -146,7 +145,7 @@ abstract class Presence extends Operation {
 
         @Override
         protected void known(int from, int to, boolean present) {
-            store.counters().count(present ? StoreCounters.Result.FOUND : StoreCounters.Result.ABSENT, to - from);
+            operations.counters().count(present ? StoreCounters.Result.FOUND : StoreCounters.Result.ABSENT, to - from);
             if (present) {
                 for (int key = from; key < to; key++) {
                     task.succeed(key);

@@ -88,8 +88,8 @@ public final class RedisBlockStore implements BlockStore {
     @Override
     public StoreTask contains(List<BlockHash> batch, Deadline deadline) {
         StoreTask task = new StoreTask(batch.size(), deadline);
-        long bytes = (long) batch.size() * keys.bytes();
-        return operations.run(new Presence.Lookup(this, task, batch, bytes), operations.reads());
+        return operations.run(
+                new Presence.Lookup(operations, task, KeyList.of(keys, batch)), operations.reads());
     }
 
     @Override

@@ -16,10 +16,14 @@ import org.jspecify.annotations.Nullable;
 
 /** Writes a batch: asks which values are there, so that they are not sent again, and sets the other ones unless they have come since. */
 final class Write extends Presence {
+    private final RedisBlockStore store;
+    private final List<BlockHash> keys;
     private final RangesByKey from;
 
     Write(RedisBlockStore store, StoreTask task, List<BlockHash> keys, long bytes, List<ValueRanges> from) {
-        super(store, task, keys, bytes);
+        super(store.operations(), task, KeyList.of(store.keys(), keys), bytes);
+        this.store = store;
+        this.keys = List.copyOf(keys);
         this.from = new RangesByKey(keys.size(), from);
         for (int key = 0; key < keys.size(); key++) {
             long covered = this.from.bytes(key);

@@ -82,6 +82,18 @@ public final class RangesByKey {
         return end == valueBytes ? Optional.of(pieces) : Optional.empty();
     }
 
+    /** Where a key's value lies in one piece, if it does. */
+    public Optional<MemorySegment> inOnePiece(int key, long valueBytes) {
+        if (starts[key + 1] - starts[key] != 1) {
+            return Optional.empty();
+        }
+        ValueRanges of = memories.get(memory[starts[key]]);
+        int at = range[starts[key]];
+        return of.bytes(at) == valueBytes
+                ? Optional.of(of.memory().asSlice(of.memoryOffset(at), valueBytes))
+                : Optional.empty();
+    }
+
     /** Copies a key's ranges out of their memories, into a value that begins there. */
     public void gather(int key, MemorySegment value, long start) {
         for (int i = starts[key]; i < starts[key + 1]; i++) {

@@ -109,6 +109,13 @@ public final class StoreCounters {
     }
 
     public synchronized List<Measurement> takeMeasurements(int connections) {
+        List<Measurement> taken = takeCounts();
+        taken.add(Measurement.gauge("baton:kv_store_connections", connections, "store", store));
+        return taken;
+    }
+
+    /** The same without connections. */
+    public synchronized List<Measurement> takeCounts() {
         List<Measurement> taken = new ArrayList<>();
         results.forEach((result, keys) -> taken.add(count("baton:kv_store_keys", keys, "result", result.name())));
         failures.forEach((cause, keys) -> taken.add(count("baton:kv_store_failures", keys, "cause", cause.label())));
@@ -120,7 +127,6 @@ public final class StoreCounters {
         if (writtenBytes > 0) {
             taken.add(count("baton:kv_store_bytes", writtenBytes, "direction", "written"));
         }
-        taken.add(Measurement.gauge("baton:kv_store_connections", connections, "store", store));
         results.clear();
         failures.clear();
         failedConnects.clear();

@@ -1,0 +1,136 @@
+package baton.store.lmcache;
+
+import baton.kv.Deadline;
+import baton.kv.connector.Measurement;
+import baton.store.StoreTask;
+import baton.store.lm.LmClient;
+import baton.store.lm.LmMetadata;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+
+/**
+ * Objects at a server of LMCache's {@code lm} protocol. An {@link ObjectCheck} is an object of its own, with one more tag in its key, as servers
+ * take only keys of LMCache's form. An object with a key that is too long for the protocol is not stored; one whose check's key is, has none.
+ */
+public final class LmTransport implements ObjectTransport {
+    private static final String CHECK = "@baton%check";
+
+    private final LmClient client;
+
+    /** @param client closed with this */
+    public LmTransport(LmClient client) {
+        this.client = client;
+    }
+
+    @Override
+    public String name() {
+        return "lm";
+    }
+
+    @Override
+    public boolean takes(String key) {
+        return bytes(key) <= LmClient.MOST_KEY_BYTES;
+    }
+
+    private static boolean hasCheck(String key) {
+        return bytes(key + CHECK) <= LmClient.MOST_KEY_BYTES;
+    }
+
+    private static int bytes(String key) {
+        return key.getBytes(StandardCharsets.UTF_8).length;
+    }
+
+    @Override
+    public StoreTask contains(List<String> keys, Deadline deadline) {
+        return client.contains(keys, deadline);
+    }
+
+    @Override
+    public StoreTask put(List<Entry> objects, Deadline deadline) {
+        List<LmClient.Put> puts = new ArrayList<>(2 * objects.size());
+        int[] object = new int[objects.size()];
+        for (int i = 0; i < objects.size(); i++) {
+            Entry entry = objects.get(i);
+            if (hasCheck(entry.key())) {
+                puts.add(new LmClient.Put(
+                        entry.key() + CHECK, LmMetadata.bytes(ObjectCheck.BYTES), List.of(entry.check())));
+            }
+            object[i] = puts.size();
+            puts.add(new LmClient.Put(
+                    entry.key(), ObjectMetadata.read(entry.metadata()).chunk(), List.of(entry.bytes())));
+        }
+        StoreTask task = new StoreTask(objects.size(), deadline);
+        StoreTask sent = client.put(puts, deadline);
+        task.onDone(sent::cancel);
+        sent.onQuiet(() -> {
+            for (int i = 0; i < object.length; i++) {
+                // An old check beside a new object would make it useless.
+                if (sent.succeeded(object[i]) && (object[i] == 0 || sent.succeeded(object[i] - 1))) {
+                    task.succeed(i);
+                }
+            }
+            task.end();
+        });
+        return task;
+    }
+
+    @Override
+    public Reads get(List<Entry> objects, Deadline deadline) {
+        List<LmClient.Get> gets = new ArrayList<>(2 * objects.size());
+        int[] object = new int[objects.size()];
+        int[] check = new int[objects.size()];
+        for (int i = 0; i < objects.size(); i++) {
+            Entry entry = objects.get(i);
+            object[i] = gets.size();
+            gets.add(new LmClient.Get(entry.key(), List.of(entry.bytes())));
+            check[i] = -1;
+            if (hasCheck(entry.key())) {
+                check[i] = gets.size();
+                gets.add(new LmClient.Get(entry.key() + CHECK, List.of(entry.check())));
+            }
+        }
+        LmClient.Reads reads = client.get(gets, deadline);
+        StoreTask task = new StoreTask(objects.size(), deadline);
+        task.onDone(reads.task()::cancel);
+        reads.task().onQuiet(() -> {
+            for (int i = 0; i < object.length; i++) {
+                Optional<LmClient.Value> value = reads.value(object[i]);
+                if (reads.task().succeeded(object[i]) && value.isPresent()) {
+                    new ObjectMetadata(value.get().bytes(), value.get().metadata())
+                            .write(objects.get(i).metadata());
+                    task.succeed(i);
+                }
+            }
+            task.end();
+        });
+        return new Reads() {
+            @Override
+            public StoreTask task() {
+                return task;
+            }
+
+            @Override
+            public Found found(int entry) {
+                int checkBytes = check[entry] >= 0 && reads.task().succeeded(check[entry])
+                        ? reads.value(check[entry]).map(LmClient.Value::bytes).orElse(0)
+                        : 0;
+                return new Found(
+                        ObjectMetadata.BYTES,
+                        reads.value(object[entry]).map(LmClient.Value::bytes).orElse(0),
+                        checkBytes);
+            }
+        };
+    }
+
+    @Override
+    public List<Measurement> takeMeasurements() {
+        return client.takeMeasurements();
+    }
+
+    @Override
+    public void close() {
+        client.close();
+    }
+}

@@ -1,0 +1,61 @@
+package baton.store.lmcache;
+
+import baton.kv.Deadline;
+import baton.kv.connector.Measurement;
+import baton.store.StoreTask;
+import java.lang.foreign.MemorySegment;
+import java.util.List;
+
+/**
+ * Carries objects to and from one remote store, in LMCache's form of it. An operation takes a batch, returns at once, and ends at its
+ * deadline at the latest, or when its task is cancelled; it uses the memory given until its task is quiet. What fails is counted and makes
+ * misses; nothing is thrown. Thread-safe.
+ */
+public interface ObjectTransport extends AutoCloseable {
+    /**
+     * An object: what is stored, or where it goes.
+     *
+     * @param metadata {@link ObjectMetadata#BYTES}
+     * @param bytes of LMCache's chunk
+     * @param check {@link ObjectCheck#BYTES}, which LMCache does not see
+     */
+    record Entry(String key, MemorySegment metadata, MemorySegment bytes, MemorySegment check) {}
+
+    /**
+     * What was found of an object. Parts are in their places unless they are longer than these.
+     *
+     * @param metadata its bytes; 0 where objects have none
+     * @param bytes of the chunk
+     * @param check 0 if there is none
+     */
+    record Found(int metadata, long bytes, int check) {}
+
+    /** A read. Its task succeeds for objects that were found. */
+    interface Reads {
+        StoreTask task();
+
+        /** @param entry of those that the task has succeeded for */
+        Found found(int entry);
+    }
+
+    /** What measurements and logs call it. */
+    String name();
+
+    /** Whether an object can have this key. */
+    default boolean takes(String key) {
+        return true;
+    }
+
+    /** Succeeds for the keys that have an object. */
+    StoreTask contains(List<String> keys, Deadline deadline);
+
+    Reads get(List<Entry> entries, Deadline deadline);
+
+    /** Writes objects over what is there. */
+    StoreTask put(List<Entry> entries, Deadline deadline);
+
+    List<Measurement> takeMeasurements();
+
+    @Override
+    void close();
+}
