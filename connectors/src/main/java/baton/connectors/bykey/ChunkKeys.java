@@ -7,6 +7,13 @@ import java.util.List;
 
 /** What a request's chunks are called in the store, and which requests use it. Called on the scheduler's thread. */
 public interface ChunkKeys {
+    /**
+     * A request has come.
+     *
+     * @throws baton.kv.InvalidFieldException if its {@code kv_transfer_params} cannot be used
+     */
+    default void begin(KvRequest request) {}
+
     /** Keys of the chunks {@code [from, to)} of a request's tokens, all of which it has. Equal keys mean equal keys and values. */
     List<BlockHash> keys(KvRequest request, int from, int to);
 

@@ -117,7 +117,9 @@ public final class StoreScheduler implements SchedulerConnector {
 
     @Override
     public void onNewRequest(KvRequest request) {
-        requests.put(request.id(), state(request.kvTransferParams()));
+        State state = state(request.kvTransferParams());
+        keys.begin(request);
+        requests.put(request.id(), state);
     }
 
     private static State state(Optional<JsonFields> params) {

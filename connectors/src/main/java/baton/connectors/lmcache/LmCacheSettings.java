@@ -1,0 +1,321 @@
+package baton.connectors.lmcache;
+
+import baton.connectors.bykey.StorePolicy;
+import baton.kv.ChunkHashing;
+import baton.kv.ConfigException;
+import baton.kv.HashAlgorithm;
+import baton.kv.JsonFields;
+import baton.kv.KvTransferConfig;
+import baton.kv.connector.ConnectorContext;
+import baton.store.StoreFormat;
+import baton.store.file.FileStoreSettings;
+import baton.store.lm.LmSettings;
+import baton.store.lmcache.ChunkShare;
+import baton.store.prompt.SharedStorage;
+import baton.store.redis.RedisSettings;
+import java.net.URI;
+import java.net.URISyntaxException;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.OptionalLong;
+import java.util.Set;
+
+/**
+ * The connector's settings, by LMCache's keys ({@link LmCacheConfig}); those with {@code baton_} are Baton's.
+ *
+ * @param chunkSize tokens of a chunk
+ * @param memoryBytes {@code max_local_cpu_size}
+ * @param disk {@code local_disk}
+ * @param remote {@code remote_url}
+ * @param use of the stores, by {@code kv_role}, {@code min_retrieve_tokens} and {@code LMCACHE_FORCE_SKIP_SAVE}
+ * @param policy {@code save_decode_cache}, {@code blocking_timeout_secs}
+ * @param lookupTimeout {@code lookup_timeout_ms}
+ * @param model {@code baton_model_name}: the model in keys; without it, the model's own name
+ */
+record LmCacheSettings(
+        LmCacheConfig config,
+        int chunkSize,
+        long memoryBytes,
+        Optional<FileStoreSettings> disk,
+        Optional<RemoteStore> remote,
+        Hashes hashes,
+        TokenChunkKeys.Use use,
+        StorePolicy policy,
+        Duration lookupTimeout,
+        Optional<String> model) {
+    static final String FORCE_SKIP_SAVE = "LMCACHE_FORCE_SKIP_SAVE";
+    private static final String CHUNK_SIZE = "chunk_size";
+    private static final String LOCAL_CPU = "local_cpu";
+    private static final String MEMORY = "max_local_cpu_size";
+    private static final String DISK = "local_disk";
+    private static final String DISK_BYTES = "max_local_disk_size";
+    static final String REMOTE = "remote_url";
+    private static final String SERDE = "remote_serde";
+    private static final String SAVE_DECODE = "save_decode_cache";
+    private static final String SAVE_UNFULL = "save_unfull_chunk";
+    private static final String HASH = "pre_caching_hash_algorithm";
+    private static final String BLOCKING = "blocking_timeout_secs";
+    private static final String LOOKUP = "lookup_timeout_ms";
+    private static final String MIN_RETRIEVE = "min_retrieve_tokens";
+    private static final String POLICY = "cache_policy";
+    private static final String CHUNK_META = "save_chunk_meta";
+    private static final String MODEL = "baton_model_name";
+    private static final String TOKEN_FILE = "baton_token_file";
+    private static final String CA_CERTIFICATES = "baton_ca_certificates";
+
+    private static final Set<String> KEYS = Set.of(
+            CHUNK_SIZE,
+            LOCAL_CPU,
+            MEMORY,
+            DISK,
+            DISK_BYTES,
+            REMOTE,
+            SERDE,
+            SAVE_DECODE,
+            SAVE_UNFULL,
+            HASH,
+            BLOCKING,
+            LOOKUP,
+            MIN_RETRIEVE,
+            POLICY,
+            MODEL,
+            TOKEN_FILE,
+            CA_CERTIFICATES);
+
+    private static final double GIB = 1L << 30;
+    private static final Duration COPY_TIMEOUT = Duration.ofSeconds(30);
+
+    /** As the frames of Python's pickle and the protocols' int32 lengths allow. */
+    private static final int MOST_CHUNK = 8192;
+
+    /** {@code pre_caching_hash_algorithm}. */
+    enum Hashes {
+        BUILTIN,
+        SHA256,
+        SHA256_CBOR;
+
+        ChunkHashing open(Map<String, String> environment) {
+            return switch (this) {
+                case BUILTIN -> ChunkHashing.python(environment);
+                case SHA256 -> ChunkHashing.digest(HashAlgorithm.SHA256, HashAlgorithm.seed(environment));
+                case SHA256_CBOR -> ChunkHashing.digest(HashAlgorithm.SHA256_CBOR, HashAlgorithm.seed(environment));
+            };
+        }
+    }
+
+    /**
+     * @param environment the process's variables
+     * @throws ConfigException if a setting cannot be used
+     */
+    static LmCacheSettings of(KvTransferConfig transfer, Map<String, String> environment) {
+        LmCacheConfig config = LmCacheConfig.of(transfer.extra(), environment, KEYS, Set.of(CHUNK_META));
+        require(config, LOCAL_CPU, true, "values pass through host memory of " + MEMORY + " GiB in any case");
+        require(config, SAVE_UNFULL, false, "only whole chunks are stored");
+        requireText(config, SERDE, "naive");
+        requireText(config, POLICY, "LRU");
+        int chunkSize = config.integerAtLeast(CHUNK_SIZE, 1).orElse(256);
+        if (chunkSize > MOST_CHUNK) {
+            throw new ConfigException(config.field(CHUNK_SIZE), "is " + chunkSize + ", must be at most " + MOST_CHUNK);
+        }
+        Hashes hashes = hashes(config);
+        var _ = hashes.open(environment);
+        double seconds = config.number(BLOCKING, 10, 1e-3, 3600);
+        boolean skipSave = !Optional.ofNullable(environment.get(FORCE_SKIP_SAVE)).orElse("").isEmpty();
+        return new LmCacheSettings(
+                config,
+                chunkSize,
+                (long) (config.number(MEMORY, 5, 0, 1 << 20) * GIB),
+                disk(config),
+                remote(config),
+                hashes,
+                new TokenChunkKeys.Use(
+                        transfer.isConsumer(),
+                        transfer.isProducer() && !skipSave,
+                        Math.max(1, config.integerAtLeast(MIN_RETRIEVE, 0).orElse(0))),
+                new StorePolicy(
+                        !config.bool(SAVE_DECODE).orElse(false),
+                        0,
+                        1,
+                        Duration.ofNanos((long) (seconds * 1e9)),
+                        COPY_TIMEOUT),
+                Duration.ofNanos((long) (config.number(LOOKUP, 3000, 1, 3_600_000) * 1e6)),
+                config.string(MODEL).map(name -> model(config.field(MODEL), name)));
+    }
+
+    private static void require(LmCacheConfig config, String key, boolean value, String why) {
+        if (config.bool(key).orElse(value) != value) {
+            throw new ConfigException(config.field(key), "is " + !value + ", must be " + value + ": " + why);
+        }
+    }
+
+    private static void requireText(LmCacheConfig config, String key, String value) {
+        config.string(key).filter(text -> !text.equals(value)).ifPresent(text -> {
+            throw ConfigException.unsupported(config.field(key), text, value);
+        });
+    }
+
+    private static String model(String field, String name) {
+        if (name.isBlank() || name.contains("@") || !name.chars().allMatch(c -> c > ' ' && c < 127)) {
+            throw new ConfigException(field, "is '" + name + "', must be printable ASCII without blanks and @");
+        }
+        return name;
+    }
+
+    private static Hashes hashes(LmCacheConfig config) {
+        String name = config.string(HASH).orElse("builtin");
+        return switch (name) {
+            case "builtin" -> Hashes.BUILTIN;
+            case "sha256" -> Hashes.SHA256;
+            case "sha256_cbor", "sha256_cbor_64bit" -> Hashes.SHA256_CBOR;
+            default ->
+                throw ConfigException.unsupported(
+                        config.field(HASH), name, "builtin, sha256, sha256_cbor, sha256_cbor_64bit");
+        };
+    }
+
+    private static Optional<FileStoreSettings> disk(LmCacheConfig config) {
+        Optional<String> path = config.string(DISK);
+        double gib = config.number(DISK_BYTES, 0, 0, 1 << 24);
+        if (path.isEmpty()) {
+            return Optional.empty();
+        }
+        String field = config.field(DISK);
+        String name = path.get().startsWith("file://") ? path.get().substring("file://".length()) : path.get();
+        if (name.contains(",")) {
+            throw new ConfigException(field, "is '" + name + "', must be one directory");
+        }
+        if (gib == 0) {
+            throw new ConfigException(
+                    config.field(DISK_BYTES), "is 0, must be the GiB that " + DISK + " may take");
+        }
+        FileStoreSettings plain = FileStoreSettings.of(field, SharedStorage.root(field, name));
+        return Optional.of(new FileStoreSettings(
+                field,
+                plain.root(),
+                plain.readThreads(),
+                plain.writeThreads(),
+                plain.queued(),
+                plain.io(),
+                plain.fsync(),
+                new FileStoreSettings.Limits(OptionalLong.of((long) (gib * GIB)), Optional.empty())));
+    }
+
+    private static Optional<RemoteStore> remote(LmCacheConfig config) {
+        Optional<String> url = config.string(REMOTE);
+        boolean meta = config.bool("extra_config." + CHUNK_META).orElse(true);
+        Optional<RemoteStore> remote = url.map(text -> remote(config, text, meta));
+        if (!meta && !(remote.isPresent() && remote.get() instanceof RemoteStore.Fs)) {
+            throw new ConfigException(
+                    config.field("extra_config." + CHUNK_META),
+                    "is false, must be true: only objects of an fs:// store can be without metadata");
+        }
+        return remote;
+    }
+
+    private static RemoteStore remote(LmCacheConfig config, String url, boolean meta) {
+        String field = config.field(REMOTE);
+        int colon = url.indexOf("://");
+        String scheme = colon < 0 ? "" : url.substring(0, colon);
+        Optional<Path> certificates = config.string(CA_CERTIFICATES).map(Path::of);
+        Optional<Path> token = config.string(TOKEN_FILE).map(Path::of);
+        try {
+            return switch (scheme) {
+                case "redis", "rediss" -> {
+                    RedisSettings plain = RedisSettings.of(url);
+                    yield new RemoteStore.Redis(new RedisSettings(
+                            plain.url(),
+                            plain.prefix(),
+                            plain.ttl(),
+                            plain.connections(),
+                            plain.connectTimeout(),
+                            plain.maxBytesInFlight(),
+                            certificates));
+                }
+                case "lm", "lms" -> {
+                    LmSettings plain = LmSettings.of(url);
+                    yield new RemoteStore.Lm(new LmSettings(
+                            plain.url(),
+                            plain.connections(),
+                            plain.connectTimeout(),
+                            plain.maxBytesInFlight(),
+                            token,
+                            certificates));
+                }
+                case "fs" -> new RemoteStore.Fs(directories(field, url), meta);
+                default ->
+                    // Not the URL, which may have a password.
+                    throw new ConfigException(
+                            field,
+                            "begins with '%s', must be redis://, rediss://, lm://, lms:// or fs://".formatted(scheme));
+            };
+        } catch (ConfigException e) {
+            throw e.field().equals(field) ? e : new ConfigException(field, String.valueOf(e.getMessage()), e);
+        }
+    }
+
+    /** {@code fs://host:port/path[,path]}, host and port without a meaning. */
+    private static List<Path> directories(String field, String url) {
+        String path;
+        try {
+            path = Optional.ofNullable(new URI(url).getPath()).orElse("");
+        } catch (URISyntaxException e) {
+            throw new ConfigException(field, "is '" + url + "', which is not a URL: " + e.getReason(), e);
+        }
+        List<Path> directories = new ArrayList<>();
+        for (String each : path.split(",", -1)) {
+            if (!each.strip().startsWith("/")) {
+                throw new ConfigException(field, "is '" + url + "', must be fs://host:port/directory");
+            }
+            directories.add(SharedStorage.root(field, each.strip()));
+        }
+        return List.copyOf(directories);
+    }
+
+    /** @throws ConfigException if chunks are no multiple of the engine's blocks, or there is no room for one */
+    StoreFormat format(ConnectorContext context) {
+        int block = context.modelLayout().blockSize();
+        if (chunkSize % block != 0) {
+            throw new ConfigException(
+                    config.field(CHUNK_SIZE),
+                    "is %d, must be a multiple of the engine's block size of %d tokens: use %d"
+                            .formatted(chunkSize, block, Math.ceilDiv(chunkSize, block) * block));
+        }
+        StoreFormat format = new StoreFormat(
+                context.model(),
+                context.modelLayout(),
+                chunkSize / block,
+                context.tensorParallelSize(),
+                context.pipelineParallelSize());
+        if (memoryBytes < format.valueBytes()) {
+            throw new ConfigException(
+                    config.field(MEMORY),
+                    "is %s GiB, must have room for a chunk of %d bytes".formatted(memoryBytes / GIB, format.valueBytes()));
+        }
+        return format;
+    }
+
+    /** @throws ConfigException if the stages have different numbers of layers */
+    List<ChunkShare> shares(ConnectorContext context, StoreFormat format) {
+        int stages = context.pipelineParallelSize();
+        int layers = format.layout().layers();
+        if (layers % stages != 0) {
+            throw new ConfigException(
+                    config.field(REMOTE),
+                    "cannot be used with %d layers on %d pipeline stages: stages must have equal numbers of layers"
+                            .formatted(layers, stages));
+        }
+        return ChunkShare.of(
+                format, context.tensorParallelSize(), Collections.nCopies(stages, layers / stages));
+    }
+
+    /** @throws ConfigException if the model's name cannot be part of a key */
+    String modelName(ConnectorContext context) {
+        return model
+                .orElseGet(() -> model(MODEL, context.model().name()));
+    }
+}
