@@ -1,0 +1,56 @@
+package baton.connectors.lmcache;
+
+import baton.kv.BlockHash;
+import baton.kv.Ticker;
+import baton.store.BlockStore;
+import baton.store.MapStore;
+import baton.store.StoreFormat;
+import baton.store.ValueCache;
+import baton.store.file.FileStoreSettings;
+import baton.store.lmcache.ChunkShare;
+import baton.store.lmcache.ObjectNames;
+import baton.store.memory.HostMemorySettings;
+import baton.store.memory.HostMemoryStore;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.stream.Stream;
+
+/** Memory that copies at once, and maps in place of other stores, which all instances share. */
+final class TestStores implements LmCacheStores {
+    final Map<BlockHash, byte[]> values = new HashMap<>();
+    final List<ObjectNames> names = new ArrayList<>();
+
+    @Override
+    public ValueCache memory(StoreFormat format, long bytes, Ticker ticker) {
+        try {
+            return HostMemoryStore.open(format, HostMemorySettings.of(1 << 20).withThreads(0), ticker);
+        } catch (IOException e) {
+            throw new UncheckedIOException(e);
+        }
+    }
+
+    @Override
+    public BlockStore disk(FileStoreSettings settings, StoreFormat format, Ticker ticker) {
+        return new MapStore(format, new HashMap<>());
+    }
+
+    @Override
+    public BlockStore remote(
+            RemoteStore remote, StoreFormat format, List<ChunkShare> shares, ObjectNames objects, Ticker ticker) {
+        names.add(objects);
+        return new MapStore(format, values);
+    }
+
+    /** LMCache's keys of what is stored, of the first rank. */
+    List<String> keys() {
+        return values.keySet().stream()
+                .flatMap(key -> Stream.of(names.getLast().name(key, 0)).flatMap(Optional::stream))
+                .sorted()
+                .toList();
+    }
+}
