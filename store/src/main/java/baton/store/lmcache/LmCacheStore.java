@@ -221,11 +221,15 @@ public final class LmCacheStore implements BlockStore {
         notifyAll();
     }
 
-    /** An object is there that is not this chunk's. */
-    private void useless(BlockHash key, String object, Failure why, String text) {
+    /**
+     * An object is there that is not this chunk's.
+     *
+     * @param replaced whether it is written over, as it is of no use to anything
+     */
+    private void useless(BlockHash key, String object, Failure why, String text, boolean replaced) {
         counters.failed(why, 1);
         synchronized (this) {
-            damaged.put(key, why == Failure.LENGTH || why == Failure.CHECKSUM);
+            damaged.put(key, replaced);
         }
         bursts.event(more -> log.warn("{}: {} is not used: {}{}", name(), object, text, more));
     }
@@ -489,39 +493,34 @@ public final class LmCacheStore implements BlockStore {
         }
 
         private boolean isRight(BlockHash key, int worker, Entry entry, Found found) {
-            if (found.bytes() != entry.bytes().byteSize()
-                    || found.metadata() != 0 && found.metadata() != ObjectMetadata.BYTES) {
-                useless(
-                        key,
-                        entry.key(),
-                        Failure.LENGTH,
-                        "it has %d bytes in place of %d"
-                                .formatted(found.bytes(), entry.bytes().byteSize()));
+            if (found.bytes() != entry.bytes().byteSize()) {
+                String text = "it has %d bytes in place of %d"
+                        .formatted(found.bytes(), entry.bytes().byteSize());
+                // One that is as long as it says is another's, with layers or heads of its own.
+                boolean whole = found.metadata() == ObjectMetadata.BYTES
+                        && ObjectMetadata.read(entry.metadata()).length() == found.bytes();
+                useless(key, entry.key(), Failure.LENGTH, text, !whole);
                 return false;
             }
-            if (found.metadata() > 0) {
-                ObjectMetadata has = ObjectMetadata.read(entry.metadata());
-                if (!has.matches(metadata.get(worker))) {
-                    useless(
-                            key,
-                            entry.key(),
-                            Failure.WRONG_FORMAT,
-                            "it says %s in place of %s".formatted(has, metadata.get(worker)));
-                    return false;
-                }
+            boolean hasCheck = found.check() == ObjectCheck.BYTES;
+            Optional<Failure> wrong = hasCheck
+                    ? check.check(entry.check(), key, worker, entry.bytes())
+                    : Optional.of(Failure.CHECKSUM).filter(_ -> found.check() != 0);
+            if (wrong.isPresent()) {
+                useless(key, entry.key(), wrong.get(), what(wrong.get()), wrong.get() == Failure.CHECKSUM);
+                return false;
             }
-            if (found.check() == ObjectCheck.BYTES) {
-                Optional<Failure> wrong = check.check(entry.check(), key, worker, entry.bytes());
-                if (wrong.isPresent()) {
-                    useless(key, entry.key(), wrong.get(), what(wrong.get()));
-                    return false;
-                }
-            } else if (found.check() != 0) {
-                useless(key, entry.key(), Failure.CHECKSUM, "its checksum has " + found.check() + " bytes");
+            if (found.metadata() != 0 && !fits(found.metadata(), entry, worker)) {
+                useless(key, entry.key(), Failure.WRONG_FORMAT, "its metadata is not that of this format", hasCheck);
                 return false;
             }
             return true;
         }
+    }
+
+    private boolean fits(int bytes, Entry entry, int worker) {
+        return bytes == ObjectMetadata.BYTES
+                && ObjectMetadata.read(entry.metadata()).matches(metadata.get(worker));
     }
 
     /** Writes chunks that are not there. */
