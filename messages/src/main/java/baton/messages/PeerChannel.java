@@ -3,6 +3,7 @@ package baton.messages;
 import java.net.InetAddress;
 import java.time.Duration;
 import java.util.List;
+import java.util.function.Consumer;
 
 /**
  * Long-lived connections between instances: the calling side sends its identity, then questions and one-way messages; both sides
@@ -24,7 +25,25 @@ public interface PeerChannel extends AutoCloseable {
      * @param whenEnded runs once, when the connection has ended for whatever reason
      * @throws MessageException if there is no connection in time
      */
-    Call call(String host, int port, String identity, Duration timeout, Runnable whenEnded) throws MessageException;
+    default Call call(String host, int port, String identity, Duration timeout, Runnable whenEnded)
+            throws MessageException {
+        return call(host, port, identity, timeout, _ -> {}, whenEnded);
+    }
+
+    /**
+     * As {@link #call(String, int, String, Duration, Runnable)}, and takes what the other side says without being asked, or more than once.
+     *
+     * @param unasked takes messages that no question waits for, one after the other; must not wait
+     * @throws MessageException if there is no connection in time; its cause is a {@link java.net.ConnectException} if nothing listens there
+     */
+    Call call(
+            String host,
+            int port,
+            String identity,
+            Duration timeout,
+            Consumer<List<byte[]>> unasked,
+            Runnable whenEnded)
+            throws MessageException;
 
     /** Ends all listeners and calls. */
     @Override
@@ -60,6 +79,13 @@ public interface PeerChannel extends AutoCloseable {
          * @throws MessageException if it could not be sent
          */
         void answer(List<byte[]> frames) throws MessageException;
+
+        /**
+         * Sends a message, on any thread and at any time. If the peer does not read it in time the connection ends.
+         *
+         * @throws MessageException if it could not be sent in time, or the connection has ended
+         */
+        void tell(List<byte[]> frames, Duration timeout) throws MessageException;
 
         /** Ends the connection; any thread. */
         void hangUp();

@@ -48,7 +48,7 @@ public final class TransferStats {
      *
      * @param post what it took to start it
      */
-    void transferred(Duration elapsed, Duration post, long bytes, int ranges) {
+    public void transferred(Duration elapsed, Duration post, long bytes, int ranges) {
         double seconds = elapsed.toNanos() / 1e9;
         double postSeconds = post.toNanos() / 1e9;
         measurements.add(Measurement.seconds(prefix + "xfer_time", seconds));
@@ -77,7 +77,7 @@ public final class TransferStats {
     }
 
     /** Counts a transfer that failed. */
-    void failedTransfer() {
+    public void failedTransfer() {
         count(prefix + "num_failed_transfers");
     }
 

@@ -51,6 +51,7 @@ import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Consumer;
 import java.util.function.Supplier;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.AfterEach;
@@ -326,7 +327,13 @@ class P2pNcclConnectorTest {
         }
 
         @Override
-        public Call call(String host, int port, String identity, Duration timeout, Runnable whenEnded) {
+        public Call call(
+                String host,
+                int port,
+                String identity,
+                Duration timeout,
+                Consumer<List<byte[]>> unasked,
+                Runnable whenEnded) {
             throw new OutOfMemoryError("no memory for a call of " + host + ":" + port);
         }
 

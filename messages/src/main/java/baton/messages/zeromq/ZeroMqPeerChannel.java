@@ -21,8 +21,8 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.locks.ReentrantLock;
-import org.slf4j.Logger;
-import org.slf4j.LoggerFactory;
+import java.util.function.Consumer;
+import java.util.stream.Stream;
 
 /**
  * Calls are ZeroMQ DEALER sockets with an identity, listeners ROUTER sockets: what vLLM's P2pNcclEngine and its proxy speak.
@@ -35,7 +35,6 @@ public final class ZeroMqPeerChannel implements PeerChannel {
     public static final ZeroMqSideChannel.Limits LIMITS =
             new ZeroMqSideChannel.Limits(64 << 10, 64 << 10, 4, 1024, Duration.ofSeconds(5), Duration.ofDays(1));
 
-    private static final Logger log = LoggerFactory.getLogger(ZeroMqPeerChannel.class);
     private static final int MOST_IDENTITY_BYTES = 255;
 
     private final ZeroMqSideChannel.Limits limits;
@@ -80,12 +79,18 @@ public final class ZeroMqPeerChannel implements PeerChannel {
     }
 
     @Override
-    public Call call(String host, int port, String identity, Duration timeout, Runnable whenEnded)
+    public Call call(
+            String host,
+            int port,
+            String identity,
+            Duration timeout,
+            Consumer<List<byte[]>> unasked,
+            Runnable whenEnded)
             throws MessageException {
         if (identity.isEmpty() || identity.length() > MOST_IDENTITY_BYTES) {
             throw new IllegalArgumentException("identity='" + identity + "' must have 1 to 255 characters");
         }
-        Dealer dealer = new Dealer(host, port, whenEnded);
+        Dealer dealer = new Dealer(host, port, unasked, whenEnded);
         dealers.add(dealer);
         dealer.connect(identity, timeout);
         if (closed) {
@@ -106,7 +111,7 @@ public final class ZeroMqPeerChannel implements PeerChannel {
     private static final class Visit implements BoundSocket.Guest, Caller {
         private final BoundSocket.Caller caller;
         private final Guest guest;
-        private boolean delimited;
+        private volatile boolean delimited;
 
         private Visit(BoundSocket.Caller caller, Reception reception) {
             this.caller = caller;
@@ -159,6 +164,28 @@ public final class ZeroMqPeerChannel implements PeerChannel {
         }
 
         @Override
+        public void tell(List<byte[]> frames, Duration timeout) throws MessageException {
+            CompletableFuture<Void> told = new CompletableFuture<>();
+            CompletableFuture<?> unusedTimer = told.copy()
+                    .orTimeout(Math.max(1, timeout.toNanos()), TimeUnit.NANOSECONDS)
+                    .exceptionally(_ -> {
+                        caller.end();
+                        return null;
+                    });
+            try {
+                caller.push(
+                        delimited
+                                ? Stream.concat(Stream.of(new byte[0]), frames.stream())
+                                        .toList()
+                                : frames);
+            } catch (IOException e) {
+                throw new MessageException("a message did not get to " + caller.address() + ": " + e.getMessage(), e);
+            } finally {
+                told.complete(null);
+            }
+        }
+
+        @Override
         public void hangUp() {
             caller.end();
         }
@@ -176,9 +203,13 @@ public final class ZeroMqPeerChannel implements PeerChannel {
         /** Of the question that is under way. */
         private volatile Optional<CompletableFuture<List<byte[]>>> answer = Optional.empty();
 
-        private Dealer(String host, int port, Runnable whenEnded) {
+        private final Consumer<List<byte[]>> unasked;
+        private volatile Optional<IOException> cause = Optional.empty();
+
+        private Dealer(String host, int port, Consumer<List<byte[]>> unasked, Runnable whenEnded) {
             this.host = host;
             this.port = port;
+            this.unasked = unasked;
             CompletableFuture<?> unusedEnd = ended.thenAccept(reason -> {
                 ZeroMqSideChannel.quietly(socket);
                 dealers.remove(this);
@@ -196,7 +227,7 @@ public final class ZeroMqPeerChannel implements PeerChannel {
         private void run(String identity) {
             try {
                 socket.setTcpNoDelay(true);
-                socket.setKeepAlive(true);
+                BoundSocket.detectLoss(socket);
                 // Without a timeout: if connect() has waited too long it closes the socket.
                 socket.connect(new InetSocketAddress(InetAddress.getByName(host), port));
                 Zmtp zmtp = new Zmtp(
@@ -208,13 +239,13 @@ public final class ZeroMqPeerChannel implements PeerChannel {
                 connected.complete(zmtp);
                 while (zmtp.awaitMessage()) {
                     List<byte[]> frames = zmtp.receive();
-                    // Without a question the message has no receiver.
-                    answer.ifPresentOrElse(
-                            waiting -> waiting.complete(frames),
-                            () -> log.debug("{}:{} says something that it was not asked", host, port));
+                    answer.ifPresentOrElse(waiting -> waiting.complete(frames), () -> unasked.accept(frames));
                 }
                 ended.complete("the peer closed the connection");
-            } catch (IOException | RuntimeException e) {
+            } catch (IOException e) {
+                cause = Optional.of(e);
+                ended.complete(e.getMessage() == null ? e.toString() : e.getMessage());
+            } catch (RuntimeException e) {
                 ended.complete(e.getMessage() == null ? e.toString() : e.getMessage());
             }
         }
@@ -308,7 +339,9 @@ public final class ZeroMqPeerChannel implements PeerChannel {
         }
 
         private MessageException failure(String reason) {
-            return new MessageException("call of " + host + ":" + port + ": " + reason);
+            String message = "call of " + host + ":" + port + ": " + reason;
+            return cause.map(known -> new MessageException(message, known))
+                    .orElseGet(() -> new MessageException(message));
         }
     }
 }

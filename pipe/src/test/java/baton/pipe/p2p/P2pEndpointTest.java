@@ -47,6 +47,7 @@ import java.util.concurrent.FutureTask;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.BooleanSupplier;
+import java.util.function.Consumer;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -338,12 +339,18 @@ class P2pEndpointTest {
         }
 
         @Override
-        public Call call(String host, int port, String identity, Duration timeout, Runnable whenEnded)
+        public Call call(
+                String host,
+                int port,
+                String identity,
+                Duration timeout,
+                Consumer<List<byte[]>> unasked,
+                Runnable whenEnded)
                 throws MessageException {
             if (failed.compareAndSet(false, true)) {
                 failure.happen();
             }
-            return channel.call(host, port, identity, timeout, whenEnded);
+            return channel.call(host, port, identity, timeout, unasked, whenEnded);
         }
 
         @Override

@@ -1,0 +1,143 @@
+package baton.connectors.mooncake;
+
+import baton.kv.ConfigException;
+import baton.kv.JsonFields;
+import baton.messages.MessageException;
+import baton.messages.PeerAccess;
+import baton.messages.PeerAddress;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
+import com.sun.net.httpserver.HttpExchange;
+import com.sun.net.httpserver.HttpServer;
+import java.io.IOException;
+import java.net.InetSocketAddress;
+import java.nio.charset.StandardCharsets;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * A registry of prefill ranks, as vLLM's {@code MooncakeBootstrapServer} (mooncake/mooncake_utils.py): {@code POST /register} with a
+ * {@link Registration}, {@code GET /query} for the {@link EngineTable}. A registration may be repeated; one that contradicts another
+ * gets status 400.
+ */
+final class BootstrapServer implements MooncakeExchange.Registry {
+    private static final Logger log = LoggerFactory.getLogger(BootstrapServer.class);
+    private static final int MOST_BYTES = 16 << 10;
+    private static final int MOST_RANKS = 65_536;
+    private static final int BACKLOG = 128;
+
+    private final HttpServer server;
+    private final PeerAccess access;
+    private final ExecutorService threads = Executors.newVirtualThreadPerTaskExecutor();
+
+    @GuardedBy("this")
+    private final Map<Integer, EngineTable.Engine> engines = new TreeMap<>();
+
+    @GuardedBy("this")
+    private int ranks;
+
+    BootstrapServer(String host, int port, PeerAccess access) throws MessageException {
+        this.access = access;
+        try {
+            server = HttpServer.create(new InetSocketAddress(host, port), BACKLOG);
+        } catch (IOException | IllegalArgumentException e) {
+            throw new MessageException(
+                    "the bootstrap server cannot listen on " + host + ":" + port + ": " + e.getMessage(), e);
+        }
+        server.setExecutor(threads);
+        server.createContext("/register", exchange -> serve(exchange, "POST"));
+        server.createContext("/query", exchange -> serve(exchange, "GET"));
+        server.start();
+    }
+
+    private void serve(HttpExchange exchange, String method) throws IOException {
+        try (exchange) {
+            if (!access.admitsByAddress(exchange.getRemoteAddress().getAddress())) {
+                access.refuse(String.valueOf(exchange.getRemoteAddress()), access.notAllowed());
+                answer(exchange, 403, detail("not an allowed peer"));
+            } else if (!exchange.getRequestMethod().equals(method)) {
+                answer(exchange, 405, detail("Method Not Allowed"));
+            } else if (method.equals("GET")) {
+                answer(exchange, 200, table());
+            } else {
+                byte[] body = exchange.getRequestBody().readNBytes(MOST_BYTES + 1);
+                if (body.length > MOST_BYTES) {
+                    answer(exchange, 413, detail("a registration has at most " + MOST_BYTES + " bytes"));
+                    return;
+                }
+                Registration rank;
+                try {
+                    rank = Registration.read(
+                            JsonFields.parse("registration", new String(body, StandardCharsets.UTF_8)));
+                } catch (ConfigException e) {
+                    answer(exchange, 422, detail(String.valueOf(e.getMessage())));
+                    return;
+                }
+                try {
+                    register(rank);
+                    answer(exchange, 200, "{\"status\":\"ok\"}");
+                } catch (MessageException e) {
+                    log.warn("a registration is refused: {}", e.getMessage());
+                    answer(exchange, 400, detail(String.valueOf(e.getMessage())));
+                }
+            }
+        }
+    }
+
+    private static String detail(String text) {
+        return JsonFields.empty("answer").toJson().put("detail", text).toString();
+    }
+
+    private static void answer(HttpExchange exchange, int status, String json) throws IOException {
+        byte[] bytes = json.getBytes(StandardCharsets.UTF_8);
+        exchange.getResponseHeaders().set("Content-Type", "application/json");
+        exchange.sendResponseHeaders(status, bytes.length);
+        exchange.getResponseBody().write(bytes);
+    }
+
+    private synchronized String table() {
+        return new EngineTable(engines).toJson();
+    }
+
+    @Override
+    public synchronized void register(Registration rank) throws MessageException {
+        EngineTable.Engine engine =
+                engines.getOrDefault(rank.dpRank(), new EngineTable.Engine(rank.engineId(), Map.of()));
+        if (!engine.id().equals(rank.engineId())) {
+            throw new MessageException("Engine ID mismatch for dp_rank=%d: expected %s, got %s"
+                    .formatted(rank.dpRank(), engine.id(), PeerAddress.shown(rank.engineId())));
+        }
+        Map<Integer, PeerAddress> stages = engine.workers().getOrDefault(rank.tpRank(), Map.of());
+        PeerAddress known = stages.get(rank.ppRank());
+        if (known != null) {
+            if (known.equals(rank.addr())) {
+                return;
+            }
+            throw new MessageException(
+                    "Worker with dp_rank=%d, tp_rank=%d, pp_rank=%d is already registered at tcp://%s, but still want to register at %s"
+                            .formatted(rank.dpRank(), rank.tpRank(), rank.ppRank(), known, rank.url()));
+        }
+        if (++ranks > MOST_RANKS) {
+            throw new MessageException("there are " + MOST_RANKS + " registrations already");
+        }
+        Map<Integer, Map<Integer, PeerAddress>> workers = new TreeMap<>(engine.workers());
+        Map<Integer, PeerAddress> more = new TreeMap<>(stages);
+        more.put(rank.ppRank(), rank.addr());
+        workers.put(rank.tpRank(), more);
+        engines.put(rank.dpRank(), new EngineTable.Engine(engine.id(), workers));
+    }
+
+    @Override
+    public int port() {
+        return server.getAddress().getPort();
+    }
+
+    @Override
+    public void close() {
+        server.stop(0);
+        threads.shutdownNow();
+    }
+}

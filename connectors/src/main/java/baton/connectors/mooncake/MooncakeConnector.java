@@ -1,0 +1,103 @@
+package baton.connectors.mooncake;
+
+import baton.connectors.ConnectorRuntime;
+import baton.connectors.SystemRuntime;
+import baton.kv.ConfigException;
+import baton.kv.KvTransferConfig;
+import baton.kv.ListenAddress;
+import baton.kv.connector.ConnectorContext;
+import baton.kv.connector.KvConnector;
+import baton.kv.connector.Rank;
+import baton.kv.connector.SchedulerConnector;
+import baton.kv.connector.WorkerConnector;
+import baton.messages.PeerAccess;
+import baton.transfer.TransferAgent;
+import java.util.Optional;
+import java.util.Set;
+
+/**
+ * The decode instance asks the prefill instance to write a prompt's blocks into its memory, and the prefill instance does so as soon as
+ * the prompt is computed: vLLM's {@code MooncakeConnector}. Both requests have the same {@code transfer_id} and may be sent at once. A
+ * registry tells decode instances where the prefill instance's ranks are.
+ */
+public final class MooncakeConnector implements KvConnector {
+    private final ConnectorRuntime runtime;
+    private final Agents agents;
+    private final Exchanges exchanges;
+
+    /** Opens a rank's transfer agent. */
+    @FunctionalInterface
+    interface Agents {
+        /** @throws ConfigException if there can be none */
+        TransferAgent open(KvTransferConfig config, MooncakeSettings settings);
+    }
+
+    /** Opens the messages of one side of an instance. */
+    @FunctionalInterface
+    public interface Exchanges {
+        /** @param access which peers may connect, and be connected to */
+        MooncakeExchange open(PeerAccess access);
+    }
+
+    /** On this machine. */
+    public MooncakeConnector() {
+        this(new SystemRuntime());
+    }
+
+    /** With another runtime's memory and threads. */
+    public MooncakeConnector(ConnectorRuntime runtime) {
+        this(runtime, MooncakeAgents::open, access -> new SystemExchange(access, runtime.background()));
+    }
+
+    /** With the transfer agents and threads of another runtime, and messages of another kind, as in a simulation. */
+    public MooncakeConnector(ConnectorRuntime runtime, Exchanges exchanges) {
+        this(
+                runtime,
+                (config, settings) -> runtime.transferAgent(config.extra(), settings.host(), settings.access()),
+                exchanges);
+    }
+
+    private MooncakeConnector(ConnectorRuntime runtime, Agents agents, Exchanges exchanges) {
+        this.runtime = runtime;
+        this.agents = agents;
+        this.exchanges = exchanges;
+    }
+
+    @Override
+    public Set<String> names() {
+        return Set.of("MooncakeConnector");
+    }
+
+    @Override
+    public Optional<Set<String>> settingNames() {
+        return Optional.of(MooncakeSettings.NAMES);
+    }
+
+    @Override
+    public void check(KvTransferConfig config, int ranks) {
+        MooncakeSettings settings = MooncakeSettings.of(config, System.getenv());
+        if (config.isProducer() && settings.registry().isEmpty()) {
+            ListenAddress.require(
+                    "kv_ip",
+                    settings.host(),
+                    config.extra().field(MooncakeSettings.BOOTSTRAP_PORT),
+                    settings.bootstrapPort());
+        }
+    }
+
+    @Override
+    public SchedulerConnector scheduler(ConnectorContext context) {
+        MooncakeSettings settings = settings(context);
+        return new MooncakeScheduler(context, settings, exchanges.open(settings.access()));
+    }
+
+    @Override
+    public WorkerConnector worker(ConnectorContext context, Rank rank) {
+        MooncakeSettings settings = settings(context);
+        return new MooncakeWorker(context, settings, runtime, agents, exchanges.open(settings.access()), rank);
+    }
+
+    private static MooncakeSettings settings(ConnectorContext context) {
+        return MooncakeSettings.of(context.config(), System.getenv());
+    }
+}

@@ -1,0 +1,48 @@
+package baton.connectors.mooncake;
+
+import baton.kv.connector.ConnectorMetadata;
+import java.util.List;
+import java.util.Set;
+
+/**
+ * The workers' tasks in a step.
+ *
+ * @param cancelled requests whose loads are not wanted any more
+ * @param ready finished prompts
+ * @param abandoned transfers of prefill requests that ended without their blocks
+ */
+record MooncakeConnectorMetadata(List<Load> loads, Set<String> cancelled, List<Ready> ready, Set<String> abandoned)
+        implements ConnectorMetadata {
+    MooncakeConnectorMetadata {
+        loads = List.copyOf(loads);
+        cancelled = Set.copyOf(cancelled);
+        ready = List.copyOf(ready);
+        abandoned = Set.copyOf(abandoned);
+    }
+
+    /**
+     * Where a prompt's blocks come from.
+     *
+     * @param bootstrap the registry that has the prefill instance, {@code http://host:port}
+     */
+    record Source(String transferId, String engineId, String bootstrap) {}
+
+    /**
+     * Has the last blocks of a prompt written.
+     *
+     * @param blocks without any, the prefill instance is only told that they are not needed
+     * @param prompt digest of the prompt
+     */
+    record Load(String requestId, Source source, int[] blocks, String prompt) {
+        boolean isRelease() {
+            return blocks.length == 0;
+        }
+    }
+
+    /**
+     * A prompt that is computed, to be kept for decode instances.
+     *
+     * @param blocks all blocks of the prompt
+     */
+    record Ready(String requestId, String transferId, int[] blocks, String prompt) {}
+}

@@ -1,0 +1,129 @@
+package baton.connectors.mooncake;
+
+import baton.kv.ConfigException;
+import baton.kv.JsonFields;
+import baton.kv.KvTransferConfig;
+import baton.kv.ListenAddress;
+import baton.messages.PeerAccess;
+import baton.messages.PeerAddress;
+import java.time.Duration;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+
+/**
+ * The connector's keys of {@code kv_connector_extra_config}: vLLM's, and some of Baton's.
+ *
+ * @param host {@code kv_ip}: where this instance listens and is found
+ * @param bootstrapPort {@code bootstrap_port}, else {@code VLLM_MOONCAKE_BOOTSTRAP_PORT}, else 8998; 0 takes a free one
+ * @param registry {@code bootstrap_server_address}: a registry elsewhere, with which prefill ranks register; then none runs here
+ * @param dpRank {@code data_parallel_rank} (0): of this instance among those that share the registry
+ * @param workers {@code num_workers} (10): how many prompts a rank writes at once
+ * @param timeouts how long things may take
+ * @param access which peers may connect, and be connected to
+ */
+record MooncakeSettings(
+        String host,
+        int bootstrapPort,
+        Optional<PeerAddress> registry,
+        int dpRank,
+        int workers,
+        Timeouts timeouts,
+        PeerAccess access) {
+    static final String PROTOCOL = "mooncake_protocol";
+    static final String DEVICE = "device_name";
+    static final String BOOTSTRAP_PORT = "bootstrap_port";
+    private static final String REGISTRY = "bootstrap_server_address";
+    private static final String DP_RANK = "data_parallel_rank";
+    private static final String WORKERS = "num_workers";
+    private static final String HANDSHAKE = "handshake_timeout";
+    private static final String ABORT = "abort_request_timeout";
+    private static final String TRANSFER = "transfer_timeout";
+    private static final String LOAD = "load_timeout";
+    static final Set<String> NAMES = PeerAccess.withSettings(
+            PROTOCOL, DEVICE, BOOTSTRAP_PORT, REGISTRY, DP_RANK, WORKERS, HANDSHAKE, ABORT, TRANSFER, LOAD);
+    private static final String PORT_VARIABLE = "VLLM_MOONCAKE_BOOTSTRAP_PORT";
+    private static final String ABORT_VARIABLE = "VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT";
+    private static final String HANDSHAKE_VARIABLE = "VLLM_MOONCAKE_CONNECTOR_TIMEOUT";
+
+    /**
+     * How long things may take.
+     *
+     * @param handshake {@code handshake_timeout}, else {@code VLLM_MOONCAKE_CONNECTOR_TIMEOUT}, else 30 s: one question to a registry, one
+     *     connection to a peer
+     * @param abort {@code abort_request_timeout}, else {@code VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT}, else 480 s: how long a prefill rank
+     *     waits for a prompt that a decode rank has asked for, and keeps one that none has asked for
+     * @param transfer {@code transfer_timeout} (60 s): of the writes of one prompt
+     * @param load {@code load_timeout} ({@code abort} and {@code transfer}): after it a decode instance gives up
+     */
+    record Timeouts(Duration handshake, Duration abort, Duration transfer, Duration load) {
+        /** After this time since a decode rank has asked, a prefill rank writes nothing for it, whatever has happened. */
+        Duration lastWrite() {
+            return abort.plus(transfer).plus(handshake);
+        }
+    }
+
+    /**
+     * @param environment the process's variables
+     * @throws ConfigException if a value cannot be used
+     */
+    static MooncakeSettings of(KvTransferConfig config, Map<String, String> environment) {
+        JsonFields extra = config.extra();
+        String protocol = extra.string(PROTOCOL).orElse("rdma");
+        if (!protocol.equals("rdma") && !protocol.equals("tcp")) {
+            throw ConfigException.unsupported(extra.field(PROTOCOL), protocol, "rdma, tcp");
+        }
+        ListenAddress.requireOfOneHost("kv_ip", config.ip());
+        Optional<PeerAddress> registry = extra.string(REGISTRY)
+                .map(text -> PeerAddress.find(text)
+                        .orElseThrow(() -> new ConfigException(
+                                extra.field(REGISTRY),
+                                "is '" + PeerAddress.shown(text) + "', must specify a host and port, host:port")));
+        PeerAccess access = PeerAccess.of(
+                extra,
+                "kv_ip",
+                config.ip(),
+                registry.map(PeerAddress::host).map(List::of).orElse(List.of()));
+        // Mooncake's messages have no place for a secret.
+        access.requireSafeByAddress("kv_ip", config.ip());
+        Duration handshake = seconds(extra, HANDSHAKE, number(environment, HANDSHAKE_VARIABLE, 30));
+        Duration abort = seconds(extra, ABORT, number(environment, ABORT_VARIABLE, 480));
+        Duration transfer = seconds(extra, TRANSFER, 60);
+        Duration load = seconds(extra, LOAD, abort.plus(transfer).toNanos() / 1e9);
+        return new MooncakeSettings(
+                config.ip(),
+                extra.integerAtLeast(BOOTSTRAP_PORT, 0)
+                        .map(port -> port(extra.field(BOOTSTRAP_PORT), port))
+                        .orElseGet(() -> port(PORT_VARIABLE, number(environment, PORT_VARIABLE, 8998))),
+                registry,
+                extra.integerAtLeast(DP_RANK, 0).orElse(0),
+                extra.integerAtLeast(WORKERS, 1).orElse(10),
+                new Timeouts(handshake, abort, transfer, load),
+                access);
+    }
+
+    private static int port(String field, double port) {
+        if (port != (int) port || port < 0 || port > 65_535) {
+            throw new ConfigException(field, "is " + port + ", must be a port from 0 to 65535");
+        }
+        return (int) port;
+    }
+
+    private static double number(Map<String, String> environment, String variable, double byDefault) {
+        String value = environment.getOrDefault(variable, "").strip();
+        try {
+            return value.isEmpty() ? byDefault : Double.parseDouble(value);
+        } catch (NumberFormatException e) {
+            throw new ConfigException(variable, "is '" + value + "', must be a number", e);
+        }
+    }
+
+    private static Duration seconds(JsonFields extra, String name, double byDefault) {
+        double seconds = extra.number(name).orElse(byDefault);
+        if (!(seconds >= 0.001 && seconds <= 31_536_000)) {
+            throw new ConfigException(extra.field(name), "is " + seconds + ", must be seconds from 0.001 to 31536000");
+        }
+        return Duration.ofNanos((long) (seconds * 1e9));
+    }
+}

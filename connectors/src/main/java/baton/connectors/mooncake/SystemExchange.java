@@ -1,0 +1,274 @@
+package baton.connectors.mooncake;
+
+import baton.kv.ConfigException;
+import baton.messages.MessageException;
+import baton.messages.PeerAccess;
+import baton.messages.PeerAddress;
+import baton.messages.PeerChannel;
+import baton.messages.SideChannel;
+import baton.messages.zeromq.ZeroMqPeerChannel;
+import baton.messages.zeromq.ZeroMqSideChannel;
+import java.io.IOException;
+import java.net.ConnectException;
+import java.net.InetAddress;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.time.Duration;
+import java.util.List;
+import java.util.Optional;
+import java.util.Set;
+import java.util.UUID;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.Executor;
+import java.util.concurrent.TimeUnit;
+import java.util.function.Consumer;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * ZeroMQ's protocol between ranks, DEALER to ROUTER with one frame for a message, and registries over HTTP. Serves only peers that
+ * {@link PeerAccess} admits.
+ */
+final class SystemExchange implements MooncakeExchange {
+    private static final Logger log = LoggerFactory.getLogger(SystemExchange.class);
+
+    /** One question has the blocks of all requests of a step; connections wait for as long as a prompt is computed. */
+    private static final ZeroMqSideChannel.Limits LIMITS =
+            new ZeroMqSideChannel.Limits(16 << 20, 16 << 20, 2, 4096, Duration.ofSeconds(5), Duration.ofDays(1));
+
+    private static final Duration TELL = Duration.ofSeconds(5);
+    private static final int ATTEMPTS = 3;
+    private static final Duration BETWEEN_ATTEMPTS = Duration.ofMillis(100);
+    private static final int MOST_BYTES = 1 << 20;
+
+    private final PeerAccess access;
+    private final Executor background;
+    private final PeerChannel channel = new ZeroMqPeerChannel(LIMITS);
+    private final HttpClient http =
+            HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
+    private final Set<Registry> registries = ConcurrentHashMap.newKeySet();
+
+    SystemExchange(PeerAccess access, Executor background) {
+        this.access = access;
+        this.background = background;
+        access.expectPeersByAddress();
+    }
+
+    @Override
+    public PeerAddress listen(String host, Consumer<Question> arrived) throws MessageException {
+        SideChannel.Listener listener = channel.listen(host, 0, new PeerChannel.Reception() {
+            @Override
+            public boolean admits(InetAddress from) {
+                return access.admitsByAddress(from);
+            }
+
+            @Override
+            public PeerChannel.Guest arrived(PeerChannel.Caller caller) {
+                return new Visit(caller, arrived);
+            }
+        });
+        return new PeerAddress(host, listener.port());
+    }
+
+    private final class Visit implements PeerChannel.Guest {
+        private final PeerChannel.Caller caller;
+        private final Consumer<Question> arrived;
+        private volatile boolean over;
+
+        private Visit(PeerChannel.Caller caller, Consumer<Question> arrived) {
+            this.caller = caller;
+            this.arrived = arrived;
+        }
+
+        @Override
+        public void received(List<byte[]> frames) {
+            byte[] message = frames.getLast();
+            arrived.accept(new Question() {
+                @Override
+                public byte[] message() {
+                    return message;
+                }
+
+                @Override
+                public void answer(byte[] reply) {
+                    background.execute(() -> {
+                        try {
+                            caller.tell(List.of(reply), TELL);
+                        } catch (MessageException e) {
+                            log.debug("an answer is lost: {}", e.getMessage());
+                        }
+                    });
+                }
+
+                @Override
+                public boolean isOver() {
+                    return over;
+                }
+            });
+        }
+
+        @Override
+        public void left() {
+            over = true;
+        }
+    }
+
+    @Override
+    public Asking ask(PeerAddress rank, byte[] message, Duration connect, Asker asker) {
+        Connection connection = new Connection(asker);
+        background.execute(() -> connection.run(rank, message, connect));
+        return connection;
+    }
+
+    private final class Connection implements Asking {
+        private final Asker asker;
+        /** Completed by the first end of the connection. */
+        private final CompletableFuture<Ending> ended = new CompletableFuture<>();
+
+        private volatile Optional<PeerChannel.Call> call = Optional.empty();
+
+        private Connection(Asker asker) {
+            this.asker = asker;
+        }
+
+        private void run(PeerAddress rank, byte[] message, Duration connect) {
+            if (!access.mayConnect(rank.host())) {
+                access.refuse(rank.toString(), access.notAllowed());
+                end(Ending.REFUSED, rank + " is " + access.notAllowed());
+                return;
+            }
+            try {
+                PeerChannel.Call opened = channel.call(
+                        rank.host(),
+                        rank.port(),
+                        UUID.randomUUID().toString(),
+                        connect,
+                        frames -> asker.answered(frames.getLast()),
+                        () -> call.ifPresent(_ -> end(Ending.BROKEN, "the connection to " + rank + " has ended")));
+                call = Optional.of(opened);
+                if (ended.isDone()) {
+                    opened.close();
+                } else if (opened.isOpen()) {
+                    opened.tell(List.of(message), TELL);
+                } else {
+                    end(Ending.BROKEN, "the connection to " + rank + " has ended");
+                }
+            } catch (MessageException e) {
+                boolean refused = e.getCause() instanceof ConnectException;
+                end(
+                        call.isPresent() ? Ending.BROKEN : refused ? Ending.REFUSED : Ending.UNREACHED,
+                        String.valueOf(e.getMessage()));
+            } catch (RuntimeException | Error e) {
+                log.error("asking {} failed", rank, e);
+                end(Ending.BROKEN, e.toString());
+            }
+        }
+
+        private void end(Ending how, String why) {
+            if (ended.complete(how)) {
+                asker.ended(how, why);
+            }
+        }
+
+        @Override
+        public void close() {
+            if (ended.complete(Ending.BROKEN)) {
+                call.ifPresent(opened -> background.execute(opened::close));
+            }
+        }
+    }
+
+    @Override
+    public Registry serve(String host, int port) throws MessageException {
+        Registry registry = new BootstrapServer(host, port, access);
+        registries.add(registry);
+        return registry;
+    }
+
+    @Override
+    public CompletableFuture<Void> register(PeerAddress registry, List<Registration> ranks, Duration timeout) {
+        CompletableFuture<?> all = CompletableFuture.completedFuture(true);
+        for (Registration rank : ranks) {
+            HttpRequest request = HttpRequest.newBuilder(URI.create("http://" + registry + "/register"))
+                    .timeout(timeout)
+                    .header("Content-Type", "application/json")
+                    .POST(HttpRequest.BodyPublishers.ofString(rank.toJson()))
+                    .build();
+            all = all.thenCompose(_ -> send(request, ATTEMPTS));
+        }
+        return all.thenRun(() -> {});
+    }
+
+    @Override
+    public CompletableFuture<EngineTable> query(String address, Duration timeout) {
+        try {
+            URI base = URI.create(address);
+            if (!"http".equals(base.getScheme()) || base.getHost() == null) {
+                throw new IllegalArgumentException("it must be http://host:port");
+            }
+            if (!access.mayConnect(base.getHost())) {
+                access.refuse(address, access.notAllowed());
+                throw new IllegalArgumentException(access.notAllowed());
+            }
+            HttpRequest request = HttpRequest.newBuilder(base.resolve("/query"))
+                    .timeout(timeout)
+                    .GET()
+                    .build();
+            return send(request, ATTEMPTS).thenApply(SystemExchange::table);
+        } catch (IllegalArgumentException e) {
+            return CompletableFuture.failedFuture(new MessageException(
+                    "bootstrap server '" + PeerAddress.shown(address) + "': " + e.getMessage(), e));
+        }
+    }
+
+    private static EngineTable table(String text) {
+        try {
+            return EngineTable.parse(text);
+        } catch (ConfigException e) {
+            throw new CompletionException(new MessageException("the registry's answer: " + e.getMessage(), e));
+        }
+    }
+
+    /** A server that does not answer is asked again; one that refuses is not. */
+    private CompletableFuture<String> send(HttpRequest request, int attempts) {
+        return http.sendAsync(
+                        request, HttpResponse.BodyHandlers.limiting(HttpResponse.BodyHandlers.ofString(), MOST_BYTES))
+                .thenApply(answer -> {
+                    if (answer.statusCode() != 200) {
+                        throw new CompletionException(new MessageException(request.uri() + ": status "
+                                + answer.statusCode() + ": " + PeerAddress.shown(answer.body())));
+                    }
+                    return answer.body();
+                })
+                .exceptionallyCompose(failure -> {
+                    Throwable cause = cause(failure);
+                    if (cause instanceof IOException && attempts > 1) {
+                        Executor later = CompletableFuture.delayedExecutor(
+                                BETWEEN_ATTEMPTS.toMillis(), TimeUnit.MILLISECONDS, background);
+                        return CompletableFuture.supplyAsync(() -> request, later)
+                                .thenCompose(again -> send(again, attempts - 1));
+                    }
+                    return CompletableFuture.failedFuture(
+                            cause instanceof MessageException
+                                    ? cause
+                                    : new MessageException(request.uri() + ": " + cause, cause));
+                });
+    }
+
+    private static Throwable cause(Throwable failure) {
+        return failure instanceof CompletionException wrapped && wrapped.getCause() != null
+                ? wrapped.getCause()
+                : failure;
+    }
+
+    @Override
+    public void close() {
+        registries.forEach(Registry::close);
+        channel.close();
+        http.shutdownNow();
+    }
+}

@@ -1,0 +1,183 @@
+package baton.connectors.mooncake;
+
+import baton.transfer.Range;
+import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.function.IntUnaryOperator;
+import java.util.zip.CRC32C;
+
+/**
+ * What one prefill rank writes into one decode rank's pool. Pages are ordered by head, so a rank's heads are a range of a page, and ranks
+ * with different numbers of heads exchange ranges: vLLM's {@code _compute_sender_transfer_plan}.
+ *
+ * @param pairs pages of the same layer, on both sides, in the prefill rank's order
+ * @param readerRegions index of the decode rank's region, for each pair
+ * @param from offset in the prefill rank's pages
+ * @param to offset in the decode rank's pages
+ * @param bytes of each page; 0 if another prefill rank writes the same heads
+ */
+record WritePlan(List<Pair> pairs, int[] readerRegions, long from, long to, long bytes) {
+    record Pair(Region own, Region reader) {}
+
+    /** Tensor and pipeline ranks of one side. */
+    record Ranks(int tpSize, int tpRank, int ppSize) {
+        private int firstHead(int rank, int heads) {
+            return (int) ((long) rank * heads / tpSize);
+        }
+
+        private int heads(int heads) {
+            return Math.max(1, heads / tpSize);
+        }
+    }
+
+    /** What cannot be exchanged, and why. */
+    static final class Misfit extends Exception {
+        private static final long serialVersionUID = 1;
+
+        Misfit(String message) {
+            super(message);
+        }
+    }
+
+    /**
+     * The ranks of the other side that a rank exchanges blocks with, as vLLM's {@code handshake_target_ranks}.
+     *
+     * @throws Misfit if neither size divides the other
+     */
+    static List<Integer> paired(int rank, int size, int otherSize) throws Misfit {
+        if (size % otherSize != 0 && otherSize % size != 0) {
+            throw new Misfit("tensor parallel sizes %d and %d: one must divide the other".formatted(size, otherSize));
+        }
+        if (size >= otherSize) {
+            return List.of(rank / (size / otherSize));
+        }
+        int each = otherSize / size;
+        List<Integer> ranks = new ArrayList<>();
+        for (int i = 0; i < each; i++) {
+            ranks.add(rank * each + i);
+        }
+        return ranks;
+    }
+
+    /**
+     * @param modelHeads key/value heads of the whole model
+     * @throws Misfit if the pools do not fit together
+     */
+    static WritePlan of(List<Region> own, Ranks writer, List<Region> reader, Ranks readerRanks, int modelHeads)
+            throws Misfit {
+        if (readerRanks.tpRank() >= readerRanks.tpSize()) {
+            throw new Misfit("tp_rank " + readerRanks.tpRank() + " of " + readerRanks.tpSize());
+        }
+        List<Integer> readers = paired(writer.tpRank(), writer.tpSize(), readerRanks.tpSize());
+        if (!readers.contains(readerRanks.tpRank())) {
+            throw new Misfit("This D tp_rank %d is not paired with P tp_rank %d; expected one of %s."
+                    .formatted(readerRanks.tpRank(), writer.tpRank(), readers));
+        }
+        int firstOwn = writer.firstHead(writer.tpRank(), modelHeads);
+        int firstReader = readerRanks.firstHead(readerRanks.tpRank(), modelHeads);
+        int ownHeads = writer.heads(modelHeads);
+        int readerHeads = readerRanks.heads(modelHeads);
+        int first = Math.max(firstOwn, firstReader);
+        int end = Math.min(firstOwn + ownHeads, firstReader + readerHeads);
+        boolean writes = end > first;
+        // Where there are fewer heads than ranks, several have the same: the first writes.
+        for (int other : paired(readerRanks.tpRank(), readerRanks.tpSize(), writer.tpSize())) {
+            writes &= other >= writer.tpRank() || writer.firstHead(other, modelHeads) != firstOwn;
+        }
+        List<Pair> pairs = new ArrayList<>();
+        List<Integer> readerRegions = new ArrayList<>();
+        Map<String, Integer> byLayer = new HashMap<>();
+        for (int i = 0; i < reader.size(); i++) {
+            if (byLayer.putIfAbsent(reader.get(i).layer(), i) != null) {
+                throw new Misfit("layer " + reader.get(i).layer()
+                        + " has several regions; only layers of plain attention in one region are exchanged");
+            }
+        }
+        for (Region region : own) {
+            Integer at = byLayer.get(region.layer());
+            if (at == null) {
+                if (writer.ppSize() == readerRanks.ppSize()) {
+                    throw new Misfit("the decode rank has no layer " + region.layer());
+                }
+                continue;
+            }
+            Region other = reader.get(at);
+            if (other.layerIndex() != region.layerIndex() || other.group() != region.group()) {
+                throw new Misfit("layer %s has index %d and group %d here, %d and %d at the decode rank"
+                        .formatted(
+                                region.layer(),
+                                region.layerIndex(),
+                                region.group(),
+                                other.layerIndex(),
+                                other.group()));
+            }
+            if (region.bytes() / ownHeads * readerHeads != other.bytes()) {
+                throw new Misfit(
+                        "a block of layer %s has %d bytes for %d heads here and %d bytes for %d heads at the decode rank: dtype, head size and block size must be equal"
+                                .formatted(region.layer(), region.bytes(), ownHeads, other.bytes(), readerHeads));
+            }
+            pairs.add(new Pair(region, other));
+            readerRegions.add(at);
+        }
+        long head = own.getFirst().bytes() / ownHeads;
+        return new WritePlan(
+                List.copyOf(pairs),
+                readerRegions.stream().mapToInt(each -> each).toArray(),
+                writes ? (first - firstOwn) * head : 0,
+                writes ? (first - firstReader) * head : 0,
+                writes ? (end - first) * head : 0);
+    }
+
+    /** Whether there is nothing to be written, because other ranks have it. */
+    boolean isEmpty() {
+        return bytes == 0 || pairs.isEmpty();
+    }
+
+    /** Ranges to be written, neighbours merged. {@code own[i]} is written to {@code reader[i]}. */
+    List<Range> ranges(int[] own, int[] reader) {
+        List<Range> ranges = new ArrayList<>();
+        if (isEmpty()) {
+            return ranges;
+        }
+        for (int i = 0; i < own.length; i++) {
+            for (Pair pair : pairs) {
+                long local = pair.own().page(own[i]) + from;
+                long remote = pair.reader().page(reader[i]) + to;
+                Range last = ranges.isEmpty() ? null : ranges.getLast();
+                if (last != null && last.local() + last.bytes() == local && last.remote() + last.bytes() == remote) {
+                    ranges.set(ranges.size() - 1, new Range(last.local(), last.remote(), last.bytes() + bytes));
+                } else {
+                    ranges.add(new Range(local, remote, bytes));
+                }
+            }
+        }
+        return ranges;
+    }
+
+    /** Checksums of what is written, by block. */
+    int[] checksums(MemorySegment pool, int[] own) {
+        return checksums(pool, pairs.stream().map(Pair::own).toList(), from, bytes, own);
+    }
+
+    /**
+     * Checksums of a part of the pages of some blocks, for each block over all regions.
+     *
+     * @param pool that has the regions
+     */
+    static int[] checksums(MemorySegment pool, List<Region> regions, long offset, long bytes, int[] blocks) {
+        CRC32C crc = new CRC32C();
+        IntUnaryOperator one = block -> {
+            crc.reset();
+            for (Region region : regions) {
+                crc.update(pool.asSlice(region.page(block) + offset - pool.address(), bytes)
+                        .asByteBuffer());
+            }
+            return (int) crc.getValue();
+        };
+        return Arrays.stream(blocks).map(one).toArray();
+    }
+}
