@@ -57,8 +57,8 @@ final class RouteCommand implements Callable<Integer> {
     @Option(
             names = "--flow",
             defaultValue = RouterConfig.DEFAULT_FLOW,
-            description = "How a KV cache is handed over: content-keyed, kv_transfer_params, kv_transfer_params_push or"
-                    + " p2p_nccl (default: ${DEFAULT-VALUE}).")
+            description = "How a KV cache is handed over: content-keyed, kv_transfer_params, kv_transfer_params_push,"
+                    + " p2p_nccl or mooncake (default: ${DEFAULT-VALUE}).")
     private String flow;
 
     @Option(

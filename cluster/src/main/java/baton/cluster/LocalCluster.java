@@ -91,6 +91,12 @@ public final class LocalCluster implements AutoCloseable {
             public boolean registers() {
                 return true;
             }
+        },
+        MooncakeConnector("mooncake") {
+            @Override
+            public List<String> settings(KvRole role, Place place) {
+                return List.of(SETTING + "mooncake_protocol", "tcp", SETTING + "bootstrap_port", "0");
+            }
         };
 
         /** Any free port: both instances are on this host, so the default port would collide. */

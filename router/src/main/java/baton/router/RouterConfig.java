@@ -24,7 +24,7 @@ import java.util.Set;
  * @param prefill base addresses of the prefill instances, {@code http://host:port}; may be empty where instances register
  * @param decode base addresses of the decode instances, {@code http://host:port}; may be empty where instances register
  * @param flow how the two legs of a request are tied together: {@code content-keyed}, {@code kv_transfer_params},
- *     {@code kv_transfer_params_push} or {@code p2p_nccl}
+ *     {@code kv_transfer_params_push}, {@code p2p_nccl} or {@code mooncake}
  * @param apiKey sent as {@code Authorization: Bearer} to the instances when the client sends no such header of its own,
  *     and with connector address queries to prefill instances; registered instances get it too
  * @param limits deadlines and sizes

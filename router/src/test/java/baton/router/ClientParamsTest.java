@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import baton.router.body.BodyMemory;
 import baton.router.flow.ContentKeyedFlow;
 import baton.router.flow.KvTransferParamsFlow;
+import baton.router.flow.MooncakeFlow;
 import baton.router.flow.PushFlow;
 import baton.router.policy.LocalPrefill;
 import baton.router.policy.PolicySettings;
@@ -53,7 +54,7 @@ class ClientParamsTest {
 
     /** However the field's name is escaped. */
     @ParameterizedTest
-    @ValueSource(strings = {ContentKeyedFlow.NAME, KvTransferParamsFlow.NAME, PushFlow.NAME})
+    @ValueSource(strings = {ContentKeyedFlow.NAME, KvTransferParamsFlow.NAME, PushFlow.NAME, MooncakeFlow.NAME})
     void clientKvTransferParamsAreDroppedInEveryFlow(String flow) throws Exception {
         prefill.behaviour = FakeInstance.json(200, "{\"id\":\"p\"}");
         Router router = router(flow, LocalPrefill.NEVER, false);

@@ -3,6 +3,7 @@ package baton.connectors.mooncake;
 import baton.connectors.mooncake.MooncakeConnectorMetadata.Load;
 import baton.connectors.mooncake.MooncakeConnectorMetadata.Ready;
 import baton.connectors.mooncake.MooncakeConnectorMetadata.Source;
+import baton.connectors.onesided.RequestIdMap;
 import baton.kv.ConfigException;
 import baton.kv.Deadline;
 import baton.kv.InvalidFieldException;
@@ -150,7 +151,7 @@ final class MooncakeScheduler implements SchedulerConnector {
         request.kvTransferParams().ifPresent(params -> {
             try {
                 if (params.bool("do_remote_prefill").orElse(false)) {
-                    Source source = source(params);
+                    Source source = source(request.id(), params);
                     boolean awaited =
                             requests.values().stream().anyMatch(other -> other.source.equals(Optional.of(source)));
                     if (awaited) {
@@ -161,11 +162,9 @@ final class MooncakeScheduler implements SchedulerConnector {
                     }
                 } else if (params.bool("do_remote_decode").orElse(false)
                         && context.config().isProducer()) {
-                    tracked.keptAs = Optional.of(params.string(TRANSFER_ID)
-                            .filter(id -> !id.isBlank())
-                            .orElse(request.id()));
+                    tracked.keptAs = Optional.of(transferId(request.id(), params));
                 }
-            } catch (ConfigException e) {
+            } catch (InvalidFieldException e) {
                 log.warn(
                         "Got invalid KVTransferParams: {} This request will not utilize KVTransfer: {}",
                         e.getMessage(),
@@ -175,7 +174,7 @@ final class MooncakeScheduler implements SchedulerConnector {
     }
 
     /** @throws InvalidFieldException if a decode request's parameters name no prompt */
-    private Source source(JsonFields params) {
+    private Source source(String requestId, JsonFields params) {
         if (!context.config().isConsumer()) {
             throw new InvalidFieldException("do_remote_prefill", "is true, and this instance only prefills");
         }
@@ -192,7 +191,12 @@ final class MooncakeScheduler implements SchedulerConnector {
             settings.access().refuse(address.get().toString(), settings.access().notAllowed());
             throw new InvalidFieldException(BOOTSTRAP, "is " + settings.access().notAllowed());
         }
-        return new Source(text(params, TRANSFER_ID), text(params, ENGINE_ID), "http://" + address.get());
+        return new Source(transferId(requestId, params), text(params, ENGINE_ID), "http://" + address.get());
+    }
+
+    /** Without one, as no proxy of vLLM's sends it, it is what the ids of both requests have in common. */
+    private static String transferId(String requestId, JsonFields params) {
+        return params.string(TRANSFER_ID).filter(id -> !id.isBlank()).orElseGet(() -> RequestIdMap.commonId(requestId));
     }
 
     private static String text(JsonFields params, String name) {
@@ -205,11 +209,11 @@ final class MooncakeScheduler implements SchedulerConnector {
     public void onRefused(String requestId, JsonFields params) {
         try {
             if (params.bool("do_remote_decode").orElse(false)) {
-                abandoned.add(params.string(TRANSFER_ID).orElse(requestId));
+                abandoned.add(transferId(requestId, params));
             } else if (params.bool("do_remote_prefill").orElse(false)) {
-                release(requestId, source(params));
+                release(requestId, source(requestId, params));
             }
-        } catch (ConfigException e) {
+        } catch (InvalidFieldException e) {
             log.warn(
                     "request {} is refused, and names no prompt that could be released: {}", requestId, e.getMessage());
         }

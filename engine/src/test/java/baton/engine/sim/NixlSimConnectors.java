@@ -4,23 +4,10 @@ import baton.connectors.ConnectorRuntime;
 import baton.connectors.nixl.NixlConnector;
 import baton.connectors.nixl.NixlPushConnector;
 import baton.kv.JsonFields;
-import baton.kv.Ticker;
 import baton.kv.connector.KvConnector;
-import baton.memory.RunDigests;
 import baton.messages.MessageException;
-import baton.messages.PeerAccess;
-import baton.messages.PeerChannel;
-import baton.messages.SideChannel;
-import baton.pipe.WireTransport;
 import baton.testkit.MemorySideChannels;
 import baton.testkit.SimTransferAgent;
-import baton.transfer.Range;
-import baton.transfer.Region;
-import baton.transfer.Transfer;
-import baton.transfer.TransferAgent;
-import baton.transfer.TransferException;
-import java.lang.foreign.Arena;
-import java.lang.foreign.MemorySegment;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.LinkedHashSet;
@@ -29,8 +16,6 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.TreeMap;
-import java.util.concurrent.Executor;
-import java.util.concurrent.ThreadFactory;
 import java.util.random.RandomGenerator;
 import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
@@ -71,7 +56,13 @@ final class NixlSimConnectors implements SimNode.SimConnectors {
 
     @Override
     public KvConnector connect(SimNode node) {
-        ConnectorRuntime runtime = new SimRuntime(node.name(), node.ticker());
+        ConnectorRuntime runtime = new TaskRuntime(
+                node.ticker(),
+                site.arena(),
+                // Up to beyond the handshake's deadline.
+                () -> random.nextLong(faults.happens("handshake late", handshakeFaults) ? 100_000_000 : 3_000_000),
+                () -> agents.open(node.name()),
+                () -> sideChannels.open(address(node.name())));
         return both && random.nextInt(3) > 0 ? new NixlPushConnector(runtime) : new NixlConnector(runtime);
     }
 
@@ -190,157 +181,5 @@ final class NixlSimConnectors implements SimNode.SimConnectors {
             }
         }
         return JsonFields.of("kv_transfer_params", json);
-    }
-
-    private final class SimRuntime implements ConnectorRuntime {
-        private final String host;
-        private final Ticker ticker;
-        private final List<Task> tasks = new ArrayList<>();
-
-        private record Task(long due, Runnable action) {}
-
-        private SimRuntime(String host, Ticker ticker) {
-            this.host = host;
-            this.ticker = ticker;
-        }
-
-        private void runTasks() {
-            List<Task> due = tasks.stream()
-                    .filter(task -> task.due() - ticker.nanos() <= 0)
-                    .toList();
-            tasks.removeAll(due);
-            due.forEach(task -> task.action().run());
-        }
-
-        @Override
-        public TransferAgent transferAgent(JsonFields extra, String own, PeerAccess access) {
-            return new TaskRunner(this, agents.open(host));
-        }
-
-        @Override
-        public Memory allocate(long bytes, String purpose) {
-            // As long as the world: peers may still read it after it is closed here.
-            Arena arena = site.arena();
-            Region region = new Region(arena.allocate(bytes, 8), Optional.empty());
-            return new Memory() {
-                @Override
-                public Region region() {
-                    return region;
-                }
-
-                @Override
-                public void close() {}
-            };
-        }
-
-        @Override
-        public SideChannel sideChannel() {
-            return sideChannels.open(address(host));
-        }
-
-        @Override
-        public PeerChannel peerChannel() {
-            throw new UnsupportedOperationException("one-sided connectors have no lasting connections");
-        }
-
-        @Override
-        public WireTransport wires(String field, String name, PeerAccess access) {
-            throw new UnsupportedOperationException("one-sided connectors have no wires");
-        }
-
-        @Override
-        public Ticker ticker() {
-            return ticker;
-        }
-
-        @Override
-        public ThreadFactory threads() {
-            throw new UnsupportedOperationException("background() needs none");
-        }
-
-        @Override
-        public Executor background() {
-            return action -> {
-                // Up to beyond the handshake's deadline.
-                long late = faults.happens("handshake late", handshakeFaults) ? 100_000_000 : 3_000_000;
-                tasks.add(new Task(ticker.nanos() + random.nextLong(late), action));
-            };
-        }
-    }
-
-    /** An agent that lets the runtime's tasks run whenever a worker looks for news. */
-    private record TaskRunner(SimRuntime runtime, TransferAgent agent) implements TransferAgent {
-        @Override
-        public String name() {
-            return agent.name();
-        }
-
-        @Override
-        public Registration register(Region region) throws TransferException {
-            return agent.register(region);
-        }
-
-        @Override
-        public byte[] metadata() {
-            return agent.metadata();
-        }
-
-        @Override
-        public Peer connect(byte[] metadata, Duration timeout) throws TransferException {
-            return agent.connect(metadata, timeout);
-        }
-
-        @Override
-        public Transfer start(
-                Operation operation, Peer peer, List<Range> ranges, Optional<byte[]> notification, Duration timeout) {
-            return agent.start(operation, peer, ranges, notification, timeout);
-        }
-
-        @Override
-        public Transfer start(
-                Operation operation,
-                Peer peer,
-                List<Range> ranges,
-                Optional<byte[]> notification,
-                Duration timeout,
-                RunDigests digests) {
-            return agent.start(operation, peer, ranges, notification, timeout, digests);
-        }
-
-        @Override
-        public void notify(Peer peer, byte[] message) throws TransferException {
-            agent.notify(peer, message);
-        }
-
-        @Override
-        public List<Notification> takeNotifications() {
-            runtime.runTasks();
-            return agent.takeNotifications();
-        }
-
-        @Override
-        public Optional<Permit> permit(List<MemorySegment> memory) {
-            return agent.permit(memory);
-        }
-
-        @Override
-        public Transfer write(
-                Peer peer, long permit, List<Range> ranges, Optional<byte[]> notification, Duration timeout) {
-            return agent.write(peer, permit, ranges, notification, timeout);
-        }
-
-        @Override
-        public boolean isGone(String name) {
-            return agent.isGone(name);
-        }
-
-        @Override
-        public void close() {
-            // What runs beside the steps ends by itself, soon, with what it begins.
-            while (!runtime.tasks.isEmpty()) {
-                runtime.tasks.removeFirst().action().run();
-            }
-            agent.close();
-        }
     }
 }

@@ -14,7 +14,7 @@ import java.util.function.Supplier;
  * legs' bodies and ids, and what the decode leg waits for. Choosing instances, sending, retrying and streaming are the same for all.
  * Any thread; bodies are large, so legs are made beside the event loop where the request is.
  */
-public sealed interface HandoffFlow permits ContentKeyedFlow, KvTransferParamsFlow, PushFlow, P2pFlow {
+public sealed interface HandoffFlow permits ContentKeyedFlow, KvTransferParamsFlow, PushFlow, P2pFlow, MooncakeFlow {
 
     /** The field by which connectors find each other. */
     String PARAMS = ConnectorAddress.FIELD;
@@ -78,12 +78,18 @@ public sealed interface HandoffFlow permits ContentKeyedFlow, KvTransferParamsFl
             case KvTransferParamsFlow.NAME -> new KvTransferParamsFlow();
             case PushFlow.NAME -> new PushFlow();
             case P2pFlow.NAME -> new P2pFlow();
+            case MooncakeFlow.NAME -> new MooncakeFlow();
             default ->
                 throw ConfigException.unsupported(
                         "flow",
                         name,
                         String.join(
-                                ", ", ContentKeyedFlow.NAME, KvTransferParamsFlow.NAME, PushFlow.NAME, P2pFlow.NAME));
+                                ", ",
+                                ContentKeyedFlow.NAME,
+                                KvTransferParamsFlow.NAME,
+                                PushFlow.NAME,
+                                P2pFlow.NAME,
+                                MooncakeFlow.NAME));
         };
     }
 

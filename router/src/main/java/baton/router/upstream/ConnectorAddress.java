@@ -10,7 +10,8 @@ import tools.jackson.databind.node.ObjectNode;
 /**
  * Where a prefill instance's connector is.
  *
- * @param params JSON object: the {@code kv_transfer_params} with which a decode instance asks that prefill instance to push
+ * @param params JSON object: the {@code kv_transfer_params} with which a decode instance asks that prefill instance to write blocks; for
+ *     some connectors with the id of the request or of the transfer
  */
 public record ConnectorAddress(String params) {
     /** The field of requests and answers that holds a connector's parameters. */
@@ -32,16 +33,16 @@ public record ConnectorAddress(String params) {
         } catch (JacksonException e) {
             throw new ConfigException(FIELD, "not valid JSON: " + e.getOriginalMessage(), e);
         }
+        if (isText(answer.path("remote_engine_id")) && isText(answer.path("remote_bootstrap_addr"))) {
+            return Optional.of(new ConnectorAddress(
+                    MAPPER.writeValueAsString(address(answer, "remote_engine_id", "remote_bootstrap_addr"))));
+        }
         if (!isText(answer.path("remote_engine_id"))
                 || !isText(answer.path("remote_host"))
                 || !isBetween(1, 65535, answer.path("remote_port"))) {
             return Optional.empty();
         }
-        ObjectNode address = MAPPER.createObjectNode();
-        address.put("do_remote_prefill", true).put("do_remote_decode", false);
-        for (String name : new String[] {"remote_engine_id", "remote_host", "remote_port"}) {
-            address.set(name, answer.path(name));
-        }
+        ObjectNode address = address(answer, "remote_engine_id", "remote_host", "remote_port");
         for (String name : new String[] {"tp_size", "pp_size"}) {
             JsonNode size = answer.path(name);
             if (!size.isMissingNode() && !size.isNull()) {
@@ -52,6 +53,15 @@ public record ConnectorAddress(String params) {
             }
         }
         return Optional.of(new ConnectorAddress(MAPPER.writeValueAsString(address)));
+    }
+
+    private static ObjectNode address(JsonNode answer, String... names) {
+        ObjectNode address = MAPPER.createObjectNode();
+        address.put("do_remote_prefill", true).put("do_remote_decode", false);
+        for (String name : names) {
+            address.set(name, answer.path(name));
+        }
+        return address;
     }
 
     private static boolean isText(JsonNode value) {

@@ -147,8 +147,9 @@ public final class ConnectorAddressQuery {
                 ConnectorAddress.parse(params.get())
                         .ifPresentOrElse(
                                 ConnectorAddressQuery.this::learnt,
-                                () -> failed(ConnectorAddress.FIELD
-                                        + " must have remote_engine_id, remote_host and remote_port of a connector"));
+                                () -> failed(
+                                        ConnectorAddress.FIELD
+                                                + " must have remote_engine_id, and remote_host and remote_port, or remote_bootstrap_addr, of a connector"));
             } catch (ConfigException e) {
                 String reason = String.valueOf(e.getMessage());
                 failed(reason.substring(0, Math.min(reason.length(), MAX_QUOTED)));

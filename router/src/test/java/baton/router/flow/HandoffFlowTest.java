@@ -5,12 +5,15 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.kv.ConfigException;
 import baton.router.body.JsonObjectText;
+import baton.router.upstream.ConnectorAddress;
 import baton.router.upstream.Instance;
 import java.net.URI;
 import java.nio.charset.StandardCharsets;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
+import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.json.JsonMapper;
 
 class HandoffFlowTest {
     private static final Instance PREFILL = new Instance(Instance.Role.PREFILL, URI.create("http://p:1"));
@@ -67,6 +70,43 @@ class HandoffFlowTest {
         assertThatThrownBy(() -> HandoffFlow.named("magic"))
                 .isInstanceOf(ConfigException.class)
                 .hasMessage(
-                        "flow: unsupported value 'magic'; allowed: content-keyed, kv_transfer_params, kv_transfer_params_push, p2p_nccl");
+                        "flow: unsupported value 'magic'; allowed: content-keyed, kv_transfer_params, kv_transfer_params_push, p2p_nccl, mooncake");
+    }
+
+    /** Both legs at once once the prefill instance's registry is known, one after the other before; every attempt is another transfer. */
+    @Test
+    void mooncakeLegsShareATransferId() throws Exception {
+        Instance prefill = new Instance(Instance.Role.PREFILL, URI.create("http://p:1"));
+        JsonObjectText body = parse("{\"prompt\":\"a\",\"max_tokens\":9}");
+        HandoffFlow.Handoff first = new MooncakeFlow().begin(body, "id", prefill, DECODE);
+        assertThat(first.decode())
+                .isInstanceOfSatisfying(
+                        HandoffFlow.AfterPrefill.class,
+                        after -> assertThat(after.body()
+                                        .apply(parse("{\"kv_transfer_params\":{\"transfer_id\":\"t\"}}"))
+                                        .toString())
+                                .isEqualTo(
+                                        "{\"prompt\":\"a\",\"max_tokens\":9,\"kv_transfer_params\":{\"transfer_id\":\"t\"}}"));
+        assertThat(prefill.markUp()).isTrue();
+        prefill.learnConnectorAddress(ConnectorAddress.parse(
+                        "{\"remote_engine_id\":\"e\",\"remote_bootstrap_addr\":\"http://p:8998\",\"transfer_id\":\"t\"}"
+                                .getBytes(StandardCharsets.UTF_8))
+                .orElseThrow());
+        HandoffFlow.Handoff second = new MooncakeFlow().begin(body, "id", prefill, DECODE);
+        JsonMapper json = JsonMapper.builder().build();
+        JsonNode ofPrefill = json.readTree(second.prefillBody().getBytes()).get("kv_transfer_params");
+        assertThat(ofPrefill.get("do_remote_decode").asBoolean()).isTrue();
+        assertThat(second.decode()).isInstanceOfSatisfying(HandoffFlow.AtOnce.class, atOnce -> {
+            JsonNode ofDecode = json.readTree(atOnce.body().get().getBytes()).get("kv_transfer_params");
+            assertThat(ofDecode.get("transfer_id")).isEqualTo(ofPrefill.get("transfer_id"));
+            assertThat(ofDecode.get("remote_engine_id").asString()).isEqualTo("e");
+            assertThat(ofDecode.get("remote_bootstrap_addr").asString()).isEqualTo("http://p:8998");
+            assertThat(ofDecode.get("do_remote_prefill").asBoolean()).isTrue();
+        });
+        assertThat(new MooncakeFlow().begin(body, "id", prefill, DECODE).prefillBody())
+                .isNotEqualTo(second.prefillBody());
+        assertThatThrownBy(() -> new MooncakeFlow().begin(parse("{\"prompt\":[\"a\",\"b\"]}"), "id", prefill, DECODE))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageContaining("holds 2 prompts");
     }
 }

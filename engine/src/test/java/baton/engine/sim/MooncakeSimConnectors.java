@@ -1,0 +1,330 @@
+package baton.engine.sim;
+
+import baton.connectors.mooncake.EngineTable;
+import baton.connectors.mooncake.MooncakeConnector;
+import baton.connectors.mooncake.MooncakeExchange;
+import baton.connectors.mooncake.Registration;
+import baton.kv.JsonFields;
+import baton.kv.connector.KvConnector;
+import baton.messages.MessageException;
+import baton.messages.PeerAddress;
+import baton.testkit.SimTransferAgent;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import java.util.TreeMap;
+import java.util.concurrent.CompletableFuture;
+import java.util.function.Consumer;
+import java.util.random.RandomGenerator;
+import tools.jackson.databind.node.ObjectNode;
+
+/**
+ * MooncakeConnector over simulated agents, of which it uses no permits, as Mooncake has none, and over simulated messages and registries;
+ * half of the requests have both legs at once. Faults beside the network's: connections cannot be made, break before a message or an
+ * answer has arrived, registries do not answer, background work takes its time, references are changed, swapped and replayed.
+ */
+final class MooncakeSimConnectors implements SimNode.SimConnectors {
+    /** Of all instances; each has a registry port of its own. */
+    private static final String HOST = "127.0.0.1";
+
+    private final SimCluster.Site site;
+    private final RandomGenerator random;
+    private final SimTransferAgent.AgentNetwork agents;
+    private final SimFaults faults;
+    private double messageFaults;
+    private double tampering;
+    private final List<JsonFields> seen = new ArrayList<>();
+    private final Map<PeerAddress, SimRegistry> registries = new LinkedHashMap<>();
+    private final Map<PeerAddress, Listening> listeners = new LinkedHashMap<>();
+    private int nextPort = 20_000;
+
+    private record Listening(SimExchange exchange, Consumer<MooncakeExchange.Question> arrived) {}
+
+    MooncakeSimConnectors(SimCluster.Site site) {
+        this.site = site;
+        this.random = site.random();
+        this.faults = new SimFaults(random);
+        this.agents = new SimTransferAgent.AgentNetwork(site.network(), site.ticker());
+        this.messageFaults = faults.odds(0.3);
+        this.tampering = faults.odds(0.5);
+    }
+
+    @Override
+    public KvConnector connect(SimNode node) {
+        TaskRuntime runtime = new TaskRuntime(
+                node.ticker(),
+                site.arena(),
+                () -> random.nextLong(faults.happens("handshake late", messageFaults) ? 100_000_000 : 3_000_000),
+                () -> agents.open(node.name()),
+                () -> {
+                    throw new UnsupportedOperationException("no side channel");
+                });
+        return new MooncakeConnector(runtime, _ -> new SimExchange(runtime));
+    }
+
+    @Override
+    public Map<String, Object> settings(String instance) {
+        return Map.of(
+                "bootstrap_port",
+                registryPort(instance),
+                "handshake_timeout",
+                0.05,
+                "abort_request_timeout",
+                0.2,
+                "transfer_timeout",
+                0.15,
+                "num_workers",
+                1 + random.nextInt(3));
+    }
+
+    @Override
+    public Duration longestTransfer() {
+        return Duration.ofSeconds(20);
+    }
+
+    @Override
+    public Optional<JsonFields> passOn(Optional<JsonFields> params) {
+        params.ifPresent(seen::add);
+        return params.isPresent() && faults.happens("reference changed", tampering)
+                ? params.map(this::tampered)
+                : params;
+    }
+
+    @Override
+    public Optional<JsonFields> atOnce(String prefill) {
+        if (random.nextBoolean()) {
+            return Optional.empty();
+        }
+        boolean changed = faults.happens("reference changed", tampering);
+        ObjectNode json = JsonFields.empty("kv_transfer_params").toJson();
+        json.put("do_remote_prefill", true)
+                .put("remote_engine_id", changed && random.nextBoolean() ? "p9" : prefill)
+                .put(
+                        "remote_bootstrap_addr",
+                        "http://" + HOST + ":" + (changed && random.nextBoolean() ? 1 : registryPort(prefill)));
+        return Optional.of(JsonFields.of("kv_transfer_params", json));
+    }
+
+    private JsonFields tampered(JsonFields params) {
+        ObjectNode json = params.toJson();
+        switch (random.nextInt(4)) {
+            case 0 -> json.put("transfer_id", "another");
+            case 1 -> json.put("remote_engine_id", "p" + random.nextInt(4));
+            case 2 -> json.remove("remote_bootstrap_addr");
+            default -> {
+                return seen.get(random.nextInt(seen.size()));
+            }
+        }
+        return JsonFields.of("kv_transfer_params", json);
+    }
+
+    @Override
+    public Set<SimNode.Pair> calm() {
+        messageFaults = 0;
+        tampering = 0;
+        return Set.of();
+    }
+
+    @Override
+    public Map<String, Long> injected() {
+        Map<String, Long> all = new TreeMap<>(faults.injected());
+        all.putAll(agents.injected());
+        return all;
+    }
+
+    private static int registryPort(String instance) {
+        return (instance.startsWith("p") ? 9100 : 9200) + Integer.parseInt(instance.substring(1));
+    }
+
+    private long latency() {
+        return 10_000 + random.nextLong(2_000_000);
+    }
+
+    /** One side of an instance. */
+    private final class SimExchange implements MooncakeExchange {
+        private final TaskRuntime runtime;
+        private final List<Connection> connections = new ArrayList<>();
+        private boolean closed;
+
+        private SimExchange(TaskRuntime runtime) {
+            this.runtime = runtime;
+        }
+
+        @Override
+        public PeerAddress listen(String at, Consumer<Question> arrived) {
+            PeerAddress address = new PeerAddress(HOST, nextPort++);
+            listeners.put(address, new Listening(this, arrived));
+            return address;
+        }
+
+        @Override
+        public Asking ask(PeerAddress rank, byte[] message, Duration connect, Asker asker) {
+            Connection connection = new Connection(this, asker);
+            connections.add(connection);
+            if (faults.happens("handshake fails", messageFaults)) {
+                connection.end(Ending.UNREACHED, connect.toNanos());
+                return connection;
+            }
+            runtime.later(latency(), () -> connection.arrive(rank, message));
+            return connection;
+        }
+
+        @Override
+        public Registry serve(String at, int port) throws MessageException {
+            PeerAddress address = new PeerAddress(HOST, port);
+            SimRegistry registry = new SimRegistry(this, address);
+            if (registries.putIfAbsent(address, registry) != null) {
+                throw new MessageException("address in use");
+            }
+            return registry;
+        }
+
+        @Override
+        public CompletableFuture<Void> register(PeerAddress registry, List<Registration> ranks, Duration timeout) {
+            throw new UnsupportedOperationException("each instance has a registry of its own");
+        }
+
+        @Override
+        public CompletableFuture<EngineTable> query(String address, Duration timeout) {
+            CompletableFuture<EngineTable> result = new CompletableFuture<>();
+            boolean fails = faults.happens("handshake fails", messageFaults);
+            runtime.later(latency(), () -> {
+                SimRegistry registry =
+                        registries.get(PeerAddress.parse("address", address.substring("http://".length())));
+                if (fails || registry == null) {
+                    result.completeExceptionally(new MessageException("nothing answers at " + address));
+                } else {
+                    result.complete(registry.table());
+                }
+            });
+            return result;
+        }
+
+        @Override
+        public void close() {
+            closed = true;
+            registries.values().removeIf(registry -> registry.exchange == this);
+            listeners.values().removeIf(listening -> listening.exchange == this);
+            List.copyOf(connections).forEach(each -> each.end(MooncakeExchange.Ending.BROKEN, 0));
+        }
+    }
+
+    private final class Connection implements MooncakeExchange.Asking, MooncakeExchange.Question {
+        private final SimExchange asking;
+        private final MooncakeExchange.Asker asker;
+        private byte[] message = {};
+        private boolean over;
+        private boolean told;
+
+        private Connection(SimExchange asking, MooncakeExchange.Asker asker) {
+            this.asking = asking;
+            this.asker = asker;
+        }
+
+        private void arrive(PeerAddress rank, byte[] sent) {
+            Listening listening = listeners.get(rank);
+            if (over) {
+                return;
+            }
+            if (listening == null) {
+                end(MooncakeExchange.Ending.REFUSED, 0);
+                return;
+            }
+            message = sent;
+            listening.exchange.connections.add(this);
+            boolean breaks = faults.happens("connection breaks", messageFaults);
+            if (!breaks || random.nextBoolean()) {
+                listening.exchange.runtime.later(latency(), () -> listening.arrived.accept(this));
+            }
+            if (breaks) {
+                end(MooncakeExchange.Ending.BROKEN, random.nextLong(20_000_000));
+            }
+        }
+
+        /** The prefill rank knows at once, the decode rank after that time. */
+        private void end(MooncakeExchange.Ending how, long nanos) {
+            if (over) {
+                return;
+            }
+            over = true;
+            if (!asking.closed) {
+                asking.runtime.later(nanos, () -> {
+                    if (!told && !asking.closed) {
+                        told = true;
+                        asker.ended(how, "simulated: " + how);
+                    }
+                });
+            }
+        }
+
+        @Override
+        public byte[] message() {
+            return message;
+        }
+
+        @Override
+        public void answer(byte[] reply) {
+            if (over) {
+                return;
+            }
+            if (faults.happens("connection breaks", messageFaults)) {
+                end(MooncakeExchange.Ending.BROKEN, latency());
+                return;
+            }
+            asking.runtime.later(latency(), () -> {
+                if (!told && !asking.closed) {
+                    asker.answered(reply);
+                }
+            });
+        }
+
+        @Override
+        public boolean isOver() {
+            return over;
+        }
+
+        @Override
+        public void close() {
+            over = true;
+            told = true;
+        }
+    }
+
+    private final class SimRegistry implements MooncakeExchange.Registry {
+        private final SimExchange exchange;
+        private final PeerAddress address;
+        private final List<Registration> ranks = new ArrayList<>();
+
+        private SimRegistry(SimExchange exchange, PeerAddress address) {
+            this.exchange = exchange;
+            this.address = address;
+        }
+
+        @Override
+        public int port() {
+            return address.port();
+        }
+
+        @Override
+        public void register(Registration rank) {
+            ranks.add(rank);
+        }
+
+        private EngineTable table() {
+            Registration first = ranks.getFirst();
+            return new EngineTable(Map.of(
+                    first.dpRank(),
+                    new EngineTable.Engine(
+                            first.engineId(), Map.of(first.tpRank(), Map.of(first.ppRank(), first.addr())))));
+        }
+
+        @Override
+        public void close() {
+            registries.remove(address, this);
+        }
+    }
+}

@@ -1,0 +1,65 @@
+package baton.router.flow;
+
+import baton.kv.ConfigException;
+import baton.router.body.JsonObjectText;
+import baton.router.upstream.ConnectorAddress;
+import baton.router.upstream.Instance;
+import io.vertx.core.buffer.Buffer;
+import java.nio.charset.StandardCharsets;
+import java.util.Optional;
+import java.util.UUID;
+import tools.jackson.databind.json.JsonMapper;
+
+/**
+ * For {@code MooncakeConnector}: both legs are sent at once and share a {@code transfer_id}; the decode leg names the prefill instance's
+ * registry and engine (vLLM's mooncake_connector_proxy.py), its {@link ConnectorAddress}. As long as that is unknown, the legs run one
+ * after the other, and the decode leg carries what the prefill instance's answer says. Another attempt has another {@code transfer_id}:
+ * a decode instance may have used up the blocks of the one before.
+ */
+public record MooncakeFlow() implements HandoffFlow {
+    public static final String NAME = "mooncake";
+
+    private static final String TRANSFER_ID = "transfer_id";
+    private static final JsonMapper MAPPER = JsonMapper.builder().build();
+
+    @Override
+    public String name() {
+        return NAME;
+    }
+
+    @Override
+    public boolean needsConnectorAddress(Instance instance) {
+        return instance.role() == Instance.Role.PREFILL;
+    }
+
+    @Override
+    public Handoff begin(JsonObjectText body, String requestId, Instance prefill, Instance decode) {
+        int prompts = KvTransferParamsFlow.prompts(body);
+        if (prompts > 1) {
+            throw new ConfigException(
+                    "prompt",
+                    "holds " + prompts + " prompts; a transfer_id hands over one, so send one request for each");
+        }
+        String transferId = MAPPER.writeValueAsString("xfer-" + UUID.randomUUID());
+        Buffer prefillBody = HandoffFlow.prefillOnly(body)
+                .set(
+                        PARAMS,
+                        "{\"do_remote_decode\":true,\"do_remote_prefill\":false,\"" + TRANSFER_ID + "\":" + transferId
+                                + "}")
+                .build();
+        Optional<ConnectorAddress> known = prefill.connectorAddress();
+        DecodeStart decodeStart = known.isPresent()
+                ? new AtOnce(() -> withTransfer(body, known.get(), transferId), _ -> {})
+                : new AfterPrefill(answer -> KvTransferParamsFlow.carry(answer, body));
+        return new Handoff(requestId, prefillBody, decodeStart);
+    }
+
+    private static Buffer withTransfer(JsonObjectText body, ConnectorAddress address, String transferId) {
+        byte[] params = JsonObjectText.parse(PARAMS, address.params().getBytes(StandardCharsets.UTF_8))
+                .edit()
+                .set(TRANSFER_ID, transferId)
+                .build()
+                .getBytes();
+        return body.edit().set(PARAMS, params).build();
+    }
+}
