@@ -1,0 +1,33 @@
+"""Decodes messages with vLLM's classes, says what it read, and encodes them again."""
+
+import sys
+
+import msgspec
+from vllm.distributed.kv_transfer.kv_connector.v1.mooncake.mooncake_connector import (
+    MooncakeXferMetadata,
+    MooncakeXferResponse,
+    _align_transfer_regions,
+    _expand_transfer_regions,
+)
+
+encoder = msgspec.msgpack.Encoder()
+for line in sys.stdin:
+    kind, text = line.split()
+    message = bytes.fromhex(text)
+    if kind == "request":
+        read = msgspec.msgpack.decode(message, type=MooncakeXferMetadata)
+        regions = _expand_transfer_regions(
+            read.kv_caches_base_addr,
+            read.block_lens,
+            read.kv_block_lens,
+            read.registered_layer_names,
+            read.registered_layer_indices,
+            read.registered_group_indices,
+            [tuple(groups) for groups in read.registered_shared_group_ids],
+            read.registered_row_offsets,
+        )
+        _, _, error = _align_transfer_regions(regions, regions)
+        assert error is None, error
+    else:
+        read = msgspec.msgpack.decode(message, type=MooncakeXferResponse)
+    print("again " + encoder.encode(read).hex())
