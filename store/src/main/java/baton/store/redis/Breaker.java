@@ -10,7 +10,7 @@ import java.util.Optional;
  * Keeps commands of a kind from a server that refuses them: after a refusal none is sent for a pause, then one operation goes as a probe.
  * Thread-safe.
  */
-final class Breaker {
+public final class Breaker {
     private final Ticker ticker;
     private final Duration pause;
 
@@ -18,13 +18,13 @@ final class Breaker {
     @GuardedBy("this")
     private Optional<Deadline> until = Optional.empty();
 
-    Breaker(Ticker ticker, Duration pause) {
+    public Breaker(Ticker ticker, Duration pause) {
         this.ticker = ticker;
         this.pause = pause;
     }
 
     /** Whether an operation may be tried. The first one after a pause may, and begins another pause, which its success ends. */
-    synchronized boolean admits() {
+    public synchronized boolean admits() {
         if (until.isEmpty()) {
             return true;
         }
@@ -35,15 +35,15 @@ final class Breaker {
         return true;
     }
 
-    synchronized boolean isClosed() {
+    public synchronized boolean isClosed() {
         return until.isEmpty();
     }
 
-    synchronized void refused() {
+    public synchronized void refused() {
         until = Optional.of(Deadline.after(ticker, pause));
     }
 
-    synchronized void succeeded() {
+    public synchronized void succeeded() {
         until = Optional.empty();
     }
 }

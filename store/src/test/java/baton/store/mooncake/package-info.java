@@ -1,0 +1,4 @@
+@NullMarked
+package baton.store.mooncake;
+
+import org.jspecify.annotations.NullMarked;
