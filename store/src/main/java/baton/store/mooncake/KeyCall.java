@@ -155,7 +155,7 @@ final class KeyCall {
                 batch.answered();
             } else {
                 batch.failed(outcome);
-                if (outcome.isOfValue()) {
+                if (outcome.isOfValue() && objects.mayRemove(outcome)) {
                     damaged(index, outcome);
                 }
             }

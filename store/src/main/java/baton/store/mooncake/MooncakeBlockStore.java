@@ -14,6 +14,7 @@ import baton.store.SystemIoThreads;
 import baton.store.ValueRanges;
 import baton.store.redis.Breaker;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
+import java.io.Closeable;
 import java.lang.foreign.Arena;
 import java.time.Duration;
 import java.util.ArrayDeque;
@@ -39,6 +40,9 @@ public final class MooncakeBlockStore implements BlockStore {
 
     /** Tasks that wait for a thread. */
     private static final int QUEUED = 256;
+
+    /** Calls of the library at once. */
+    private static final int PARALLEL_CALLS = 4;
 
     /** Of values, in a call that serves several. */
     private static final long MOST_BYTES_OF_CALL = 32L << 20;
@@ -120,6 +124,40 @@ public final class MooncakeBlockStore implements BlockStore {
                 Options.of(rest.connections()),
                 new SystemIoThreads(),
                 ticker);
+    }
+
+    /**
+     * Opens a store through its library, as a client that other clients may read from.
+     *
+     * @param vllm whether the objects are those of vLLM whose {@code store_tp_size} is {@link MooncakeNames#tensorShares}, without what
+     *     Baton puts in front of its own
+     * @throws IllegalStateException if the store cannot be reached
+     */
+    public static MooncakeBlockStore open(
+            StoreFormat format,
+            MooncakeNames names,
+            boolean vllm,
+            StoreLibrary.Found library,
+            MooncakeSetup setup,
+            Ticker ticker) {
+        ObjectFormat objects = vllm ? ObjectFormat.ofVllm(format, names) : ObjectFormat.ofBaton(format, names);
+        return open(
+                format,
+                objects,
+                NativeClient.open(library, setup, ticker),
+                Options.of(PARALLEL_CALLS),
+                new SystemIoThreads(),
+                ticker);
+    }
+
+    /**
+     * Gives a store memory of this process, and uses nothing of it.
+     *
+     * @return to be closed when the memory is wanted back
+     * @throws IllegalStateException if the store cannot be reached, or does not take the memory
+     */
+    public static Closeable mount(StoreLibrary.Found library, MooncakeSetup setup, Ticker ticker) {
+        return NativeClient.open(library, setup, ticker)::close;
     }
 
     /** Takes the client over: it is closed with the store. */

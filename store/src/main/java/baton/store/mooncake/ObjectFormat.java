@@ -111,6 +111,11 @@ final class ObjectFormat {
         return codec.check(object, key, digests.get(share));
     }
 
+    /** Whether what does not verify is removed: among vLLM's objects what is of another model or type is not this store's to remove. */
+    boolean mayRemove(Outcome damage) {
+        return codec == ObjectCodec.FRAMED || damage == Outcome.CHECKSUM;
+    }
+
     /** @throws ConfigException if an object is larger */
     void requireAtMost(long most) {
         long largest = codec.headerBytes()

@@ -25,8 +25,8 @@ import org.junit.jupiter.params.provider.CsvSource;
 /** A REST service that is away, hangs, is full, talks nonsense, or has damaged objects: misses, counted by their cause. */
 class RestFaultsTest {
     private static final StoreFormat FORMAT = StoredValues.format(1 << 14);
-    private static final Duration PAUSE = Duration.ofMillis(200);
-    private static final Duration LEASE = Duration.ofMillis(300);
+    private static final Duration PAUSE = Duration.ofMillis(100);
+    private static final Duration LEASE = Duration.ofMillis(150);
 
     private final Random random = new Random(11);
     private final List<Measurement> measured = new ArrayList<>();

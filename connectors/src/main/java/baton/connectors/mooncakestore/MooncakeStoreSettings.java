@@ -1,0 +1,290 @@
+package baton.connectors.mooncakestore;
+
+import baton.connectors.bykey.StorePolicy;
+import baton.kv.ConfigException;
+import baton.kv.JsonFields;
+import baton.kv.KvRole;
+import baton.kv.KvTransferConfig;
+import baton.store.mooncake.MooncakeConfig;
+import baton.store.mooncake.MooncakeRest;
+import baton.store.mooncake.MooncakeSetup;
+import baton.store.mooncake.StoreLibrary;
+import java.net.URI;
+import java.nio.file.InvalidPathException;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.OptionalInt;
+import java.util.Set;
+import tools.jackson.databind.JsonNode;
+
+/**
+ * {@code kv_connector_extra_config} of the connector and its {@code mooncake.json}, by vLLM 0.32's names; those with {@code rest}, {@code
+ * library}, {@code path}, {@code _seconds} and {@code local_buffer_size} in the first are Baton's.
+ *
+ * @param memoryBytes {@code local_buffer_size}: of values in this instance's memory
+ * @param loads {@code enable_lookup}: whether the store is asked for prompts
+ * @param stores whether blocks are stored: a consumer's are with {@code save_decode_cache} only
+ * @param prefix {@code cache_prefix}
+ * @param storeTensorShares {@code store_tp_size}, or the least common multiple of {@code prefill_tp_sizes}
+ */
+record MooncakeStoreSettings(
+        StoreAccess access,
+        long memoryBytes,
+        boolean loads,
+        boolean stores,
+        StorePolicy policy,
+        String prefix,
+        OptionalInt storeTensorShares) {
+    static final String REST_URL = "store_rest_url";
+    static final String STORE_TP = "store_tp_size";
+    private static final String REST_CONNECTIONS = "store_rest_connections";
+    private static final String LIBRARY = "mooncake_store_library";
+    private static final String CONFIG_PATH = "mooncake_config_path";
+    private static final String LOAD_TIMEOUT = "load_timeout_seconds";
+    private static final String LOAD_ASYNC = "load_async";
+    private static final String LOOKUP_ASYNC = "lookup_async";
+    private static final String ENABLE_LOOKUP = "enable_lookup";
+    private static final String CACHE_PREFIX = "cache_prefix";
+    private static final String SAVE_DECODE = "save_decode_cache";
+    private static final String PREFERRED_SEGMENT = "preferred_segment";
+    private static final String RPC_PORT = "lookup_rpc_port";
+    private static final String CROSS_LAYERS = "enable_cross_layers_blocks";
+    private static final String GROUPS = "enable_group_semantics";
+    private static final String MEMORY_POOL = "custom_mem_pool";
+    private static final String STORE_TP_LCM = "enable_store_tp_lcm";
+    private static final String PREFILL_TP_SIZES = "prefill_tp_sizes";
+
+    static final Set<String> NAMES = Set.of(
+            REST_URL,
+            REST_CONNECTIONS,
+            LIBRARY,
+            CONFIG_PATH,
+            LOAD_TIMEOUT,
+            MooncakeConfig.BUFFER,
+            LOAD_ASYNC,
+            LOOKUP_ASYNC,
+            ENABLE_LOOKUP,
+            CACHE_PREFIX,
+            SAVE_DECODE,
+            PREFERRED_SEGMENT,
+            RPC_PORT,
+            CROSS_LAYERS,
+            GROUPS,
+            MEMORY_POOL,
+            STORE_TP,
+            STORE_TP_LCM,
+            PREFILL_TP_SIZES);
+
+    private static final String CONFIG_VARIABLE = "MOONCAKE_CONFIG_PATH";
+    private static final String HOSTNAME_VARIABLE = "MOONCAKE_REQUESTER_LOCAL_HOSTNAME";
+    private static final String SEGMENT_VARIABLE = "MOONCAKE_PREFERRED_SEGMENT";
+    private static final Duration COPY_TIMEOUT = Duration.ofSeconds(30);
+    private static final Duration CONNECT_TIMEOUT = Duration.ofSeconds(2);
+
+    /** Keys that are counted by a filter, which is off. */
+    private static final int TRACKED_KEYS = 1;
+
+    /** Whether it does nothing but give the store memory. */
+    boolean isCapacityOnly() {
+        return !loads && !stores;
+    }
+
+    /**
+     * @param environment of the process
+     * @throws ConfigException if a setting cannot be used, or the library is needed and not there
+     */
+    static MooncakeStoreSettings of(KvTransferConfig config, Map<String, String> environment) {
+        JsonFields extra = config.extra();
+        requireHonoured(extra);
+        Optional<String> path = extra.string(CONFIG_PATH)
+                .or(() -> Optional.ofNullable(environment.get(CONFIG_VARIABLE)).filter(text -> !text.isBlank()));
+        Optional<MooncakeConfig> file = path.map(text -> MooncakeConfig.read(
+                extra.value(CONFIG_PATH).isPresent() ? extra.field(CONFIG_PATH) : CONFIG_VARIABLE, text));
+        boolean loads = extra.bool(ENABLE_LOOKUP).orElse(true);
+        boolean saveDecode = extra.bool(SAVE_DECODE).orElse(false);
+        boolean stores = config.role().map(KvRole::produces).orElse(true) || saveDecode;
+        StoreAccess access = extra.string(REST_URL).isPresent()
+                ? rest(extra, file, path, loads || stores)
+                : library(config, file, path, environment);
+        double seconds = extra.number(LOAD_TIMEOUT).orElse(2.0);
+        if (!(seconds > 0 && seconds <= 3600)) {
+            throw new ConfigException(
+                    extra.field(LOAD_TIMEOUT), "is " + seconds + ", must be more than 0 and at most 3600");
+        }
+        long memory = MooncakeConfig.bytes(
+                extra,
+                MooncakeConfig.BUFFER,
+                file.map(MooncakeConfig::bufferBytes).orElse(4L << 30));
+        if (memory == 0) {
+            throw new ConfigException(extra.field(MooncakeConfig.BUFFER), "is 0, must be more than 0");
+        }
+        return new MooncakeStoreSettings(
+                access,
+                memory,
+                loads,
+                stores,
+                new StorePolicy(!saveDecode, 0, TRACKED_KEYS, Duration.ofNanos((long) (seconds * 1e9)), COPY_TIMEOUT),
+                extra.string(CACHE_PREFIX).orElse(""),
+                storeTensorShares(extra));
+    }
+
+    /** What has one meaning only here. */
+    private static void requireHonoured(JsonFields extra) {
+        if (!extra.bool(LOAD_ASYNC).orElse(true)) {
+            throw new ConfigException(
+                    extra.field(LOAD_ASYNC), "is false, must be true: blocks are loaded beside the engine's steps");
+        }
+        // Look-ups never block the scheduler, which is allowed in both cases.
+        extra.bool(LOOKUP_ASYNC);
+        if (extra.bool(CROSS_LAYERS).orElse(false)) {
+            throw new ConfigException(
+                    extra.field(CROSS_LAYERS),
+                    "is true, must be false: the names of vLLM's objects do not tell that layout");
+        }
+        if (extra.bool(GROUPS).orElse(false)) {
+            throw new ConfigException(
+                    extra.field(GROUPS), "is true, must be false: Mooncake's C library has no groups of objects");
+        }
+        extra.value(MEMORY_POOL).filter(pool -> !pool.asString("").isEmpty()).ifPresent(pool -> {
+            throw new ConfigException(
+                    extra.field(MEMORY_POOL), "is " + pool + ", must be absent: it is about memory of GPUs");
+        });
+    }
+
+    private static StoreAccess rest(
+            JsonFields extra, Optional<MooncakeConfig> file, Optional<String> path, boolean isUsed) {
+        if (extra.value(LIBRARY).isPresent()) {
+            throw new ConfigException(
+                    extra.field(LIBRARY), "is set and " + REST_URL + " too: the store is reached in one way");
+        }
+        if (extra.value(PREFERRED_SEGMENT).isPresent()) {
+            throw new ConfigException(
+                    extra.field(PREFERRED_SEGMENT), "cannot be chosen through " + REST_URL + ": leave it out");
+        }
+        String place = path.orElse("");
+        if (file.isPresent() && file.get().embedded()) {
+            throw new ConfigException(
+                    place + "." + MooncakeConfig.MODE,
+                    "is embedded: through " + REST_URL + " an instance gives the store no memory, so it must be"
+                            + " standalone-store, with global_segment_size 0");
+        }
+        if (file.isPresent() && !file.get().tenant().equals(MooncakeConfig.DEFAULT_TENANT)) {
+            throw tenant(place, file.get(), "the REST service has a tenant of its own");
+        }
+        if (!isUsed) {
+            throw new ConfigException(
+                    extra.field(REST_URL),
+                    "is set, but this instance neither looks up nor stores, and gives no memory through it: set "
+                            + ENABLE_LOOKUP + " or " + SAVE_DECODE + ", or leave the connector out");
+        }
+        String url = extra.string(REST_URL).orElseThrow();
+        URI uri = null;
+        try {
+            uri = URI.create(url);
+        } catch (IllegalArgumentException _) {
+            // Told below.
+        }
+        if (uri == null
+                || uri.getHost() == null
+                || uri.getUserInfo() != null
+                || uri.getQuery() != null
+                || !(uri.getPath().isEmpty() || uri.getPath().equals("/"))
+                || !(uri.getScheme().equals("http") || uri.getScheme().equals("https"))) {
+            throw new ConfigException(extra.field(REST_URL), "is '" + url + "', must be http://host:port");
+        }
+        int connections = extra.integerAtLeast(REST_CONNECTIONS, 1).orElse(4);
+        if (connections > 64) {
+            throw new ConfigException(extra.field(REST_CONNECTIONS), "is " + connections + ", must be 1 to 64");
+        }
+        return new StoreAccess.Rest(new MooncakeRest(
+                URI.create(uri.getScheme() + "://" + uri.getRawAuthority()), connections, CONNECT_TIMEOUT));
+    }
+
+    private static ConfigException tenant(String place, MooncakeConfig file, String why) {
+        return new ConfigException(
+                place + "." + MooncakeConfig.TENANT, "is '" + file.tenant() + "', must be default: " + why);
+    }
+
+    private static StoreAccess library(
+            KvTransferConfig config,
+            Optional<MooncakeConfig> file,
+            Optional<String> path,
+            Map<String, String> environment) {
+        JsonFields extra = config.extra();
+        if (file.isEmpty()) {
+            throw new ConfigException(
+                    CONFIG_VARIABLE,
+                    "is not set: it names mooncake.json, as does " + extra.field(CONFIG_PATH) + "; or "
+                            + extra.field(REST_URL) + " names a REST service of the store");
+        }
+        MooncakeConfig mooncake = file.get();
+        String place = path.orElse("");
+        if (!mooncake.tenant().equals(MooncakeConfig.DEFAULT_TENANT)) {
+            throw tenant(place, mooncake, "Mooncake's C library has no tenants");
+        }
+        if (mooncake.masterServerAddress().isEmpty()) {
+            throw new ConfigException(place + "." + MooncakeConfig.MASTER, "is empty, must be host:port");
+        }
+        if (extra.value(REST_CONNECTIONS).isPresent()) {
+            throw new ConfigException(extra.field(REST_CONNECTIONS), "is set without " + REST_URL);
+        }
+        Optional<String> segment = extra.string(PREFERRED_SEGMENT).map(String::strip);
+        if (segment.isPresent() && segment.get().isEmpty()) {
+            throw new ConfigException(extra.field(PREFERRED_SEGMENT), "is empty, must be a host:port, or absent");
+        }
+        Optional<String> preferred = segment.or(() -> set(environment, SEGMENT_VARIABLE));
+        MooncakeSetup setup = new MooncakeSetup(
+                set(environment, HOSTNAME_VARIABLE).orElse(config.ip()),
+                mooncake.metadataServer(),
+                mooncake.masterServerAddress(),
+                mooncake.segmentBytes(),
+                mooncake.protocol(),
+                mooncake.deviceName(),
+                preferred.map(List::of).orElse(List.of()));
+        StoreLibrary library;
+        try {
+            library = StoreLibrary.find(extra.string(LIBRARY).map(Path::of), environment);
+        } catch (InvalidPathException e) {
+            throw new ConfigException(extra.field(LIBRARY), "is no path: " + e.getMessage(), e);
+        }
+        return switch (library) {
+            case StoreLibrary.Found found -> new StoreAccess.Library(found, setup);
+            case StoreLibrary.Absent absent -> throw new ConfigException(extra.field(LIBRARY), absent.reason());
+        };
+    }
+
+    private static Optional<String> set(Map<String, String> environment, String variable) {
+        return Optional.ofNullable(environment.get(variable)).map(String::strip).filter(text -> !text.isEmpty());
+    }
+
+    private static OptionalInt storeTensorShares(JsonFields extra) {
+        if (!extra.bool(STORE_TP_LCM).orElse(false)) {
+            return extra.integerAtLeast(STORE_TP, 1).map(OptionalInt::of).orElse(OptionalInt.empty());
+        }
+        Optional<JsonNode> sizes = extra.value(PREFILL_TP_SIZES);
+        long multiple = 1;
+        boolean valid =
+                sizes.isPresent() && sizes.get().isArray() && !sizes.get().isEmpty();
+        if (valid) {
+            for (JsonNode size : sizes.get()) {
+                long each = size.isIntegralNumber() ? size.asLong() : 0;
+                valid &= each >= 1 && each <= 1024 && multiple <= 1024;
+                multiple = valid ? multiple / gcd(multiple, each) * each : multiple;
+            }
+        }
+        if (!valid) {
+            throw new ConfigException(
+                    extra.field(PREFILL_TP_SIZES),
+                    "is " + sizes.map(JsonNode::toString).orElse("absent")
+                            + ", must be an array of sizes from 1 to 1024 with " + STORE_TP_LCM);
+        }
+        return OptionalInt.of(Math.toIntExact(multiple));
+    }
+
+    private static long gcd(long a, long b) {
+        return b == 0 ? a : gcd(b, a % b);
+    }
+}
