@@ -1,5 +1,6 @@
 package baton.engine.sim;
 
+import baton.connectors.mooncakestore.MooncakeStoreConnector;
 import baton.connectors.offloading.OffloadingConnector;
 import baton.connectors.offloading.StoreOpener;
 import baton.kv.BlockHash;
@@ -18,6 +19,8 @@ import baton.store.memory.Eviction;
 import baton.store.memory.HostMemorySettings;
 import baton.store.memory.HostMemoryStore;
 import baton.store.memory.SharedMemory;
+import baton.store.mooncake.MooncakeNames;
+import java.io.Closeable;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.lang.foreign.MemorySegment;
@@ -32,7 +35,7 @@ import java.util.function.Supplier;
 import java.util.random.RandomGenerator;
 
 /**
- * OffloadingConnector: each instance has host memory of a few chunks, and behind it a store that all instances share and that outlives them.
+ * OffloadingConnector, or MooncakeStoreConnector: each instance has host memory of a few chunks, and behind it a store that all instances share and that outlives them.
  * Operations of that store are late, or hang until after their deadlines and use their memory even then, or fail, or are rejected; values
  * are damaged, which their checksums show, and deleted; all of them are at times.
  */
@@ -46,6 +49,7 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
     private final Map<String, SharedTier> tiers = new HashMap<>();
     private final Map<String, Memory> memories = new HashMap<>();
     private final SimFaults faults;
+    private final boolean mooncake;
     private final Map<String, Object> settings;
     private final int chunks;
     private double failures;
@@ -54,8 +58,10 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
     private double hangs;
     private double losses;
 
-    OffloadingSimConnectors(SimCluster.Site site) {
+    /** @param mooncake whether the store is that of MooncakeStoreConnector */
+    OffloadingSimConnectors(SimCluster.Site site, boolean mooncake) {
         this.site = site;
+        this.mooncake = mooncake;
         this.random = site.random();
         this.faults = new SimFaults(random);
         this.failures = faults.odds(0.1);
@@ -64,6 +70,26 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
         this.hangs = faults.odds(0.1);
         this.losses = faults.odds(0.02);
         this.chunks = random.nextInt(2, 40);
+        settings = Map.copyOf(mooncake ? mooncakeSettings() : offloadingSettings());
+    }
+
+    private Map<String, Object> mooncakeSettings() {
+        Map<String, Object> chosen = new HashMap<>(Map.of(
+                "store_rest_url",
+                "http://127.0.0.1:1",
+                "local_buffer_size",
+                "1gb",
+                "save_decode_cache",
+                random.nextBoolean(),
+                "load_timeout_seconds",
+                LOAD_TIMEOUT_SECONDS));
+        if (random.nextInt(8) == 0) {
+            chosen.put("enable_lookup", false);
+        }
+        return chosen;
+    }
+
+    private Map<String, Object> offloadingSettings() {
         Map<String, Object> chosen = new HashMap<>(Map.of(
                 "blocks_per_chunk",
                 random.nextInt(3) == 0 ? random.nextInt(2, 4) : 1,
@@ -85,39 +111,78 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
             }
             chosen.put("secondary_tiers", List.of(tier));
         }
-        settings = Map.copyOf(chosen);
+        return chosen;
     }
 
     @Override
     public KvConnector connect(SimNode node) {
         tiers.remove(node.name());
         memories.remove(node.name());
+        if (mooncake) {
+            return new MooncakeStoreConnector(new MooncakeStores(node.name()), Map.of());
+        }
         return new OffloadingConnector(new StoreOpener() {
             @Override
             public ValueCache memory(
                     StoreFormat format, long bytes, Eviction eviction, Optional<SharedMemory> shared, Ticker ticker) {
-                Memory opened;
-                try {
-                    opened = new Memory(HostMemoryStore.open(
-                            format,
-                            HostMemorySettings.of(chunks * Math.ceilDiv(format.valueBytes(), 64L) * 64)
-                                    .withEviction(eviction)
-                                    .withThreads(0),
-                            ticker));
-                } catch (IOException e) {
-                    throw new UncheckedIOException(e);
-                }
-                memories.put(node.name(), opened);
-                return opened;
+                return openMemory(node.name(), format, eviction, ticker);
             }
 
             @Override
             public BlockStore tier(String type, JsonFields tier, StoreFormat format, Ticker ticker) {
-                SharedTier opened = new SharedTier(format);
-                tiers.put(node.name(), opened);
-                return opened;
+                return openTier(node.name(), format);
             }
         });
+    }
+
+    private ValueCache openMemory(String node, StoreFormat format, Eviction eviction, Ticker ticker) {
+        Memory opened;
+        try {
+            opened = new Memory(HostMemoryStore.open(
+                    format,
+                    HostMemorySettings.of(chunks * Math.ceilDiv(format.valueBytes(), 64L) * 64)
+                            .withEviction(eviction)
+                            .withThreads(0),
+                    ticker));
+        } catch (IOException e) {
+            throw new UncheckedIOException(e);
+        }
+        memories.put(node, opened);
+        return opened;
+    }
+
+    private BlockStore openTier(String node, StoreFormat format) {
+        SharedTier opened = new SharedTier(format);
+        tiers.put(node, opened);
+        return opened;
+    }
+
+    private final class MooncakeStores implements baton.connectors.mooncakestore.StoreOpener {
+        private final String node;
+
+        private MooncakeStores(String node) {
+            this.node = node;
+        }
+
+        @Override
+        public ValueCache memory(StoreFormat format, long bytes, Ticker ticker) {
+            return openMemory(node, format, Eviction.LRU, ticker);
+        }
+
+        @Override
+        public Shared shared(Shared real) {
+            return new Shared() {
+                @Override
+                public BlockStore open(StoreFormat format, MooncakeNames names, boolean vllm, Ticker ticker) {
+                    return openTier(node, format);
+                }
+
+                @Override
+                public Closeable mount(Ticker ticker) {
+                    throw new UnsupportedOperationException("every instance looks up or stores");
+                }
+            };
+        }
     }
 
     @Override

@@ -17,7 +17,8 @@ class SimulationTest {
             case 7 -> new NixlSimConnectors(site, true);
             case 8, 9 -> new P2pSimConnectors(site);
             case 10 -> new PyNcclSimConnectors(site);
-            case 11, 12 -> new OffloadingSimConnectors(site);
+            case 11 -> new OffloadingSimConnectors(site, false);
+            case 12 -> new OffloadingSimConnectors(site, true);
             case 13, 14 -> new MultiSimConnectors(site);
             case 15, 16 -> new MooncakeSimConnectors(site);
             default -> new NixlSimConnectors(site, false);

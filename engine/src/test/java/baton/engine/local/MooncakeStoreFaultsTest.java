@@ -1,0 +1,212 @@
+package baton.engine.local;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.engine.EngineConfig;
+import baton.engine.RequestOutput;
+import baton.engine.SamplingParams;
+import baton.kv.KvRole;
+import baton.kv.KvTransferConfig;
+import baton.kv.LoadFailurePolicy;
+import baton.store.mooncake.MooncakeServer;
+import baton.store.mooncake.RestStandIn;
+import java.net.URI;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Random;
+import java.util.stream.IntStream;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+/**
+ * MooncakeStoreConnector behind a memory of a few blocks, over a stand-in for the store's REST service and over the real one, while the service
+ * fails in every way: each answer equals that of an engine alone, under the policy by which a failed load fails its request.
+ */
+class MooncakeStoreFaultsTest {
+    private static final int PROMPTS = Integer.getInteger("tests.mooncake_prompts", 36);
+    private static final int AT_ONCE = 6;
+    private static final SamplingParams FOUR =
+            SamplingParams.builder().temperature(0).maxTokens(4).build();
+
+    @TempDir
+    private Path directory;
+
+    private final Random random = new Random(Long.getLong("tests.seed", 11));
+
+    /** What may happen between two batches. */
+    private enum Fault {
+        NONE,
+        KILLED,
+        HANGS,
+        SLOW,
+        FULL,
+        EMPTIED,
+        DAMAGED,
+        SWAPPED,
+        ENGINE_RESTARTED
+    }
+
+    /** A service and what can be done to it. */
+    private interface Service {
+        URI url();
+
+        void begin(Fault fault) throws Exception;
+
+        void end(Fault fault) throws Exception;
+    }
+
+    private List<int[]> prompts() {
+        List<int[]> beginnings =
+                IntStream.range(0, 4).mapToObj(i -> LLMTest.prompt(i, 400)).toList();
+        return IntStream.range(0, PROMPTS)
+                .mapToObj(i -> {
+                    int[] beginning = beginnings.get(random.nextInt(beginnings.size()));
+                    int[] end = LLMTest.prompt(1000 + i, 1 + random.nextInt(60));
+                    return IntStream.concat(
+                                    Arrays.stream(beginning, 0, 1 + random.nextInt(beginning.length)),
+                                    Arrays.stream(end))
+                            .toArray();
+                })
+                .toList();
+    }
+
+    private static EngineConfig config(URI url) {
+        return LLMTest.config()
+                .numBlocks(110)
+                .maxModelLen(700)
+                .kvTransfer(KvTransferConfig.builder("MooncakeStoreConnector", KvRole.BOTH)
+                        .loadFailurePolicy(LoadFailurePolicy.FAIL)
+                        .extra("store_rest_url", url.toString())
+                        // Some 40 blocks.
+                        .extra("local_buffer_size", 4_000_000)
+                        .extra("load_timeout_seconds", 0.3)
+                        .build())
+                .build();
+    }
+
+    private void everyAnswerIsRight(Service service) throws Exception {
+        List<int[]> prompts = prompts();
+        List<int[]> alone;
+        try (LLM llm = new LLM(LLMTest.config().build())) {
+            alone = llm.generateTokens(prompts, FOUR).stream()
+                    .map(RequestOutput::tokens)
+                    .toList();
+        }
+        int found = 0;
+        EngineConfig config = config(service.url());
+        LLM llm = new LLM(config);
+        try {
+            for (int from = 0; from < PROMPTS; from += AT_ONCE) {
+                Fault fault = Fault.values()[random.nextInt(Fault.values().length)];
+                if (fault == Fault.ENGINE_RESTARTED) {
+                    llm.close();
+                    llm = new LLM(config);
+                }
+                service.begin(fault);
+                List<Integer> asked = new ArrayList<>(IntStream.range(from, Math.min(from + AT_ONCE, PROMPTS))
+                        .boxed()
+                        .toList());
+                // A prompt of before comes again.
+                asked.add(random.nextInt(from + 1));
+                List<RequestOutput> outputs =
+                        llm.generateTokens(asked.stream().map(prompts::get).toList(), FOUR);
+                for (int i = 0; i < asked.size(); i++) {
+                    assertThat(outputs.get(i).tokens())
+                            .as("prompt %d, %s", asked.get(i), fault)
+                            .isEqualTo(alone.get(asked.get(i)));
+                    found += outputs.get(i).cachedTokens();
+                }
+                service.end(fault);
+            }
+        } finally {
+            llm.close();
+        }
+        assertThat(found).as("tokens that were not computed").isGreaterThan(500);
+    }
+
+    @Test
+    void everyAnswerIsRightWhileAMooncakeServiceFails() throws Exception {
+        try (RestStandIn standIn = new RestStandIn()) {
+            everyAnswerIsRight(standIn(standIn));
+        }
+    }
+
+    private static Service standIn(RestStandIn standIn) {
+        return new Service() {
+            @Override
+            public URI url() {
+                return standIn.url();
+            }
+
+            @Override
+            public void begin(Fault fault) {
+                List<String> keys = List.copyOf(standIn.objects.keySet());
+                switch (fault) {
+                    case NONE, ENGINE_RESTARTED -> {}
+                    case KILLED -> standIn.stop();
+                    case HANGS -> standIn.halt();
+                    case SLOW -> standIn.delayMillis = 20;
+                    case FULL -> standIn.full = true;
+                    case EMPTIED -> standIn.objects.clear();
+                    case DAMAGED ->
+                        standIn.objects.replaceAll((_, text) ->
+                                text.substring(0, 2000) + flipped(text.charAt(2000)) + text.substring(2001));
+                    case SWAPPED -> {
+                        for (int i = 0; i + 1 < keys.size(); i += 2) {
+                            String first = standIn.objects.getOrDefault(keys.get(i), "");
+                            standIn.objects.put(keys.get(i), standIn.objects.getOrDefault(keys.get(i + 1), ""));
+                            standIn.objects.put(keys.get(i + 1), first);
+                        }
+                    }
+                }
+            }
+
+            private static char flipped(char digit) {
+                return digit == 'A' ? 'B' : 'A';
+            }
+
+            @Override
+            public void end(Fault fault) throws Exception {
+                standIn.full = false;
+                standIn.delayMillis = 0;
+                standIn.resume();
+                if (fault == Fault.KILLED) {
+                    standIn.restart();
+                }
+            }
+        };
+    }
+
+    @Test
+    void everyAnswerIsRightWhileMooncakesOwnServiceFails() throws Exception {
+        try (MooncakeServer server = MooncakeServer.start(directory, Duration.ofMillis(200))) {
+            everyAnswerIsRight(new Service() {
+                @Override
+                public URI url() {
+                    return server.url();
+                }
+
+                @Override
+                public void begin(Fault fault) throws Exception {
+                    switch (fault) {
+                        case KILLED -> server.kill();
+                        case HANGS, SLOW -> server.halt();
+                        default -> {}
+                    }
+                }
+
+                @Override
+                public void end(Fault fault) throws Exception {
+                    switch (fault) {
+                        case KILLED -> server.restart();
+                        case HANGS, SLOW -> server.resume();
+                        default -> {}
+                    }
+                }
+            });
+        }
+    }
+}
