@@ -103,7 +103,9 @@ class MooncakeProcessesTest {
         }
         // With its registry gone, a request that names it is computed at once.
         ObjectNode body = Instances.greedy(Ledgers.prompt(150, 710), MAX_TOKENS);
-        body.set("kv_transfer_params", reference.deepCopy().put("remote_engine_id", "new").put("transfer_id", "x"));
+        body.set(
+                "kv_transfer_params",
+                reference.deepCopy().put("remote_engine_id", "new").put("transfer_id", "x"));
         assertThat(decode.post("/v1/completions", body.toString()).tokenIds())
                 .isEqualTo(expected(Ledgers.prompt(150, 710)));
     }
@@ -151,7 +153,8 @@ class MooncakeProcessesTest {
                     .put("remote_engine_id", "e")
                     .put("remote_bootstrap_addr", "http://127.0.0.1:" + silent.getLocalPort())
                     .put("transfer_id", "t");
-            assertThat(decode.post("/v1/completions", body.toString()).tokenIds()).isEqualTo(expected(prompt));
+            assertThat(decode.post("/v1/completions", body.toString()).tokenIds())
+                    .isEqualTo(expected(prompt));
         }
     }
 }

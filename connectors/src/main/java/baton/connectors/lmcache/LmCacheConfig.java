@@ -81,7 +81,9 @@ final class LmCacheConfig {
     static LmCacheConfig of(
             JsonFields extra, Map<String, String> environment, Set<String> known, Set<String> knownExtra) {
         LmCacheConfig config = new LmCacheConfig();
-        Optional.ofNullable(environment.get(FILE)).filter(name -> !name.isBlank()).ifPresent(config::addFile);
+        Optional.ofNullable(environment.get(FILE))
+                .filter(name -> !name.isBlank())
+                .ifPresent(config::addFile);
         environment.entrySet().stream()
                 .filter(entry -> entry.getKey().startsWith(VARIABLE) && !OTHER_VARIABLES.contains(entry.getKey()))
                 .sorted(Map.Entry.comparingByKey())

@@ -111,8 +111,8 @@ public final class LmCacheConnector implements KvConnector {
         try {
             settings.disk().ifPresent(disk -> others.add(stores.disk(disk, format, context.ticker())));
             settings.remote()
-                    .ifPresent(remote -> others.add(stores.remote(
-                            remote, format, settings.shares(context, format), names, context.ticker())));
+                    .ifPresent(remote -> others.add(
+                            stores.remote(remote, format, settings.shares(context, format), names, context.ticker())));
         } catch (RuntimeException e) {
             others.forEach(BlockStore::close);
             memory.close();

@@ -4,7 +4,6 @@ import baton.connectors.bykey.StorePolicy;
 import baton.kv.ChunkHashing;
 import baton.kv.ConfigException;
 import baton.kv.HashAlgorithm;
-import baton.kv.JsonFields;
 import baton.kv.KvTransferConfig;
 import baton.kv.connector.ConnectorContext;
 import baton.store.StoreFormat;
@@ -125,7 +124,9 @@ record LmCacheSettings(
         Hashes hashes = hashes(config);
         var _ = hashes.open(environment);
         double seconds = config.number(BLOCKING, 10, 1e-3, 3600);
-        boolean skipSave = !Optional.ofNullable(environment.get(FORCE_SKIP_SAVE)).orElse("").isEmpty();
+        boolean skipSave = !Optional.ofNullable(environment.get(FORCE_SKIP_SAVE))
+                .orElse("")
+                .isEmpty();
         return new LmCacheSettings(
                 config,
                 chunkSize,
@@ -190,8 +191,7 @@ record LmCacheSettings(
             throw new ConfigException(field, "is '" + name + "', must be one directory");
         }
         if (gib == 0) {
-            throw new ConfigException(
-                    config.field(DISK_BYTES), "is 0, must be the GiB that " + DISK + " may take");
+            throw new ConfigException(config.field(DISK_BYTES), "is 0, must be the GiB that " + DISK + " may take");
         }
         FileStoreSettings plain = FileStoreSettings.of(field, SharedStorage.root(field, name));
         return Optional.of(new FileStoreSettings(
@@ -294,7 +294,8 @@ record LmCacheSettings(
         if (memoryBytes < format.valueBytes()) {
             throw new ConfigException(
                     config.field(MEMORY),
-                    "is %s GiB, must have room for a chunk of %d bytes".formatted(memoryBytes / GIB, format.valueBytes()));
+                    "is %s GiB, must have room for a chunk of %d bytes"
+                            .formatted(memoryBytes / GIB, format.valueBytes()));
         }
         return format;
     }
@@ -309,13 +310,11 @@ record LmCacheSettings(
                     "cannot be used with %d layers on %d pipeline stages: stages must have equal numbers of layers"
                             .formatted(layers, stages));
         }
-        return ChunkShare.of(
-                format, context.tensorParallelSize(), Collections.nCopies(stages, layers / stages));
+        return ChunkShare.of(format, context.tensorParallelSize(), Collections.nCopies(stages, layers / stages));
     }
 
     /** @throws ConfigException if the model's name cannot be part of a key */
     String modelName(ConnectorContext context) {
-        return model
-                .orElseGet(() -> model(MODEL, context.model().name()));
+        return model.orElseGet(() -> model(MODEL, context.model().name()));
     }
 }

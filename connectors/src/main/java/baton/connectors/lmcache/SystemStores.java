@@ -43,14 +43,13 @@ final class SystemStores implements LmCacheStores {
     @Override
     public BlockStore remote(
             RemoteStore remote, StoreFormat format, List<ChunkShare> shares, ObjectNames names, Ticker ticker) {
-        ObjectTransport transport =
-                switch (remote) {
-                    case RemoteStore.Redis(var settings) ->
-                        new RedisTransport(settings, shares.getFirst().bytes(), ticker);
-                    case RemoteStore.Lm(var settings) -> new LmTransport(LmClient.open(settings, ticker));
-                    case RemoteStore.Fs(var directories, boolean metadata) ->
-                        new FsTransport(directories, metadata, FileOperations.SYSTEM, new SystemIoThreads(), ticker);
-                };
+        ObjectTransport transport = switch (remote) {
+            case RemoteStore.Redis(var settings) ->
+                new RedisTransport(settings, shares.getFirst().bytes(), ticker);
+            case RemoteStore.Lm(var settings) -> new LmTransport(LmClient.open(settings, ticker));
+            case RemoteStore.Fs(var directories, boolean metadata) ->
+                new FsTransport(directories, metadata, FileOperations.SYSTEM, new SystemIoThreads(), ticker);
+        };
         return new LmCacheStore(format, shares, names, transport, STAGING_BYTES, ticker);
     }
 }

@@ -96,8 +96,7 @@ final class TokenChunkKeys implements ChunkKeys {
                     params.field(name), "is " + value + ", must be a text without blanks and @, or a whole number");
         }
         if (tag.isEmpty() || !isPlain(tag) || tag.contains("%")) {
-            throw new InvalidFieldException(
-                    params.field(name), "is not a name of a tag: must have no blanks, @ and %");
+            throw new InvalidFieldException(params.field(name), "is not a name of a tag: must have no blanks, @ and %");
         }
         return new Tag(tag, text);
     }

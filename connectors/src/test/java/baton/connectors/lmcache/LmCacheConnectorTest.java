@@ -135,7 +135,8 @@ class LmCacheConnectorTest {
         run(start(), with(request(40), "{\"lmcache.skip_save\": true}"));
         assertThat(stores.keys()).isEmpty();
         run(start(), request(40));
-        assertThat(run(start(), with(request(40), "{\"lmcache.skip_save\": true}"))).isEqualTo(32);
+        assertThat(run(start(), with(request(40), "{\"lmcache.skip_save\": true}")))
+                .isEqualTo(32);
     }
 
     @Test

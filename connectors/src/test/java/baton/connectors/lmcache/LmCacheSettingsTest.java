@@ -47,9 +47,7 @@ class LmCacheSettingsTest {
 
     @Test
     void lmCachesYamlFileIsRead() throws IOException {
-        LmCacheSettings settings = settings(
-                Map.of(),
-                file("""
+        LmCacheSettings settings = settings(Map.of(), file("""
                         # as LMCache's documentation has it
                         chunk_size: 128
                         local_cpu: true
@@ -79,8 +77,8 @@ class LmCacheSettingsTest {
 
     @Test
     void theEnvironmentGoesBeforeTheFileAndTheConnectorsOwnSettingsBeforeBoth() throws IOException {
-        Map<String, String> environment = new java.util.HashMap<>(
-                file("chunk_size: 16\nlookup_timeout_ms: 1000\nmin_retrieve_tokens: 5\n"));
+        Map<String, String> environment =
+                new java.util.HashMap<>(file("chunk_size: 16\nlookup_timeout_ms: 1000\nmin_retrieve_tokens: 5\n"));
         environment.put("LMCACHE_LOOKUP_TIMEOUT_MS", "2000");
         environment.put("LMCACHE_MIN_RETRIEVE_TOKENS", "6");
         environment.put("LMCACHE_LOCAL_CPU", "1");

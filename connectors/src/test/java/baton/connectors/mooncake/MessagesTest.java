@@ -125,7 +125,8 @@ class MessagesTest {
 
     @Test
     void vllmDecodesThemAndEncodesThemAgain() throws Exception {
-        assumeTrue(runs("-c", "import vllm.distributed.kv_transfer.kv_connector.v1.mooncake.mooncake_connector"),
+        assumeTrue(
+                runs("-c", "import vllm.distributed.kv_transfer.kv_connector.v1.mooncake.mooncake_connector"),
                 PYTHON + " has no vLLM with MooncakeConnector (BATON_PYTHON names the interpreter)");
         Path script = directory.resolve("messages.py");
         try (InputStream in = Objects.requireNonNull(MessagesTest.class.getResourceAsStream("messages.py"))) {
@@ -134,10 +135,14 @@ class MessagesTest {
         StringBuilder lines = new StringBuilder();
         XferRequest plain = request(Optional.empty(), 1);
         XferRequest own = request(Optional.of(OWN), 2);
-        lines.append("request ").append(HexFormat.of().formatHex(plain.encode())).append('\n');
+        lines.append("request ")
+                .append(HexFormat.of().formatHex(plain.encode()))
+                .append('\n');
         lines.append("request ").append(HexFormat.of().formatHex(own.encode())).append('\n');
         for (XferReply reply : replies()) {
-            lines.append("reply ").append(HexFormat.of().formatHex(reply.encode())).append('\n');
+            lines.append("reply ")
+                    .append(HexFormat.of().formatHex(reply.encode()))
+                    .append('\n');
         }
         Files.writeString(directory.resolve("in"), lines);
         Process python = new ProcessBuilder(PYTHON, script.toString())

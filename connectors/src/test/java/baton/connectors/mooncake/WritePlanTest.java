@@ -26,7 +26,9 @@ class WritePlanTest {
 
     /** Whatever the numbers of ranks and heads, each byte of each decode rank's block is written by exactly one rank. */
     @ParameterizedTest
-    @CsvSource({"1,1,4", "2,1,4", "1,2,4", "4,2,4", "2,4,4", "4,1,2", "4,2,2", "1,4,2", "4,4,2", "8,4,2", "4,8,2", "2,8,1"})
+    @CsvSource({
+        "1,1,4", "2,1,4", "1,2,4", "4,2,4", "2,4,4", "4,1,2", "4,2,2", "1,4,2", "4,4,2", "8,4,2", "4,8,2", "2,8,1"
+    })
     void everyByteIsWrittenOnce(int prefill, int decode, int heads) throws Misfit {
         int here = Math.max(1, heads / prefill);
         int there = Math.max(1, heads / decode);
@@ -77,12 +79,12 @@ class WritePlanTest {
 
     @Test
     void whatDoesNotFitIsNamed() {
-        assertThatThrownBy(() -> WritePlan.of(
-                        regions(1, 2, 0), new Ranks(1, 0, 1), regions(1, 4, 0), new Ranks(1, 0, 1), 2))
+        assertThatThrownBy(() ->
+                        WritePlan.of(regions(1, 2, 0), new Ranks(1, 0, 1), regions(1, 4, 0), new Ranks(1, 0, 1), 2))
                 .isInstanceOf(Misfit.class)
                 .hasMessageContaining("dtype, head size and block size must be equal");
-        assertThatThrownBy(() -> WritePlan.of(
-                        regions(1, 2, 0), new Ranks(2, 0, 1), regions(1, 1, 0), new Ranks(4, 3, 1), 4))
+        assertThatThrownBy(() ->
+                        WritePlan.of(regions(1, 2, 0), new Ranks(2, 0, 1), regions(1, 1, 0), new Ranks(4, 3, 1), 4))
                 .isInstanceOf(Misfit.class)
                 .hasMessageContaining("This D tp_rank 3 is not paired with P tp_rank 0; expected one of [0, 1].");
         assertThatThrownBy(() -> WritePlan.paired(0, 2, 3))

@@ -95,7 +95,10 @@ class LmCacheFaultsTest {
         }
 
         private List<String> keys(String pattern) throws IOException {
-            return server.command("KEYS", pattern).lines().filter(key -> !key.isEmpty()).toList();
+            return server.command("KEYS", pattern)
+                    .lines()
+                    .filter(key -> !key.isEmpty())
+                    .toList();
         }
 
         @Override

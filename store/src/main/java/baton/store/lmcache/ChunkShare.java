@@ -41,7 +41,10 @@ public record ChunkShare(StoreFormat format, int firstLayer, int layers, int fir
 
     ObjectMetadata metadata() {
         return ObjectMetadata.of(
-                layers, format.tokens(), heads * format.layout().headDim(), format.layout().dtype());
+                layers,
+                format.tokens(),
+                heads * format.layout().headDim(),
+                format.layout().dtype());
     }
 
     /** Bytes of the object. */
@@ -52,7 +55,10 @@ public record ChunkShare(StoreFormat format, int firstLayer, int layers, int fir
     /** Bytes of the keys, and of the values, of one layer. */
     private long layerBytes() {
         KvLayout layout = format.layout();
-        return (long) format.tokens() * heads * layout.headDim() * layout.dtype().bytes();
+        return (long) format.tokens()
+                * heads
+                * layout.headDim()
+                * layout.dtype().bytes();
     }
 
     /** @param value the chunk in Baton's layout */

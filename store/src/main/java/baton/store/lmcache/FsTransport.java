@@ -70,9 +70,8 @@ public final class FsTransport implements ObjectTransport {
             Path directory = directories.getFirst();
             if (directories.size() > 1) {
                 BigInteger hash = new BigInteger(key.split("@", -1)[HASH_FIELD], 16);
-                directory = directories.get(hash.abs()
-                        .mod(BigInteger.valueOf(directories.size()))
-                        .intValueExact());
+                directory = directories.get(
+                        hash.abs().mod(BigInteger.valueOf(directories.size())).intValueExact());
             }
             return directory.resolve(key.replace("/", "-SEP-") + ".data");
         } catch (InvalidPathException e) {
@@ -88,34 +87,35 @@ public final class FsTransport implements ObjectTransport {
         AtomicInteger open = new AtomicInteger(count + 1);
         for (int i = 0; i < count; i++) {
             int index = i;
-            boolean accepted = !closed && tasks.submit(new IoTasks.Task() {
-                @Override
-                public void run() {
-                    try {
-                        if (!task.isDone()) {
-                            work.run(index);
+            boolean accepted = !closed
+                    && tasks.submit(new IoTasks.Task() {
+                        @Override
+                        public void run() {
+                            try {
+                                if (!task.isDone()) {
+                                    work.run(index);
+                                }
+                            } catch (NoSuchFileException _) {
+                                counters.count(StoreCounters.Result.MISS, 1);
+                            } catch (IOException | RuntimeException e) {
+                                counters.failed(Failure.ERROR, 1);
+                                bursts.event(more -> log.warn("{}: a file cannot be used: {}{}", directories, e, more));
+                            } finally {
+                                end();
+                            }
                         }
-                    } catch (NoSuchFileException _) {
-                        counters.count(StoreCounters.Result.MISS, 1);
-                    } catch (IOException | RuntimeException e) {
-                        counters.failed(Failure.ERROR, 1);
-                        bursts.event(more -> log.warn("{}: a file cannot be used: {}{}", directories, e, more));
-                    } finally {
-                        end();
-                    }
-                }
 
-                private void end() {
-                    if (open.decrementAndGet() == 0) {
-                        task.end();
-                    }
-                }
+                        private void end() {
+                            if (open.decrementAndGet() == 0) {
+                                task.end();
+                            }
+                        }
 
-                @Override
-                public boolean isOverdue() {
-                    return task.deadline().isOver();
-                }
-            });
+                        @Override
+                        public boolean isOverdue() {
+                            return task.deadline().isOver();
+                        }
+                    });
             if (!accepted) {
                 counters.failed(tasks.isStuck() ? Failure.UNAVAILABLE : Failure.QUEUE_FULL, 1);
                 open.decrementAndGet();

@@ -554,8 +554,7 @@ public final class LmCacheStore implements BlockStore {
 
         @Override
         boolean isWanted(int key) {
-            return !present.orElseThrow().succeeded(key)
-                    && (!isDamaged(keys.get(key)) || mayReplace(keys.get(key)));
+            return !present.orElseThrow().succeeded(key) && (!isDamaged(keys.get(key)) || mayReplace(keys.get(key)));
         }
 
         @Override

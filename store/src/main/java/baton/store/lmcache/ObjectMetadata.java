@@ -18,8 +18,7 @@ record ObjectMetadata(int length, LmMetadata chunk) {
     /** Code of {@code MemoryFormat.KV_2LTD}. */
     private static final int KV_2LTD = 1;
 
-    private static final ValueLayout.OfInt INT =
-            ValueLayout.JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
+    private static final ValueLayout.OfInt INT = ValueLayout.JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
 
     /** Of a chunk {@code [2, layers, tokens, hidden]}. */
     static ObjectMetadata of(int layers, int tokens, int hidden, DType dtype) {
@@ -47,13 +46,7 @@ record ObjectMetadata(int length, LmMetadata chunk) {
 
     void write(MemorySegment to) {
         int[] numbers = {
-            length,
-            chunk.format(),
-            chunk.dtype(),
-            chunk.shape0(),
-            chunk.shape1(),
-            chunk.shape2(),
-            chunk.shape3()
+            length, chunk.format(), chunk.dtype(), chunk.shape0(), chunk.shape1(), chunk.shape2(), chunk.shape3()
         };
         for (int i = 0; i < numbers.length; i++) {
             to.set(INT, 4L * i, numbers[i]);

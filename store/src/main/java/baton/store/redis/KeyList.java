@@ -36,8 +36,9 @@ interface KeyList {
     }
 
     static KeyList of(List<String> batch) {
-        List<byte[]> texts =
-                batch.stream().map(text -> text.getBytes(StandardCharsets.UTF_8)).toList();
+        List<byte[]> texts = batch.stream()
+                .map(text -> text.getBytes(StandardCharsets.UTF_8))
+                .toList();
         int longest = texts.stream().mapToInt(text -> text.length).max().orElse(0);
         return new KeyList() {
             @Override

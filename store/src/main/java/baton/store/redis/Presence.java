@@ -63,11 +63,7 @@ abstract class Presence extends Operation {
         private long found = -1;
 
         private Exists(int from, int to) {
-            super(
-                    Presence.this,
-                    CommandType.EXISTS,
-                    (long) (to - from) * keys.bytes(),
-                    to - from);
+            super(Presence.this, CommandType.EXISTS, (long) (to - from) * keys.bytes(), to - from);
             this.from = from;
             this.to = to;
         }

@@ -31,7 +31,8 @@ final class Read extends Operation {
 
     @Override
     protected void submit() {
-        boolean refresh = store.ttlMillis().isPresent() && store.operations().writes().isClosed();
+        boolean refresh =
+                store.ttlMillis().isPresent() && store.operations().writes().isClosed();
         List<Request> requests = new ArrayList<>(keys.size());
         for (int key = 0; key < keys.size(); key++) {
             requests.add(new Get(key, refresh));

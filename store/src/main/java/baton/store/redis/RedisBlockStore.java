@@ -88,8 +88,7 @@ public final class RedisBlockStore implements BlockStore {
     @Override
     public StoreTask contains(List<BlockHash> batch, Deadline deadline) {
         StoreTask task = new StoreTask(batch.size(), deadline);
-        return operations.run(
-                new Presence.Lookup(operations, task, KeyList.of(keys, batch)), operations.reads());
+        return operations.run(new Presence.Lookup(operations, task, KeyList.of(keys, batch)), operations.reads());
     }
 
     @Override

@@ -242,7 +242,9 @@ public final class RedisStrings implements AutoCloseable {
             @Override
             public void set(@Nullable ByteBuffer bytes) {
                 int string = told++;
-                if (bytes == null || isOver() || string >= entries.get(index).keys().size()) {
+                if (bytes == null
+                        || isOver()
+                        || string >= entries.get(index).keys().size()) {
                     return;
                 }
                 MemorySegment to = entries.get(index).values().get(string);

@@ -6,7 +6,7 @@ import baton.kv.Ticker;
 import baton.store.BlockStore;
 import baton.store.BlockStoreContract;
 import baton.store.StoreFormat;
-import baton.store.redis.StoredValues;
+import baton.store.remote.StoredValues;
 import java.lang.foreign.Arena;
 import java.nio.file.Path;
 import java.time.Duration;

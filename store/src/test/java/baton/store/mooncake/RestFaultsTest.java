@@ -7,7 +7,7 @@ import baton.kv.connector.Measurement;
 import baton.store.StoreFormat;
 import baton.store.StoreTask;
 import baton.store.SystemIoThreads;
-import baton.store.redis.StoredValues;
+import baton.store.remote.StoredValues;
 import java.lang.foreign.Arena;
 import java.time.Duration;
 import java.util.ArrayList;
