@@ -40,6 +40,10 @@ import java.util.stream.LongStream;
  */
 public final class KvServerBench {
     private static final Duration DEADLINE = Duration.ofMinutes(2);
+
+    /** Rounds until the code of both clients and of the server is compiled. */
+    static final int WARM_UP = 10;
+
     private static final Ticker TICKER = Ticker.system();
     private static final KvLayout LAYOUT = new KvLayout(4, 8, 16, 64, DType.BF16);
 
@@ -57,7 +61,7 @@ public final class KvServerBench {
      * @param values put and read in a round, in one batch
      * @param lookups keys looked up in one batch
      * @param connections of each client for values
-     * @param rounds that are timed, after two that are not
+     * @param rounds that are timed, after {@link #WARM_UP} that are not
      */
     public record Options(int valueBytes, int values, int lookups, int connections, int rounds) {}
 
@@ -92,15 +96,15 @@ public final class KvServerBench {
                     BlockStore lmKeys = ofLm.open(SMALL)) {
                 Values values = new Values(options.values, format, arena);
                 Values keys = new Values(options.lookups, SMALL, arena);
-                for (int round = -2; round < options.rounds; round++) {
+                for (int round = -WARM_UP; round < options.rounds; round++) {
                     Map<String, List<Double>> into = round < 0 ? new TreeMap<>() : rates;
                     // The one that goes first takes turns.
                     boolean first = (round & 1) == 0;
                     for (boolean isLm : new boolean[] {first, !first}) {
                         String name = isLm ? "lm " : "redis ";
                         BlockStore store = isLm ? lmValues : redisValues;
-                        add(into, name + KvServerReport.PUT, values.put(store, 1000L * (round + 3)));
-                        add(into, name + KvServerReport.GET, values.get(store, 1000L * (round + 3)));
+                        add(into, name + KvServerReport.PUT, values.put(store, 1000L * (round + WARM_UP + 1)));
+                        add(into, name + KvServerReport.GET, values.get(store, 1000L * (round + WARM_UP + 1)));
                         BlockStore asked = isLm ? lmKeys : redisKeys;
                         // Those of the round before may have been evicted.
                         keys.put(asked, 0);

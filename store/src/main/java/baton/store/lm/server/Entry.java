@@ -9,6 +9,8 @@ import org.jspecify.annotations.Nullable;
 
 /** A value, or one that is coming. All fields that change belong to the {@link Cache}'s monitor, but for its bytes. */
 final class Entry {
+    private static final byte[] NONE = {};
+
     /** The key, unless {@link #scope} has it. */
     private final byte[] text;
 
@@ -72,7 +74,7 @@ final class Entry {
 
     /** @param scope the one that the cache has for this scope */
     Entry(Scope scope, Scope.Key key, long hash, LmMetadata metadata, int length) {
-        this.text = new byte[0];
+        this.text = NONE;
         this.scope = scope;
         a = key.a();
         b = key.b();

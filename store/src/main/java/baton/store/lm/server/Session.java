@@ -20,6 +20,7 @@ import java.lang.foreign.MemorySegment;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
@@ -98,14 +99,8 @@ final class Session extends ChannelInboundHandlerAdapter {
 
     private long skipped;
 
-    private byte[] suffix = {};
-    private int prefixBytes;
-    private int batchKeys;
-    private int batchAt;
-    private int batchBytes;
-    private boolean batchOfHashes;
-    private Optional<Scope> scope = Optional.empty();
-    private byte[] bits = {};
+    /** The look-up that is coming. */
+    private @Nullable Batch batch;
 
     Session(KvServer server, Channel channel) {
         this.server = server;
@@ -507,108 +502,36 @@ final class Session extends ChannelInboundHandlerAdapter {
     }
 
     private boolean beginBatch(int keyBytes, LmMetadata sizes, int length) {
-        batchKeys = sizes.shape0();
-        prefixBytes = sizes.shape1();
-        if (batchKeys < 1
-                || batchKeys > LmWire.MOST_BATCH
-                || prefixBytes < 0
-                || sizes.shape2() < 0
-                || prefixBytes + (long) sizes.shape2() != keyBytes
-                || length < batchKeys
-                || length > batchKeys * (1L + LmClient.MOST_KEY_BYTES)) {
+        Optional<Batch> begun = Batch.begin(cache, Arrays.copyOf(key, keyBytes), sizes, length);
+        if (begun.isEmpty()) {
             return end(Kind.CLOSED_GARBAGE);
         }
-        batchOfHashes = sizes.shape3() == LmWire.HASHES;
-        Scope asked = Scope.of(key, prefixBytes, prefixBytes, keyBytes);
-        if (batchOfHashes && (length != batchKeys * Scope.HASH_BYTES || !asked.isValid())) {
-            return end(Kind.CLOSED_GARBAGE);
-        }
-        scope = batchOfHashes ? cache.known(asked) : Optional.empty();
-        suffix = Arrays.copyOfRange(key, prefixBytes, keyBytes);
-        batchAt = 0;
-        batchBytes = length;
-        bits = new byte[Math.ceilDiv(batchKeys, 8)];
+        batch = begun.get();
         state = State.BATCH;
         return true;
     }
 
     private boolean batch(ByteBuf from) {
-        int before = batchAt;
-        int hits = batchOfHashes ? hashes(from) : texts(from);
+        Batch looking = Objects.requireNonNull(batch);
+        int before = looking.keysDone();
+        int hits = looking.take(from);
         if (hits < 0) {
             return end(Kind.CLOSED_GARBAGE);
         }
         counters.add(Kind.EXIST_HIT, hits);
-        counters.add(Kind.EXIST_MISS, batchAt - before - hits);
-        if (batchAt < batchKeys) {
+        counters.add(Kind.EXIST_MISS, looking.keysDone() - before - hits);
+        if (!looking.isDone()) {
             return false;
         }
-        if (batchBytes != 0) {
-            return end(Kind.CLOSED_GARBAGE);
-        }
+        byte[] bits = looking.bits();
         reply(
                 LmWire.SUCCESS,
                 bits.length,
-                new LmMetadata(LmMetadata.NONE.format(), LmMetadata.NONE.dtype(), batchKeys, 0, 0, 0));
+                new LmMetadata(LmMetadata.NONE.format(), LmMetadata.NONE.dtype(), looking.keysDone(), 0, 0, 0));
         replies(bits.length).writeBytes(bits);
+        batch = null;
         state = State.REQUEST;
         return true;
-    }
-
-    /** Looks hashes up that have come. @return how many are there */
-    private int hashes(ByteBuf from) {
-        int keys = Math.min(batchKeys - batchAt, from.readableBytes() / Scope.HASH_BYTES);
-        batchBytes -= keys * Scope.HASH_BYTES;
-        int at = from.readerIndex();
-        from.skipBytes(keys * Scope.HASH_BYTES);
-        if (scope.isEmpty()) {
-            batchAt += keys;
-            return 0;
-        }
-        Scope in = scope.get();
-        int hits = 0;
-        synchronized (cache) {
-            for (int i = 0; i < keys; i++, at += Scope.HASH_BYTES) {
-                if (cache.contains(
-                        in, from.getLong(at), from.getLong(at + 8), from.getLong(at + 16), from.getLong(at + 24))) {
-                    hit();
-                    hits++;
-                }
-                batchAt++;
-            }
-        }
-        return hits;
-    }
-
-    /** Looks texts up that have come. @return how many are there; negative if it is no batch */
-    private int texts(ByteBuf from) {
-        int hits = 0;
-        synchronized (cache) {
-            while (batchAt < batchKeys && from.isReadable()) {
-                int bytes = from.getUnsignedByte(from.readerIndex());
-                int whole = prefixBytes + bytes + suffix.length;
-                if (whole > key.length || whole == 0 || 1 + bytes > batchBytes) {
-                    return -1;
-                }
-                if (from.readableBytes() < 1 + bytes) {
-                    break;
-                }
-                from.skipBytes(1);
-                from.readBytes(key, prefixBytes, bytes);
-                System.arraycopy(suffix, 0, key, prefixBytes + bytes, suffix.length);
-                batchBytes -= 1 + bytes;
-                if (cache.contains(key, whole)) {
-                    hit();
-                    hits++;
-                }
-                batchAt++;
-            }
-        }
-        return hits;
-    }
-
-    private void hit() {
-        bits[batchAt >>> 3] |= (byte) (1 << (batchAt & 7));
     }
 
     private void reply(int code, int length, LmMetadata metadata) {
@@ -702,7 +625,7 @@ final class Session extends ChannelInboundHandlerAdapter {
             case REQUEST -> there == 0 ? 0 : LmWire.REQUEST_BYTES - there;
             case VALUE -> coming == null ? 0 : coming.length - arrived;
             case SKIPPED -> skipped;
-            case BATCH -> batchBytes;
+            case BATCH -> batch == null ? 0 : batch.bytesLeft();
         };
     }
 
