@@ -93,6 +93,11 @@ public final class FakeEngine implements AutoCloseable {
         return ranks.getFirst().cache();
     }
 
+    /** The pools of all ranks. */
+    public List<KvCache> caches() {
+        return ranks.stream().map(RankSide::cache).toList();
+    }
+
     public SchedulerConnector scheduler() {
         return scheduler;
     }

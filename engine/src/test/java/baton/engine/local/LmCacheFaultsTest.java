@@ -181,7 +181,9 @@ class LmCacheFaultsTest {
                 case DAMAGED -> {
                     for (Path file : files()) {
                         byte[] bytes = Files.readAllBytes(file);
-                        bytes[random.nextInt(bytes.length)] ^= 8;
+                        if (bytes.length > 0) {
+                            bytes[random.nextInt(bytes.length)] ^= 8;
+                        }
                         Files.write(file, bytes);
                     }
                 }
@@ -189,7 +191,7 @@ class LmCacheFaultsTest {
                     for (Path file : files()) {
                         byte[] bytes = Files.readAllBytes(file);
                         // Without its check a file could be LMCache's own, so that is cut through.
-                        Files.write(file, Arrays.copyOf(bytes, random.nextInt(bytes.length - 81)));
+                        Files.write(file, Arrays.copyOf(bytes, random.nextInt(Math.max(1, bytes.length - 81))));
                     }
                 }
             }

@@ -1,5 +1,8 @@
 package baton.engine.sim;
 
+import baton.connectors.lmcache.LmCacheConnector;
+import baton.connectors.lmcache.LmCacheStores;
+import baton.connectors.lmcache.RemoteStore;
 import baton.connectors.mooncakestore.MooncakeStoreConnector;
 import baton.connectors.offloading.OffloadingConnector;
 import baton.connectors.offloading.StoreOpener;
@@ -15,6 +18,9 @@ import baton.store.StoreFormat;
 import baton.store.StoreTask;
 import baton.store.ValueCache;
 import baton.store.ValueRanges;
+import baton.store.file.FileStoreSettings;
+import baton.store.lmcache.ChunkShare;
+import baton.store.lmcache.ObjectNames;
 import baton.store.memory.Eviction;
 import baton.store.memory.HostMemorySettings;
 import baton.store.memory.HostMemoryStore;
@@ -35,11 +41,18 @@ import java.util.function.Supplier;
 import java.util.random.RandomGenerator;
 
 /**
- * OffloadingConnector, or MooncakeStoreConnector: each instance has host memory of a few chunks, and behind it a store that all instances share and that outlives them.
+ * OffloadingConnector, LMCacheConnectorV1 or MooncakeStoreConnector: each instance has host memory of a few chunks, and behind it a store that all instances share and that outlives them.
  * Operations of that store are late, or hang until after their deadlines and use their memory even then, or fail, or are rejected; values
  * are damaged, which their checksums show, and deleted; all of them are at times.
  */
 final class OffloadingSimConnectors implements SimNode.SimConnectors {
+    /** Which connector. */
+    enum Kind {
+        OFFLOADING,
+        LMCACHE,
+        MOONCAKE
+    }
+
     private static final double LOAD_TIMEOUT_SECONDS = 0.15;
     private static final long MILLI = 1_000_000;
 
@@ -49,7 +62,7 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
     private final Map<String, SharedTier> tiers = new HashMap<>();
     private final Map<String, Memory> memories = new HashMap<>();
     private final SimFaults faults;
-    private final boolean mooncake;
+    private final Kind kind;
     private final Map<String, Object> settings;
     private final int chunks;
     private double failures;
@@ -58,10 +71,9 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
     private double hangs;
     private double losses;
 
-    /** @param mooncake whether the store is that of MooncakeStoreConnector */
-    OffloadingSimConnectors(SimCluster.Site site, boolean mooncake) {
+    OffloadingSimConnectors(SimCluster.Site site, Kind kind) {
         this.site = site;
-        this.mooncake = mooncake;
+        this.kind = kind;
         this.random = site.random();
         this.faults = new SimFaults(random);
         this.failures = faults.odds(0.1);
@@ -70,7 +82,12 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
         this.hangs = faults.odds(0.1);
         this.losses = faults.odds(0.02);
         this.chunks = random.nextInt(2, 40);
-        settings = Map.copyOf(mooncake ? mooncakeSettings() : offloadingSettings());
+        settings = Map.copyOf(
+                switch (kind) {
+                    case OFFLOADING -> offloadingSettings();
+                    case LMCACHE -> lmCacheSettings();
+                    case MOONCAKE -> mooncakeSettings();
+                });
     }
 
     private Map<String, Object> mooncakeSettings() {
@@ -85,6 +102,24 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
                 LOAD_TIMEOUT_SECONDS));
         if (random.nextInt(8) == 0) {
             chosen.put("enable_lookup", false);
+        }
+        return chosen;
+    }
+
+    private Map<String, Object> lmCacheSettings() {
+        Map<String, Object> chosen = new HashMap<>(Map.of(
+                "chunk_size",
+                site.blockSize() * (random.nextInt(3) == 0 ? random.nextInt(2, 4) : 1),
+                "save_decode_cache",
+                random.nextBoolean(),
+                "pre_caching_hash_algorithm",
+                random.nextBoolean() ? "builtin" : "sha256_cbor",
+                "blocking_timeout_secs",
+                LOAD_TIMEOUT_SECONDS,
+                "min_retrieve_tokens",
+                random.nextInt(4) == 0 ? 3 : 0));
+        if (random.nextInt(4) > 0) {
+            chosen.put("remote_url", "lm://simulated:1");
         }
         return chosen;
     }
@@ -118,8 +153,33 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
     public KvConnector connect(SimNode node) {
         tiers.remove(node.name());
         memories.remove(node.name());
-        if (mooncake) {
+        if (kind == Kind.MOONCAKE) {
             return new MooncakeStoreConnector(new MooncakeStores(node.name()), Map.of());
+        }
+        if (kind == Kind.LMCACHE) {
+            return new LmCacheConnector(
+                    new LmCacheStores() {
+                        @Override
+                        public ValueCache memory(StoreFormat format, long bytes, Ticker ticker) {
+                            return openMemory(node.name(), format, Eviction.LRU, ticker);
+                        }
+
+                        @Override
+                        public BlockStore disk(FileStoreSettings disk, StoreFormat format, Ticker ticker) {
+                            throw new IllegalStateException("no world has a disk");
+                        }
+
+                        @Override
+                        public BlockStore remote(
+                                RemoteStore remote,
+                                StoreFormat format,
+                                List<ChunkShare> shares,
+                                ObjectNames names,
+                                Ticker ticker) {
+                            return openTier(node.name(), format);
+                        }
+                    },
+                    Map.of("PYTHONHASHSEED", "0"));
         }
         return new OffloadingConnector(new StoreOpener() {
             @Override

@@ -12,13 +12,14 @@ class SimulationTest {
 
     /** The connectors of a world of that seed. */
     private static SimNode.SimConnectors connectors(SimCluster.Site site, long seed) {
-        return switch (Math.floorMod(seed, 17)) {
+        return switch (Math.floorMod(seed, 18)) {
             case 0, 1 -> new StorageSimConnectors(site);
             case 7 -> new NixlSimConnectors(site, true);
             case 8, 9 -> new P2pSimConnectors(site);
             case 10 -> new PyNcclSimConnectors(site);
-            case 11 -> new OffloadingSimConnectors(site, false);
-            case 12 -> new OffloadingSimConnectors(site, true);
+            case 11 -> new OffloadingSimConnectors(site, OffloadingSimConnectors.Kind.OFFLOADING);
+            case 12 -> new OffloadingSimConnectors(site, OffloadingSimConnectors.Kind.LMCACHE);
+            case 17 -> new OffloadingSimConnectors(site, OffloadingSimConnectors.Kind.MOONCAKE);
             case 13, 14 -> new MultiSimConnectors(site);
             case 15, 16 -> new MooncakeSimConnectors(site);
             default -> new NixlSimConnectors(site, false);
