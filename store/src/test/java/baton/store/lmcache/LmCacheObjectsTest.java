@@ -37,7 +37,6 @@ class LmCacheObjectsTest {
     private static final KvLayout LAYOUT = new KvLayout(2, 4, 8, 16, DType.BF16);
     private static final StoreFormat FORMAT = format("a1");
     private static final BlockHash KEY = new BlockHash(-0x1234L, 0, 7, 8);
-    private static final String NAME = "org-SEP-m@2@%d@-1234@bfloat16.data";
 
     /** Two ranks of two heads: 2 * 2 layers * 32 tokens * 16 elements of two bytes. */
     private static final int OBJECT = 2 * 2 * 32 * 16 * 2;
@@ -119,7 +118,7 @@ class LmCacheObjectsTest {
     }
 
     private Path file(int rank) {
-        return directory.resolve(NAME.formatted(rank));
+        return directory.resolve("org-SEP-m@2@%d@-1234@bfloat16.data".formatted(rank));
     }
 
     private interface Change {
@@ -150,7 +149,7 @@ class LmCacheObjectsTest {
     void damagedBytesAreAMissUntilTheyHaveBeenWrittenAgain() throws IOException {
         put();
         change(bytes -> {
-            bytes[5000] ^= 1;
+            bytes[3000] ^= 1;
             return bytes;
         });
         assertThat(isThere()).isTrue();
