@@ -105,6 +105,13 @@ public record ConnectorCase(String name, Setup setup, Facts facts, Supplier<Opti
             "nothing",
             "one Baton instance");
 
+    private static final Facts MOONCAKE = new Facts(
+            "one or several",
+            "a port for the registry",
+            "none",
+            "nothing",
+            "Baton's instances, any number and at any time; vLLM's, whose messages these are");
+
     /** All of them, in the order in which they are measured and shown. */
     static final List<ConnectorCase> ALL = List.of(
             new ConnectorCase(
@@ -133,6 +140,7 @@ public record ConnectorCase(String name, Setup setup, Facts facts, Supplier<Opti
             pair("P2pNcclConnector", LocalCluster.Connector.P2pNcclConnector, P2P),
             pair("P2pNcclConnector/gloo", with(LocalCluster.Connector.P2pNcclConnector, "transport", "gloo"), P2P),
             pair("PyNcclConnector", LocalCluster.Connector.PyNcclConnector, PYNCCL),
+            pair("MooncakeConnector", LocalCluster.Connector.MooncakeConnector, MOONCAKE),
             new ConnectorCase(
                     "PyNcclConnector/nccl",
                     new Pair(with(LocalCluster.Connector.PyNcclConnector, "transport", "nccl"), false),

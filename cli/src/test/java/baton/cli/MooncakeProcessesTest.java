@@ -13,13 +13,17 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.MethodOrderer;
+import org.junit.jupiter.api.Order;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.TestMethodOrder;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.extension.RegisterExtension;
 import tools.jackson.databind.node.ObjectNode;
 
 /** Instances with {@code MooncakeConnector} and a router, each a process of its own: every answer is that of one instance alone. */
 @Timeout(300)
+@TestMethodOrder(MethodOrderer.OrderAnnotation.class)
 class MooncakeProcessesTest {
     private static final int MAX_TOKENS = 8;
     private static final String TRANSFER = "--kv-transfer-config.";
@@ -31,9 +35,21 @@ class MooncakeProcessesTest {
     @SuppressWarnings("NullAway.Init")
     private static Instance alone;
 
+    @SuppressWarnings("NullAway.Init")
+    private static Instance prefill;
+
+    @SuppressWarnings("NullAway.Init")
+    private static Instance decode;
+
+    @SuppressWarnings("NullAway.Init")
+    private static Instance router;
+
     @BeforeAll
     static void start() throws Exception {
         alone = INSTANCES.serve("alone", "--dtype", "float32", "--no-enable-prefix-caching");
+        prefill = serve("prefill", "kv_producer");
+        decode = serve("decode", "kv_consumer");
+        router = INSTANCES.route("router", List.of(prefill), List.of(decode), "--flow", "mooncake");
     }
 
     private static Instance serve(String name, String role) throws Exception {
@@ -52,23 +68,31 @@ class MooncakeProcessesTest {
                 EXTRA + "bootstrap_port",
                 "0",
                 EXTRA + "abort_request_timeout",
-                "5",
+                "3",
                 EXTRA + "transfer_timeout",
                 "5",
                 EXTRA + "handshake_timeout",
-                "2");
+                "1");
     }
 
     private static int[] expected(int[] prompt) throws Exception {
         return alone.complete(prompt, MAX_TOKENS).tokenIds();
     }
 
+    private static ObjectNode reference() throws Exception {
+        return (ObjectNode) prefill.get("/kv_transfer_params").json().path("kv_transfer_params");
+    }
+
+    private static String decodeLeg(int[] prompt, ObjectNode params) {
+        ObjectNode body = Instances.greedy(prompt, MAX_TOKENS);
+        body.set("kv_transfer_params", params);
+        return body.toString();
+    }
+
     /** The first prompt too: the router has asked the prefill instance where its registry is. */
     @Test
-    void promptsAreWrittenByThePrefillInstanceAndADeadOneIsReplaced() throws Exception {
-        Instance prefill = serve("prefill", "kv_producer");
-        Instance decode = serve("decode", "kv_consumer");
-        Instance router = INSTANCES.route("router", List.of(prefill), List.of(decode), "--flow", "mooncake");
+    @Order(1)
+    void promptsAreWrittenByThePrefillInstance() throws Exception {
         for (int i = 0; i < 6; i++) {
             int[] prompt = Ledgers.prompt(new int[] {200, 1, 16, 17, 300, 33}[i], 600 + i);
             Instances.Prompts before = decode.prompts();
@@ -80,16 +104,61 @@ class MooncakeProcessesTest {
             }
         }
         assertThat(prefill.metric("vllm:mooncake_bytes_transferred_sum", "")).isPositive();
+    }
 
-        // Requests that wait for a prefill instance that never gets its request, and then is killed.
-        ObjectNode reference =
-                (ObjectNode) prefill.get("/kv_transfer_params").json().path("kv_transfer_params");
+    /** A registry that takes connections and never answers: the prompt is computed when the time is up. */
+    @Test
+    @Order(2)
+    void aSilentRegistryIsNotWaitedForForEver() throws Exception {
+        try (ServerSocket silent = new ServerSocket(0, 16, InetAddress.getLoopbackAddress())) {
+            int[] prompt = Ledgers.prompt(100, 900);
+            ObjectNode params = reference()
+                    .put("remote_engine_id", "e")
+                    .put("remote_bootstrap_addr", "http://127.0.0.1:" + silent.getLocalPort())
+                    .put("transfer_id", "t");
+            assertThat(decode.post("/v1/completions", decodeLeg(prompt, params)).tokenIds())
+                    .isEqualTo(expected(prompt));
+        }
+    }
+
+    /** Prefill gives the blocks back when the time is up, and goes on. */
+    @Test
+    @Order(3)
+    void aDecodeInstanceThatDiesCostsPrefillNothing() throws Exception {
+        Instance dies = serve("decode that dies", "kv_consumer");
+        int[] prompt = Ledgers.prompt(150, 800);
+        try (ExecutorService clients = Executors.newVirtualThreadPerTaskExecutor()) {
+            String leg = decodeLeg(prompt, reference().put("transfer_id", "t"));
+            Future<?> unusedReply = clients.submit(() -> dies.post("/v1/completions", leg));
+            Await.until(
+                    Instances.DEADLINE,
+                    () -> "the request does not wait",
+                    () -> dies.metric("vllm:num_requests_waiting", "") == 1);
+            dies.kill();
+        }
+        ObjectNode leg = Instances.greedy(prompt, 1);
+        leg.putObject("kv_transfer_params").put("do_remote_decode", true).put("transfer_id", "t");
+        assertThat(prefill.post("/v1/completions", leg.toString())
+                        .json()
+                        .path("kv_transfer_params")
+                        .path("transfer_id")
+                        .asString())
+                .isEqualTo("t");
+        int[] next = Ledgers.prompt(120, 801);
+        assertThat(router.complete(next, MAX_TOKENS).tokenIds()).isEqualTo(expected(next));
+    }
+
+    /** Requests that wait for a prefill instance that never gets its request, and then is killed; and one that comes later. */
+    @Test
+    @Order(4)
+    void promptsOfAPrefillInstanceThatDiesAreComputed() throws Exception {
+        ObjectNode reference = reference();
         try (ExecutorService clients = Executors.newVirtualThreadPerTaskExecutor()) {
             List<Future<Reply>> waiting = new ArrayList<>();
             for (int i = 0; i < 3; i++) {
-                ObjectNode body = Instances.greedy(Ledgers.prompt(150, 700 + i), MAX_TOKENS);
-                body.set("kv_transfer_params", reference.deepCopy().put("transfer_id", "never-" + i));
-                waiting.add(clients.submit(() -> decode.post("/v1/completions", body.toString())));
+                String leg = decodeLeg(
+                        Ledgers.prompt(150, 700 + i), reference.deepCopy().put("transfer_id", "never-" + i));
+                waiting.add(clients.submit(() -> decode.post("/v1/completions", leg)));
             }
             Await.until(
                     Instances.DEADLINE,
@@ -101,60 +170,9 @@ class MooncakeProcessesTest {
                         .isEqualTo(expected(Ledgers.prompt(150, 700 + i)));
             }
         }
-        // With its registry gone, a request that names it is computed at once.
-        ObjectNode body = Instances.greedy(Ledgers.prompt(150, 710), MAX_TOKENS);
-        body.set(
-                "kv_transfer_params",
-                reference.deepCopy().put("remote_engine_id", "new").put("transfer_id", "x"));
-        assertThat(decode.post("/v1/completions", body.toString()).tokenIds())
-                .isEqualTo(expected(Ledgers.prompt(150, 710)));
-    }
-
-    /** Prefill gives the blocks back, and serves the next decode instance. */
-    @Test
-    void aDecodeInstanceThatDiesCostsPrefillNothing() throws Exception {
-        Instance prefill = serve("prefill of two", "kv_producer");
-        Instance dies = serve("decode that dies", "kv_consumer");
-        ObjectNode reference =
-                (ObjectNode) prefill.get("/kv_transfer_params").json().path("kv_transfer_params");
-        try (ExecutorService clients = Executors.newVirtualThreadPerTaskExecutor()) {
-            ObjectNode body = Instances.greedy(Ledgers.prompt(150, 800), MAX_TOKENS);
-            body.set("kv_transfer_params", reference.deepCopy().put("transfer_id", "t"));
-            Future<?> unusedReply = clients.submit(() -> dies.post("/v1/completions", body.toString()));
-            Await.until(
-                    Instances.DEADLINE,
-                    () -> "the request does not wait",
-                    () -> dies.metric("vllm:num_requests_waiting", "") == 1);
-            dies.kill();
-        }
-        ObjectNode leg = Instances.greedy(Ledgers.prompt(150, 800), 1);
-        leg.putObject("kv_transfer_params").put("do_remote_decode", true).put("transfer_id", "t");
-        assertThat(prefill.post("/v1/completions", leg.toString())
-                        .json()
-                        .path("kv_transfer_params")
-                        .path("transfer_id")
-                        .asString())
-                .isEqualTo("t");
-        Instance decode = serve("decode that lives", "kv_consumer");
-        Instance router = INSTANCES.route("router of two", List.of(prefill), List.of(decode), "--flow", "mooncake");
-        int[] prompt = Ledgers.prompt(120, 801);
-        assertThat(router.complete(prompt, MAX_TOKENS).tokenIds()).isEqualTo(expected(prompt));
-    }
-
-    /** A registry that takes connections and never answers: the prompt is computed when the time is up. */
-    @Test
-    void aSilentRegistryIsNotWaitedForForEver() throws Exception {
-        Instance decode = serve("decode of a silent registry", "kv_consumer");
-        try (ServerSocket silent = new ServerSocket(0, 16, InetAddress.getLoopbackAddress())) {
-            int[] prompt = Ledgers.prompt(100, 900);
-            ObjectNode body = Instances.greedy(prompt, MAX_TOKENS);
-            body.putObject("kv_transfer_params")
-                    .put("do_remote_prefill", true)
-                    .put("remote_engine_id", "e")
-                    .put("remote_bootstrap_addr", "http://127.0.0.1:" + silent.getLocalPort())
-                    .put("transfer_id", "t");
-            assertThat(decode.post("/v1/completions", body.toString()).tokenIds())
-                    .isEqualTo(expected(prompt));
-        }
+        int[] prompt = Ledgers.prompt(150, 710);
+        String leg = decodeLeg(
+                prompt, reference.deepCopy().put("remote_engine_id", "new").put("transfer_id", "x"));
+        assertThat(decode.post("/v1/completions", leg).tokenIds()).isEqualTo(expected(prompt));
     }
 }
