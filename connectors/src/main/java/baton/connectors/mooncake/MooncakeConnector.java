@@ -11,6 +11,8 @@ import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerConnector;
 import baton.messages.PeerAccess;
+import baton.messages.mooncake.MooncakeExchange;
+import baton.messages.mooncake.SystemExchange;
 import baton.transfer.TransferAgent;
 import java.util.Optional;
 import java.util.Set;

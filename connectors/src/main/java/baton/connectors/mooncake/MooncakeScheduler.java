@@ -19,6 +19,8 @@ import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerReport;
 import baton.messages.MessageException;
 import baton.messages.PeerAddress;
+import baton.messages.mooncake.MooncakeExchange;
+import baton.messages.mooncake.Registration;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;

@@ -14,6 +14,7 @@ import baton.kv.connector.WorkerConnector;
 import baton.kv.connector.WorkerReport;
 import baton.messages.MessageException;
 import baton.messages.PeerAddress;
+import baton.messages.mooncake.MooncakeExchange;
 import baton.transfer.Region;
 import baton.transfer.TransferAgent;
 import baton.transfer.TransferException;

@@ -1,9 +1,6 @@
 package baton.connectors.mooncake;
 
-import baton.connectors.mooncake.EngineTable.Engine;
 import baton.connectors.mooncake.MooncakeConnectorMetadata.Load;
-import baton.connectors.mooncake.MooncakeExchange.Asking;
-import baton.connectors.mooncake.MooncakeExchange.Ending;
 import baton.connectors.mooncake.WritePlan.Misfit;
 import baton.connectors.mooncake.XferReply.Written;
 import baton.connectors.mooncake.XferRequest.Own;
@@ -12,6 +9,11 @@ import baton.connectors.onesided.Rejection;
 import baton.kv.Deadline;
 import baton.kv.InvalidFieldException;
 import baton.messages.PeerAddress;
+import baton.messages.mooncake.EngineTable;
+import baton.messages.mooncake.EngineTable.Engine;
+import baton.messages.mooncake.MooncakeExchange;
+import baton.messages.mooncake.MooncakeExchange.Asking;
+import baton.messages.mooncake.MooncakeExchange.Ending;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;

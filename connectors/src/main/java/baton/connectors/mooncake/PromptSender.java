@@ -1,7 +1,6 @@
 package baton.connectors.mooncake;
 
 import baton.connectors.mooncake.MooncakeConnectorMetadata.Ready;
-import baton.connectors.mooncake.MooncakeExchange.Question;
 import baton.connectors.mooncake.WritePlan.Misfit;
 import baton.connectors.mooncake.XferReply.Status;
 import baton.connectors.mooncake.XferReply.Written;
@@ -10,6 +9,7 @@ import baton.connectors.mooncake.XferRequest.Wanted;
 import baton.kv.Deadline;
 import baton.kv.InvalidFieldException;
 import baton.messages.PeerAddress;
+import baton.messages.mooncake.MooncakeExchange.Question;
 import baton.transfer.Range;
 import baton.transfer.Transfer;
 import baton.transfer.TransferAgent.Operation;

@@ -1,13 +1,13 @@
 package baton.engine.sim;
 
-import baton.connectors.mooncake.EngineTable;
 import baton.connectors.mooncake.MooncakeConnector;
-import baton.connectors.mooncake.MooncakeExchange;
-import baton.connectors.mooncake.Registration;
 import baton.kv.JsonFields;
 import baton.kv.connector.KvConnector;
 import baton.messages.MessageException;
 import baton.messages.PeerAddress;
+import baton.messages.mooncake.EngineTable;
+import baton.messages.mooncake.MooncakeExchange;
+import baton.messages.mooncake.Registration;
 import baton.testkit.SimTransferAgent;
 import java.time.Duration;
 import java.util.ArrayList;

@@ -1,4 +1,4 @@
-package baton.connectors.mooncake;
+package baton.messages.mooncake;
 
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;

@@ -1,4 +1,4 @@
-package baton.connectors.mooncake;
+package baton.messages.mooncake;
 
 import baton.kv.ConfigException;
 import baton.messages.MessageException;
@@ -33,7 +33,7 @@ import org.slf4j.LoggerFactory;
  * ZeroMQ's protocol between ranks, DEALER to ROUTER with one frame for a message, and registries over HTTP. Serves only peers that
  * {@link PeerAccess} admits.
  */
-final class SystemExchange implements MooncakeExchange {
+public final class SystemExchange implements MooncakeExchange {
     private static final Logger log = LoggerFactory.getLogger(SystemExchange.class);
 
     /** One question has the blocks of all requests of a step; connections wait for as long as a prompt is computed. */
@@ -52,7 +52,11 @@ final class SystemExchange implements MooncakeExchange {
             HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
     private final Set<Registry> registries = ConcurrentHashMap.newKeySet();
 
-    SystemExchange(PeerAccess access, Executor background) {
+    /**
+     * @param access which peers may connect, and be connected to
+     * @param background runs what waits
+     */
+    public SystemExchange(PeerAccess access, Executor background) {
         this.access = access;
         this.background = background;
         access.expectPeersByAddress();

@@ -1,4 +1,4 @@
-package baton.connectors.mooncake;
+package baton.messages.mooncake;
 
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;

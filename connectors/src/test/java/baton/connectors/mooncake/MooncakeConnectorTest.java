@@ -1,0 +1,264 @@
+package baton.connectors.mooncake;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.connectors.DelegatingRuntime;
+import baton.connectors.mooncake.XferReply.Written;
+import baton.kv.DType;
+import baton.kv.JsonFields;
+import baton.kv.KvLayout;
+import baton.kv.KvRole;
+import baton.kv.KvTransferConfig;
+import baton.kv.ModelFingerprint;
+import baton.kv.Ticker;
+import baton.kv.connector.ConnectorContext;
+import baton.kv.connector.Measurement;
+import baton.kv.connector.SchedulerConnector.RequestEnd;
+import baton.kv.connector.WorkerReport;
+import baton.messages.MessageException;
+import baton.messages.PeerAccess;
+import baton.messages.PeerAddress;
+import baton.messages.PeerChannel;
+import baton.messages.SideChannel;
+import baton.messages.mooncake.EngineTable;
+import baton.messages.mooncake.MooncakeExchange;
+import baton.messages.mooncake.Registration;
+import baton.messages.mooncake.SystemExchange;
+import baton.messages.zeromq.ZeroMqPeerChannel;
+import baton.testkit.FakeEngine;
+import baton.testkit.FakeEngine.Running;
+import baton.testkit.FakeEngine.Share;
+import baton.testkit.FakeKvRequest;
+import baton.transfer.TransferAgent;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
+import java.util.function.BooleanSupplier;
+import java.util.function.Consumer;
+import java.util.function.UnaryOperator;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+/** What goes wrong between two instances, over real connections. */
+@Timeout(60)
+class MooncakeConnectorTest {
+    private static final String HOST = "127.0.0.1";
+    private static final int BLOCK = 4;
+
+    private final List<AutoCloseable> opened = new ArrayList<>();
+    private final List<WorkerReport> reports = new ArrayList<>();
+    private int requests;
+
+    @AfterEach
+    void close() throws Exception {
+        for (AutoCloseable each : opened.reversed()) {
+            each.close();
+        }
+    }
+
+    /** @param abort seconds of {@code abort_request_timeout} */
+    private FakeEngine engine(KvRole role, String model, double abort, UnaryOperator<byte[]> answers) {
+        DelegatingRuntime runtime = new DelegatingRuntime();
+        KvTransferConfig config = KvTransferConfig.builder("MooncakeConnector", role)
+                .engineId(role.configName())
+                .extra("bootstrap_port", 0)
+                .extra("handshake_timeout", 1)
+                .extra("abort_request_timeout", abort)
+                .extra("transfer_timeout", 0.5)
+                .extra("load_timeout", Math.min(abort, 1))
+                .build();
+        MooncakeConnector connector = new MooncakeConnector(
+                new DelegatingRuntime() {
+                    @Override
+                    public TransferAgent transferAgent(JsonFields extra, String host, PeerAccess access) {
+                        return MooncakeAgents.open(config, MooncakeSettings.of(config, Map.of()));
+                    }
+                },
+                access -> new Altered(new SystemExchange(access, runtime.background()), answers));
+        FakeEngine engine = new FakeEngine(
+                connector,
+                new ConnectorContext(
+                        config,
+                        new ModelFingerprint("fake", model),
+                        new KvLayout(3, 2, 4, BLOCK, DType.F32),
+                        Ticker.system()),
+                64);
+        opened.add(engine);
+        return engine;
+    }
+
+    /** Answers to this side's questions are changed on the way. */
+    private record Altered(MooncakeExchange exchange, UnaryOperator<byte[]> answers) implements MooncakeExchange {
+        @Override
+        public PeerAddress listen(String host, Consumer<Question> arrived) throws MessageException {
+            return exchange.listen(host, arrived);
+        }
+
+        @Override
+        public Asking ask(PeerAddress rank, byte[] message, Duration connect, Asker asker) {
+            return exchange.ask(rank, message, connect, new Asker() {
+                @Override
+                public void answered(byte[] reply) {
+                    asker.answered(answers.apply(reply));
+                }
+
+                @Override
+                public void ended(Ending how, String why) {
+                    asker.ended(how, why);
+                }
+            });
+        }
+
+        @Override
+        public Registry serve(String host, int port) throws MessageException {
+            return exchange.serve(host, port);
+        }
+
+        @Override
+        public CompletableFuture<Void> register(PeerAddress registry, List<Registration> ranks, Duration timeout) {
+            return exchange.register(registry, ranks, timeout);
+        }
+
+        @Override
+        public CompletableFuture<EngineTable> query(String address, Duration timeout) {
+            return exchange.query(address, timeout);
+        }
+
+        @Override
+        public void close() {
+            exchange.close();
+        }
+    }
+
+    private FakeKvRequest request(String params, int length) {
+        return new FakeKvRequest("r" + requests++, FakeKvRequest.counting(1, length), BLOCK)
+                .withKvTransferParams(JsonFields.parse("kv_transfer_params", params));
+    }
+
+    private JsonFields prefilled(FakeEngine prefill, int length) {
+        Running running = prefill.admit(request("{\"do_remote_decode\": true, \"transfer_id\": \"t\"}", length), 0);
+        reports.add(prefill.step(new Share(running, length)));
+        return prefill.end(running, RequestEnd.LENGTH).orElseThrow();
+    }
+
+    private void until(List<FakeEngine> engines, BooleanSupplier condition) {
+        while (!condition.getAsBoolean()) {
+            engines.forEach(engine -> reports.add(engine.idleStep()));
+            LockSupport.parkNanos(TimeUnit.MILLISECONDS.toNanos(1));
+        }
+    }
+
+    private double sum(String name) {
+        return reports.stream()
+                .flatMap(report -> report.measurements().stream())
+                .filter(each -> each.name().equals(name))
+                .mapToDouble(Measurement::value)
+                .sum();
+    }
+
+    private long invalid() {
+        return reports.stream()
+                .mapToLong(report -> report.invalidBlocks().size())
+                .sum();
+    }
+
+    @Test
+    void whatComesIsRight() {
+        FakeEngine prefill = engine(KvRole.PRODUCER, "m", 30, reply -> reply);
+        FakeEngine decode = engine(KvRole.CONSUMER, "m", 30, reply -> reply);
+        JsonFields params = prefilled(prefill, 10);
+        Running running = decode.admit(request(params.toJson().toString(), 10), 0);
+        assertThat(running.externalTokens()).isEqualTo(10);
+        until(List.of(prefill, decode), () -> !running.isLoading());
+        assertThat(invalid()).isZero();
+        assertThat(decode.holds(running, 0, 10)).isTrue();
+        until(List.of(prefill, decode), () -> prefill.usedBlocks() == 0);
+        assertThat(sum("vllm:mooncake_bytes_transferred")).isPositive();
+        decode.end(running, RequestEnd.LENGTH);
+    }
+
+    @Test
+    void blocksWithoutThePrefillInstancesChecksumsAreInvalid() {
+        FakeEngine prefill = engine(KvRole.PRODUCER, "m", 30, reply -> reply);
+        FakeEngine decode = engine(KvRole.CONSUMER, "m", 30, MooncakeConnectorTest::withAnotherChecksum);
+        JsonFields params = prefilled(prefill, 10);
+        Running running = decode.admit(request(params.toJson().toString(), 10), 0);
+        until(List.of(prefill, decode), () -> !running.isLoading());
+        assertThat(invalid()).isEqualTo(1);
+        assertThat(sum("baton:kv_handoff_rejected")).isEqualTo(1);
+        decode.end(running, RequestEnd.ERROR);
+    }
+
+    private static byte[] withAnotherChecksum(byte[] message) {
+        XferReply reply = XferReply.decode(message);
+        Optional<Written> changed = reply.written().map(written -> {
+            int[] checksums = written.checksums().clone();
+            checksums[1]++;
+            return new Written(written.prompt(), written.regions(), written.offset(), written.bytes(), checksums);
+        });
+        return new XferReply(reply.status(), reply.ok(), reply.failed(), reply.error(), changed).encode();
+    }
+
+    @Test
+    void anInstanceWithAnotherModelIsRefused() {
+        FakeEngine prefill = engine(KvRole.PRODUCER, "m", 30, reply -> reply);
+        List<String> errors = new ArrayList<>();
+        FakeEngine decode = engine(KvRole.CONSUMER, "other", 30, reply -> {
+            XferReply.decode(reply).error().ifPresent(errors::add);
+            return reply;
+        });
+        JsonFields params = prefilled(prefill, 10);
+        Running running = decode.admit(request(params.toJson().toString(), 10), 0);
+        until(List.of(prefill, decode), () -> !running.isLoading());
+        assertThat(invalid()).isEqualTo(3);
+        assertThat(sum("baton:mooncake_refused_requests")).isEqualTo(1);
+        assertThat(errors).singleElement().asString().contains("model=m").contains("model=other");
+        decode.end(running, RequestEnd.ERROR);
+    }
+
+    /** By the time limits alone it would take the ten minutes of {@code abort_request_timeout}. */
+    @Test
+    void blocksOfALoadThatIsNotWantedComeBackWhenPrefillSaysSo() {
+        FakeEngine prefill = engine(KvRole.PRODUCER, "m", 600, reply -> reply);
+        FakeEngine decode = engine(KvRole.CONSUMER, "m", 600, reply -> reply);
+        String params = prefill.scheduler()
+                .advertisedKvTransferParams()
+                .orElseThrow()
+                .toJson()
+                .put("transfer_id", "never")
+                .toString();
+        Running running = decode.admit(request(params, 10), 0);
+        reports.add(decode.idleStep());
+        decode.end(running, RequestEnd.ABORTED);
+        until(List.of(prefill, decode), running::isFreed);
+    }
+
+    /** It takes the question and says nothing, whatever it is asked. */
+    @Test
+    void aSilentPrefillRankIsGivenUpByItsTimeLimits() throws Exception {
+        try (PeerChannel channel = new ZeroMqPeerChannel();
+                MooncakeExchange exchange =
+                        new SystemExchange(PeerAccess.everyone(), new DelegatingRuntime().background());
+                SideChannel.Listener listener = channel.listen(HOST, 0, _ -> _ -> {})) {
+            MooncakeExchange.Registry registry = exchange.serve(HOST, 0);
+            registry.register(new Registration("silent", 0, 0, 0, new PeerAddress(HOST, listener.port())));
+            FakeEngine decode = engine(KvRole.CONSUMER, "m", 0.5, reply -> reply);
+            Running running = decode.admit(
+                    request(
+                            "{\"do_remote_prefill\": true, \"transfer_id\": \"t\", \"remote_engine_id\": \"silent\", \"remote_bootstrap_addr\": \"http://127.0.0.1:"
+                                    + registry.port() + "\"}",
+                            10),
+                    0);
+            until(List.of(decode), () -> !running.isLoading());
+            assertThat(sum("baton:mooncake_silent_peers")).isEqualTo(1);
+            assertThat(invalid()).isEqualTo(3);
+            decode.end(running, RequestEnd.ERROR);
+        }
+    }
+}
