@@ -11,6 +11,7 @@ import baton.messages.PeerChannel.Guest;
 import baton.messages.SideChannel.Listener;
 import java.io.IOException;
 import java.io.InputStream;
+import java.net.ConnectException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.ServerSocket;
@@ -73,6 +74,40 @@ class ZeroMqPeerChannelTest {
             last = hear();
         }
         assertThat(last).isEqualTo("10.0.0.1:21001 leaves");
+    }
+
+    /** After the handler has returned, and from another thread. */
+    @Test
+    void theListenerTellsMoreThanOnceWithoutBeingAsked() throws Exception {
+        BlockingQueue<String> told = new LinkedBlockingQueue<>();
+        Listener listener = channel.listen(HOST, 0, caller -> frames -> Thread.ofVirtual().start(() -> {
+            try {
+                caller.tell(frames, SOON);
+                caller.tell(List.of(text("again")), SOON);
+            } catch (MessageException e) {
+                told.add(e.toString());
+            }
+        }));
+        Call call = channel.call(
+                HOST,
+                listener.port(),
+                "me",
+                SOON,
+                frames -> told.add(new String(frames.getLast(), StandardCharsets.UTF_8)),
+                () -> {});
+        call.tell(List.of(text("first")), SOON);
+        assertThat(told.poll(SOON.toMillis(), TimeUnit.MILLISECONDS)).isEqualTo("first");
+        assertThat(told.poll(SOON.toMillis(), TimeUnit.MILLISECONDS)).isEqualTo("again");
+    }
+
+    @Test
+    void aCallOfAPortWhereNothingListensSaysSo() throws Exception {
+        Listener listener = channel.listen(HOST, 0, this::echoing);
+        int port = listener.port();
+        listener.close();
+        assertThatThrownBy(() -> channel.call(HOST, port, "me", SOON, () -> {}))
+                .isInstanceOf(MessageException.class)
+                .hasCauseInstanceOf(ConnectException.class);
     }
 
     @Test
