@@ -131,6 +131,7 @@ class MooncakeStoreFaultsTest {
     void everyAnswerIsRightWhileAMooncakeServiceFails() throws Exception {
         try (RestStandIn standIn = new RestStandIn()) {
             everyAnswerIsRight(standIn(standIn));
+            assertThat(standIn.reads).as("blocks read from the service").hasValueGreaterThan(PROMPTS);
         }
     }
 

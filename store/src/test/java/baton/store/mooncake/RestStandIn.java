@@ -15,6 +15,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.locks.LockSupport;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
@@ -31,6 +32,9 @@ public final class RestStandIn implements AutoCloseable {
 
     /** Keys that were read or asked for: they cannot be removed. */
     public final Set<String> leased = ConcurrentHashMap.newKeySet();
+
+    /** Objects that were delivered. */
+    public final AtomicLong reads = new AtomicLong();
 
     /** Whether leases are given. */
     public volatile boolean leases;
@@ -106,6 +110,7 @@ public final class RestStandIn implements AutoCloseable {
                 case "GET get" -> {
                     String value = objects.get(key);
                     lease(key);
+                    reads.addAndGet(value == null ? 0 : 1);
                     answer(
                             exchange,
                             value == null ? 404 : 200,
