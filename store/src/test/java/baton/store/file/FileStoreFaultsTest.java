@@ -21,6 +21,7 @@ import baton.kv.Deadline;
 import baton.kv.Ticker;
 import baton.store.BlockStore;
 import baton.store.FileOperations;
+import baton.store.IoThreads;
 import baton.store.StoreFormat;
 import baton.store.StoreTask;
 import baton.store.SystemIoThreads;
@@ -28,6 +29,7 @@ import baton.store.ValueRanges;
 import baton.testkit.VirtualTicker;
 import java.io.IOException;
 import java.io.RandomAccessFile;
+import java.io.UncheckedIOException;
 import java.lang.foreign.Arena;
 import java.nio.channels.FileChannel;
 import java.nio.file.AccessDeniedException;
@@ -42,6 +44,9 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicLong;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
@@ -52,6 +57,8 @@ import org.junit.jupiter.params.provider.MethodSource;
 
 /** Files that are not what they should be, and directories that fail or do not answer. */
 class FileStoreFaultsTest {
+    private static final Duration READING = Duration.ofSeconds(1);
+
     @TempDir
     Path root;
 
@@ -71,9 +78,34 @@ class FileStoreFaultsTest {
     }
 
     private BlockStore open(FileStoreSettings settings, StoreFormat format, FileOperations files) {
-        BlockStore store = FileBlockStore.open(settings, format, TICKER, new SystemIoThreads(), files);
+        CountedThreads threads = new CountedThreads();
+        BlockStore store = FileBlockStore.open(settings, format, TICKER, threads, files);
         stores.add(store);
+        await("the index", () -> threads.running.get() == 0);
         return store;
+    }
+
+    /** Tells whether any runs. */
+    private static final class CountedThreads implements IoThreads {
+        private final IoThreads threads = new SystemIoThreads();
+        private final AtomicInteger running = new AtomicInteger();
+
+        @Override
+        public void start(Runnable action) {
+            running.incrementAndGet();
+            threads.start(() -> {
+                try {
+                    action.run();
+                } finally {
+                    running.decrementAndGet();
+                }
+            });
+        }
+
+        @Override
+        public void awaitChange(Object monitor) throws InterruptedException {
+            threads.awaitChange(monitor);
+        }
     }
 
     private Path file(BlockHash key) {
@@ -269,6 +301,7 @@ class FileStoreFaultsTest {
     /** Opening a pipe that nobody writes to does not return: a system call that really hangs. */
     private final class Pipes implements FileOperations {
         private final Path pipe = root.resolve("pipe");
+        private final AtomicInteger hanging = new AtomicInteger();
 
         private Pipes() throws IOException {
             pipe(pipe);
@@ -276,14 +309,28 @@ class FileStoreFaultsTest {
 
         @Override
         public FileChannel openToRead(Path file, OpenOption... more) throws IOException {
-            return file.toString().endsWith(".bin")
-                    ? FileChannel.open(pipe, StandardOpenOption.READ)
-                    : FileOperations.super.openToRead(file, more);
+            if (!file.toString().endsWith(".bin")) {
+                return FileOperations.super.openToRead(file, more);
+            }
+            hanging.incrementAndGet();
+            return FileChannel.open(pipe, StandardOpenOption.READ);
         }
 
-        /** Lets what hangs go on: it finds an end of file. */
-        private void release() throws IOException {
-            FileChannel.open(pipe, StandardOpenOption.WRITE).close();
+        private void awaitHanging(int threads) {
+            await("threads hang", () -> hanging.get() == threads);
+        }
+
+        /** Lets what hangs go on, which finds an end of file, until all of it has. */
+        private void release(StoreTask... tasks) {
+            await("the system calls have returned", () -> {
+                // To read too: this does not wait for a reader, which may be about to open it.
+                try (FileChannel channel = FileChannel.open(pipe, StandardOpenOption.READ, StandardOpenOption.WRITE)) {
+                    assertThat(channel.isOpen()).isTrue();
+                } catch (IOException e) {
+                    throw new UncheckedIOException(e);
+                }
+                return Stream.of(tasks).allMatch(StoreTask::isQuiet);
+            });
         }
     }
 
@@ -294,45 +341,52 @@ class FileStoreFaultsTest {
         FileStoreSettings two = new FileStoreSettings(
                 "root", root, 2, 2, 8, FileStoreSettings.IoMode.BUFFERED, false, FileStoreSettings.Limits.NONE);
         BlockStore store = open(two, SMALL, pipes);
+        VirtualTicker ticker = new VirtualTicker();
         try (Arena arena = Arena.ofShared()) {
-            StoreTask first = read(store, arena, key(1));
-            StoreTask second = read(store, arena, key(2));
-            StoreTask queued = read(store, arena, key(3));
+            StoreTask first = read(store, arena, key(1), ticker);
+            StoreTask second = read(store, arena, key(2), ticker);
+            pipes.awaitHanging(2);
+            StoreTask queued = read(store, arena, key(3), ticker);
+            ticker.advance(READING);
             await("both reads are over", () -> first.isDone() && second.isDone() && queued.isDone());
             assertThat(first.succeededCount()).isZero();
             assertThat(first.isQuiet()).isFalse();
             assertThat(second.isQuiet()).isFalse();
             assertThat(queued.isQuiet()).as("what was only queued").isTrue();
-            StoreTask rejected = read(store, arena, key(4));
+            StoreTask rejected = read(store, arena, key(4), ticker);
             assertThat(rejected.isDone()).isTrue();
             assertThat(rejected.isQuiet()).isTrue();
             assertThat(failures(store)).isEqualTo(Map.of("get/timeout", 3, "get/rejected", 1));
             // Writing and looking up have threads of their own.
             assertThat(put(store, keys(5, 1))).isEqualTo(1);
-            pipes.release();
-            await("the system calls have returned", () -> first.isQuiet() && second.isQuiet());
+            pipes.release(first, second);
         }
     }
 
-    private static StoreTask read(BlockStore store, Arena arena, BlockHash key) {
+    private static StoreTask read(BlockStore store, Arena arena, BlockHash key, Ticker ticker) {
         ValueRanges ranges = new ValueRanges(arena.allocate(SMALL.valueBytes())).add(0, 0, 0, SMALL.valueBytes());
-        return store.get(List.of(key), List.of(ranges), Deadline.after(TICKER, Duration.ofMillis(200)));
+        return store.get(List.of(key), List.of(ranges), Deadline.after(ticker, READING));
     }
 
     @Test
     void aStoreWhoseDirectoryHangsIsClosed() throws IOException {
         put(open(SMALL), keys(1, 1));
         Pipes pipes = new Pipes();
-        // Closing waits for some seconds of this clock.
-        Ticker fast = () -> 50 * System.nanoTime();
-        BlockStore store = FileBlockStore.open(settings(root), SMALL, fast, new SystemIoThreads(), pipes);
+        // Closing waits for some seconds of this clock, on which one passes whenever it is looked at.
+        AtomicBoolean closing = new AtomicBoolean();
+        AtomicLong skipped = new AtomicLong();
+        Ticker clock = () -> TICKER.nanos() + (closing.get() ? skipped.addAndGet(TimeUnit.SECONDS.toNanos(1)) : 0);
+        BlockStore store = FileBlockStore.open(settings(root), SMALL, clock, new SystemIoThreads(), pipes);
+        VirtualTicker ticker = new VirtualTicker();
         try (Arena arena = Arena.ofShared()) {
-            StoreTask task = read(store, arena, key(1));
-            await("the read is over", task::isDone);
+            StoreTask task = read(store, arena, key(1), ticker);
+            pipes.awaitHanging(1);
+            ticker.advance(READING);
+            assertThat(task.isDone()).isTrue();
+            closing.set(true);
             store.close();
             assertThat(task.isQuiet()).isFalse();
-            pipes.release();
-            await("the system call has returned", task::isQuiet);
+            pipes.release(task);
         }
     }
 

@@ -9,6 +9,7 @@ import baton.kv.Deadline;
 import baton.store.BlockStore;
 import baton.store.StoreFormat;
 import baton.store.StoreTask;
+import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.lang.foreign.Arena;
@@ -18,6 +19,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Random;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -84,8 +86,15 @@ class FileStoreKillTest {
                 .redirectError(ProcessBuilder.Redirect.INHERIT)
                 .start();
         try {
-            assertThat(process.inputReader().readLine()).isEqualTo("writes");
             Deadline soon = StoredValues.soon();
+            BufferedReader out = process.inputReader();
+            while (!out.ready()) {
+                assertThat(process.isAlive() && !soon.isOver())
+                        .as("the writer starts")
+                        .isTrue();
+                LockSupport.parkNanos(1_000_000);
+            }
+            assertThat(out.readLine()).isEqualTo("writes");
             while (files(".bin") < complete) {
                 assertThat(soon.isOver()).as("the writer hangs").isFalse();
                 Thread.onSpinWait();
