@@ -4,16 +4,19 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import baton.kv.BlockHash;
+import baton.kv.Deadline;
 import baton.kv.Ticker;
 import baton.memory.MappableMemory;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Random;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
@@ -67,7 +70,7 @@ class KilledProcessTest {
         }
     }
 
-    private Process start(Eviction eviction, int seed) throws IOException {
+    private void start(Eviction eviction, int seed, List<Process> processes) throws IOException {
         Process process = new ProcessBuilder(
                         Path.of(System.getProperty("java.home"), "bin", "java").toString(),
                         "--enable-native-access=ALL-UNNAMED",
@@ -81,11 +84,16 @@ class KilledProcessTest {
                         String.valueOf(seed))
                 .redirectError(ProcessBuilder.Redirect.INHERIT)
                 .start();
+        processes.add(process);
         BufferedReader out = process.inputReader(StandardCharsets.UTF_8);
-        for (String line = out.readLine(); !"ready".equals(line); line = out.readLine()) {
-            assertThat(line).as("a line of the writer").isNotNull();
+        Deadline deadline = Deadline.after(Ticker.system(), Duration.ofSeconds(30));
+        while (!out.ready()) {
+            assertThat(process.isAlive() && !deadline.isOver())
+                    .as("the writer starts")
+                    .isTrue();
+            LockSupport.parkNanos(1_000_000);
         }
-        return process;
+        assertThat(out.readLine()).isEqualTo("ready");
     }
 
     @ParameterizedTest
@@ -97,9 +105,9 @@ class KilledProcessTest {
         Random random = new Random(11);
         List<Process> processes = new ArrayList<>();
         try (HostMemoryStore store = open(directory, eviction)) {
-            processes.add(start(eviction, 0));
+            start(eviction, 0, processes);
             for (int kill = 1; kill <= KILLS; kill++) {
-                processes.add(start(eviction, kill));
+                start(eviction, kill, processes);
                 long end = System.nanoTime() + TimeUnit.MICROSECONDS.toNanos(random.nextInt(40_000));
                 do {
                     work(store, random);
@@ -113,16 +121,16 @@ class KilledProcessTest {
             processes.forEach(KilledProcessTest::kill);
             processes.clear();
             SharedValues.requireRight(store, SharedValues.keys(0, KEYS + 8), SharedValues.ANY);
-            SharedValues.put(store, SharedValues.keys(2000, 2000 + SLOTS));
+            SharedValues.putAll(store, SharedValues.keys(2000, 2000 + SLOTS));
             SharedValues.requireRight(store, SharedValues.keys(2000, 2000 + SLOTS), SLOTS);
-            SharedValues.put(store, SharedValues.keys(0, SLOTS / 2));
+            SharedValues.putAll(store, SharedValues.keys(0, SLOTS / 2));
         } finally {
             processes.forEach(KilledProcessTest::kill);
         }
         try (HostMemoryStore store = open(directory, eviction)) {
             SharedValues.requireRight(store, SharedValues.keys(0, SLOTS / 2), SLOTS / 2);
             assertThat(store.used()).isEqualTo(SLOTS);
-            SharedValues.put(store, SharedValues.keys(1000, 1000 + SLOTS));
+            SharedValues.putAll(store, SharedValues.keys(1000, 1000 + SLOTS));
             SharedValues.requireRight(store, SharedValues.keys(1000, 1000 + SLOTS), SLOTS);
         }
     }

@@ -58,7 +58,10 @@ final class SharedValues {
     }
 
     private static StoreTask over(StoreTask task) {
-        while (!task.isQuiet()) {
+        while (!task.isDone() || !task.isQuiet()) {
+            if (task.deadline().isOver()) {
+                throw new AssertionError("the deadline is over");
+            }
             LockSupport.parkNanos(20_000);
         }
         return task;
@@ -67,6 +70,16 @@ final class SharedValues {
     static StoreTask put(HostMemoryStore store, List<BlockHash> keys) {
         try (Arena arena = Arena.ofShared()) {
             return over(store.put(keys, ranges(values(arena, keys), keys.size()), deadline()));
+        }
+    }
+
+    /** Until all succeed: where several processes share the lock, a put fails while one that has it does not run. */
+    static void putAll(HostMemoryStore store, List<BlockHash> keys) {
+        Deadline deadline = deadline();
+        while (put(store, keys).succeededCount() < keys.size()) {
+            if (deadline.isOver()) {
+                throw new AssertionError("not all values could be put");
+            }
         }
     }
 
