@@ -2,6 +2,7 @@ package baton.store.redis;
 
 import baton.kv.Deadline;
 import baton.kv.Ticker;
+import baton.kv.connector.Measurement;
 import baton.store.BlockStore;
 import baton.store.BlockStoreContract;
 import baton.store.StoreFormat;
@@ -44,11 +45,15 @@ class RedisBlockStoreTest extends BlockStoreContract {
                 plain.caCertificates());
     }
 
-    /** Opens a store and waits until it is connected. */
     static RedisBlockStore connected(StoreFormat format, RedisSettings settings) {
-        RedisBlockStore store = RedisBlockStore.open(format, settings, Ticker.system());
+        return connected(format, settings, Ticker.system());
+    }
+
+    /** Opens a store and waits until all of its connections are up. */
+    static RedisBlockStore connected(StoreFormat format, RedisSettings settings, Ticker ticker) {
+        RedisBlockStore store = RedisBlockStore.open(format, settings, ticker);
         Deadline deadline = Deadline.after(Ticker.system(), Duration.ofSeconds(20));
-        while (!store.isConnected()) {
+        while (connections(store) <= settings.connections()) {
             if (deadline.isOver()) {
                 store.close();
                 throw new AssertionError("not connected to " + settings);
@@ -56,6 +61,14 @@ class RedisBlockStoreTest extends BlockStoreContract {
             LockSupport.parkNanos(100_000);
         }
         return store;
+    }
+
+    /** One of them is for look-ups. */
+    private static double connections(RedisBlockStore store) {
+        return store.takeMeasurements().stream()
+                .filter(each -> each.name().equals("baton:kv_store_connections"))
+                .mapToDouble(Measurement::value)
+                .sum();
     }
 
     @Override
