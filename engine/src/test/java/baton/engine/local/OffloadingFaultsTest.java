@@ -78,8 +78,8 @@ class OffloadingFaultsTest {
 
     private EngineConfig config(String redis) {
         return LLMTest.config()
-                .numBlocks(110)
-                .maxModelLen(700)
+                .numBlocks(50)
+                .maxModelLen(500)
                 .kvTransfer(KvTransferConfig.builder("OffloadingConnector", KvRole.BOTH)
                         .loadFailurePolicy(LoadFailurePolicy.FAIL)
                         // Some 40 blocks.
