@@ -204,11 +204,15 @@ public record ConnectorCase(String name, Setup setup, Facts facts, Supplier<Opti
                     () -> missing(REDIS, onPath(REDIS), "is not on the PATH")),
             new ConnectorCase(
                     "LMCacheConnectorV1",
-                    new Single("LMCacheConnectorV1", true, true, place -> JSON.createObjectNode()
-                            .put("lmcache.chunk_size", 64)
-                            .put("lmcache.max_local_cpu_size", place.memory() / (double) (1L << 30))
-                            .put("lmcache.baton_model_name", "bench")
-                            .put("lmcache.remote_url", "redis://127.0.0.1:" + place.redisPort())),
+                    new Single(
+                            "LMCacheConnectorV1",
+                            true,
+                            true,
+                            place -> JSON.createObjectNode()
+                                    .put("lmcache.chunk_size", 64)
+                                    .put("lmcache.max_local_cpu_size", place.memory() / (double) (1L << 30))
+                                    .put("lmcache.baton_model_name", "bench")
+                                    .put("lmcache.remote_url", "redis://127.0.0.1:" + place.redisPort())),
                     new Facts(
                             "one or several",
                             "memory, a Redis server",

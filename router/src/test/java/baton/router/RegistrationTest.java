@@ -173,14 +173,15 @@ class RegistrationTest {
         awaitMetric(router, "baton:router_instances_up{role=\"decode\"}", decodes);
     }
 
-    /** The port of the connector that a decode leg is told of. */
+    /** The port of the connector that a decode leg is told of; 0 while no instance is up. */
     private int decodePort(Router router, FakeInstance decode) {
         try {
-            assertThat(fixture.post(router, BODY).statusCode()).isEqualTo(200);
+            return fixture.post(router, BODY).statusCode() == 200
+                    ? idOf(decode.received.getLast()).decode().port()
+                    : 0;
         } catch (Exception e) {
             throw new AssertionError(e);
         }
-        return idOf(decode.received.getLast()).decode().port();
     }
 
     private void awaitMetric(Router router, String sample, double value) {

@@ -156,15 +156,16 @@ class LmCachePeerTest {
         int lm = FreePorts.inARow(1);
         Process server = lmcacheServer(lm);
         try (RedisServer redis = RedisServer.start(directory)) {
-            List<String> urls =
-                    List.of(redis.url(), "lm://127.0.0.1:" + lm, "fs://host:0" + directory.resolve("fs"));
+            List<String> urls = List.of(redis.url(), "lm://127.0.0.1:" + lm, "fs://host:0" + directory.resolve("fs"));
             List<byte[]> objects = new ArrayList<>();
             for (String url : urls) {
                 objects = computedAndStored(url);
             }
             JsonNode result = python(urls, objects);
             for (int i = 0; i < urls.size(); i++) {
-                assertThat(result.get("stores").get(i).toString()).as(urls.get(i)).isEqualTo(expected(objects));
+                assertThat(result.get("stores").get(i).toString())
+                        .as(urls.get(i))
+                        .isEqualTo(expected(objects));
             }
             hashesAreEqual(result.get("hashes"));
             for (String url : urls) {
@@ -227,8 +228,9 @@ class LmCachePeerTest {
                         List.of(2, RANK.layers(), CHUNK, RANK.kvHeads() * RANK.headDim()),
                         "torch.bfloat16",
                         "KV_2LTD",
-                        HexFormat.of().formatHex(MessageDigest.getInstance("SHA-256")
-                                .digest(objects.get(2 * rank + chunk)))));
+                        HexFormat.of()
+                                .formatHex(
+                                        MessageDigest.getInstance("SHA-256").digest(objects.get(2 * rank + chunk)))));
             }
         }
         return JsonMapper.builder().build().writeValueAsString(all);
@@ -239,7 +241,8 @@ class LmCachePeerTest {
         List<int[]> all = new ArrayList<>();
         for (int i = 0; i < 50; i++) {
             // Of all lengths of Python's encodings.
-            all.add(random.ints(random.nextInt(200), 0, 1 << random.nextInt(1, 31)).toArray());
+            all.add(random.ints(random.nextInt(200), 0, 1 << random.nextInt(1, 31))
+                    .toArray());
         }
         return all;
     }
@@ -257,12 +260,11 @@ class LmCachePeerTest {
     private static void hashesAreEqual(JsonNode theirs) {
         for (String algorithm : theirs.propertyNames()) {
             List<int[]> tokens = randomTokens();
-            LmCacheSettings.Hashes hashes =
-                    switch (algorithm) {
-                        case "builtin" -> LmCacheSettings.Hashes.BUILTIN;
-                        case "sha256" -> LmCacheSettings.Hashes.SHA256;
-                        default -> LmCacheSettings.Hashes.SHA256_CBOR;
-                    };
+            LmCacheSettings.Hashes hashes = switch (algorithm) {
+                case "builtin" -> LmCacheSettings.Hashes.BUILTIN;
+                case "sha256" -> LmCacheSettings.Hashes.SHA256;
+                default -> LmCacheSettings.Hashes.SHA256_CBOR;
+            };
             for (int i = 0; i < tokens.size(); i++) {
                 List<String> keys = new ArrayList<>();
                 theirs.get(algorithm).get(i).forEach(key -> keys.add(key.asString()));

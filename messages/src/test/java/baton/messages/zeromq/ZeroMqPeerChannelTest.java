@@ -80,14 +80,17 @@ class ZeroMqPeerChannelTest {
     @Test
     void theListenerTellsMoreThanOnceWithoutBeingAsked() throws Exception {
         BlockingQueue<String> told = new LinkedBlockingQueue<>();
-        Listener listener = channel.listen(HOST, 0, caller -> frames -> Thread.ofVirtual().start(() -> {
-            try {
-                caller.tell(frames, SOON);
-                caller.tell(List.of(text("again")), SOON);
-            } catch (MessageException e) {
-                told.add(e.toString());
-            }
-        }));
+        Listener listener = channel.listen(
+                HOST,
+                0,
+                caller -> frames -> Thread.ofVirtual().start(() -> {
+                    try {
+                        caller.tell(frames, SOON);
+                        caller.tell(List.of(text("again")), SOON);
+                    } catch (MessageException e) {
+                        told.add(e.toString());
+                    }
+                }));
         Call call = channel.call(
                 HOST,
                 listener.port(),

@@ -7,7 +7,7 @@ import baton.kv.Ticker;
 import baton.store.BlockStore;
 import baton.store.BlockStoreContract;
 import baton.store.StoreFormat;
-import baton.store.redis.StoredValues;
+import baton.store.remote.StoredValues;
 import java.io.Closeable;
 import java.lang.foreign.Arena;
 import java.nio.file.Path;
