@@ -15,7 +15,7 @@ public interface LmCacheStores {
 
     BlockStore disk(FileStoreSettings settings, StoreFormat format, Ticker ticker);
 
-    /** @param shares of all ranks, whose objects have these names */
+    /** @param shares of all ranks; their objects have these names */
     BlockStore remote(
             RemoteStore remote, StoreFormat format, List<ChunkShare> shares, ObjectNames names, Ticker ticker);
 }

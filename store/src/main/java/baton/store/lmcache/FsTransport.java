@@ -30,7 +30,7 @@ import org.slf4j.LoggerFactory;
 
 /**
  * Objects in files, as LMCache's {@code fs://} keeps them: {@code <directory>/<key>.data} with {@code -SEP-} for each slash in the key; metadata,
- * bytes. Of several directories a file is in the one whose number is the chunk hash's absolute value modulo their number. A file appears
+ * bytes. Of several directories a file is in that of the number that is the chunk hash's absolute value modulo their number. A file appears
  * complete: it is written beside its place, and renamed. An {@link ObjectCheck} follows the bytes, where LMCache does not read.
  */
 public final class FsTransport implements ObjectTransport {

@@ -42,7 +42,7 @@ import org.slf4j.LoggerFactory;
  * Keeps chunks at a remote store as LMCache does: one object for each rank, under LMCache's key, with LMCache's bytes. A chunk is there when
  * the objects of all ranks are.
  *
- * <p>An object whose metadata or length is not that of this format is a miss. One that Baton wrote has an {@link ObjectCheck} beside it, and is
+ * <p>An object with metadata or a length other than this format's is a miss. One that Baton wrote has an {@link ObjectCheck} beside it, and is
  * a miss if that does not fit; of those that LMCache wrote, damaged bytes cannot be told. What was found to be damaged counts as absent until
  * it has been written again.
  */
@@ -496,7 +496,7 @@ public final class LmCacheStore implements BlockStore {
             if (found.bytes() != entry.bytes().byteSize()) {
                 String text = "it has %d bytes in place of %d"
                         .formatted(found.bytes(), entry.bytes().byteSize());
-                // One that is as long as it says is another's, with layers or heads of its own.
+                // One that is as long as it says belongs to another format, with layers or heads of its own.
                 boolean whole = found.metadata() == ObjectMetadata.BYTES
                         && ObjectMetadata.read(entry.metadata()).length() == found.bytes();
                 useless(key, entry.key(), Failure.LENGTH, text, !whole);
