@@ -12,7 +12,7 @@ import java.util.Optional;
 
 /**
  * Objects at a server of LMCache's {@code lm} protocol. An {@link ObjectCheck} is an object of its own, with one more tag in its key, as servers
- * take only keys of LMCache's form. An object with a key that is too long for the protocol is not stored; one whose check's key is, has none.
+ * take only keys of LMCache's form. An object with a key that is too long for the protocol is not stored; a check with such a key is left out.
  */
 public final class LmTransport implements ObjectTransport {
     private static final String CHECK = "@baton%check";

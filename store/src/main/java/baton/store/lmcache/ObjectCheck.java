@@ -21,7 +21,7 @@ import java.util.zip.CRC32C;
  *  4  4  version, 1
  *  8 32  the chunk's key in memory, which has more of the tokens' hash
  * 40 32  SHA-256 of {@link StoreFormat#describe}, in UTF-8
- * 72  4  rank whose share of the chunk it is
+ * 72  4  rank of the share of the chunk
  * 76  4  CRC32C of the bytes before this field and of the object's bytes
  * </pre>
  */
