@@ -2,10 +2,7 @@ package baton.connectors.lmcache;
 
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
-import java.io.IOException;
-import java.nio.file.Files;
-import java.nio.file.InvalidPathException;
-import java.nio.file.Path;
+import java.io.File;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
@@ -105,8 +102,8 @@ final class LmCacheConfig {
     private void addFile(String name) {
         JsonNode read;
         try {
-            read = YAMLMapper.builder().build().readTree(Files.readString(Path.of(name)));
-        } catch (IOException | InvalidPathException | JacksonException e) {
+            read = YAMLMapper.builder().build().readTree(new File(name));
+        } catch (JacksonException e) {
             throw new ConfigException(FILE, "is " + name + ", which cannot be read: " + e.getMessage(), e);
         }
         if (read instanceof ObjectNode object) {

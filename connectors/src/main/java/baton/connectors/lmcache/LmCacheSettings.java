@@ -10,13 +10,11 @@ import baton.store.StoreFormat;
 import baton.store.file.FileStoreSettings;
 import baton.store.lm.LmSettings;
 import baton.store.lmcache.ChunkShare;
+import baton.store.lmcache.FsTransport;
 import baton.store.prompt.SharedStorage;
 import baton.store.redis.RedisSettings;
-import java.net.URI;
-import java.net.URISyntaxException;
 import java.nio.file.Path;
 import java.time.Duration;
-import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 import java.util.Map;
@@ -246,7 +244,7 @@ record LmCacheSettings(
                             token,
                             certificates));
                 }
-                case "fs" -> new RemoteStore.Fs(directories(field, url), meta);
+                case "fs" -> new RemoteStore.Fs(FsTransport.directories(field, url), meta);
                 default ->
                     // Not the URL, which may have a password.
                     throw new ConfigException(
@@ -256,24 +254,6 @@ record LmCacheSettings(
         } catch (ConfigException e) {
             throw e.field().equals(field) ? e : new ConfigException(field, String.valueOf(e.getMessage()), e);
         }
-    }
-
-    /** {@code fs://host:port/path[,path]}, host and port without a meaning. */
-    private static List<Path> directories(String field, String url) {
-        String path;
-        try {
-            path = Optional.ofNullable(new URI(url).getPath()).orElse("");
-        } catch (URISyntaxException e) {
-            throw new ConfigException(field, "is '" + url + "', which is not a URL: " + e.getReason(), e);
-        }
-        List<Path> directories = new ArrayList<>();
-        for (String each : path.split(",", -1)) {
-            if (!each.strip().startsWith("/")) {
-                throw new ConfigException(field, "is '" + url + "', must be fs://host:port/directory");
-            }
-            directories.add(SharedStorage.root(field, each.strip()));
-        }
-        return List.copyOf(directories);
     }
 
     /** @throws ConfigException if chunks are no multiple of the engine's blocks, or there is no room for one */

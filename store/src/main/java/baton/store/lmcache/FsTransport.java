@@ -1,6 +1,7 @@
 package baton.store.lmcache;
 
 import baton.kv.Bursts;
+import baton.kv.ConfigException;
 import baton.kv.Deadline;
 import baton.kv.Ticker;
 import baton.kv.connector.Measurement;
@@ -8,11 +9,14 @@ import baton.store.FileOperations;
 import baton.store.IoTasks;
 import baton.store.IoThreads;
 import baton.store.StoreTask;
+import baton.store.prompt.SharedStorage;
 import baton.store.remote.Failure;
 import baton.store.remote.StoreCounters;
 import java.io.IOException;
 import java.lang.foreign.MemorySegment;
 import java.math.BigInteger;
+import java.net.URI;
+import java.net.URISyntaxException;
 import java.nio.ByteBuffer;
 import java.nio.channels.FileChannel;
 import java.nio.file.InvalidPathException;
@@ -22,6 +26,7 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.HexFormat;
 import java.util.List;
+import java.util.Optional;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReferenceArray;
@@ -58,6 +63,29 @@ public final class FsTransport implements ObjectTransport {
         this.tasks = new IoTasks(threads, THREADS, QUEUED);
         this.bursts = new Bursts(1, Duration.ofSeconds(30), ticker);
         this.ticker = ticker;
+    }
+
+    /**
+     * The directories that {@code fs://host:port/directory[,directory]} names; host and port mean nothing.
+     *
+     * @param field the setting, for errors
+     * @throws ConfigException if it names none
+     */
+    public static List<Path> directories(String field, String url) {
+        String path;
+        try {
+            path = Optional.ofNullable(new URI(url).getPath()).orElse("");
+        } catch (URISyntaxException e) {
+            throw new ConfigException(field, "is '" + url + "', which is not a URL: " + e.getReason(), e);
+        }
+        List<Path> directories = new ArrayList<>();
+        for (String each : path.split(",", -1)) {
+            if (!each.strip().startsWith("/")) {
+                throw new ConfigException(field, "is '" + url + "', must be fs://host:port/directory");
+            }
+            directories.add(SharedStorage.root(field, each.strip()));
+        }
+        return List.copyOf(directories);
     }
 
     @Override
