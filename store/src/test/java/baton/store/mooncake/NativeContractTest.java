@@ -35,7 +35,7 @@ class NativeContractTest extends BlockStoreContract {
             case StoreLibrary.Found found -> library = Optional.of(found);
             case StoreLibrary.Absent absent -> assumeTrue(false, absent.reason());
         }
-        server = MooncakeServer.start(directory, Duration.ofMillis(100));
+        server = MooncakeServer.start(directory, Duration.ofSeconds(5));
     }
 
     @AfterAll
