@@ -34,6 +34,7 @@ public record ConnectorCase(String name, Setup setup, Facts facts, Supplier<Opti
     static final String REDIS = "redis-server";
 
     private static final String OFFLOADING = "OffloadingConnector";
+    private static final String MOONCAKE_STORE = "BATON_MOONCAKE_STORE_URL";
     private static final JsonMapper JSON = JsonMapper.builder().build();
 
     /**
@@ -219,7 +220,28 @@ public record ConnectorCase(String name, Setup setup, Facts facts, Supplier<Opti
                             "none; as fast as the network",
                             "what Redis keeps; a restart keeps it",
                             "other instances and LMCache's on the server"),
-                    () -> missing(REDIS, onPath(REDIS), "is not on the PATH")));
+                    () -> missing(REDIS, onPath(REDIS), "is not on the PATH")),
+            new ConnectorCase(
+                    "MooncakeStoreConnector",
+                    new Single(
+                            "MooncakeStoreConnector",
+                            true,
+                            false,
+                            place -> JSON.createObjectNode()
+                                    .put("local_buffer_size", Long.toString(place.memory()))
+                                    .put("store_rest_url", mooncakeStore().orElse("http://127.0.0.1:1"))),
+                    new Facts(
+                            "one or several",
+                            "memory, Mooncake's master and REST service or C library",
+                            "RDMA by the C library",
+                            "what the store keeps",
+                            "other instances on the store"),
+                    () -> missing(
+                            MOONCAKE_STORE, mooncakeStore().isPresent(), "is not set: the URL of a REST service")));
+
+    private static Optional<String> mooncakeStore() {
+        return Optional.ofNullable(System.getenv(MOONCAKE_STORE));
+    }
 
     private static ConnectorCase pair(String name, ClusterConnector connector, Facts facts) {
         return new ConnectorCase(name, new Pair(connector, false), facts, Optional::empty);

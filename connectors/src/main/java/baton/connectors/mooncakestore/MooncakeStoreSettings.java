@@ -9,9 +9,6 @@ import baton.store.mooncake.MooncakeConfig;
 import baton.store.mooncake.MooncakeRest;
 import baton.store.mooncake.MooncakeSetup;
 import baton.store.mooncake.StoreLibrary;
-import java.net.URI;
-import java.nio.file.InvalidPathException;
-import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
@@ -181,26 +178,11 @@ record MooncakeStoreSettings(
                             + ENABLE_LOOKUP + " or " + SAVE_DECODE + ", or leave the connector out");
         }
         String url = extra.string(REST_URL).orElseThrow();
-        URI uri = null;
-        try {
-            uri = URI.create(url);
-        } catch (IllegalArgumentException _) {
-            // Told below.
-        }
-        if (uri == null
-                || uri.getHost() == null
-                || uri.getUserInfo() != null
-                || uri.getQuery() != null
-                || !(uri.getPath().isEmpty() || uri.getPath().equals("/"))
-                || !(uri.getScheme().equals("http") || uri.getScheme().equals("https"))) {
-            throw new ConfigException(extra.field(REST_URL), "is '" + url + "', must be http://host:port");
-        }
         int connections = extra.integerAtLeast(REST_CONNECTIONS, 1).orElse(4);
         if (connections > 64) {
             throw new ConfigException(extra.field(REST_CONNECTIONS), "is " + connections + ", must be 1 to 64");
         }
-        return new StoreAccess.Rest(new MooncakeRest(
-                URI.create(uri.getScheme() + "://" + uri.getRawAuthority()), connections, CONNECT_TIMEOUT));
+        return new StoreAccess.Rest(MooncakeRest.at(extra.field(REST_URL), url, connections, CONNECT_TIMEOUT));
     }
 
     private static ConfigException tenant(String place, MooncakeConfig file, String why) {
@@ -244,13 +226,7 @@ record MooncakeStoreSettings(
                 mooncake.protocol(),
                 mooncake.deviceName(),
                 preferred.map(List::of).orElse(List.of()));
-        StoreLibrary library;
-        try {
-            library = StoreLibrary.find(extra.string(LIBRARY).map(Path::of), environment);
-        } catch (InvalidPathException e) {
-            throw new ConfigException(extra.field(LIBRARY), "is no path: " + e.getMessage(), e);
-        }
-        return switch (library) {
+        return switch (StoreLibrary.find(extra.field(LIBRARY), extra.string(LIBRARY), environment)) {
             case StoreLibrary.Found found -> new StoreAccess.Library(found, setup);
             case StoreLibrary.Absent absent -> throw new ConfigException(extra.field(LIBRARY), absent.reason());
         };

@@ -1,8 +1,10 @@
 package baton.store.mooncake;
 
+import baton.kv.ConfigException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.SymbolLookup;
 import java.nio.file.Files;
+import java.nio.file.InvalidPathException;
 import java.nio.file.Path;
 import java.util.Map;
 import java.util.NoSuchElementException;
@@ -37,6 +39,20 @@ public sealed interface StoreLibrary {
                     + " -DWITH_STORE_C_SHARED=ON, as Mooncake's Python package does not have it, and name the file by"
                     + " kv_connector_extra_config.mooncake_store_library or the environment variable " + VARIABLE
                     + ", or use the REST service by kv_connector_extra_config.store_rest_url";
+        }
+    }
+
+    /**
+     * As {@link #find(Optional, Map)}.
+     *
+     * @param field names the setting in errors
+     * @throws ConfigException if the setting is no path
+     */
+    static StoreLibrary find(String field, Optional<String> setting, Map<String, String> environment) {
+        try {
+            return find(setting.map(Path::of), environment);
+        } catch (InvalidPathException e) {
+            throw new ConfigException(field, "is no path: " + e.getMessage(), e);
         }
     }
 
