@@ -15,6 +15,7 @@ import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.MethodOrderer;
 import org.junit.jupiter.api.Order;
+import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.TestMethodOrder;
 import org.junit.jupiter.api.Timeout;
@@ -24,6 +25,7 @@ import tools.jackson.databind.node.ObjectNode;
 /** Instances with {@code MooncakeConnector} and a router, each a process of its own: every answer is that of one instance alone. */
 @Timeout(300)
 @TestMethodOrder(MethodOrderer.OrderAnnotation.class)
+@Tag("thorough")
 class MooncakeProcessesTest {
     private static final int MAX_TOKENS = 8;
     private static final String TRANSFER = "--kv-transfer-config.";

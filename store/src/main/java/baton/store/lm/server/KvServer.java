@@ -66,6 +66,7 @@ public final class KvServer implements AutoCloseable {
     private final Map<EventExecutor, Set<Session>> byLoop = new HashMap<>();
     private final Channel listener;
     private final Optional<MetricsPort> metricsPort;
+    private volatile boolean closed;
 
     @GuardedBy("this")
     private int connections;
@@ -163,6 +164,11 @@ public final class KvServer implements AutoCloseable {
     }
 
     private void accepted(Channel channel) {
+        if (closed) {
+            // An event loop that ends closes the channels that it has, and may yet be given one.
+            var _ = channel.close();
+            return;
+        }
         Session session = new Session(this, channel);
         if (!admit(session)) {
             counters.add(Counters.Kind.REFUSED);
@@ -264,6 +270,7 @@ public final class KvServer implements AutoCloseable {
     /** Ends all connections and threads, with a deadline. Values that are not in files are gone. */
     @Override
     public void close() {
+        closed = true;
         var _ = listener.close();
         end();
     }
