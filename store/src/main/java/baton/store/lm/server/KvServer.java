@@ -10,10 +10,13 @@ import com.google.errorprone.annotations.concurrent.GuardedBy;
 import io.netty.bootstrap.ServerBootstrap;
 import io.netty.channel.Channel;
 import io.netty.channel.ChannelFuture;
+import io.netty.channel.ChannelHandlerContext;
+import io.netty.channel.ChannelInboundHandlerAdapter;
 import io.netty.channel.ChannelInitializer;
 import io.netty.channel.ChannelOption;
 import io.netty.channel.MultiThreadIoEventLoopGroup;
 import io.netty.channel.WriteBufferWaterMark;
+import io.netty.channel.nio.AbstractNioChannel;
 import io.netty.channel.nio.NioIoHandler;
 import io.netty.channel.socket.nio.NioServerSocketChannel;
 import io.netty.handler.ssl.SslContext;
@@ -31,6 +34,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 import javax.net.ssl.SSLException;
 import org.slf4j.Logger;
@@ -66,7 +70,8 @@ public final class KvServer implements AutoCloseable {
     private final Map<EventExecutor, Set<Session>> byLoop = new HashMap<>();
     private final Channel listener;
     private final Optional<MetricsPort> metricsPort;
-    private volatile boolean closed;
+    /** Open connections, of event loops or on their way to one. */
+    private final Set<AbstractNioChannel> children = ConcurrentHashMap.newKeySet();
 
     @GuardedBy("this")
     private int connections;
@@ -139,9 +144,17 @@ public final class KvServer implements AutoCloseable {
                 .childOption(ChannelOption.TCP_NODELAY, true)
                 .childOption(ChannelOption.SO_KEEPALIVE, true)
                 .childOption(ChannelOption.WRITE_BUFFER_WATER_MARK, new WriteBufferWaterMark(LOW_WATER, HIGH_WATER))
+                .handler(new ChannelInboundHandlerAdapter() {
+                    @Override
+                    public void channelRead(ChannelHandlerContext context, Object message) {
+                        children.add((AbstractNioChannel) message);
+                        context.fireChannelRead(message);
+                    }
+                })
                 .childHandler(new ChannelInitializer<>() {
                     @Override
                     protected void initChannel(Channel channel) {
+                        channel.closeFuture().addListener(_ -> children.remove(channel));
                         accepted(channel);
                     }
                 });
@@ -164,11 +177,6 @@ public final class KvServer implements AutoCloseable {
     }
 
     private void accepted(Channel channel) {
-        if (closed) {
-            // An event loop that ends closes the channels that it has, and may yet be given one.
-            var _ = channel.close();
-            return;
-        }
         Session session = new Session(this, channel);
         if (!admit(session)) {
             counters.add(Counters.Kind.REFUSED);
@@ -270,7 +278,6 @@ public final class KvServer implements AutoCloseable {
     /** Ends all connections and threads, with a deadline. Values that are not in files are gone. */
     @Override
     public void close() {
-        closed = true;
         var _ = listener.close();
         end();
     }
@@ -283,6 +290,14 @@ public final class KvServer implements AutoCloseable {
             ended = ending.await(deadline.remainingMillis());
         } catch (InterruptedException _) {
             Thread.currentThread().interrupt();
+        }
+        // An event loop that ends closes the channels that it has, but not one that it is given meanwhile.
+        for (AbstractNioChannel channel : children) {
+            try {
+                channel.unsafe().ch().close();
+            } catch (IOException e) {
+                log.debug("a connection cannot be closed: {}", e.toString());
+            }
         }
         if (ended) {
             cache.close();
