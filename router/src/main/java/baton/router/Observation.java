@@ -2,6 +2,7 @@ package baton.router;
 
 import baton.router.trace.Explanation;
 import baton.router.trace.RequestTrace;
+import baton.router.trace.RequestTraces;
 import baton.router.upstream.Instance;
 import baton.router.upstream.InstanceSet;
 import io.vertx.core.buffer.Buffer;
@@ -29,7 +30,6 @@ final class Observation {
     private static final String INSTANCES = "/v1/instances";
     private static final String JSON = "application/json";
     private static final int DEFAULT_LIMIT = 100;
-    private static final int MOST = 2000;
 
     private static final JsonMapper MAPPER = JsonMapper.builder().build();
 
@@ -124,8 +124,8 @@ final class Observation {
         String given = request.getParam("limit");
         int limit = DEFAULT_LIMIT;
         if (given != null) {
-            if (!given.matches("[0-9]{1,4}") || Integer.parseInt(given) > MOST) {
-                ApiError.badRequest("limit", "limit is '" + given + "', must be 0 to " + MOST)
+            if (!given.matches("[0-9]{1,4}") || Integer.parseInt(given) > RequestTraces.KEPT) {
+                ApiError.badRequest("limit", "limit is '" + given + "', must be 0 to " + RequestTraces.KEPT)
                         .send(request.response());
                 return;
             }
@@ -157,7 +157,8 @@ final class Observation {
             ApiError.of(
                             404,
                             "NotFoundError",
-                            "no request with X-Request-Id '" + id + "' is under way or among the last " + MOST)
+                            "no request with X-Request-Id '" + id + "' is under way or among the last "
+                                    + RequestTraces.KEPT)
                     .send(request.response());
             return;
         }

@@ -174,7 +174,10 @@ final class ProxiedRequest implements DecodeRelay.Request {
 
     private Completion completion(Buffer body, JsonObjectText parsed) {
         Optional<String> session = Optional.ofNullable(request.getHeader(RoutingRequest.SESSION_HEADER));
-        return new Completion(body, parsed, RoutingRequest.of(parsed, session));
+        return new Completion(
+                body,
+                parsed,
+                RoutingRequest.of(parsed, session, context.policy().needsPrefix()));
     }
 
     private void place(Completion completion) {

@@ -219,8 +219,9 @@ final class RouterVerticle extends VerticleBase {
         ObjectNode down = MAPPER.createObjectNode();
         for (InstanceSet set : routerContext.instances().sets()) {
             if (set.all().stream()
-                    .noneMatch(
-                            instance -> instance.isUp() && routerContext.flow().takes(instance))) {
+                    .noneMatch(instance -> instance.isUp()
+                            && !instance.isDraining()
+                            && routerContext.flow().takes(instance))) {
                 missing.add(set.role().label());
             }
             set.all().forEach(instance -> instance.downReason().ifPresent(reason -> down.put(instance.url(), reason)));

@@ -107,6 +107,7 @@ class MembershipTest {
         assertThat(decode.received).isEmpty();
         assertThat(fixture.get(router, "/v1/instances").body()).contains("\"state\":\"draining\"");
         assertThat(admin(router, "drain", "decode", other.uri()).statusCode()).isEqualTo(200);
+        assertThat(fixture.get(router, "/health").statusCode()).isEqualTo(503);
         HttpResponse<String> none = fixture.post(router, BODY);
         assertThat(none.statusCode()).isEqualTo(503);
         assertThat(none.body()).contains("up, but draining");
@@ -212,6 +213,23 @@ class MembershipTest {
         awaitUp(router, "decode", 1);
         assertThat(fixture.post(router, BODY).headers().firstValue("X-Baton-Decode"))
                 .contains(other.uri().toString());
+    }
+
+    @Test
+    void aFileDoesNotRemoveWhatItHasNotAdded() throws Exception {
+        Path file = directory.resolve("instances.json");
+        FakeInstance other = fixture.instance();
+        write(file, "{\"decode\": [\"%s\", \"%s\"]}".formatted(decode.uri(), other.uri()));
+        Router router = router(
+                List.of(prefill.uri()),
+                List.of(decode.uri()),
+                new Discovery.Settings(Optional.of(file), List.of(), Duration.ofMillis(50)),
+                Optional.empty());
+        awaitUp(router, "decode", 2);
+        write(file, "{}");
+        awaitUp(router, "decode", 1);
+        assertThat(fixture.post(router, BODY).headers().firstValue("X-Baton-Decode"))
+                .contains(decode.uri().toString());
     }
 
     @Test

@@ -24,8 +24,13 @@ public record ConditionalDisaggregation(
         implements RoutingPolicy {
 
     @Override
+    public boolean needsPrefix() {
+        return prefills.needsPrefix() || decodes.needsPrefix();
+    }
+
+    @Override
     public Placement place(RoutingRequest request) {
-        if (request.prefix().promptBytes() < local.belowBytes()) {
+        if (isBelow(request, 0, local.belowBytes())) {
             return otherDecode(request, List.of(), false)
                     .<Placement>map(decode -> new Placement.DecodeOnly(decode, LocalPrefillReason.SHORT))
                     .orElseGet(() -> new Placement.Unavailable(instances.decodes()));
@@ -44,12 +49,17 @@ public record ConditionalDisaggregation(
                 .orElseGet(() -> new Placement.Pair(choose(prefills, usable, request), decode.get()));
     }
 
+    /** Whether a prompt has less behind the chunks that are known. */
+    private static boolean isBelow(RoutingRequest request, int known, int bytes) {
+        return request.prefix().promptBytes() > 0 && request.prefix().bytesAfter(known) < bytes;
+    }
+
     /** Why there is no prefill leg. */
     private Optional<LocalPrefillReason> without(RoutingRequest request, List<Instance> usable, Choice decode) {
         if (usable.isEmpty()) {
             return Optional.of(LocalPrefillReason.UNAVAILABLE);
         }
-        if (request.prefix().bytesAfter(decode.known()) < local.uncachedBelowBytes()) {
+        if (isBelow(request, decode.known(), local.uncachedBelowBytes())) {
             return Optional.of(LocalPrefillReason.CACHED);
         }
         if (usable.stream().allMatch(prefill -> prefill.running() >= local.prefillBusy())) {

@@ -12,6 +12,11 @@ public interface InstanceChooser {
     /** @param usable at least one, in the order in which they became known */
     Choice choose(List<Instance> usable, RoutingRequest request);
 
+    /** Whether it looks at {@link PromptPrefix#chunks}. */
+    default boolean needsPrefix() {
+        return false;
+    }
+
     /** The request is sent to this instance. */
     default void sent(Instance instance, RoutingRequest request) {}
 

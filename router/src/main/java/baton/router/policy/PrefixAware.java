@@ -43,6 +43,11 @@ final class PrefixAware implements InstanceChooser {
     }
 
     @Override
+    public boolean needsPrefix() {
+        return true;
+    }
+
+    @Override
     public void sent(Instance instance, RoutingRequest request) {
         sent.sent(instance, request.prefix());
     }

@@ -7,14 +7,15 @@ import java.nio.ByteOrder;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
+import java.util.OptionalInt;
 
 /**
- * What a prompt begins with: a digest of each prefix of whole chunks of its JSON text. Two requests whose prompts begin alike, with the same
+ * What a prompt begins with: a digest of each prefix of whole chunks of its JSON text. Prompts of two requests that begin alike, with the same
  * model, tools and cache salt, have the digests of the common chunks in common. Clients serialize the earlier messages of a conversation the
  * same way each time, so text does as well as tokens, without a tokenizer.
  *
  * @param chunks digest of the first {@code (i + 1) * CHUNK_BYTES} bytes; of the first {@value #MOST_CHUNKS} chunks
- * @param promptBytes of the whole prompt, as JSON
+ * @param promptBytes of the whole prompt, as JSON; 0 where there is none
  */
 public record PromptPrefix(long[] chunks, int promptBytes) {
     /** About 64 tokens of English text. */
@@ -32,12 +33,22 @@ public record PromptPrefix(long[] chunks, int promptBytes) {
     /** Fields that come before the prompt in what the model sees, or keep its KV cache apart. */
     private static final List<String> BEFORE = List.of("model", "cache_salt", "tools", "chat_template");
 
-    /** Of a body's {@code prompt} or {@code messages}; no chunks where it has neither. */
-    public static PromptPrefix of(JsonObjectText body) {
+    /** Of a body without a prompt. */
+    static final PromptPrefix NONE = new PromptPrefix(new long[0], 0);
+
+    /** The length alone of a body's {@code prompt} or {@code messages}, without digests. */
+    static PromptPrefix lengthOf(JsonObjectText body) {
+        OptionalInt prompt = body.valueBytes("prompt");
+        OptionalInt bytes = prompt.isPresent() ? prompt : body.valueBytes("messages");
+        return bytes.isPresent() ? new PromptPrefix(new long[0], bytes.getAsInt()) : NONE;
+    }
+
+    /** Of a body's {@code prompt} or {@code messages}. */
+    static PromptPrefix of(JsonObjectText body) {
         Optional<byte[]> prompt = body.value("prompt");
         Optional<byte[]> text = prompt.isPresent() ? prompt : body.value("messages");
         if (text.isEmpty()) {
-            return new PromptPrefix(new long[0], body.length());
+            return NONE;
         }
         long digest = prompt.isPresent() ? 1 : 2;
         for (String field : BEFORE) {

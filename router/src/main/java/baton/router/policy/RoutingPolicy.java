@@ -6,6 +6,9 @@ import java.util.Optional;
 
 /** Chooses the instances that serve a completion. Any thread; must not block. */
 public interface RoutingPolicy {
+    /** Whether it looks at {@link PromptPrefix#chunks}, which take time to make. */
+    boolean needsPrefix();
+
     /** Chooses for a new completion. */
     Placement place(RoutingRequest request);
 

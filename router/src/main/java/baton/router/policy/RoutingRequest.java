@@ -14,12 +14,15 @@ public record RoutingRequest(PromptPrefix prefix, Optional<String> session) {
     public static final String SESSION_HEADER = "X-Session-Id";
 
     /** Without a prompt. */
-    public static final RoutingRequest NONE = new RoutingRequest(new PromptPrefix(new long[0], 0), Optional.empty());
+    public static final RoutingRequest NONE = new RoutingRequest(PromptPrefix.NONE, Optional.empty());
 
-    /** @param header value of {@link #SESSION_HEADER} */
-    public static RoutingRequest of(JsonObjectText body, Optional<String> header) {
+    /**
+     * @param header value of {@link #SESSION_HEADER}
+     * @param digests whether the prefix is needed, not only its length
+     */
+    public static RoutingRequest of(JsonObjectText body, Optional<String> header, boolean digests) {
         Optional<String> session = header.filter(value -> !value.isBlank())
                 .or(() -> body.value("user").map(String::new));
-        return new RoutingRequest(PromptPrefix.of(body), session);
+        return new RoutingRequest(digests ? PromptPrefix.of(body) : PromptPrefix.lengthOf(body), session);
     }
 }

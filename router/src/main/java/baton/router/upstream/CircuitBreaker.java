@@ -37,21 +37,36 @@ final class CircuitBreaker {
         return state == State.CLOSED || (state == State.HALF_OPEN && !trial);
     }
 
-    /** A request is sent. */
-    synchronized void began() {
-        trial = state == State.HALF_OPEN;
+    /**
+     * A request is sent.
+     *
+     * @return whether it is the one that is let through
+     */
+    synchronized boolean began() {
+        boolean isTrial = state == State.HALF_OPEN;
+        trial |= isTrial;
+        return isTrial;
     }
 
-    /** A request is over, with a result or without. */
-    synchronized void ended() {
+    /** The request that is let through is over, with a result or without. */
+    synchronized void trialEnded() {
         trial = false;
     }
 
-    synchronized void succeeded() {
-        failures = 0;
+    /** An answer has begun. A long one need not end before other requests are sent. */
+    synchronized void answered() {
         if (state == State.HALF_OPEN) {
             state = State.CLOSED;
+            failures = 0;
             probes = 1;
+        }
+    }
+
+    /** An answer has come to its end. */
+    synchronized void succeeded() {
+        answered();
+        if (state == State.CLOSED) {
+            failures = 0;
         }
     }
 

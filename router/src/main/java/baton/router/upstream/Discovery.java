@@ -13,6 +13,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Optional;
@@ -73,12 +74,13 @@ public final class Discovery implements AutoCloseable {
 
     private record Member(Instance.Role role, String url) {}
 
-    /** A source, and what it named last. */
+    /** A source, what it named last, and what was added of that: an instance that is known otherwise is not its to remove. */
     private static final class Followed {
         private final String name;
         private final Source source;
         private final Bursts failures;
         private Set<Member> members = Set.of();
+        private final Set<Member> added = new HashSet<>();
 
         private Followed(String name, Source source, Ticker ticker) {
             this.name = name;
@@ -127,20 +129,28 @@ public final class Discovery implements AutoCloseable {
             return;
         }
         for (Member member : named) {
-            if (!followed.members.contains(member)) {
-                try {
-                    membership.add(member.role, URI.create(member.url));
-                } catch (ConfigException e) {
-                    log.warn("{}: {}", followed.name, e.getMessage());
-                }
+            if (membership.find(member.role, member.url).isEmpty()) {
+                add(followed, member);
             }
         }
         for (Member member : followed.members) {
-            if (!named.contains(member)) {
+            if (!named.contains(member) && followed.added.remove(member)) {
                 membership.remove(member.role, member.url);
             }
         }
         followed.members = named;
+    }
+
+    private void add(Followed followed, Member member) {
+        try {
+            if (membership.add(member.role, URI.create(member.url)).isPresent()) {
+                followed.added.add(member);
+            }
+        } catch (ConfigException e) {
+            if (!followed.members.contains(member)) {
+                log.warn("{}: {}", followed.name, e.getMessage());
+            }
+        }
     }
 
     private static Set<Member> read(Path file) throws IOException {

@@ -115,23 +115,34 @@ public final class Instance {
     public RunningRequest begin() {
         begun.increment();
         running.incrementAndGet();
-        breaker.began();
-        return new RunningRequest();
+        return new RunningRequest(breaker.began());
     }
 
     /** A request to the instance; {@link #run} ends its count. */
     public final class RunningRequest implements Runnable {
+        private final boolean isTrial;
         private boolean ended;
+        private int status;
 
-        private RunningRequest() {}
+        private RunningRequest(boolean isTrial) {
+            this.isTrial = isTrial;
+        }
 
-        /** The instance has answered with a status. */
-        void answered(int status) {
+        /** The instance begins to answer with a status. */
+        void answered(int answer) {
+            status = answer;
             // 503 is an instance that is full or stopping: not at fault.
             if (status < 500) {
-                breaker.succeeded();
+                breaker.answered();
             } else if (status != 503) {
                 failed("HTTP " + status);
+            }
+        }
+
+        /** The answer is complete. */
+        void succeeded() {
+            if (status < 500) {
+                breaker.succeeded();
             }
         }
 
@@ -146,7 +157,9 @@ public final class Instance {
         public void run() {
             if (!ended) {
                 ended = true;
-                breaker.ended();
+                if (isTrial) {
+                    breaker.trialEnded();
+                }
                 running.decrementAndGet();
             }
         }

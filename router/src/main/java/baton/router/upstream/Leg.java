@@ -151,6 +151,7 @@ public final class Leg {
         });
         head.endHandler(ended -> {
             if (!over) {
+                counted.ifPresent(Instance.RunningRequest::succeeded);
                 finish();
                 if (written < toWrite) {
                     // Answered before it was all sent, such as a refusal: the connection cannot be used again.

@@ -31,7 +31,8 @@ class ConditionalDisaggregationTest {
     static RoutingRequest request(String prompt) {
         return RoutingRequest.of(
                 JsonObjectText.parse("body", ("{\"prompt\":\"" + prompt + "\"}").getBytes(StandardCharsets.UTF_8)),
-                Optional.empty());
+                Optional.empty(),
+                true);
     }
 
     private RoutingPolicy policy(PolicySettings settings) {
@@ -80,6 +81,32 @@ class ConditionalDisaggregationTest {
                         .policy(instances, onlyDecode)
                         .place(REQUEST))
                 .isEqualTo(new Placement.DecodeOnly(decode, LocalPrefillReason.UNAVAILABLE));
+    }
+
+    @Test
+    void aBodyWithoutAPromptIsNotShort() {
+        JsonObjectText body = JsonObjectText.parse("body", "{\"n\":1}".getBytes(StandardCharsets.UTF_8));
+        for (boolean digests : new boolean[] {true, false}) {
+            RoutingRequest request = RoutingRequest.of(body, Optional.empty(), digests);
+            assertThat(policy(LocalPrefill.of(false, 1000)).place(request)).isInstanceOf(Placement.Pair.class);
+        }
+    }
+
+    /** Digests take time, so they are made for the policy that looks at them. */
+    @Test
+    void onlyThePrefixPolicyNeedsDigests() {
+        assertThat(policy(LocalPrefill.NEVER).needsPrefix()).isFalse();
+        assertThat(policy(new PolicySettings(InTurn.NAME, PrefixAware.NAME, 10, LocalPrefill.NEVER))
+                        .needsPrefix())
+                .isTrue();
+        JsonObjectText body = JsonObjectText.parse(
+                "body", ("{\"prompt\":\"" + "x".repeat(1000) + "\"}").getBytes(StandardCharsets.UTF_8));
+        RoutingRequest without = RoutingRequest.of(body, Optional.empty(), false);
+        assertThat(without.prefix().chunks()).isEmpty();
+        assertThat(without.prefix().promptBytes())
+                .isEqualTo(
+                        RoutingRequest.of(body, Optional.empty(), true).prefix().promptBytes())
+                .isEqualTo(1002);
     }
 
     @Test

@@ -36,7 +36,8 @@ class InstanceChooserTest {
                     .append("{\"role\":\"user\",\"content\":\"" + content + "\"}");
         }
         String body = "{" + fields + "\"messages\":[" + messages + "]}";
-        return RoutingRequest.of(JsonObjectText.parse("body", body.getBytes(StandardCharsets.UTF_8)), Optional.empty());
+        return RoutingRequest.of(
+                JsonObjectText.parse("body", body.getBytes(StandardCharsets.UTF_8)), Optional.empty(), true);
     }
 
     @Test
@@ -102,7 +103,8 @@ class InstanceChooserTest {
         assertThat(chat("\"user\":\"u1\",", "x").session()).contains("\"u1\"");
         assertThat(RoutingRequest.of(
                                 JsonObjectText.parse("body", "{\"user\":\"u1\"}".getBytes(StandardCharsets.UTF_8)),
-                                Optional.of("s1"))
+                                Optional.of("s1"),
+                                false)
                         .session())
                 .contains("s1");
         assertThat(chat("", "x").session()).isEmpty();

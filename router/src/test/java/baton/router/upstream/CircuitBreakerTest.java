@@ -9,9 +9,8 @@ class CircuitBreakerTest {
 
     private void fail(int times) {
         for (int i = 0; i < times; i++) {
-            breaker.began();
+            assertThat(breaker.began()).isFalse();
             breaker.failed();
-            breaker.ended();
         }
     }
 
@@ -41,15 +40,17 @@ class CircuitBreakerTest {
             assertThat(breaker.allows()).isFalse();
             probe(1);
             assertThat(breaker.allows()).isTrue();
-            breaker.began();
+            assertThat(breaker.began()).isTrue();
             assertThat(breaker.allows()).as("a second one").isFalse();
             assertThat(breaker.failed()).isTrue();
-            breaker.ended();
+            breaker.trialEnded();
         }
         probe(16);
         breaker.began();
+        breaker.answered();
+        assertThat(breaker.allows()).as("a long answer is not waited for").isTrue();
         breaker.succeeded();
-        breaker.ended();
+        breaker.trialEnded();
         assertThat(breaker.allows()).isTrue();
         assertThat(breaker).hasToString("");
         fail(CircuitBreaker.FAILURES);
@@ -62,8 +63,19 @@ class CircuitBreakerTest {
         fail(CircuitBreaker.FAILURES);
         probe(1);
         breaker.began();
-        breaker.ended();
+        breaker.trialEnded();
         assertThat(breaker.allows()).isTrue();
+    }
+
+    @Test
+    void answersThatBeginAndBreakOffAreFailures() {
+        for (int i = 0; i < CircuitBreaker.FAILURES; i++) {
+            assertThat(breaker.allows()).isTrue();
+            breaker.began();
+            breaker.answered();
+            breaker.failed();
+        }
+        assertThat(breaker.allows()).isFalse();
     }
 
     @Test
