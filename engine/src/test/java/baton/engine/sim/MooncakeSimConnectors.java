@@ -31,6 +31,8 @@ final class MooncakeSimConnectors implements SimNode.SimConnectors {
     /** Of all instances; each has a registry port of its own. */
     private static final String HOST = "127.0.0.1";
 
+    private static final long MOST_NANOS_UNNOTICED = 100_000_000;
+
     private final SimCluster.Site site;
     private final RandomGenerator random;
     private final SimTransferAgent.AgentNetwork agents;
@@ -217,8 +219,12 @@ final class MooncakeSimConnectors implements SimNode.SimConnectors {
         private final SimExchange asking;
         private final MooncakeExchange.Asker asker;
         private byte[] message = {};
+        /** The side that has the message, once it has arrived. */
+        private Optional<SimExchange> asked = Optional.empty();
+
         private boolean over;
         private boolean told;
+        private boolean noticed;
 
         private Connection(SimExchange asking, MooncakeExchange.Asker asker) {
             this.asking = asking;
@@ -235,6 +241,7 @@ final class MooncakeSimConnectors implements SimNode.SimConnectors {
                 return;
             }
             message = sent;
+            asked = Optional.of(listening.exchange);
             listening.exchange.connections.add(this);
             boolean breaks = faults.happens("connection breaks", messageFaults);
             if (!breaks || random.nextBoolean()) {
@@ -245,12 +252,12 @@ final class MooncakeSimConnectors implements SimNode.SimConnectors {
             }
         }
 
-        /** The prefill rank knows at once, the decode rank after that time. */
+        /** The decode rank knows after that time, the prefill rank at a time that does not depend on it. */
         private void end(MooncakeExchange.Ending how, long nanos) {
             if (over) {
                 return;
             }
-            over = true;
+            breakOff();
             if (!asking.closed) {
                 asking.runtime.later(nanos, () -> {
                     if (!told && !asking.closed) {
@@ -259,6 +266,13 @@ final class MooncakeSimConnectors implements SimNode.SimConnectors {
                     }
                 });
             }
+        }
+
+        /** Nothing arrives any more; the prefill rank, which writes on meanwhile, notices later. */
+        private void breakOff() {
+            over = true;
+            asked.ifPresent(side ->
+                    side.runtime.later(random.nextLong(MOST_NANOS_UNNOTICED), () -> noticed = true));
         }
 
         @Override
@@ -284,12 +298,14 @@ final class MooncakeSimConnectors implements SimNode.SimConnectors {
 
         @Override
         public boolean isOver() {
-            return over;
+            return noticed;
         }
 
         @Override
         public void close() {
-            over = true;
+            if (!over) {
+                breakOff();
+            }
             told = true;
         }
     }
