@@ -16,6 +16,7 @@ import picocli.CommandLine.Command;
             BenchHandoverCommand.class,
             BenchOffloadingCommand.class,
             BenchStoreCommand.class,
-            BenchConnectorsCommand.class
+            BenchConnectorsCommand.class,
+            BenchRouterCommand.class
         })
 final class BenchCommand {}

@@ -271,8 +271,7 @@ final class MooncakeSimConnectors implements SimNode.SimConnectors {
         /** Nothing arrives any more; the prefill rank, which writes on meanwhile, notices later. */
         private void breakOff() {
             over = true;
-            asked.ifPresent(side ->
-                    side.runtime.later(random.nextLong(MOST_NANOS_UNNOTICED), () -> noticed = true));
+            asked.ifPresent(side -> side.runtime.later(random.nextLong(MOST_NANOS_UNNOTICED), () -> noticed = true));
         }
 
         @Override

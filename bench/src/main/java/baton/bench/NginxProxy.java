@@ -1,0 +1,116 @@
+package baton.bench;
+
+import baton.cluster.ChildProcess;
+import baton.kv.FreePorts;
+import baton.store.prompt.ScratchDirectory;
+import java.io.File;
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.Socket;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.List;
+import java.util.Optional;
+
+/** nginx as a reverse proxy of one server, with connections kept on both sides and answers passed on as they come. */
+final class NginxProxy implements AutoCloseable {
+    private final ScratchDirectory directory;
+    private final ChildProcess process;
+    private final int port;
+
+    private NginxProxy(ScratchDirectory directory, ChildProcess process, int port) {
+        this.directory = directory;
+        this.process = process;
+        this.port = port;
+    }
+
+    /** The program on this {@code PATH}, or where Debian has it. */
+    static Optional<Path> find(String path) {
+        return RedisProgram.program(path + File.pathSeparator + "/usr/sbin", "nginx");
+    }
+
+    static NginxProxy start(Path program, int upstream, Duration deadline) throws IOException, InterruptedException {
+        ScratchDirectory directory = ScratchDirectory.create();
+        int port = FreePorts.inARow(1);
+        Path file = directory.path().resolve("nginx.conf");
+        Files.writeString(file, """
+                daemon off;
+                master_process off;
+                pid %1$s/nginx.pid;
+                error_log stderr error;
+                events { worker_connections 8192; }
+                http {
+                  access_log off;
+                  client_body_temp_path %1$s/body;
+                  proxy_temp_path %1$s/proxy;
+                  fastcgi_temp_path %1$s/fastcgi;
+                  uwsgi_temp_path %1$s/uwsgi;
+                  scgi_temp_path %1$s/scgi;
+                  keepalive_requests 1000000;
+                  upstream decode { server 127.0.0.1:%2$d; keepalive 64; }
+                  server {
+                    listen 127.0.0.1:%3$d;
+                    location / {
+                      proxy_pass http://decode;
+                      proxy_http_version 1.1;
+                      proxy_set_header Connection "";
+                      proxy_buffering off;
+                    }
+                  }
+                }
+                """.formatted(directory.path(), upstream, port));
+        ChildProcess process = ChildProcess.start(
+                "nginx",
+                List.of(program.toString(), "-p", directory.path().toString(), "-c", file.toString()),
+                directory.path().resolve("log"),
+                new ChildProcess.Output() {
+                    @Override
+                    public void line(String line) {}
+
+                    @Override
+                    public void end() {}
+                });
+        NginxProxy proxy = new NginxProxy(directory, process, port);
+        try {
+            proxy.awaitListening(deadline);
+        } catch (IOException | InterruptedException e) {
+            proxy.close();
+            throw e;
+        }
+        return proxy;
+    }
+
+    private void awaitListening(Duration deadline) throws IOException, InterruptedException {
+        long end = System.nanoTime() + deadline.toNanos();
+        while (true) {
+            try (Socket _ = new Socket(InetAddress.getLoopbackAddress(), port)) {
+                return;
+            } catch (IOException e) {
+                if (!process.isAlive() || System.nanoTime() - end >= 0) {
+                    throw new IOException(process.describeExit(), e);
+                }
+                var _ = process.awaitExit(Duration.ofMillis(20)).isPresent();
+            }
+        }
+    }
+
+    int port() {
+        return port;
+    }
+
+    /** Processor time that it has taken. */
+    long cpuNanos() {
+        return ProcessHandle.of(process.pid())
+                .flatMap(each -> each.info().totalCpuDuration())
+                .map(Duration::toNanos)
+                .orElse(0L);
+    }
+
+    @Override
+    public void close() {
+        process.kill();
+        process.awaitEnd(Duration.ofSeconds(5));
+        directory.close();
+    }
+}

@@ -1,0 +1,165 @@
+package baton.bench;
+
+import java.io.PrintWriter;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Locale;
+import java.util.Optional;
+import java.util.OptionalDouble;
+import java.util.function.ToDoubleFunction;
+import tools.jackson.databind.json.JsonMapper;
+import tools.jackson.databind.node.ArrayNode;
+import tools.jackson.databind.node.ObjectNode;
+
+/**
+ * Results of {@link RouterBench}.
+ *
+ * @param events of each answer
+ * @param requests of each round
+ * @param openRate requests a second at which latency was measured: half of the router's rate
+ * @param streams many answers at once
+ * @param resident bytes of the router's process in memory, after each round of requests of the last part
+ */
+public record RouterReport(
+        Machine machine,
+        int events,
+        int requests,
+        double openRate,
+        List<Case> cases,
+        Streams streams,
+        List<Long> resident) {
+
+    /**
+     * One round.
+     *
+     * @param rate requests a second
+     * @param cpuMillis processor time of the proxy's process for a request
+     * @param nanos from a request to the end of its answer
+     */
+    public record Load(double rate, Optional<Double> cpuMillis, long[] nanos) {
+        Load withCpu(double millis) {
+            return new Load(rate, Optional.of(millis), nanos);
+        }
+
+        double percentileMillis(double fraction) {
+            long[] sorted = nanos.clone();
+            Arrays.sort(sorted);
+            return sorted[(int) Math.min(sorted.length - 1L, Math.round(fraction * sorted.length))] * 1e-6;
+        }
+    }
+
+    /**
+     * One way to the instances.
+     *
+     * @param closed rounds with a fixed number of requests in flight
+     * @param open rounds with requests at fixed times
+     */
+    public record Case(String name, List<Load> closed, List<Load> open) {
+        public double rate() {
+            return medianRate(closed);
+        }
+
+        /** Processor time of the proxy's process for a request in ms; empty where there is none. */
+        public OptionalDouble cpuMillis() {
+            List<Double> known =
+                    closed.stream().flatMap(each -> each.cpuMillis().stream()).toList();
+            return known.isEmpty() ? OptionalDouble.empty() : OptionalDouble.of(Timing.median(known));
+        }
+
+        public double latencyMillis(double fraction) {
+            return median(open, each -> each.percentileMillis(fraction));
+        }
+    }
+
+    /** @param right answers that came complete, in order and unmixed; each was compared byte by byte */
+    public record Streams(int asked, int right, Optional<String> failure) {}
+
+    static double medianRate(List<Load> loads) {
+        return median(loads, Load::rate);
+    }
+
+    private static double median(List<Load> loads, ToDoubleFunction<Load> of) {
+        return Timing.median(loads.stream().map(of::applyAsDouble).toList());
+    }
+
+    /** The router's latency above that of asking the instances directly, in ms. */
+    public double addedMillis(double fraction) {
+        return find(RouterBench.ROUTER).latencyMillis(fraction)
+                - find(RouterBench.DIRECT).latencyMillis(fraction);
+    }
+
+    private Case find(String name) {
+        return cases.stream()
+                .filter(each -> each.name().equals(name))
+                .findFirst()
+                .orElseThrow();
+    }
+
+    public void print(PrintWriter out) {
+        out.printf("%s, %d processors%n", machine.processor(), machine.processors());
+        out.printf(
+                Locale.ROOT,
+                "%n%d requests a round, answers of %d events; client, instances and proxies share the processors%n"
+                        + "latency at %.0f requests/s, from the time a request was due; nginx has one leg, the others two%n%n"
+                        + "  %-8s %12s %18s %10s %10s%n",
+                requests,
+                events,
+                openRate,
+                "",
+                "requests/s",
+                "CPU ms a request",
+                "p50 ms",
+                "p99 ms");
+        for (Case each : cases) {
+            out.printf(
+                    Locale.ROOT,
+                    "  %-8s %12.0f %18s %10.2f %10.2f%n",
+                    each.name(),
+                    each.rate(),
+                    each.cpuMillis().isPresent()
+                            ? String.format(
+                                    Locale.ROOT, "%.3f", each.cpuMillis().getAsDouble())
+                            : "",
+                    each.latencyMillis(0.5),
+                    each.latencyMillis(0.99));
+        }
+        out.printf(
+                Locale.ROOT,
+                "%n  added by the router: p50 %.2f ms, p99 %.2f ms%n  %d of %d streams at once right, each byte compared%s%n",
+                addedMillis(0.5),
+                addedMillis(0.99),
+                streams.right(),
+                streams.asked(),
+                streams.failure().map(each -> "; first failure: " + each).orElse(""));
+        if (!resident.isEmpty()) {
+            out.printf(
+                    Locale.ROOT,
+                    "  memory of the router over %,d requests: %d MiB after the first %,d, at most %d, at the end %d%n",
+                    (long) requests * resident.size(),
+                    resident.getFirst() >> 20,
+                    requests,
+                    resident.stream().mapToLong(Long::longValue).max().orElse(0) >> 20,
+                    resident.getLast() >> 20);
+        }
+        out.flush();
+    }
+
+    public ObjectNode toJson() {
+        ObjectNode root = JsonMapper.builder().build().createObjectNode();
+        root.put("events", events).put("requests", requests).put("open_rate", openRate);
+        ArrayNode rows = root.putArray("cases");
+        for (Case each : cases) {
+            ObjectNode row = rows.addObject()
+                    .put("name", each.name())
+                    .put("rate", each.rate())
+                    .put("p50_ms", each.latencyMillis(0.5))
+                    .put("p99_ms", each.latencyMillis(0.99));
+            each.cpuMillis().ifPresent(millis -> row.put("cpu_ms", millis));
+        }
+        root.put("added_p50_ms", addedMillis(0.5)).put("added_p99_ms", addedMillis(0.99));
+        root.put("streams", streams.asked()).put("streams_right", streams.right());
+        ArrayNode memory = root.putArray("resident_bytes");
+        resident.forEach(memory::add);
+        return root;
+    }
+}

@@ -1,0 +1,66 @@
+package baton.cli;
+
+import baton.bench.RouterBench;
+import baton.bench.RouterReport;
+import java.io.IOException;
+import java.util.concurrent.Callable;
+import picocli.CommandLine.Command;
+import picocli.CommandLine.Mixin;
+import picocli.CommandLine.Option;
+
+/** {@code baton bench router}: what the router costs. */
+@Command(
+        name = "router",
+        description =
+                "Measures what the router costs in front of instances that compute nothing, beside asking them directly"
+                        + " and, where it is installed, nginx.",
+        mixinStandardHelpOptions = true,
+        sortOptions = false)
+final class BenchRouterCommand implements Callable<Integer> {
+    @Option(
+            names = "--requests",
+            defaultValue = "5000",
+            paramLabel = "N",
+            description = "Requests of a round (default: ${DEFAULT-VALUE}).")
+    private int requests;
+
+    @Option(
+            names = "--events",
+            defaultValue = "16",
+            paramLabel = "N",
+            description = "Events of each streamed answer (default: ${DEFAULT-VALUE}).")
+    private int events;
+
+    @Option(
+            names = "--rounds",
+            defaultValue = "5",
+            paramLabel = "N",
+            description = "Rounds of each case (default: ${DEFAULT-VALUE}).")
+    private int rounds;
+
+    @Option(
+            names = "--streams",
+            defaultValue = "2000",
+            paramLabel = "N",
+            description = "Answers streamed at once (default: ${DEFAULT-VALUE}).")
+    private int streams;
+
+    @Option(
+            names = "--memory-requests",
+            defaultValue = "200000",
+            paramLabel = "N",
+            description = "Requests that the router's memory is watched over (default: ${DEFAULT-VALUE}).")
+    private int memoryRequests;
+
+    @Mixin
+    private final BenchOutput output = new BenchOutput();
+
+    @Override
+    public Integer call() throws IOException {
+        RouterReport report = new RouterBench(requests, events, rounds, streams, memoryRequests, output::progress)
+                .run(Baton.command());
+        report.print(output.out());
+        output.write(report.toJson());
+        return report.streams().right() == report.streams().asked() ? 0 : 1;
+    }
+}

@@ -1,0 +1,48 @@
+package baton.cli;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.cli.Program.Ended;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.List;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.json.JsonMapper;
+
+/** {@code baton bench router}. */
+class BenchRouterTest {
+    @TempDir
+    private Path directory;
+
+    @Test
+    @Tag("thorough")
+    void twoThousandStreamsAtOnceThroughTheRouterAreEachWholeAndInOrder() throws Exception {
+        Path json = directory.resolve("figures.json");
+        Ended result = Program.run(List.of(
+                "bench",
+                "router",
+                "--requests",
+                "200",
+                "--rounds",
+                "1",
+                "--memory-requests",
+                "200",
+                "--json",
+                json.toString()));
+        assertThat(result.status()).as(result.err()).isZero();
+        JsonNode figures = JsonMapper.builder().build().readTree(Files.readString(json));
+        assertThat(figures.path("streams").asInt()).isEqualTo(2000);
+        assertThat(figures.path("streams_right").asInt()).isEqualTo(2000);
+        assertThat(result.out()).contains("direct", "router", "added by the router");
+    }
+
+    @Test
+    void aNumberOfStreamsThatIsNotPositiveIsRefusedByName() throws Exception {
+        Ended result = Program.run(List.of("bench", "router", "--streams", "0"));
+        assertThat(result.status()).isNotZero();
+        assertThat(result.err()).contains("streams", "is 0", "must be positive");
+    }
+}
