@@ -1,8 +1,10 @@
 package baton.router;
 
+import baton.router.trace.TraceContext;
 import io.vertx.core.MultiMap;
 import io.vertx.core.http.HttpHeaders;
 import java.util.HashSet;
+import java.util.List;
 import java.util.Locale;
 import java.util.Optional;
 import java.util.Set;
@@ -22,6 +24,11 @@ final class Headers {
     /** A request that has passed more routers is in a routing loop, in which each router multiplies its legs. */
     static final int MOST_HOPS = 3;
 
+    /** W3C Trace Context: each leg has one of its own. */
+    static final String TRACEPARENT = "traceparent";
+
+    static final String TRACESTATE = "tracestate";
+
     /** Why the decode instance computed the prompt itself. */
     static final String LOCAL_PREFILL = "X-Baton-Local-Prefill";
 
@@ -40,7 +47,7 @@ final class Headers {
 
     /** Headers of the client's connection or body; with compression the router could not read the answer. */
     private static final Set<String> OF_THE_REQUEST =
-            Set.of("host", "content-length", "expect", "accept-encoding", "x-request-id");
+            Set.of("host", "content-length", "expect", "accept-encoding", "x-request-id", "traceparent");
 
     /** Accepted by Baton's server too; brackets are for the IPv6 addresses in the ids of some connectors. */
     private static final Pattern SANE_ID = Pattern.compile("[A-Za-z0-9._:\\[\\]@+=~-]{1,256}");
@@ -92,6 +99,12 @@ final class Headers {
         return given != null && SANE_ID.matcher(given).matches()
                 ? given
                 : UUID.randomUUID().toString();
+    }
+
+    /** The trace that the client's request belongs to; two of the header are as good as none. */
+    static TraceContext trace(MultiMap client) {
+        List<String> given = client.getAll(TRACEPARENT);
+        return TraceContext.of(given.size() == 1 ? Optional.of(given.getFirst()) : Optional.empty());
     }
 
     private static Set<String> namedByConnection(MultiMap headers) {

@@ -10,6 +10,7 @@ import baton.router.policy.Choice;
 import baton.router.policy.Placement;
 import baton.router.policy.PromptPrefix;
 import baton.router.policy.RoutingRequest;
+import baton.router.trace.TraceContext;
 import baton.router.upstream.Instance;
 import baton.router.upstream.InstanceSet;
 import baton.router.upstream.Leg;
@@ -61,6 +62,7 @@ final class ProxiedRequest implements DecodeRelay.Request {
     private int held;
 
     private final String givenId;
+    private final TraceContext trace;
     private final MultiMap headers;
 
     private final List<Instance> triedPrefills = new ArrayList<>(2);
@@ -109,9 +111,13 @@ final class ProxiedRequest implements DecodeRelay.Request {
         this.client = request.response();
         this.held = held;
         this.givenId = Headers.requestId(request.headers());
-        this.report = new RequestReport(context, givenId, request.path());
+        this.trace = Headers.trace(request.headers());
+        this.report = new RequestReport(context, givenId, request.path(), trace.traceId());
         this.requestId = givenId;
         this.headers = Headers.toInstance(request.headers(), context.config().apiKey());
+        if (!trace.continued()) {
+            headers.remove(Headers.TRACESTATE);
+        }
         client.closeHandler(closed -> clientLeft());
         client.exceptionHandler(failed -> clientLeft());
     }
@@ -514,7 +520,10 @@ final class ProxiedRequest implements DecodeRelay.Request {
     }
 
     private MultiMap legHeaders() {
-        return MultiMap.caseInsensitiveMultiMap().addAll(headers).set(Headers.REQUEST_ID, requestId);
+        return MultiMap.caseInsensitiveMultiMap()
+                .addAll(headers)
+                .set(Headers.REQUEST_ID, requestId)
+                .set(Headers.TRACEPARENT, trace.leg());
     }
 
     /**

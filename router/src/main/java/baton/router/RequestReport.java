@@ -34,12 +34,12 @@ final class RequestReport {
      */
     record Line(String requestId, String handoffId, String path, int status, String prefill, String decode) {}
 
-    RequestReport(RouterContext context, String id, String path) {
+    RequestReport(RouterContext context, String id, String path, String traceId) {
         this.metrics = context.metrics();
         this.ticker = context.ticker();
         this.logged = context.logged();
         this.traces = context.traces();
-        this.trace = new RequestTrace(id, path, ticker);
+        this.trace = new RequestTrace(id, traceId, path, ticker);
         traces.started(trace);
         this.started = ticker.nanos();
     }

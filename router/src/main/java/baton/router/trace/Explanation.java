@@ -19,6 +19,7 @@ public final class Explanation {
     public static ObjectNode summary(Snapshot trace) {
         ObjectNode json = MAPPER.createObjectNode()
                 .put("id", trace.id())
+                .put("trace_id", trace.traceId())
                 .put("path", trace.path())
                 .put("age_ms", millis(trace.age()))
                 .put("state", trace.outcome().isPresent() ? "ended" : "running");

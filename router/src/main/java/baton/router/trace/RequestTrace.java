@@ -13,6 +13,7 @@ public final class RequestTrace {
     private static final int MOST_STEPS = 64;
 
     private final String id;
+    private final String traceId;
     private final String path;
     private final Ticker ticker;
     private final long started;
@@ -75,6 +76,7 @@ public final class RequestTrace {
      */
     public record Snapshot(
             String id,
+            String traceId,
             String path,
             long age,
             List<Step> steps,
@@ -88,8 +90,10 @@ public final class RequestTrace {
             long bytes,
             Optional<Outcome> outcome) {}
 
-    public RequestTrace(String id, String path, Ticker ticker) {
+    /** @param traceId of the distributed trace, see {@link TraceContext} */
+    public RequestTrace(String id, String traceId, String path, Ticker ticker) {
         this.id = id;
+        this.traceId = traceId;
         this.path = path;
         this.ticker = ticker;
         this.started = ticker.nanos();
@@ -167,6 +171,7 @@ public final class RequestTrace {
     public synchronized Snapshot snapshot() {
         return new Snapshot(
                 id,
+                traceId,
                 path,
                 now(),
                 List.copyOf(steps),
