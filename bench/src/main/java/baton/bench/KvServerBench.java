@@ -47,7 +47,7 @@ public final class KvServerBench {
     private static final Ticker TICKER = Ticker.system();
     private static final KvLayout LAYOUT = new KvLayout(4, 8, 16, 64, DType.BF16);
 
-    /** For look-ups, whose values are of no matter. */
+    /** For look-ups: the values are of no matter. */
     private static final StoreFormat SMALL = new StoreFormat(
             new ModelFingerprint("bench", "11".repeat(32)), new KvLayout(1, 1, 16, 64, DType.BF16), 1, 1, 1);
 

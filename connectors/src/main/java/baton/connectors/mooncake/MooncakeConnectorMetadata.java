@@ -7,7 +7,7 @@ import java.util.Set;
 /**
  * The workers' tasks in a step.
  *
- * @param cancelled requests whose loads are not wanted any more
+ * @param cancelled requests of which the loads are not wanted any more
  * @param ready finished prompts
  * @param abandoned transfers of prefill requests that ended without their blocks
  */

@@ -76,7 +76,7 @@ final class PromptReceiver {
     /**
      * What loads have done since the last report.
      *
-     * @param received requests whose loads are over
+     * @param received requests of which the loads are over
      * @param invalid their blocks that do not have what was wanted
      */
     record Finished(Set<String> received, Set<Integer> invalid) {}

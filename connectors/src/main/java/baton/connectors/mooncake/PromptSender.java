@@ -63,7 +63,7 @@ final class PromptSender {
     private final List<Write> writes = new ArrayList<>();
     /** Attempts that must not begin a write, with the time until which that is remembered. */
     private final Map<String, Long> endedAttempts = new LinkedHashMap<>();
-    /** Transfers whose prompts will not come, or are gone. */
+    /** Transfers of prompts that will not come, or are gone. */
     private final Map<String, Long> abandoned = new LinkedHashMap<>();
 
     private final Set<String> sent = new LinkedHashSet<>();
@@ -153,7 +153,7 @@ final class PromptSender {
         return !writes.isEmpty() || prompts.values().stream().anyMatch(each -> each.ready.isPresent());
     }
 
-    /** Requests whose blocks are not needed any more, since the last call. */
+    /** Requests with blocks that are not needed any more, since the last call. */
     Set<String> takeSent() {
         Set<String> taken = new LinkedHashSet<>(sent);
         sent.clear();
@@ -327,7 +327,7 @@ final class PromptSender {
     /** True if it is over. */
     private boolean advance(Write write, long now) {
         if (write.message.question.isOver() && write.stops.isEmpty()) {
-            // Whoever asked has gone, or will say by another connection that it has given up.
+            // The decode instance has gone, or will say by another connection that it has given up.
             write.fail("the connection of the decode instance has ended");
         }
         if (!write.isBegun()) {

@@ -12,7 +12,7 @@ import java.util.regex.Pattern;
  *
  * @param layer name, as vLLM's
  * @param layerIndex number in the name, of the whole model's layers
- * @param group index of the KV cache group whose block ids count
+ * @param group index of the KV cache group of the block ids
  */
 record Region(String layer, int layerIndex, int group, long address, long stride, long bytes) {
     private static final Pattern NUMBER = Pattern.compile("(?:^|\\.)([0-9]{1,6})(?:\\.|$)");

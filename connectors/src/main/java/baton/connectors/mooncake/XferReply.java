@@ -12,8 +12,8 @@ import org.msgpack.core.MessagePack;
 /**
  * A prefill rank's answer to an {@link XferRequest}, or a part of it: vLLM's {@code MooncakeXferResponse}, a msgpack map.
  *
- * @param ok requests whose blocks are written
- * @param failed requests whose blocks are not, or not all
+ * @param ok requests with all blocks written
+ * @param failed requests with no or not all blocks written
  * @param error why
  * @param written what only Baton instances send: what was written for the only request of {@code ok}
  */

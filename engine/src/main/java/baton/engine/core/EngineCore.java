@@ -269,7 +269,7 @@ public final class EngineCore implements AutoCloseable {
             measurements.addAll(scheduler.takeMeasurements());
             countScheduler(before, scheduler.counters(), measurements);
             if (measurements.stream().anyMatch(each -> each.name().equals(CONNECTOR_FAILURES))) {
-                // A child of a connector has been switched off, whose address is not one any more.
+                // A child of a connector has been switched off: its address must not be told any more.
                 advertisedKvTransferParams = connector.flatMap(SchedulerConnector::advertisedKvTransferParams);
             }
             count(CONNECTOR_FAILURES, failures.take(), measurements);

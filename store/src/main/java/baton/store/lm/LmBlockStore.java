@@ -51,7 +51,7 @@ public final class LmBlockStore implements BlockStore {
     private final StoreCounters counters;
     private final LmConnections connections;
 
-    /** Keys whose values did not verify, until they are written anew: the protocol cannot delete them. */
+    /** Keys of values that did not verify, until they are written anew: the protocol cannot delete them. */
     private final Set<BlockHash> damaged = ConcurrentHashMap.newKeySet();
 
     private LmBlockStore(StoreFormat format, LmSettings settings, Ticker ticker) {
@@ -117,7 +117,7 @@ public final class LmBlockStore implements BlockStore {
         return connections.run(lookUp, batch.size());
     }
 
-    /** Takes out those whose values are known to be of no use. */
+    /** Takes out the keys of values that are known to be of no use. */
     private BitSet good(List<BlockHash> keys, int from, BitSet present) {
         if (!damaged.isEmpty()) {
             for (int key = present.nextSetBit(0); key >= 0; key = present.nextSetBit(key + 1)) {

@@ -75,7 +75,7 @@ public final class StoreCounters {
         changed(key, true);
     }
 
-    /** A value has been written whose key makes no event. */
+    /** A value has been written under a key that makes no event. */
     public synchronized void stored(long bytes) {
         writtenBytes += bytes;
         results.merge(Result.STORED, 1L, Long::sum);

@@ -157,7 +157,7 @@ final class DataServer implements AutoCloseable {
         }
     }
 
-    /** Closes connections whose peers have begun something and do not go on. */
+    /** Closes connections of peers that have begun a message and do not go on. */
     void endStalled() {
         open().stream().filter(DataConnection::isStalled).forEach(DataConnection::close);
     }

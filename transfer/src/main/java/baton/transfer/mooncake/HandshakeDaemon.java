@@ -104,7 +104,7 @@ final class HandshakeDaemon implements AutoCloseable {
         return !server.isClosed() && open.put(socket, deadline) == null;
     }
 
-    /** Closes connections whose time is up, also where a peer does not take its answer. */
+    /** Closes connections at the end of their time, also where a peer does not take its answer. */
     void endLate() {
         List<Socket> late;
         synchronized (this) {

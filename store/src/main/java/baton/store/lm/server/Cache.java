@@ -83,7 +83,7 @@ final class Cache implements AutoCloseable {
     @GuardedBy("this")
     private final ArrayDeque<Runnable> awaitingRoom = new ArrayDeque<>();
 
-    /** Whether room was wanted that those who hold values keep. */
+    /** Whether room was wanted that values in use keep. */
     private volatile boolean starved;
 
     private volatile boolean closed;
