@@ -11,6 +11,7 @@ import baton.kv.connector.HiddenState;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.KvMatch;
 import baton.kv.connector.KvRequest;
+import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
 import baton.kv.connector.ReportMerger;
 import baton.kv.connector.SchedulerConnector;
@@ -301,6 +302,37 @@ public final class FakeEngine implements AutoCloseable {
         return report(ended);
     }
 
+    /**
+     * Runs steps without a forward pass until a request's asynchronous load is over.
+     *
+     * @return what these steps reported, of all requests
+     */
+    public WorkerReport awaitLoad(Running running) {
+        WorkerReport all = WorkerReport.NOTHING;
+        for (int asked = 0; running.isLoading() && asked < MOST_ASKED; asked++) {
+            if (asked > 0) {
+                LockSupport.parkNanos(ASK_AGAIN_NANOS);
+            }
+            all = both(all, idleStep());
+        }
+        if (running.isLoading()) {
+            throw new IllegalStateException("request " + running.request.id() + " is still loading");
+        }
+        return all;
+    }
+
+    private static WorkerReport both(WorkerReport first, WorkerReport second) {
+        Set<String> sent = new LinkedHashSet<>(first.sent());
+        sent.addAll(second.sent());
+        Set<String> received = new LinkedHashSet<>(first.received());
+        received.addAll(second.received());
+        Set<Integer> invalid = new LinkedHashSet<>(first.invalidBlocks());
+        invalid.addAll(second.invalidBlocks());
+        List<Measurement> measurements = new ArrayList<>(first.measurements());
+        measurements.addAll(second.measurements());
+        return new WorkerReport(sent, received, invalid, measurements, second.busy());
+    }
+
     private Set<String> takeFinished() {
         Set<String> taken = Set.copyOf(finished);
         finished.clear();
@@ -382,12 +414,13 @@ public final class FakeEngine implements AutoCloseable {
         return cache().blocks() - freeBlocks.size();
     }
 
-    /** Admits a request, runs the rest of its prompt in one step, and finishes it. */
+    /** Admits a request, waits for its load, runs the rest of its prompt in one step, and finishes it. */
     public WorkerReport prefill(KvRequest request) {
         Running running = admit(request, 0);
+        WorkerReport loaded = awaitLoad(running);
         WorkerReport report = step(new Share(running, request.promptLength() - running.computedTokens));
         finish(running);
-        return report;
+        return both(loaded, report);
     }
 
     /** Ends a request and frees its blocks, which are overwritten with rubbish. */

@@ -1,19 +1,17 @@
 package baton.connectors.sharedstorage;
 
-import baton.kv.Ticker;
+import baton.kv.connector.ConnectorContext;
 import baton.store.IoTasks;
 import baton.store.IoThreads;
 import baton.store.prompt.StorageException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 
-/** Reads an entry layer by layer and puts the layers' blocks into the pools. */
-final class LoadJob extends StepJob {
+/** Reads an entry layer by layer and puts the layers' blocks into the pools. Nothing waits for it; it wakes the engine when it is over. */
+final class LoadJob extends FileJob {
     private final SharedStorageConnectorMetadata.Load load;
     private final RankPools pools;
     private final long deadline;
-    /** Guarded by the monitor. */
-    private int loadedLayers;
 
     LoadJob(
             SharedStorageConnectorMetadata.Load load,
@@ -21,8 +19,8 @@ final class LoadJob extends StepJob {
             long timeoutNanos,
             IoTasks tasks,
             IoThreads threads,
-            Ticker ticker) {
-        super("the load of request " + load.requestId(), tasks, threads, ticker);
+            ConnectorContext context) {
+        super("the load of request " + load.requestId(), tasks, threads, context.ticker(), context.wake());
         this.load = load;
         this.pools = pools;
         this.deadline = startNanos() + timeoutNanos;
@@ -32,8 +30,9 @@ final class LoadJob extends StepJob {
         return load;
     }
 
-    long deadline() {
-        return deadline;
+    /** Fails if it is over its deadline. */
+    void expire() {
+        expireAt(deadline);
     }
 
     @Override
@@ -47,8 +46,6 @@ final class LoadJob extends StepJob {
                         return;
                     }
                     pools.scatter(load.blocks(), layer, packed, load.firstToken());
-                    loadedLayers++;
-                    notifyAll();
                 }
             }
             end();
@@ -58,13 +55,6 @@ final class LoadJob extends StepJob {
                 case INCOMPATIBLE, FOREIGN, NO_SPACE, DENIED, IO -> {}
             }
             throw e;
-        }
-    }
-
-    /** Returns when the layer is in the pool or the load has failed. */
-    synchronized void awaitLayer(int layer) {
-        while (!isOver() && loadedLayers <= layer) {
-            awaitChange(deadline);
         }
     }
 }

@@ -15,7 +15,7 @@ import java.util.Optional;
 import java.util.Set;
 
 /** Writes an entry layer by layer, each when the ranks have computed it, and commits it when they have all agreed. */
-final class SaveJob extends StepJob {
+final class SaveJob extends FileJob {
     private final SharedStorageConnectorMetadata.Save save;
     private final RankPools pools;
 
@@ -36,7 +36,7 @@ final class SaveJob extends StepJob {
             IoTasks tasks,
             IoThreads threads,
             Ticker ticker) {
-        super("the save of request " + save.requestId(), tasks, threads, ticker);
+        super("the save of request " + save.requestId(), tasks, threads, ticker, () -> {});
         this.save = save;
         this.pools = pools;
     }

@@ -23,24 +23,24 @@ import java.util.Set;
 /**
  * Hands KV caches over through a directory: {@code SharedStorageConnector}, which vLLM renamed to {@code ExampleConnector}.
  * A producer stores the KV of a prompt's full blocks under a name made from the prompt's tokens; a consumer loads the longest
- * stored prefix of a prompt within the step that schedules it. Directories are exchangeable with vLLM's
+ * stored prefix of a prompt while the prompt waits. Directories are exchangeable with vLLM's
  * ({@link SharedStorage}, {@link EntryNames}), if settings say which layout vLLM's files have.
  *
  * <p>Settings in {@code kv_connector_extra_config}: {@code shared_storage_path}, default {@code /tmp};
- * {@code shared_storage_timeout_seconds}, default 60, the longest that a step waits for a request's load or save;
+ * {@code shared_storage_timeout_seconds}, default 60, the longest that a request waits for its load, or a step for a save;
  * {@code shared_storage_foreign_layout}, by default none, the layout of files without Baton's metadata;
  * {@code shared_storage_write_layout}, default {@code gpu}; {@code shared_storage_foreign_block_size}, by default this
  * instance's block size, that of the instances of vLLM.
  *
- * <p>All work on files after the start runs on threads beside the engine's. The scheduler waits for none of it; a step waits for its loads
- * and saves up to the timeout.
+ * <p>All work on files after the start runs on threads beside the engine's. The scheduler waits for none of it, and a step only for its
+ * saves, up to the timeout: whatever answered a prompt has stored it.
  */
 public final class SharedStorageConnector implements KvConnector {
     private final IoThreads threads;
     private final FileOperations files;
 
     /** Of the engine whose workers are being made. Guarded by the monitor. */
-    private Optional<StepFileIo> stepFileIo = Optional.empty();
+    private Optional<FileTransfers> transfers = Optional.empty();
 
     public SharedStorageConnector() {
         this(new SystemIoThreads(), FileOperations.SYSTEM);
@@ -82,10 +82,10 @@ public final class SharedStorageConnector implements KvConnector {
     @Override
     public synchronized WorkerConnector worker(ConnectorContext context, Rank rank) {
         if (rank.equals(Rank.FIRST)) {
-            stepFileIo = Optional.of(new StepFileIo(context, SharedStorageSettings.of(context), threads, files));
+            transfers = Optional.of(new FileTransfers(context, SharedStorageSettings.of(context), threads, files));
         }
         return new SharedStorageWorker(
-                stepFileIo.orElseThrow(() -> new IllegalStateException("rank " + rank + " comes before the first")),
+                transfers.orElseThrow(() -> new IllegalStateException("rank " + rank + " comes before the first")),
                 rank);
     }
 

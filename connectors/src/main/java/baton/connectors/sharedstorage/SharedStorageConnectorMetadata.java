@@ -7,7 +7,7 @@ import java.util.List;
 import java.util.Set;
 import java.util.stream.Collectors;
 
-/** What the worker loads and saves in one step. */
+/** What the workers do: loads to start, and saves of this step. */
 record SharedStorageConnectorMetadata(List<Load> loads, List<Save> saves) implements ConnectorMetadata {
     SharedStorageConnectorMetadata {
         loads = List.copyOf(loads);
@@ -22,7 +22,7 @@ record SharedStorageConnectorMetadata(List<Load> loads, List<Save> saves) implem
      */
     record Load(String requestId, SharedStorage.Entry entry, int firstToken, int[] blocks) {
         Set<Integer> blockSet() {
-            return toSet(blocks);
+            return Arrays.stream(blocks).boxed().collect(Collectors.toUnmodifiableSet());
         }
     }
 
@@ -31,13 +31,5 @@ record SharedStorageConnectorMetadata(List<Load> loads, List<Save> saves) implem
      *
      * @param blocks all blocks of the aligned prompt
      */
-    record Save(String requestId, String name, int tokens, int[] blocks) {
-        Set<Integer> blockSet() {
-            return toSet(blocks);
-        }
-    }
-
-    private static Set<Integer> toSet(int[] blocks) {
-        return Arrays.stream(blocks).boxed().collect(Collectors.toUnmodifiableSet());
-    }
+    record Save(String requestId, String name, int tokens, int[] blocks) {}
 }

@@ -2,6 +2,8 @@ package baton.connectors.sharedstorage;
 
 import baton.connectors.sharedstorage.EntryLookups.Lookup;
 import baton.connectors.sharedstorage.EntryLookups.State;
+import baton.connectors.sharedstorage.SharedStorageConnectorMetadata.Load;
+import baton.connectors.sharedstorage.SharedStorageConnectorMetadata.Save;
 import baton.connectors.sharedstorage.StorageSearch.Outcome;
 import baton.connectors.sharedstorage.StorageSearch.Saved;
 import baton.kv.Deadline;
@@ -34,7 +36,8 @@ import java.util.Set;
  * earlier ones, from the prefix cache, or in part from this storage. It is not saved if all of it came from this storage, or if its
  * entry exists.
  *
- * <p>A request that had a load fail does not load again, so that recomputing it ends; the entry is not used for a while.
+ * <p>A request waits for its load, which takes place between steps. A request that had a load fail does not load again, so that recomputing
+ * it ends; the entry is not used for a while.
  *
  * <p>The scheduler's thread uses no file. Whether there is an entry to load, and whether the one to be saved exists, is looked up beside
  * it before the request is scheduled; the request waits for that, at most {@link EntryLookups#TIMEOUT}. The result is kept until the
@@ -50,7 +53,10 @@ final class SharedStorageScheduler implements SchedulerConnector {
     private final int blockSize;
     private final Map<String, RequestState> requests = new HashMap<>();
     private Optional<SharedStorage> storage = Optional.empty();
-    private SharedStorageConnectorMetadata lastPlan = new SharedStorageConnectorMetadata(List.of(), List.of());
+    private final List<Load> plannedLoads = new ArrayList<>();
+    /** By request, which may have ended: loads that are not over. */
+    private final Map<String, Load> loading = new HashMap<>();
+
     private int incompatible;
     private int foreignRefused;
     private int foreignTaken;
@@ -151,7 +157,7 @@ final class SharedStorageScheduler implements SchedulerConnector {
             case State.Done<Outcome>(Outcome outcome) -> {
                 count(state, query, outcome);
                 return outcome.entry()
-                        .<KvMatch>map(entry -> new KvMatch.Tokens(entry.tokens() - query.computedTokens, false))
+                        .<KvMatch>map(entry -> new KvMatch.Tokens(entry.tokens() - query.computedTokens, true))
                         .orElseGet(KvMatch.None::new);
             }
         }
@@ -170,8 +176,9 @@ final class SharedStorageScheduler implements SchedulerConnector {
             int end = computedTokens + externalTokens;
             int[] blocks = Arrays.copyOfRange(blockTable, computedTokens / blockSize, Math.ceilDiv(end, blockSize));
             foreignTaken += entry.proven() ? 0 : 1;
-            state.load =
-                    Optional.of(new SharedStorageConnectorMetadata.Load(request.id(), entry, computedTokens, blocks));
+            Load load = new Load(request.id(), entry, computedTokens, blocks);
+            plannedLoads.add(load);
+            loading.put(request.id(), load);
             state.loadedTokens = end;
         }
         forgetQuery(state);
@@ -195,48 +202,41 @@ final class SharedStorageScheduler implements SchedulerConnector {
             RequestState state = requests.get(preempted);
             if (state != null) {
                 forgetQuery(state);
-                state.load = Optional.empty();
                 state.loadedTokens = 0;
             }
         }
-        List<SharedStorageConnectorMetadata.Load> loads = new ArrayList<>();
-        List<SharedStorageConnectorMetadata.Save> saves = new ArrayList<>();
+        List<Save> saves = new ArrayList<>();
         Set<String> names = new HashSet<>();
         for (ScheduledRequest scheduled : step.requests()) {
             RequestState state = state(scheduled.request());
-            state.load.ifPresent(loads::add);
-            state.load = Optional.empty();
             if (context.config().isProducer()) {
                 save(scheduled, state).filter(save -> names.add(save.name())).ifPresent(saves::add);
             }
         }
-        lastPlan = new SharedStorageConnectorMetadata(loads, saves);
-        return lastPlan;
+        SharedStorageConnectorMetadata plan = new SharedStorageConnectorMetadata(plannedLoads, saves);
+        plannedLoads.clear();
+        return plan;
     }
 
     @Override
     public void onStepDone(WorkerReport report) {
         Set<Integer> invalid = report.invalidBlocks();
-        if (invalid.isEmpty()) {
-            return;
+        if (!invalid.isEmpty()) {
+            loading.values().stream()
+                    .filter(load -> !Collections.disjoint(invalid, load.blockSet()))
+                    .forEach(this::failed);
         }
-        for (SharedStorageConnectorMetadata.Load load : lastPlan.loads()) {
-            RequestState state = requests.get(load.requestId());
-            if (!Collections.disjoint(invalid, load.blockSet())) {
-                storage().distrust(load.entry());
-                if (state != null) {
-                    state.loadFailed = true;
-                    state.loadedTokens = 0;
-                    state.saveDecided = false;
-                    state.saved = Saved.NO;
-                }
-            }
-        }
-        for (SharedStorageConnectorMetadata.Save save : lastPlan.saves()) {
-            RequestState state = requests.get(save.requestId());
-            if (state != null && !Collections.disjoint(invalid, save.blockSet())) {
-                state.saveDecided = false;
-            }
+        report.received().forEach(loading::remove);
+    }
+
+    private void failed(Load load) {
+        storage().distrust(load.entry());
+        RequestState state = requests.get(load.requestId());
+        if (state != null) {
+            state.loadFailed = true;
+            state.loadedTokens = 0;
+            state.saveDecided = false;
+            state.saved = Saved.NO;
         }
     }
 
@@ -247,6 +247,11 @@ final class SharedStorageScheduler implements SchedulerConnector {
             forgetQuery(state);
         }
         return Release.NOW;
+    }
+
+    @Override
+    public boolean hasPendingWork() {
+        return !plannedLoads.isEmpty() || !loading.isEmpty();
     }
 
     @Override
@@ -285,7 +290,7 @@ final class SharedStorageScheduler implements SchedulerConnector {
         requests.clear();
     }
 
-    private Optional<SharedStorageConnectorMetadata.Save> save(ScheduledRequest scheduled, RequestState state) {
+    private Optional<Save> save(ScheduledRequest scheduled, RequestState state) {
         KvRequest request = scheduled.request();
         int aligned = EntryNames.aligned(request.promptLength(), settings.storedBlockSize());
         if (aligned == 0 || state.saveDecided || scheduled.computedTokens() + scheduled.scheduledTokens() < aligned) {
@@ -300,7 +305,7 @@ final class SharedStorageScheduler implements SchedulerConnector {
             return Optional.empty();
         }
         // If it is not known whether the entry exists, it is written, and discarded if it does.
-        return Optional.of(new SharedStorageConnectorMetadata.Save(
+        return Optional.of(new Save(
                 request.id(),
                 EntryNames.of(request, aligned),
                 aligned,
@@ -322,9 +327,6 @@ final class SharedStorageScheduler implements SchedulerConnector {
 
         /** By which queries end; from the first one until the request is allocated. */
         Optional<Deadline> deadline = Optional.empty();
-
-        /** To be handed to the worker in the next step. */
-        Optional<SharedStorageConnectorMetadata.Load> load = Optional.empty();
 
         /** The prompt's tokens up to here were loaded or computed before the load. */
         int loadedTokens;

@@ -14,7 +14,7 @@ import java.util.Set;
  * The connector's settings, see {@link SharedStorageConnector}.
  *
  * @param root directory of the entries
- * @param timeout the longest that a step waits for a request's load or save
+ * @param timeout the longest that a request waits for its load, or a step for a save
  * @param layouts of files that are read and written
  * @param storedBlockSize entries are written for as many blocks of so many tokens as a prompt fills
  */

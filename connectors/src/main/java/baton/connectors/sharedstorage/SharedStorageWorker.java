@@ -10,23 +10,23 @@ import java.util.List;
 import java.util.Optional;
 import java.util.Set;
 
-/** Forwards one rank's calls to the {@link StepFileIo} of its engine. */
+/** Forwards one rank's calls to the {@link FileTransfers} of its engine. */
 final class SharedStorageWorker implements WorkerConnector {
-    private final StepFileIo stepFileIo;
+    private final FileTransfers transfers;
     private final Rank rank;
     private List<String> layerNames = List.of();
     private long steps;
-    private StepFileIo.Step step = new StepFileIo.Step(0, List.of(), List.of());
+    private FileTransfers.Step step = new FileTransfers.Step(0, List.of());
 
-    SharedStorageWorker(StepFileIo stepFileIo, Rank rank) {
-        this.stepFileIo = stepFileIo;
+    SharedStorageWorker(FileTransfers transfers, Rank rank) {
+        this.transfers = transfers;
         this.rank = rank;
     }
 
     @Override
     public void register(KvCache cache) {
         layerNames = cache.layerNames();
-        stepFileIo.register(rank, cache);
+        transfers.register(rank, cache);
     }
 
     @Override
@@ -36,31 +36,26 @@ final class SharedStorageWorker implements WorkerConnector {
 
     @Override
     public void startLoad(ConnectorMetadata metadata) {
-        step = stepFileIo.begin(++steps, metadata);
-    }
-
-    @Override
-    public void waitForLayerLoad(int layer) {
-        stepFileIo.awaitLayer(step, rank, layer);
+        step = transfers.begin(++steps, metadata);
     }
 
     @Override
     public void saveLayer(int layer) {
-        stepFileIo.layerIsReady(step, rank, layer);
+        transfers.layerIsReady(step, rank, layer);
     }
 
     @Override
     public void waitForSave() {
-        stepFileIo.finish(step, rank);
+        transfers.finish(step, rank);
     }
 
     @Override
     public WorkerReport report(Set<String> finished) {
-        return stepFileIo.report(step);
+        return transfers.report(rank);
     }
 
     @Override
     public void close() {
-        stepFileIo.close();
+        transfers.close();
     }
 }

@@ -127,6 +127,26 @@ class RanksTest {
             return reports;
         }
 
+        /** Steps without a forward pass until all ranks have reported the load of a request. */
+        private List<WorkerReport> load(String request) {
+            List<WorkerReport> all = new ArrayList<>();
+            long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(30);
+            while (all.stream()
+                            .filter(report -> report.received().contains(request))
+                            .count()
+                    < workers.size()) {
+                assertThat(System.nanoTime() - end).as("nanoseconds too late").isNegative();
+                ConnectorMetadata metadata = scheduler.buildMetadata(new ScheduledStep(List.of(), Set.of(), Set.of()));
+                for (WorkerConnector worker : workers) {
+                    worker.startLoad(metadata);
+                    WorkerReport report = worker.report(Set.of());
+                    scheduler.onStepDone(report);
+                    all.add(report);
+                }
+            }
+            return all;
+        }
+
         @Override
         public void close() {
             workers.forEach(WorkerConnector::close);
@@ -173,10 +193,10 @@ class RanksTest {
                     .containsExactly(Measurement.count("baton:kv_save_bytes", 2.0 * MODEL_LAYOUT.blockBytes()));
 
             FakeKvRequest third = new FakeKvRequest("third", prompt, 16);
-            assertThat(FakeEngine.awaitMatch(consumer.scheduler, third, 0)).isEqualTo(new KvMatch.Tokens(32, false));
+            assertThat(FakeEngine.awaitMatch(consumer.scheduler, third, 0)).isEqualTo(new KvMatch.Tokens(32, true));
             int[] other = {1, 6, 0};
             consumer.scheduler.onAllocated(third, other, 0, 32);
-            reports = consumer.step(new ScheduledRequest(third, other, 32, 8), 2);
+            reports = consumer.load("third");
             assertThat(measured(reports, "baton:kv_load_bytes"))
                     .containsExactly(Measurement.count("baton:kv_load_bytes", 2.0 * MODEL_LAYOUT.blockBytes()));
             for (int rank = 0; rank < 4; rank++) {
@@ -209,11 +229,11 @@ class RanksTest {
             FakeKvRequest again = new FakeKvRequest("again", prompt, 16);
             assertThat(FakeEngine.awaitMatch(consumer.scheduler, again, 0)).isInstanceOf(KvMatch.Tokens.class);
             consumer.scheduler.onAllocated(again, table, 0, 32);
-            List<WorkerReport> reports = consumer.step(new ScheduledRequest(again, table, 32, 8), 2);
-            assertThat(reports.stream()
-                            .flatMap(report -> report.invalidBlocks().stream())
-                            .toList())
-                    .containsExactlyInAnyOrder(5, 2);
+            List<WorkerReport> reports = consumer.load("again");
+            assertThat(reports)
+                    .filteredOn(report -> report.received().contains("again"))
+                    .hasSize(4)
+                    .allSatisfy(report -> assertThat(report.invalidBlocks()).containsExactlyInAnyOrder(5, 2));
             assertThat(measured(reports, "baton:kv_load_failures")).hasSize(1);
         }
     }

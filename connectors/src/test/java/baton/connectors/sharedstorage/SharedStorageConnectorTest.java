@@ -34,7 +34,6 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.Comparator;
-import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Random;
@@ -141,7 +140,8 @@ class SharedStorageConnectorTest {
 
         Running running = consumer.admit(counting(length), 0);
         assertThat(running.externalTokens()).isEqualTo(aligned);
-        WorkerReport loaded = consumer.step(new Share(running, length - aligned));
+        WorkerReport loaded = consumer.awaitLoad(running);
+        consumer.step(new Share(running, length - aligned));
 
         assertThat(loaded.invalidBlocks()).isEmpty();
         assertThat(consumer.holds(running, 0, length)).isTrue();
@@ -211,6 +211,7 @@ class SharedStorageConnectorTest {
 
         Running running = instance.admit(counting(6 * BLOCK + 2), 0);
         assertThat(running.externalTokens()).isEqualTo(3 * BLOCK);
+        instance.awaitLoad(running);
         instance.step(new Share(running, 3 * BLOCK + 2));
 
         assertThat(instance.holds(running, 0, 6 * BLOCK + 2)).isTrue();
@@ -269,7 +270,7 @@ class SharedStorageConnectorTest {
         KvMatch first = FakeEngine.awaitMatch(consumer.scheduler(), request, 0);
         delete(root.resolve(TOKENS_0_TO_31));
 
-        assertThat(first).isEqualTo(new KvMatch.Tokens(32, false));
+        assertThat(first).isEqualTo(new KvMatch.Tokens(32, true));
         assertThat(FakeEngine.awaitMatch(consumer.scheduler(), request, 0)).isEqualTo(first);
         assertThat(FakeEngine.awaitMatch(consumer.scheduler(), request, 16)).isEqualTo(new KvMatch.None());
         assertThat(FakeEngine.awaitMatch(consumer.scheduler(), request, 32)).isEqualTo(new KvMatch.None());
@@ -286,7 +287,7 @@ class SharedStorageConnectorTest {
         FakeEngine consumer = trusting(KvRole.CONSUMER);
         Running running = consumer.admit(counting(2 * BLOCK + 1), BLOCK);
         assertThat(running.externalTokens()).isEqualTo(BLOCK);
-        WorkerReport report = consumer.step(new Share(running, 1));
+        WorkerReport report = consumer.awaitLoad(running);
 
         assertThat(report.invalidBlocks()).isEmpty();
         assertThat(consumer.holds(running, 0, BLOCK)).isTrue();
@@ -400,7 +401,9 @@ class SharedStorageConnectorTest {
             Running other = instance.admit(request(otherPrompt), 0);
             assertThat(running.externalTokens()).isEqualTo(32);
             damage.getValue().apply(root.resolve(TOKENS_0_TO_31));
-            WorkerReport report = instance.step(new Share(running, 8), new Share(other, 8));
+            WorkerReport report = instance.awaitLoad(running);
+            instance.awaitLoad(other);
+            instance.step(new Share(other, 8));
 
             assertThat(report.invalidBlocks()).as(damage.getKey()).isEqualTo(running.externalBlocks(BLOCK));
             assertThat(report.measurements())
@@ -409,7 +412,7 @@ class SharedStorageConnectorTest {
 
             // The request is recomputed without being matched again, and what was broken is replaced.
             assertThat(FakeEngine.awaitMatch(instance.scheduler(), hurt, 0)).isEqualTo(new KvMatch.None());
-            running.truncate(0);
+            assertThat(running.computedTokens()).isZero();
             assertThat(instance.step(new Share(running, 40)).invalidBlocks()).isEmpty();
             assertLoadsWell(engine(KvRole.CONSUMER), counting(40), 32);
             delete(root.resolve(TOKENS_0_TO_31));
@@ -430,20 +433,17 @@ class SharedStorageConnectorTest {
     }
 
     @Test
-    void whatWasComputedFromInvalidBlocksIsNotStored() throws IOException {
+    void aPromptWhoseLoadFailedIsStoredWhenItIsComputed() throws IOException {
         FakeEngine instance = engine(KvRole.BOTH);
         instance.prefill(counting(2 * BLOCK + 1));
         Running running = instance.admit(counting(4 * BLOCK + 1), 0);
         assertThat(running.externalTokens()).isEqualTo(2 * BLOCK);
         delete(root.resolve(TOKENS_0_TO_31));
-        WorkerReport report = instance.step(new Share(running, 2 * BLOCK + 1));
+        WorkerReport report = instance.awaitLoad(running);
 
         assertThat(report.invalidBlocks()).isEqualTo(running.externalBlocks(BLOCK));
-        assertThat(report.measurements())
-                .contains(Measurement.count("baton:kv_save_failures", 1, "cause", "load_failed"));
         assertThat(entries()).isEmpty();
 
-        running.truncate(0);
         instance.step(new Share(running, 4 * BLOCK + 1));
         assertThat(entries()).hasSize(1);
         assertLoadsWell(engine(KvRole.CONSUMER), counting(4 * BLOCK + 1), 4 * BLOCK);
@@ -500,7 +500,7 @@ class SharedStorageConnectorTest {
         consumer.cache().memory().fill((byte) 0x55);
         Running running = consumer.admit(request, 0);
         ticker.leap();
-        WorkerReport report = startAndWait(consumer, running, tokens);
+        WorkerReport report = consumer.awaitLoad(running);
         consumer.cache().memory().fill((byte) 0x55);
         consumer.worker().close();
 
@@ -597,29 +597,28 @@ class SharedStorageConnectorTest {
             if (random.nextInt(3) == 0) {
                 damageAFile(random);
             }
+            for (Running running : batch) {
+                failed += instance.awaitLoad(running).invalidBlocks().isEmpty() ? 0 : 1;
+            }
+            for (Running running : batch) {
+                assertThat(instance.holds(running, 0, running.computedTokens()))
+                        .as("seed %d, round %d", seed, round)
+                        .isTrue();
+            }
             while (!batch.isEmpty()) {
                 Share[] shares = batch.stream()
                         .map(running -> new Share(running, 1 + random.nextInt(running.remainingTokens())))
                         .toArray(Share[]::new);
-                Set<Integer> invalid = instance.step(shares).invalidBlocks();
-                Set<Integer> accounted = new HashSet<>();
+                assertThat(instance.step(shares).invalidBlocks()).isEmpty();
                 for (Running running : List.copyOf(batch)) {
-                    Set<Integer> external = running.externalBlocks(BLOCK);
-                    if (!external.isEmpty() && invalid.containsAll(external)) {
-                        accounted.addAll(external);
-                        running.truncate(running.localTokens());
-                        failed++;
-                    } else {
-                        assertThat(instance.holds(running, 0, running.computedTokens()))
-                                .as("seed %d, round %d", seed, round)
-                                .isTrue();
-                    }
+                    assertThat(instance.holds(running, 0, running.computedTokens()))
+                            .as("seed %d, round %d", seed, round)
+                            .isTrue();
                     if (running.remainingTokens() == 0) {
                         batch.remove(running);
                         instance.finish(running);
                     }
                 }
-                assertThat(accounted).as("seed %d, round %d", seed, round).isEqualTo(invalid);
             }
         }
         assertThat(loaded).isGreaterThan(20);
@@ -751,8 +750,8 @@ class SharedStorageConnectorTest {
         FakeKvRequest request = request(prompt.prompt());
         Running running = consumer.admit(request, 0);
         assertThat(running.externalTokens()).isEqualTo(tokens);
-        WorkerReport report = consumer.step(new Share(running, request.promptLength() - tokens));
-        assertThat(report.invalidBlocks()).isEmpty();
+        assertThat(consumer.awaitLoad(running).invalidBlocks()).isEmpty();
+        consumer.step(new Share(running, request.promptLength() - tokens));
         assertThat(consumer.holds(running, 0, request.promptLength())).isTrue();
         consumer.finish(running);
     }

@@ -99,9 +99,9 @@ class SlowStorageTest {
         threads.release();
 
         assertThat(wakes).hasValue(1);
-        assertThat(consumer.scheduler().match(request, 0)).isEqualTo(new KvMatch.Tokens(32, false));
+        assertThat(consumer.scheduler().match(request, 0)).isEqualTo(new KvMatch.Tokens(32, true));
         deleteEntries();
-        assertThat(consumer.scheduler().match(request, 0)).isEqualTo(new KvMatch.Tokens(32, false));
+        assertThat(consumer.scheduler().match(request, 0)).isEqualTo(new KvMatch.Tokens(32, true));
         assertThat(consumer.scheduler().takeMeasurements()).isEmpty();
     }
 
@@ -136,7 +136,7 @@ class SlowStorageTest {
         // The request is kept waiting for something else, longer than a look-up may take.
         ticker.advance(EntryLookups.TIMEOUT.multipliedBy(3));
 
-        assertThat(consumer.scheduler().match(request, BLOCK)).isEqualTo(new KvMatch.Tokens(32 - BLOCK, false));
+        assertThat(consumer.scheduler().match(request, BLOCK)).isEqualTo(new KvMatch.Tokens(32 - BLOCK, true));
         assertThat(consumer.scheduler().takeMeasurements()).isEmpty();
     }
 
@@ -163,7 +163,7 @@ class SlowStorageTest {
                 .containsExactly(Measurement.count("baton:kv_lookup_timeouts", 3 * THREADS + 2000));
         threads.release();
 
-        assertThat(consumer.scheduler().match(request(0, 40), 0)).isEqualTo(new KvMatch.Tokens(32, false));
+        assertThat(consumer.scheduler().match(request(0, 40), 0)).isEqualTo(new KvMatch.Tokens(32, true));
     }
 
     @Test
@@ -235,6 +235,59 @@ class SlowStorageTest {
         assertThat(entries()).isEmpty();
         producer.prefill(request(9, 40));
         assertThat(entries()).hasSize(1);
+    }
+
+    @Test
+    void aLoadThatHangsHoldsUpNoStepAndFailsAtItsDeadline() throws IOException {
+        engine(KvRole.PRODUCER).prefill(request(0, 40));
+        FakeEngine consumer = engine(KvRole.CONSUMER);
+        Running loading = consumer.admit(request(0, 40), 0);
+        threads.holds = true;
+        consumer.idleStep();
+        wakes.set(0);
+        long before = ticker.nanos();
+        Running beside = consumer.admit(request(7, BLOCK), 0);
+        WorkerReport report = consumer.step(new Share(beside, BLOCK));
+
+        assertThat(report.received()).isEmpty();
+        assertThat(report.busy()).isTrue();
+        assertThat(ticker.nanos()).isEqualTo(before);
+        assertThat(consumer.holds(beside, 0, BLOCK)).isTrue();
+        ticker.advance(Duration.ofSeconds(60));
+        report = consumer.idleStep();
+        assertThat(report.received()).containsExactly(loading.request().id());
+        assertThat(report.invalidBlocks()).isEqualTo(loading.externalBlocks(BLOCK));
+        assertThat(report.measurements())
+                .containsExactly(Measurement.count("baton:kv_load_failures", 1, "cause", "timeout"));
+        assertThat(wakes).hasValue(1);
+
+        // The blocks have other contents by the time the file answers.
+        consumer.cache().memory().fill((byte) 0x55);
+        threads.release();
+        assertThat(consumer.cache().memory().asByteBuffer()).satisfies(pool -> {
+            while (pool.hasRemaining()) {
+                assertThat(pool.get()).isEqualTo((byte) 0x55);
+            }
+        });
+        assertThat(consumer.idleStep()).isEqualTo(WorkerReport.NOTHING);
+    }
+
+    @Test
+    void aRequestThatEndsWhileItLoadsKeepsItsBlocksUntilTheLoadIsOver() {
+        engine(KvRole.PRODUCER).prefill(request(0, 40));
+        FakeEngine consumer = engine(KvRole.CONSUMER);
+        Running loading = consumer.admit(request(0, 40), 0);
+        threads.holds = true;
+        consumer.idleStep();
+        consumer.end(loading, RequestEnd.ABORTED);
+        consumer.idleStep();
+        assertThat(loading.isFreed()).isFalse();
+        assertThat(consumer.hasPendingWork()).isTrue();
+        threads.release();
+        consumer.idleStep();
+
+        assertThat(loading.isFreed()).isTrue();
+        assertThat(consumer.hasPendingWork()).isFalse();
     }
 
     private static List<Measurement> failures(WorkerReport report) {

@@ -11,7 +11,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Work on files for one request within a step, for which the ranks' threads wait up to a deadline. It goes on in tasks: one runs at a time,
+ * Work on files for one request, with a deadline that a rank's thread sees to. It goes on in tasks: one runs at a time,
  * as far as it can, and a further one is started when {@link #changed} tells that it can go on. No task waits for a rank.
  *
  * <p>A task touches the pools only while it holds the job's monitor and the job is not over. A rank's thread ends a job under the same
@@ -20,8 +20,8 @@ import org.slf4j.LoggerFactory;
  *
  * <p>Its state is guarded by its monitor.
  */
-abstract class StepJob implements IoTasks.Task {
-    private static final Logger log = LoggerFactory.getLogger(StepJob.class);
+abstract class FileJob implements IoTasks.Task {
+    private static final Logger log = LoggerFactory.getLogger(FileJob.class);
 
     /** A task that still runs so long after the end of its job hangs. */
     private static final Duration GRACE = Duration.ofSeconds(5);
@@ -30,6 +30,7 @@ abstract class StepJob implements IoTasks.Task {
     private final IoTasks tasks;
     private final IoThreads threads;
     private final Ticker ticker;
+    private final Runnable onEnd;
     private final long startNanos;
     private long endNanos;
     private boolean over;
@@ -51,12 +52,16 @@ abstract class StepJob implements IoTasks.Task {
     /** From the job's end; empty before. */
     private volatile Optional<Deadline> grace = Optional.empty();
 
-    /** @param name for logs */
-    StepJob(String name, IoTasks tasks, IoThreads threads, Ticker ticker) {
+    /**
+     * @param name for logs
+     * @param onEnd run once when the job is over, with the monitor held
+     */
+    FileJob(String name, IoTasks tasks, IoThreads threads, Ticker ticker, Runnable onEnd) {
         this.name = name;
         this.tasks = tasks;
         this.threads = threads;
         this.ticker = ticker;
+        this.onEnd = onEnd;
         this.startNanos = ticker.nanos();
     }
 
@@ -157,6 +162,7 @@ abstract class StepJob implements IoTasks.Task {
             endNanos = ticker.nanos();
             grace = Optional.of(Deadline.after(ticker, GRACE));
             notifyAll();
+            onEnd.run();
         }
     }
 
@@ -197,12 +203,19 @@ abstract class StepJob implements IoTasks.Task {
         }
     }
 
-    /** Lets time pass, or fails the job if the deadline has passed. Called with the monitor held, in a loop. */
-    final synchronized void awaitChange(long deadline) {
+    /** Fails the job if it is not over by now. Called by a rank's thread. */
+    final synchronized void expireAt(long deadline) {
         long now = ticker.nanos();
-        if (now - deadline >= 0) {
+        if (!over && now - deadline >= 0) {
             overdue = true;
             fail("timeout", "not done within " + (now - startNanos) / 1_000_000 + " ms");
+        }
+    }
+
+    /** Lets time pass, or fails the job if the deadline has passed. */
+    private synchronized void awaitChange(long deadline) {
+        expireAt(deadline);
+        if (over) {
             return;
         }
         try {
