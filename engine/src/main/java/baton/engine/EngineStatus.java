@@ -11,6 +11,7 @@ import java.util.Optional;
  * @param awaitingRelease requests that have ended while transfers still use their blocks, or a lease keeps them for a peer
  * @param totalBlocks blocks of the KV cache
  * @param usedBlocks blocks held by requests; cached blocks that no request holds are not counted
+ * @param storing whether values that were computed are on their way to a store
  * @param failure why the engine no longer works, if so
  * @param blocking a call of the connector for which the engine waits too long
  */
@@ -21,9 +22,10 @@ public record EngineStatus(
         int awaitingRelease,
         int totalBlocks,
         int usedBlocks,
+        boolean storing,
         Optional<String> failure,
         Optional<ConnectorCall> blocking) {
-    /** The status of an engine that waits for no connector. */
+    /** The status of an engine that waits for no connector and stores nothing. */
     public EngineStatus(
             int running,
             int waiting,
@@ -32,11 +34,20 @@ public record EngineStatus(
             int totalBlocks,
             int usedBlocks,
             Optional<String> failure) {
-        this(running, waiting, waitingForRemoteKv, awaitingRelease, totalBlocks, usedBlocks, failure, Optional.empty());
+        this(
+                running,
+                waiting,
+                waitingForRemoteKv,
+                awaitingRelease,
+                totalBlocks,
+                usedBlocks,
+                false,
+                failure,
+                Optional.empty());
     }
 
-    /** True if there is no request, and none of an ended one's blocks is needed. */
+    /** True if there is no request, none of an ended one's blocks is needed, and nothing is on its way to a store. */
     public boolean isAtRest() {
-        return running == 0 && waiting == 0 && awaitingRelease == 0;
+        return running == 0 && waiting == 0 && awaitingRelease == 0 && !storing;
     }
 }

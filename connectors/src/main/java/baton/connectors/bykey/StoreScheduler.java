@@ -355,7 +355,12 @@ public final class StoreScheduler implements SchedulerConnector {
 
     @Override
     public boolean hasPendingWork() {
-        return !released.isEmpty() || !saves.isEmpty() || !loading.isEmpty();
+        return !released.isEmpty() || !loading.isEmpty() || isStoring();
+    }
+
+    @Override
+    public boolean isStoring() {
+        return !saves.isEmpty() || store.isWriting();
     }
 
     /** Forgets what is in memory. Other tiers keep what they have. */

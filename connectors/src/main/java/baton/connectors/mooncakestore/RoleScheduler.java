@@ -61,6 +61,11 @@ final class RoleScheduler implements SchedulerConnector {
     }
 
     @Override
+    public boolean isStoring() {
+        return scheduler.isStoring();
+    }
+
+    @Override
     public boolean resetCache() {
         return scheduler.resetCache();
     }

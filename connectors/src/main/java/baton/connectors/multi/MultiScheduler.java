@@ -468,6 +468,11 @@ final class MultiScheduler implements SchedulerConnector {
                 || !released.isEmpty();
     }
 
+    @Override
+    public boolean isStoring() {
+        return anyOf("isStoring", side -> side.connector::isStoring);
+    }
+
     private boolean anyOf(String method, Function<Side, BooleanSupplier> call) {
         boolean any = false;
         for (Side side : sides) {

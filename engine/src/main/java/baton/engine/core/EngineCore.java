@@ -216,6 +216,11 @@ public final class EngineCore implements AutoCloseable {
         return scheduler.hasWork();
     }
 
+    /** Whether values that were computed are on their way to a store. */
+    public boolean isStoring() {
+        return scheduler.isStoring();
+    }
+
     public boolean resetPrefixCache() {
         owner.check();
         return scheduler.resetPrefixCache();
@@ -229,7 +234,9 @@ public final class EngineCore implements AutoCloseable {
                 scheduler.awaitingReleaseCount(),
                 pool.size(),
                 pool.used(),
-                failure);
+                isStoring(),
+                failure,
+                Optional.empty());
     }
 
     /** Does one step. False if nothing was computed or loaded: the caller may wait a little before the next step. */

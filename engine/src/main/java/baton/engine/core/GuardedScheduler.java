@@ -119,6 +119,11 @@ final class GuardedScheduler implements SchedulerConnector {
     }
 
     @Override
+    public boolean isStoring() {
+        return call("isStoring", false, connector::isStoring);
+    }
+
+    @Override
     public boolean resetCache() {
         return call("resetCache", closed, connector::resetCache);
     }

@@ -281,6 +281,10 @@ final class Scheduler {
                 || connector.map(SchedulerConnector::hasPendingWork).orElse(false);
     }
 
+    boolean isStoring() {
+        return connector.map(SchedulerConnector::isStoring).orElse(false);
+    }
+
     boolean resetPrefixCache() {
         return awaitingRelease.isEmpty()
                 && blocks.reset()

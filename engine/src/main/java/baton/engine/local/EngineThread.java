@@ -9,6 +9,7 @@ import baton.engine.core.Request;
 import baton.engine.model.ModelRanks;
 import baton.engine.model.ModelRunner;
 import baton.engine.model.OperatorRate;
+import baton.kv.Deadline;
 import baton.kv.JsonFields;
 import baton.kv.Ticker;
 import baton.kv.connector.KvConnectors;
@@ -27,6 +28,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.locks.LockSupport;
 import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
@@ -39,6 +41,9 @@ import org.slf4j.LoggerFactory;
 final class EngineThread {
     private static final Logger LOG = LoggerFactory.getLogger(EngineThread.class);
     private static final long STOP_SECONDS = 60;
+    /** The longest that an engine that ends waits for values on their way to a store. */
+    private static final Duration STORE_TIMEOUT = Duration.ofSeconds(5);
+
     /** Time between steps while only transfers are awaited, for connectors that do not wake the engine. Each step slows transfers. */
     private static final long LEAST_WAIT_NANOS = 500_000;
 
@@ -166,6 +171,7 @@ final class EngineThread {
                 latest.awaitingRelease(),
                 latest.totalBlocks(),
                 latest.usedBlocks(),
+                latest.storing(),
                 Optional.ofNullable(failure),
                 watch.flatMap(ConnectorWatch::blocking));
     }
@@ -383,6 +389,19 @@ final class EngineThread {
         }
     }
 
+    private void finishStoring() {
+        Deadline deadline = Deadline.after(ticker, STORE_TIMEOUT);
+        try {
+            while (core.isStoring() && !deadline.isOver()) {
+                if (!core.step()) {
+                    LockSupport.parkNanos(LEAST_WAIT_NANOS);
+                }
+            }
+        } catch (RuntimeException e) {
+            LOG.error("Storing what was computed failed", e);
+        }
+    }
+
     private void endEverything() {
         String why = failure;
         closed = true;
@@ -390,6 +409,9 @@ final class EngineThread {
             core.endAll(why == null ? FinishReason.ABORT : FinishReason.ERROR, "The engine has failed: " + why);
         } catch (RuntimeException e) {
             LOG.error("Ending the engine's requests failed", e);
+        }
+        if (why == null) {
+            finishStoring();
         }
         status = core.status(Optional.empty());
         for (Command command = commands.poll(); command != null; command = commands.poll()) {

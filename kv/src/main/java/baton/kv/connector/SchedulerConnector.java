@@ -94,6 +94,14 @@ public interface SchedulerConnector extends AutoCloseable {
         return false;
     }
 
+    /**
+     * True while values that were computed here are on their way to a store. An instance that ends goes on with steps until they have
+     * arrived, for a while: they would be lost.
+     */
+    default boolean isStoring() {
+        return false;
+    }
+
     /** Forgets what it has cached elsewhere, as far as it can. Returns false if it cannot now. */
     default boolean resetCache() {
         return true;

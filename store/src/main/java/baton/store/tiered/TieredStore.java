@@ -20,6 +20,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicInteger;
 
 /*
  * All reads and writes of a caller's memory go through the memory tier: other tiers read into its slots and write from them. So a file system
@@ -60,6 +61,9 @@ public final class TieredStore implements BlockStore {
 
     @GuardedBy("this")
     private int cascadeSlots;
+
+    /** Writes to other tiers under way. */
+    private final AtomicInteger cascades = new AtomicInteger();
 
     @GuardedBy("this")
     private boolean closed;
@@ -235,10 +239,12 @@ public final class TieredStore implements BlockStore {
         long bytes = pinned.size() * format().valueBytes();
         long start = ticker.nanos();
         stats.cascading(index, 1);
+        cascades.incrementAndGet();
         StoreTask task = tier.store()
                 .put(pinned, List.of(inMemory(slots, pinned.size())), Deadline.after(ticker, timeouts.cascade));
         watch(task);
         task.onDone(() -> {
+            cascades.decrementAndGet();
             double seconds = (ticker.nanos() - start) / 1e9;
             int written = task.succeededCount();
             stats.written(index, written * format().valueBytes(), seconds, written == pinned.size());
@@ -268,6 +274,12 @@ public final class TieredStore implements BlockStore {
             ranges.add(i, 0, memory.offset(slots[i]), format().valueBytes());
         }
         return ranges;
+    }
+
+    /** Whether values in memory are being written to another tier. */
+    public boolean isWriting() {
+        noticeDeadlines();
+        return cascades.get() > 0;
     }
 
     /** Events of the memory tier; those of the others are taken from them. */

@@ -278,6 +278,23 @@ final class TieredStoreTest {
     }
 
     @Test
+    void itIsWritingUntilAllTiersHaveTheValueOrTheDeadlineIsOver() {
+        assertThat(store.isWriting()).isFalse();
+        disk.holds = true;
+        remote.holds = true;
+        put(0, 1);
+        assertThat(store.isWriting()).isTrue();
+        disk.holds = false;
+        disk.proceed();
+        assertThat(store.isWriting()).isTrue();
+        ticker.advance(SECOND);
+        assertThat(store.isWriting()).isFalse();
+        remote.holds = false;
+        remote.proceed();
+        assertThat(store.isWriting()).isFalse();
+    }
+
+    @Test
     void twoReadersOfTheSameValuesShareOnePromotion() {
         put(0, 8);
         put(8, 16);
