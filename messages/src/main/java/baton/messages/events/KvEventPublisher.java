@@ -33,6 +33,9 @@ public final class KvEventPublisher implements AutoCloseable {
     /** Baton has one engine in an instance. */
     private static final int RANK = 0;
 
+    /** Of events that wait to be published, by {@link #heldBytes}: batches may have thousands of blocks. */
+    private static final long MOST_BYTES = 256L << 20;
+
     private static final Duration NAP = Duration.ofMillis(100);
     private static final Duration LAST_WORDS = Duration.ofSeconds(1);
     private static final Duration BETWEEN_LINES = Duration.ofSeconds(10);
@@ -46,12 +49,13 @@ public final class KvEventPublisher implements AutoCloseable {
     private final Bursts drops;
     private final BlockingQueue<Batch> queue;
     private final AtomicLong next = new AtomicLong();
+    private final AtomicLong waitingBytes = new AtomicLong();
     private final LongAdder published = new LongAdder();
     private final LongAdder dropped = new LongAdder();
     private final Thread thread = Thread.ofPlatform().daemon().name("kv-events").unstarted(this::run);
     private volatile boolean closed;
 
-    private record Batch(long number, double seconds, List<KvEvent> events) {}
+    private record Batch(long number, double seconds, List<KvEvent> events, long bytes) {}
 
     private KvEventPublisher(
             KvEventsConfig source,
@@ -131,14 +135,32 @@ public final class KvEventPublisher implements AutoCloseable {
         }
         Instant now = clock.instant();
         long number = next.getAndIncrement();
-        if (!queue.offer(new Batch(number, now.getEpochSecond() + now.getNano() / 1e9, List.copyOf(events)))) {
+        long bytes = events.stream().mapToLong(KvEventPublisher::heldBytes).sum();
+        long waiting = waitingBytes.getAndAdd(bytes);
+        boolean fits = waiting == 0 || waiting + bytes <= MOST_BYTES;
+        if (!fits
+                || !queue.offer(
+                        new Batch(number, now.getEpochSecond() + now.getNano() / 1e9, List.copyOf(events), bytes))) {
+            waitingBytes.addAndGet(-bytes);
             dropped.increment();
             drops.event(more -> log.warn(
-                    "KV events are made faster than they are published: max_queue_size={} batches wait, batch {} is dropped{}",
+                    "KV events are made faster than they are published: {} batches wait (max_queue_size={}, at most {} MiB), batch {} is dropped{}",
+                    queue.size(),
                     source.maxQueueSize(),
+                    MOST_BYTES >> 20,
                     number,
                     more));
         }
+    }
+
+    /** About what an event takes in memory: hashes with their headers, and boxed token ids. */
+    private static long heldBytes(KvEvent event) {
+        return switch (event) {
+            case KvEvent.BlockStored stored ->
+                64L * stored.blockHashes().size() + 20L * stored.tokenIds().size();
+            case KvEvent.BlockRemoved removed -> 64L * removed.blockHashes().size();
+            case KvEvent.AllBlocksCleared _ -> 16;
+        };
     }
 
     private void run() {
@@ -147,6 +169,7 @@ public final class KvEventPublisher implements AutoCloseable {
                 Batch batch = queue.poll(NAP.toNanos(), TimeUnit.NANOSECONDS);
                 if (batch != null) {
                     send(batch);
+                    waitingBytes.addAndGet(-batch.bytes());
                 }
             }
         } catch (InterruptedException e) {

@@ -26,6 +26,8 @@ import java.util.function.BooleanSupplier;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
 import org.zeromq.SocketType;
 import org.zeromq.ZContext;
 import org.zeromq.ZMQ;
@@ -70,14 +72,15 @@ class KvEventPublisherTest {
         assertThat(publisher.dropped()).isZero();
     }
 
-    @Test
-    void batchesOfEventsForWhichThereIsNoRoomAreDroppedAndLeaveAGap() {
-        KvEventPublisher publisher =
-                start("{\"endpoint\": \"tcp://*:0\", \"hwm\": 0, \"max_queue_size\": 1}", loopback());
+    @ParameterizedTest(name = "{0} batches may wait, of {1} tokens")
+    @CsvSource({"1, 20000", "100000, 2000000"})
+    void batchesOfEventsForWhichThereIsNoRoomAreDroppedAndLeaveAGap(int batches, int tokens) {
+        KvEventPublisher publisher = start(
+                "{\"endpoint\": \"tcp://*:0\", \"hwm\": 0, \"max_queue_size\": %d}".formatted(batches), loopback());
         ZMQ.Socket subscriber = subscribed(publisher);
         // To encode these takes longer than to hand them over.
         List<KvEvent> large = List.of(
-                new KvEvent.BlockStored(List.of(), Optional.empty(), Collections.nCopies(20_000, 70_000), 16, "GPU"));
+                new KvEvent.BlockStored(List.of(), Optional.empty(), Collections.nCopies(tokens, 70_000), 16, "GPU"));
         int made = 0;
         while (publisher.dropped() == 0) {
             publisher.publish(large);

@@ -24,10 +24,9 @@ import java.util.Arrays;
 import java.util.BitSet;
 import java.util.HashSet;
 import java.util.List;
-import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
-import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicLongArray;
 import java.util.zip.CRC32C;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -50,6 +49,8 @@ public final class HostMemoryStore implements ValueCache {
     /** Operations that wait or copy. */
     private static final int MOST_JOBS = 1024;
 
+    private static final long SEALED = 1L << 32;
+
     private static final Duration CLOSING = Duration.ofSeconds(30);
 
     private final StoreFormat format;
@@ -59,8 +60,8 @@ public final class HostMemoryStore implements ValueCache {
     private final SlotCache cache;
     private final ParallelCopier copier;
 
-    /** Digests of slots that are filled and will be committed. */
-    private final Map<Integer, Integer> seals = new ConcurrentHashMap<>();
+    /** By slot that is filled and will be committed: {@link #SEALED} and the digest; 0 for any other. */
+    private final AtomicLongArray seals;
 
     @GuardedBy("this")
     private final Set<Job> jobs = new HashSet<>();
@@ -81,6 +82,7 @@ public final class HostMemoryStore implements ValueCache {
         this.ticker = ticker;
         this.slab = slab;
         this.cache = cache;
+        this.seals = new AtomicLongArray(cache.slots());
         this.copier = new ParallelCopier("host-memory-copier", settings.threads(), CopyKernel.ofThisMachine());
     }
 
@@ -177,15 +179,15 @@ public final class HostMemoryStore implements ValueCache {
     public void commit(int slot) {
         BlockHash key = cache.table().index().key(slot);
         boolean checked = settings.checksums();
-        Integer sealed = seals.remove(slot);
-        cache.commit(slot, checked, checked ? sealed == null ? digest(slot) : sealed : 0);
+        long sealed = seals.getAndSet(slot, 0);
+        cache.commit(slot, checked, checked ? sealed == 0 ? digest(slot) : (int) sealed : 0);
         cache.stored(List.of(key));
     }
 
     @Override
     public void seal(int slot) {
         if (settings.checksums()) {
-            seals.put(slot, digest(slot));
+            seals.set(slot, SEALED | Integer.toUnsignedLong(digest(slot)));
         }
     }
 
@@ -202,7 +204,7 @@ public final class HostMemoryStore implements ValueCache {
 
     @Override
     public void abort(int slot) {
-        seals.remove(slot);
+        seals.set(slot, 0);
         cache.abort(slot);
     }
 
