@@ -27,6 +27,7 @@ import picocli.CommandLine.IVersionProvider;
             DemoCommand.class,
             UpCommand.class,
             BenchCommand.class,
+            PlanCommand.class,
             KvFilesCommand.class,
             KvServerCommand.class,
             AotTrainingCommand.class

@@ -1,0 +1,164 @@
+package baton.bench.plan;
+
+import baton.bench.plan.FleetSimulation.Outcome;
+import java.util.ArrayList;
+import java.util.Comparator;
+import java.util.List;
+import java.util.Optional;
+
+/**
+ * Finds the fleet that serves most requests within the goals.
+ *
+ * @param requests simulated for each rate that is tried
+ * @param seed of their arrivals
+ */
+public record Planner(Goals goals, int requests, long seed) {
+    private static final int[] BUDGETS = {64, 128, 256, 512, 1024, 2048, 8192};
+    private static final double PRECISION = 1.02;
+    /** Of a fleet that serves nobody well even when it is idle. */
+    private static final double LEAST_RATE = 1e-4;
+
+    /**
+     * A fleet and what it can do.
+     *
+     * @param goodput the highest rate at which enough requests are served well, per second; 0 if there is none
+     * @param at what comes of that rate
+     */
+    public record Plan(Fleet fleet, double goodput, Prediction at) {
+        /** Requests per second for each unit. */
+        public double perUnit() {
+            return goodput / fleet.units();
+        }
+    }
+
+    /**
+     * What comes of a rate, in seconds.
+     *
+     * @param wellServed share of the requests
+     */
+    public record Prediction(
+            double rate,
+            double wellServed,
+            double throughput,
+            double medianTtft,
+            double p99Ttft,
+            double medianItl,
+            double p99Itl) {
+        static Prediction of(double rate, Outcome outcome) {
+            return new Prediction(
+                    rate,
+                    outcome.wellServed(),
+                    outcome.throughput(),
+                    Outcome.percentile(outcome.ttft(), 0.5),
+                    Outcome.percentile(outcome.ttft(), 0.99),
+                    Outcome.percentile(outcome.itl(), 0.5),
+                    Outcome.percentile(outcome.itl(), 0.99));
+        }
+    }
+
+    /** What comes of this rate. */
+    public Prediction predict(Fleet fleet, Load load, double rate) {
+        return Prediction.of(rate, FleetSimulation.run(fleet, load, rate, requests, goals, seed));
+    }
+
+    /** The highest rate that a fleet serves within the goals. */
+    public Plan goodput(Fleet fleet, Load load) {
+        double high = upperBound(fleet, load);
+        if (!isGood(fleet, load, Math.min(LEAST_RATE, high))) {
+            return new Plan(fleet, 0, predict(fleet, load, LEAST_RATE));
+        }
+        double low = high / 2;
+        while (low > LEAST_RATE && !isGood(fleet, load, low)) {
+            high = low;
+            low /= 2;
+        }
+        while (high / low > PRECISION) {
+            double middle = Math.sqrt(low * high);
+            if (isGood(fleet, load, middle)) {
+                low = middle;
+            } else {
+                high = middle;
+            }
+        }
+        return new Plan(fleet, low, predict(fleet, load, low));
+    }
+
+    private boolean isGood(Fleet fleet, Load load, double rate) {
+        return FleetSimulation.isGood(fleet, load, rate, requests, goals, seed);
+    }
+
+    /** More than any fleet can do, whatever its goals: the rate at which its instances are always busy. */
+    private static double upperBound(Fleet fleet, Load load) {
+        return switch (fleet) {
+            case Fleet.Colocated(MachineProfile machine, int instances, int _) ->
+                1.5
+                        * instances
+                        / (promptSeconds(machine, load) * Math.min(1, machine.mixed()) + decodeSeconds(machine, load));
+            case Fleet.Disaggregated(
+                    MachineProfile prefill,
+                    int prefills,
+                    MachineProfile decode,
+                    int decodes,
+                    String _) ->
+                1.5 * Math.min(prefills / promptSeconds(prefill, load), decodes / decodeSeconds(decode, load));
+        };
+    }
+
+    private static double promptSeconds(MachineProfile machine, Load load) {
+        return load.shapes().stream()
+                .mapToDouble(shape -> machine.promptSeconds(0, shape.prompt()))
+                .average()
+                .orElseThrow();
+    }
+
+    /** In a full batch a request has this share of the steps. */
+    private static double decodeSeconds(MachineProfile machine, Load load) {
+        int batch = machine.maxSequences();
+        double least = Double.MAX_VALUE;
+        for (int sequences = 1; sequences <= batch; sequences *= 2) {
+            least = Math.min(least, machine.stepSeconds(sequences, 0) / sequences);
+        }
+        return Math.max(1e-9, load.meanOutput() * least);
+    }
+
+    /** The colocated fleet on so many units with the best budget. */
+    public Plan bestColocated(MachineProfile machine, int units, Load load) {
+        List<Plan> plans = new ArrayList<>();
+        for (int budget : BUDGETS) {
+            plans.add(goodput(new Fleet.Colocated(machine, units / machine.units(), budget), load));
+        }
+        return best(plans).orElseThrow();
+    }
+
+    /**
+     * The best division of so many units; empty if they are too few for both kinds of instances.
+     *
+     * @param connector of the prefill machine's profile
+     */
+    public Optional<Plan> bestDisaggregated(
+            MachineProfile prefill, MachineProfile decode, int units, Load load, String connector) {
+        List<Plan> plans = new ArrayList<>();
+        int most = (units - decode.units()) / prefill.units();
+        // The division at which both kinds are equally busy, and those around it: beyond, one kind only waits for the
+        // other.
+        double ratio = promptSeconds(prefill, load) / decodeSeconds(decode, load);
+        double balanced = units * ratio / (ratio * prefill.units() + decode.units());
+        int reach = Math.max(2, most / 8);
+        int from = Math.clamp((long) Math.floor(balanced) - reach, 1, Math.max(1, most));
+        int to = Math.clamp((long) Math.ceil(balanced) + reach, from, Math.max(from, most));
+        for (int prefills = from; prefills <= to && prefills <= most; prefills++) {
+            int decodes = (units - prefills * prefill.units()) / decode.units();
+            if (decodes >= 1) {
+                plans.add(goodput(new Fleet.Disaggregated(prefill, prefills, decode, decodes, connector), load));
+            }
+        }
+        return best(plans);
+    }
+
+    /** The highest goodput; of several the one with the shortest intervals. */
+    public static Optional<Plan> best(List<Plan> plans) {
+        return plans.stream()
+                .max(Comparator.comparingDouble(Plan::goodput)
+                        .thenComparingDouble(plan -> -plan.at().p99Itl()));
+    }
+}

@@ -1,0 +1,236 @@
+package baton.cli;
+
+import baton.bench.plan.Fleet;
+import baton.bench.plan.Goals;
+import baton.bench.plan.Load;
+import baton.bench.plan.MachineProfile;
+import baton.bench.plan.PlanReport;
+import baton.bench.plan.Planner;
+import baton.bench.plan.Planner.Prediction;
+import baton.kv.ConfigException;
+import java.io.IOException;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Locale;
+import java.util.Optional;
+import java.util.concurrent.Callable;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.Command;
+import picocli.CommandLine.Mixin;
+import picocli.CommandLine.Option;
+import tools.jackson.databind.json.JsonMapper;
+
+/** {@code baton plan}: what to run for a load. */
+@Command(
+        name = "plan",
+        description = "Says how many prefill and decode instances, or colocated ones, serve a load within goals, by a"
+                + " simulation with the measured profile of a machine; 'baton plan measure' measures one.",
+        subcommands = PlanMeasureCommand.class,
+        mixinStandardHelpOptions = true,
+        sortOptions = false)
+final class PlanCommand implements Callable<Integer> {
+    private static final Pattern DISAGGREGATED = Pattern.compile("(\\d{1,4})P(\\d{1,4})D");
+    private static final Pattern COLOCATED = Pattern.compile("(\\d{1,4})/(\\d{1,6})");
+
+    @Option(names = "--profile", paramLabel = "FILE", description = "Profile that 'baton plan measure' wrote.")
+    private @Nullable Path profile;
+
+    @Option(
+            names = "--decode-profile",
+            paramLabel = "FILE",
+            description = "Profile of the decode instances' machines (default: that of --profile).")
+    private @Nullable Path decodeProfile;
+
+    @Option(
+            names = "--units",
+            defaultValue = "2",
+            paramLabel = "N",
+            description = "Machines or accelerators that there are; an instance occupies the 'units' of its profile"
+                    + " (default: ${DEFAULT-VALUE}).")
+    private int units;
+
+    @Option(
+            names = "--prompt-tokens",
+            defaultValue = "1024",
+            split = ",",
+            paramLabel = "N",
+            description = "Lengths of prompts, equally likely (default: ${DEFAULT-VALUE}).")
+    private int[] promptTokens = {};
+
+    @Option(
+            names = "--output-tokens",
+            defaultValue = "128",
+            paramLabel = "N",
+            description = "Tokens of an answer (default: ${DEFAULT-VALUE}).")
+    private int outputTokens;
+
+    @Option(
+            names = "--ttft",
+            defaultValue = "2",
+            paramLabel = "SECONDS",
+            description = "Goal for the time to the first token (default: ${DEFAULT-VALUE}).")
+    private double ttft;
+
+    @Option(
+            names = "--itl",
+            defaultValue = "0.1",
+            paramLabel = "SECONDS",
+            description = "Goal for the time between tokens, of 99 in 100 of a request (default: ${DEFAULT-VALUE}).")
+    private double itl;
+
+    @Option(
+            names = "--attained",
+            defaultValue = "0.9",
+            paramLabel = "SHARE",
+            description = "Share of the requests that must meet both (default: ${DEFAULT-VALUE}).")
+    private double attained;
+
+    @Option(
+            names = "--rate",
+            paramLabel = "R",
+            description = "Requests per second: says the fewest units that serve them.")
+    private @Nullable Double rate;
+
+    @Option(
+            names = "--fleet",
+            paramLabel = "FLEET",
+            description = "Only predicts what these do at --rate: 'xPyD', or 'n/b' for n colocated instances with a"
+                    + " budget of b tokens in a step; repeatable.")
+    private List<String> fleets = new ArrayList<>();
+
+    @Option(
+            names = "--connector",
+            paramLabel = "NAME",
+            description = "For --fleet xPyD (default: the profile's first).")
+    private @Nullable String connector;
+
+    @Option(
+            names = "--requests",
+            defaultValue = "600",
+            paramLabel = "N",
+            description = "Simulated for each rate that is tried (default: ${DEFAULT-VALUE}).")
+    private int requests;
+
+    @Option(
+            names = "--seed",
+            defaultValue = "1",
+            paramLabel = "N",
+            description = "Of the arrivals (default: ${DEFAULT-VALUE}).")
+    private long seed;
+
+    @Mixin
+    private final BenchOutput output = new BenchOutput();
+
+    @Override
+    public Integer call() throws IOException {
+        if (profile == null) {
+            throw new ConfigException("profile", "is not given: 'baton plan measure --out FILE' measures one");
+        }
+        MachineProfile prefill = MachineProfile.read(profile);
+        MachineProfile decode = decodeProfile == null ? prefill : MachineProfile.read(decodeProfile);
+        atLeast("units", units, prefill.units());
+        atLeast("output_tokens", outputTokens, 1);
+        atLeast("requests", requests, 20);
+        List<Load.Shape> shapes = new ArrayList<>();
+        for (int tokens : promptTokens) {
+            atLeast("prompt_tokens", tokens, 1);
+            shapes.add(new Load.Shape(tokens, outputTokens));
+        }
+        positive("ttft", ttft);
+        positive("itl", itl);
+        if (!(attained > 0 && attained <= 1)) {
+            throw new ConfigException("attained", "is " + attained + ", must be more than 0 and at most 1");
+        }
+        Optional<Double> asked = Optional.ofNullable(rate);
+        asked.ifPresent(each -> positive("rate", each));
+        Planner planner = new Planner(new Goals(ttft, itl, attained), requests, seed);
+        Load load = new Load(shapes);
+        if (fleets.isEmpty()) {
+            PlanReport report = PlanReport.of(planner, prefill, decode, units, load, asked);
+            report.print(output.out());
+            output.write(report.toJson());
+        } else {
+            predict(
+                    planner,
+                    prefill,
+                    decode,
+                    load,
+                    asked.orElseThrow(
+                            () -> new ConfigException("rate", "is not given; --fleet needs the rate to predict for")));
+        }
+        return 0;
+    }
+
+    private void predict(Planner planner, MachineProfile prefill, MachineProfile decode, Load load, double at)
+            throws IOException {
+        var figures = JsonMapper.builder().build().createArrayNode();
+        output.out()
+                .printf(
+                        "%-36s %11s %11s %10s %10s %10s %10s%n",
+                        "fleet", "well served", "requests/s", "TTFT p50", "p99", "ITL p50", "p99");
+        for (String name : fleets) {
+            Fleet fleet = fleet(name, prefill, decode);
+            Prediction of = planner.predict(fleet, load, at);
+            output.out()
+                    .printf(
+                            Locale.ROOT,
+                            "%-36s %9.1f %% %11.3f %10.4f %10.4f %10.4f %10.4f%n",
+                            fleet.describe(),
+                            of.wellServed() * 100,
+                            of.throughput(),
+                            of.medianTtft(),
+                            of.p99Ttft(),
+                            of.medianItl(),
+                            of.p99Itl());
+            PlanReport.write(figures.addObject().put("fleet", name), of);
+        }
+        output.write(figures);
+    }
+
+    private Fleet fleet(String name, MachineProfile prefill, MachineProfile decode) {
+        Matcher disaggregated = DISAGGREGATED.matcher(name);
+        if (disaggregated.matches()) {
+            String by = connector != null
+                    ? connector
+                    : prefill.handoff().keySet().stream()
+                            .findFirst()
+                            .orElseThrow(() -> new ConfigException(
+                                    "profile",
+                                    "has no connector; 'baton plan measure --router NAME=URL' measures one"));
+            if (!prefill.handoff().containsKey(by)) {
+                throw ConfigException.unsupported(
+                        "connector", by, String.join(", ", prefill.handoff().keySet()));
+            }
+            int prefills = Integer.parseInt(disaggregated.group(1));
+            int decodes = Integer.parseInt(disaggregated.group(2));
+            if (prefills > 0 && decodes > 0) {
+                return new Fleet.Disaggregated(prefill, prefills, decode, decodes, by);
+            }
+        }
+        Matcher colocated = COLOCATED.matcher(name);
+        if (colocated.matches()) {
+            int instances = Integer.parseInt(colocated.group(1));
+            int budget = Integer.parseInt(colocated.group(2));
+            if (instances > 0 && budget > 0) {
+                return new Fleet.Colocated(prefill, instances, budget);
+            }
+        }
+        throw new ConfigException(
+                "fleet", "is '" + name + "', must be as 2P1D, or as 3/512: instances and their budget");
+    }
+
+    private static void atLeast(String field, int value, int least) {
+        if (value < least) {
+            throw new ConfigException(field, "is " + value + ", must be at least " + least);
+        }
+    }
+
+    private static void positive(String field, double value) {
+        if (!(value > 0)) {
+            throw new ConfigException(field, "is " + value + ", must be positive");
+        }
+    }
+}
