@@ -156,7 +156,7 @@ class MooncakeHandoverTest {
             for (Side side : List.of(prefill, decode)) {
                 for (String trouble : List.of(
                         "baton:kv_handoff_rejected",
-                        "baton:kv_handoff_unverified",
+                        "baton:kv_unverified_loads",
                         "baton:mooncake_bad_messages",
                         "baton:mooncake_refused_requests",
                         "vllm:mooncake_num_failed_transfers",

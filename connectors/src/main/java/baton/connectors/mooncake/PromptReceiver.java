@@ -413,7 +413,7 @@ final class PromptReceiver {
         List<Written> parts =
                 loading.legs.stream().flatMap(leg -> leg.written.stream()).toList();
         if (parts.isEmpty()) {
-            local.stats().count("baton:kv_handoff_unverified");
+            local.stats().count("baton:kv_unverified_loads");
             loading.check = Optional.of(CompletableFuture.completedFuture(Set.of()));
             return;
         }

@@ -1,6 +1,8 @@
 package baton.connectors.nixl;
 
+import baton.connectors.onesided.BlockInterior;
 import baton.connectors.onesided.Incarnation;
+import baton.connectors.onesided.LayerRegions;
 import baton.connectors.onesided.RankInfo;
 import baton.kv.DType;
 import baton.kv.InvalidFieldException;
@@ -11,7 +13,10 @@ import baton.messages.PeerSecret;
 import java.io.IOException;
 import java.math.BigInteger;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collections;
+import java.util.List;
 import java.util.Optional;
 import java.util.OptionalLong;
 import org.msgpack.core.MessageBufferPacker;
@@ -19,7 +24,7 @@ import org.msgpack.core.MessagePack;
 
 /**
  * The messages of a handshake, as vLLM's NIXL connector sends them over its side channel (its {@code nixl/metadata.py} and
- * {@code scheduler.py}, connector version 7): a question for one rank, {@code (b"get_meta_msg", pp_rank, tp_rank)}, is answered by two
+ * {@code base_scheduler.py}, connector version 14 of vLLM 0.32): a question for one rank, {@code (b"get_meta_msg", pp_rank, tp_rank)}, is answered by two
  * frames, a {@link Payload} and the owner's clock in seconds. vLLM's msgspec writes dataclasses as maps with their fields' names, and
  * skips names that it does not know, as is done here.
  */
@@ -109,46 +114,106 @@ final class Handshake {
     }
 
     /**
+     * The memory of a rank's layers: vLLM's regions, one for each layer.
+     *
+     * @param baseAddresses {@code kv_caches_base_addr}, of block 0
+     * @param blockLengths {@code block_lens}: bytes of a block
+     * @param blockStrides {@code block_strides}: bytes from one block to the next
+     * @param names {@code region_names} of the layers
+     * @param memoryTypes {@code region_mem_types}: {@code DRAM} or {@code VRAM}
+     * @param groups {@code region_group_ids}: KV groups of the layers
+     */
+    record Regions(
+            long[] baseAddresses,
+            long[] blockLengths,
+            long[] blockStrides,
+            Optional<List<String>> names,
+            Optional<List<String>> memoryTypes,
+            Optional<int[]> groups) {
+        int count() {
+            return baseAddresses.length;
+        }
+
+        private void requireEqualCounts() {
+            require("block_lens", blockLengths.length);
+            require("block_strides", blockStrides.length);
+            names.ifPresent(all -> require("region_names", all.size()));
+            memoryTypes.ifPresent(all -> require("region_mem_types", all.size()));
+            groups.ifPresent(all -> require("region_group_ids", all.length));
+        }
+
+        private void require(String name, int length) {
+            if (length != count()) {
+                throw new InvalidFieldException(
+                        Metadata.WHAT + "." + name,
+                        "has " + length + " elements, " + Metadata.WHAT + ".kv_caches_base_addr has " + count()
+                                + "; must be as many");
+            }
+        }
+    }
+
+    /**
      * A rank's metadata: vLLM's {@code NixlAgentMetadata}.
      *
      * @param engineId {@code engine_id}
      * @param agent {@code agent_metadata} of its transfer agent
-     * @param baseAddresses {@code kv_caches_base_addr}; Baton has one, the pool's
      * @param deviceId {@code device_id}
-     * @param blocks {@code num_blocks} in the pool
-     * @param blockLengths {@code block_lens}: bytes of a block, for each base address
-     * @param cacheLayout {@code kv_cache_layout}; Baton's is {@code HND}
-     * @param blockSize {@code block_size}, tokens
-     * @param attentionBackend {@code attn_backend_name}, whose layout the bytes have; Baton's is {@code FLASH_ATTN}
+     * @param blocks {@code num_blocks}, of {@code blockSize} tokens
+     * @param cacheLayout {@code kv_cache_layout}, a name of vLLM's; of Baton's regions it is {@code LBHNC}
+     * @param blockSize {@code block_size}, tokens of a kernel's block
+     * @param attentionBackend {@code attn_backend_name}; Baton's is {@code FLASH_ATTN}, whose blocks are not packed
+     * @param pagesPerBlock {@code physical_blocks_per_logical_kv_block}: kernel's blocks for one that requests name
+     * @param regions of the layers
      * @param baton what only Baton's instances tell
      */
     record Metadata(
             String engineId,
             byte[] agent,
-            long[] baseAddresses,
             int deviceId,
             int blocks,
-            long[] blockLengths,
             String cacheLayout,
             int blockSize,
             String attentionBackend,
+            int pagesPerBlock,
+            Regions regions,
             Optional<BatonFacts> baton) {
-        private static final String WHAT = "NixlAgentMetadata";
+        static final String WHAT = "NixlAgentMetadata";
+        private static final int MOST_PAGES = 1 << 16;
 
         byte[] encode() {
             return pack(packer -> {
-                packer.packMapHeader(baton.isPresent() ? 12 : 11);
+                packer.packMapHeader(baton.isPresent() ? 22 : 21);
                 packer.packString("engine_id").packString(engineId);
                 Handshake.bytes(packer, "agent_metadata", agent);
-                numbers(packer, "kv_caches_base_addr", baseAddresses);
+                numbers(packer, "kv_caches_base_addr", regions.baseAddresses());
                 packer.packString("device_id").packInt(deviceId);
                 packer.packString("num_blocks").packInt(blocks);
-                numbers(packer, "block_lens", blockLengths);
+                numbers(packer, "block_lens", regions.blockLengths());
+                numbers(packer, "block_strides", regions.blockStrides());
                 packer.packString("kv_cache_layout").packString(cacheLayout);
                 packer.packString("block_size").packInt(blockSize);
                 packer.packString("ssm_sizes").packArrayHeader(2).packInt(0).packInt(0);
                 packer.packString("attn_backend_name").packString(attentionBackend);
-                packer.packString("physical_blocks_per_logical_kv_block").packInt(1);
+                packer.packString("physical_blocks_per_logical_kv_block").packInt(pagesPerBlock);
+                long[] each = new long[regions.count()];
+                Arrays.fill(each, blocks);
+                numbers(packer, "region_num_blocks", each);
+                packer.packString("region_group_ids");
+                if (regions.groups().isPresent()) {
+                    packer.packArrayHeader(regions.count());
+                    for (int group : regions.groups().get()) {
+                        packer.packInt(group);
+                    }
+                } else {
+                    packer.packNil();
+                }
+                Handshake.texts(packer, "region_names", regions.names());
+                Handshake.texts(packer, "region_mem_types", regions.memoryTypes());
+                packer.packString("dcp_size").packInt(1);
+                packer.packString("pcp_size").packInt(1);
+                packer.packString("ple_block_len").packNil();
+                packer.packString("region_members").packArrayHeader(0);
+                packer.packString("packed_member_layouts").packMapHeader(0);
                 if (baton.isPresent()) {
                     packer.packString("baton");
                     baton.get().pack(packer);
@@ -165,9 +230,14 @@ final class Handshake {
             Slot<Integer> device = fields.slot("device_id");
             Slot<Integer> blocks = fields.slot("num_blocks");
             Slot<long[]> lengths = fields.slot("block_lens");
+            Slot<long[]> strides = fields.slot("block_strides");
             Slot<String> layout = fields.slot("kv_cache_layout");
             Slot<Integer> blockSize = fields.slot("block_size");
             Slot<String> backend = fields.slot("attn_backend_name");
+            Slot<Integer> pages = fields.slot("physical_blocks_per_logical_kv_block");
+            Slot<List<String>> names = fields.slot("region_names");
+            Slot<List<String>> memoryTypes = fields.slot("region_mem_types");
+            Slot<int[]> groups = fields.slot("region_group_ids");
             Slot<BatonFacts> baton = fields.slot("baton");
             MsgpackReader.readFields(WHAT, message, (name, value) -> {
                 switch (name) {
@@ -177,9 +247,28 @@ final class Handshake {
                     case "device_id" -> device.value = Optional.of(value.integer(device.field, -1, MOST_RANKS));
                     case "num_blocks" -> blocks.value = Optional.of(value.integer(blocks.field, 1, Integer.MAX_VALUE));
                     case "block_lens" -> lengths.value = Optional.of(value.unsignedNumbers(lengths.field));
+                    case "block_strides" -> strides.value = Optional.of(value.unsignedNumbers(strides.field));
                     case "kv_cache_layout" -> layout.value = Optional.of(value.text(layout.field));
                     case "block_size" -> blockSize.value = Optional.of(value.integer(blockSize.field, 1, 1 << 20));
                     case "attn_backend_name" -> backend.value = Optional.of(value.text(backend.field));
+                    case "physical_blocks_per_logical_kv_block" ->
+                        pages.value = Optional.of(value.integer(pages.field, 1, MOST_PAGES));
+                    case "dcp_size", "pcp_size" -> {
+                        String field = WHAT + "." + name;
+                        int size = value.integer(field, 1, MOST_RANKS);
+                        if (size != 1) {
+                            throw new InvalidFieldException(
+                                    field,
+                                    "is " + size + ", must be 1: tokens that are spread over ranks are not read");
+                        }
+                    }
+                    case "region_names" -> names.value = texts(names.field, value);
+                    case "region_mem_types" -> memoryTypes.value = texts(memoryTypes.field, value);
+                    case "region_group_ids" -> {
+                        if (!value.nil(groups.field)) {
+                            groups.value = Optional.of(value.integers(groups.field, -1, MOST_RANKS));
+                        }
+                    }
                     case "baton" -> {
                         if (!value.nil(baton.field)) {
                             baton.value = Optional.of(BatonFacts.read(baton.field, value));
@@ -191,29 +280,39 @@ final class Handshake {
                 }
                 return true;
             });
-            if (addresses.need().length != lengths.need().length) {
-                throw new InvalidFieldException(
-                        lengths.field,
-                        "has " + lengths.need().length + " elements, " + addresses.field + " has "
-                                + addresses.need().length + "; must be as many");
-            }
+            Regions regions = new Regions(
+                    addresses.need(), lengths.need(), strides.need(), names.value, memoryTypes.value, groups.value);
+            regions.requireEqualCounts();
             return new Metadata(
                     engineId.need(),
                     agent.need(),
-                    addresses.need(),
                     device.need(),
                     blocks.need(),
-                    lengths.need(),
                     layout.need(),
                     blockSize.need(),
                     backend.need(),
+                    pages.need(),
+                    regions,
                     baton.value);
+        }
+
+        private static Optional<List<String>> texts(String field, MsgpackReader value) {
+            if (value.nil(field)) {
+                return Optional.empty();
+            }
+            int count = value.array(field);
+            List<String> texts = new ArrayList<>();
+            for (int i = 0; i < count; i++) {
+                texts.add(value.text(field));
+            }
+            return Optional.of(texts);
         }
     }
 
     /**
      * What only Baton's instances tell each other: the field {@code baton}, a map, which vLLM skips.
      *
+     * @param compatibility {@code compatibility} of Baton's instances, beside the hash that vLLM compares
      * @param epoch {@code epoch} of the instance's {@link Incarnation}
      * @param key {@code key} that its references are signed with; no bytes where peers derive it from their secret
      * @param fingerprint {@code fingerprint}: digest of the model
@@ -225,6 +324,7 @@ final class Handshake {
      * @param checksums {@code seals}: address of the rank's table of checksums, if it has one
      */
     record BatonFacts(
+            String compatibility,
             String epoch,
             byte[] key,
             String fingerprint,
@@ -235,7 +335,8 @@ final class Handshake {
             int pipelineParallelSize,
             OptionalLong checksums) {
         private void pack(MessageBufferPacker packer) throws IOException {
-            packer.packMapHeader(checksums.isPresent() ? 14 : 13);
+            packer.packMapHeader(checksums.isPresent() ? 15 : 14);
+            packer.packString("compatibility").packString(compatibility);
             packer.packString("epoch").packString(epoch);
             Handshake.bytes(packer, "key", key);
             packer.packString("fingerprint").packString(fingerprint);
@@ -257,6 +358,7 @@ final class Handshake {
 
         private static BatonFacts read(String what, MsgpackReader reader) {
             Fields fields = new Fields(what);
+            Slot<String> compatibility = fields.slot("compatibility");
             Slot<String> epoch = fields.slot("epoch");
             Slot<byte[]> key = fields.slot("key");
             Slot<String> fingerprint = fields.slot("fingerprint");
@@ -273,6 +375,7 @@ final class Handshake {
             Slot<Long> checksums = fields.slot("seals");
             reader.fields(what, (name, value) -> {
                 switch (name) {
+                    case "compatibility" -> compatibility.value = Optional.of(value.text(compatibility.field));
                     case "epoch" -> epoch.value = Optional.of(value.text(epoch.field));
                     case "key" -> key.value = Optional.of(value.bytes(key.field));
                     case "fingerprint" -> fingerprint.value = Optional.of(value.text(fingerprint.field));
@@ -295,6 +398,7 @@ final class Handshake {
                 return true;
             });
             return new BatonFacts(
+                    compatibility.need(),
                     epoch.need(),
                     key.need(),
                     fingerprint.need(),
@@ -312,50 +416,64 @@ final class Handshake {
     }
 
     /**
-     * A rank's answer as vLLM's handshake has it, with the field {@code baton} for Baton's instances.
+     * A rank's answer as vLLM's handshake has it, with the field {@code baton} for Baton's instances. vLLM reads the pool as regions of
+     * layers; a block's stride is that of all layers.
      *
      * @param info of an instance that signs references
      * @param secret from which peers derive the key, which is then not sent
      */
     static byte[] encode(RankInfo info, Optional<PeerSecret> secret) {
         Incarnation own = info.incarnation().orElseThrow();
+        KvLayout layout = info.layout();
         BatonFacts facts = new BatonFacts(
+                info.compatibility(),
                 own.epoch(),
                 secret.isPresent() ? new byte[0] : own.key(),
                 info.model(),
-                info.layout(),
+                layout,
                 info.modelKvHeads(),
                 info.rank(),
                 info.tensorParallelSize(),
                 info.pipelineParallelSize(),
                 info.checksums());
+        long[] lengths = new long[layout.layers()];
+        Arrays.fill(lengths, layout.layerBytes());
+        Regions regions = new Regions(
+                info.regions().addresses(),
+                lengths,
+                info.regions().strides(),
+                Optional.of(info.layerNames()).filter(names -> !names.isEmpty()),
+                Optional.of(Collections.nCopies(layout.layers(), VllmRank.MAIN_MEMORY)),
+                Optional.of(new int[layout.layers()]));
         Metadata metadata = new Metadata(
                 info.engineId(),
                 info.agent(),
-                new long[] {info.pool()},
                 0,
                 info.blocks(),
-                new long[] {info.layout().blockBytes()},
-                "HND",
-                info.layout().blockSize(),
+                "LBHNC",
+                layout.blockSize(),
                 "FLASH_ATTN",
+                1,
+                regions,
                 Optional.of(facts));
-        return new Payload(info.compatibility(), metadata.encode()).encode();
+        return new Payload(info.vllmCompatibility().orElse(info.compatibility()), metadata.encode()).encode();
     }
 
     /**
      * Reads a rank's answer.
      *
-     * @param secret from which the key is derived
-     * @throws InvalidFieldException if it is invalid, or not a Baton instance's
+     * @param asked the rank
+     * @param secret from which the key of a Baton instance is derived
+     * @param vllm reads the metadata of a vLLM instance
+     * @throws InvalidFieldException if it is invalid, or a vLLM instance's whose blocks cannot be read
      */
-    static RankInfo read(byte[] payload, Optional<PeerSecret> secret) {
+    static RankInfo read(byte[] payload, Rank asked, Optional<PeerSecret> secret, VllmRank vllm) {
         Payload read = Payload.read(payload);
         Metadata metadata = Metadata.read(read.metadata());
-        BatonFacts facts = metadata.baton()
-                .orElseThrow(() -> new InvalidFieldException(
-                        "NixlAgentMetadata.baton",
-                        "is missing: the peer is not an instance of Baton, and how its blocks lie is not known"));
+        if (metadata.baton().isEmpty()) {
+            return vllm.info(read.compatibilityHash(), metadata, asked);
+        }
+        BatonFacts facts = metadata.baton().get();
         byte[] key = secret.map(known -> Incarnation.key(known, metadata.engineId(), facts.epoch()))
                 .orElse(facts.key());
         if (key.length < Incarnation.MIN_KEY_BYTES) {
@@ -363,9 +481,13 @@ final class Handshake {
                     "NixlAgentMetadata.baton.key",
                     "has " + key.length + " bytes, must have at least " + Incarnation.MIN_KEY_BYTES);
         }
+        if (metadata.regions().count() == 0) {
+            throw new InvalidFieldException("NixlAgentMetadata.kv_caches_base_addr", "is empty");
+        }
         return new RankInfo(
                 metadata.engineId(),
-                read.compatibilityHash(),
+                facts.compatibility(),
+                Optional.of(read.compatibilityHash()),
                 facts.fingerprint(),
                 facts.rank(),
                 facts.tensorParallelSize(),
@@ -373,7 +495,10 @@ final class Handshake {
                 metadata.agent(),
                 facts.layout(),
                 facts.modelKvHeads(),
-                metadata.baseAddresses()[0],
+                LayerRegions.ofPool(metadata.regions().baseAddresses()[0], facts.layout()),
+                metadata.regions().names().orElse(List.of()),
+                BlockInterior.HEADS,
+                1,
                 metadata.blocks(),
                 facts.checksums(),
                 Optional.of(new Incarnation(facts.epoch(), key)));
@@ -417,6 +542,19 @@ final class Handshake {
         packer.packString(name).packArrayHeader(numbers.length);
         for (long number : numbers) {
             unsigned(packer, number);
+        }
+    }
+
+    private static void texts(MessageBufferPacker packer, String name, Optional<List<String>> texts)
+            throws IOException {
+        packer.packString(name);
+        if (texts.isEmpty()) {
+            packer.packNil();
+            return;
+        }
+        packer.packArrayHeader(texts.get().size());
+        for (String text : texts.get()) {
+            packer.packString(text);
         }
     }
 

@@ -22,10 +22,13 @@ final class HandshakeClient implements PeerHandshake {
 
     private final ConnectorRuntime runtime;
     private final PeerAccess access;
+    private final VllmRank vllm;
 
-    HandshakeClient(ConnectorRuntime runtime, PeerAccess access) {
+    /** @param vllm reads what vLLM instances answer */
+    HandshakeClient(ConnectorRuntime runtime, PeerAccess access, VllmRank vllm) {
         this.runtime = runtime;
         this.access = access;
+        this.vllm = vllm;
     }
 
     @Override
@@ -36,7 +39,7 @@ final class HandshakeClient implements PeerHandshake {
                     .get(timeout.toMillis() + GRACE_MILLIS, TimeUnit.MILLISECONDS);
             double midpoint = (asked + (runtime.ticker().nanos() - asked) / 2) / 1e9;
             return new Answer(
-                    Handshake.read(answer.getFirst(), access.secret()),
+                    Handshake.read(answer.getFirst(), rank, access.secret(), vllm),
                     answer.size() > 1 ? offset(answer.get(1), midpoint) : OptionalDouble.empty());
         } catch (ExecutionException | TimeoutException | InvalidFieldException e) {
             Throwable cause = e instanceof ExecutionException && e.getCause() != null ? e.getCause() : e;

@@ -78,13 +78,13 @@ final class HandshakeServer implements AutoCloseable {
      * Makes a handshake with itself and connects to the first rank's agent, as a peer does first: loading classes and security
      * providers is most of what a first handshake takes. Failures are ignored.
      */
-    void warmUp(ConnectorRuntime runtime, NixlSettings settings) {
+    void warmUp(ConnectorRuntime runtime, NixlSettings settings, VllmRank vllm) {
         Optional<TransferAgent> agent = runtime.warmUpAgent(settings.host(), settings.access());
         if (agent.isEmpty()) {
             return;
         }
         try (TransferAgent peer = agent.get()) {
-            RankInfo info = new HandshakeClient(runtime, settings.access())
+            RankInfo info = new HandshakeClient(runtime, settings.access(), vllm)
                     .ask(new PeerAddress(settings.host(), port()), Rank.FIRST, WARM_UP)
                     .info();
             byte[] key = info.incarnation().orElseThrow().key();

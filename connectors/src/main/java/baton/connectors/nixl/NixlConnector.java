@@ -66,8 +66,9 @@ public final class NixlConnector implements KvConnector {
     @Override
     public WorkerConnector worker(ConnectorContext context, Rank rank) {
         NixlSettings settings = settings(context);
-        PeerHandshake handshake = handshakes.apply(new HandshakeClient(runtime, settings.access()));
-        return new NixlWorker(context, settings, runtime, handshake, rank);
+        PeerHandshake handshake =
+                handshakes.apply(new HandshakeClient(runtime, settings.access(), settings.vllmRank(context)));
+        return new NixlWorker(context, settings, runtime, handshake, rank, TransferMode.PULL);
     }
 
     @Override

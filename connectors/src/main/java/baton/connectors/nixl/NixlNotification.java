@@ -32,7 +32,7 @@ import org.msgpack.core.MessagePack;
  * registration of a push, a msgpack map behind a prefix.
  *
  * <pre>
- * {request}:{tp size}                                             Completion
+ * {request}:{notifications}                                       Completion
  * HB:{request},{request}                                          Heartbeat
  * PUSH_REG:{msgpack}                                              PushRegistration
  * </pre>
@@ -44,7 +44,7 @@ import org.msgpack.core.MessagePack;
  * PUSH_DONE:{attempt}:{prompt digest}:{block}={generation},...    PushDone
  * PUSH_FAILED:{attempt}                                           PushFailed
  * PUSH_CANCEL:{attempt}                                           PushCancel
- * PUSH_OVER:{request}:{tp size}                                   PushOver
+ * PUSH_OVER:{request}:{notifications}                                   PushOver
  * </pre>
  *
  * Requests and attempts may have colons.
@@ -81,7 +81,7 @@ final class NixlNotification implements NotificationCodec {
     }
 
     private static String text(Completion completion) {
-        return completion.requestId() + ":" + completion.tensorParallelSize();
+        return completion.requestId() + ":" + completion.notifications();
     }
 
     private static byte[] bytes(String text) {
@@ -182,7 +182,7 @@ final class NixlNotification implements NotificationCodec {
 
     private static InvalidFieldException unknown(String text, @Nullable Throwable cause) {
         String start = text.substring(0, Math.min(text.length(), 80)).replaceAll("[^ -~]", "?");
-        String message = "is '" + start + "', must be <request>:<tp size>, " + HEARTBEAT + "<requests>, "
+        String message = "is '" + start + "', must be <request>:<notifications>, " + HEARTBEAT + "<requests>, "
                 + PUSH_REGISTRATION + "<msgpack> or another of Baton's notifications";
         return cause == null
                 ? new InvalidFieldException("notification", message)

@@ -62,8 +62,9 @@ public final class NixlPushConnector implements KvConnector {
     @Override
     public WorkerConnector worker(ConnectorContext context, Rank rank) {
         NixlSettings settings = NixlConnector.settings(context);
-        PeerHandshake handshake = handshakes.apply(new HandshakeClient(runtime, settings.access()));
-        return new NixlWorker(context, settings, runtime, handshake, rank);
+        PeerHandshake handshake =
+                handshakes.apply(new HandshakeClient(runtime, settings.access(), settings.vllmRank(context)));
+        return new NixlWorker(context, settings, runtime, handshake, rank, TransferMode.PUSH);
     }
 
     @Override

@@ -89,7 +89,6 @@ final class NixlScheduler implements SchedulerConnector {
     private long lastHeartbeat;
     private boolean workersBusy = true;
     private final Map<Rejection, Integer> rejected = new HashMap<>();
-    private int unverified;
     private final List<Measurement> phases = new ArrayList<>();
     private long lastStepDone;
 
@@ -123,7 +122,7 @@ final class NixlScheduler implements SchedulerConnector {
         try {
             HandshakeServer listening = HandshakeServer.listen(runtime, settings, context.ticker(), ranks);
             server = Optional.of(listening);
-            listening.warmUp(runtime, settings);
+            listening.warmUp(runtime, settings, settings.vllmRank(context));
         } catch (MessageException e) {
             throw new ConfigException(
                     "side_channel_port",
@@ -234,9 +233,6 @@ final class NixlScheduler implements SchedulerConnector {
                     source.requestId(),
                     source.engineId());
         } else {
-            if (source.proof().isEmpty() && source.mode() == TransferMode.PULL) {
-                unverified++;
-            }
             tracked.source = Optional.of(source);
         }
     }
@@ -535,10 +531,6 @@ final class NixlScheduler implements SchedulerConnector {
         rejected.forEach((cause, count) -> taken.add(cause.measurement(count)));
         rejected.clear();
         settings.access().takeRefusedMeasurement().ifPresent(taken::add);
-        if (unverified > 0) {
-            taken.add(Measurement.count("baton:kv_handoff_unverified", unverified));
-            unverified = 0;
-        }
         return taken;
     }
 

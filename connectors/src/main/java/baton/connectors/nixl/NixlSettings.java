@@ -1,9 +1,11 @@
 package baton.connectors.nixl;
 
+import baton.connectors.onesided.BlockInterior;
 import baton.connectors.onesided.OneSidedSettings;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.ListenAddress;
+import baton.kv.connector.ConnectorContext;
 import baton.messages.PeerAccess;
 import baton.messages.PeerAddress;
 import baton.transfer.select.MooncakeAgents;
@@ -30,6 +32,9 @@ import java.util.Set;
  * @param port {@code side_channel_port}, else {@code VLLM_NIXL_SIDE_CHANNEL_PORT}, else 5600; 0 takes a free one
  * @param agent the whole {@code kv_connector_extra_config}, for the choice of the transfer agent ({@link TransferAgents})
  * @param peers {@code peers}: {@code "host:port"} of side channels to shake hands with ahead of the first request; allowed peers too
+ * @param vllm {@code vllm_compat}: for hand-overs with vLLM instances
+ * @param vllmCpuInterior {@code vllm_cpu_attn_isa}: how the CPU_ATTN of vLLM instances packs blocks
+ * @param requireVerified {@code require_verified_kv} (false): blocks without checksums, a vLLM instance's, are not used
  * @param access which peers may connect, and be connected to: {@link PeerAccess}
  */
 public record NixlSettings(
@@ -46,6 +51,9 @@ public record NixlSettings(
         int port,
         JsonFields agent,
         List<PeerAddress> peers,
+        Optional<VllmCompatibility> vllm,
+        Optional<BlockInterior> vllmCpuInterior,
+        boolean requireVerified,
         PeerAccess access) {
     private static final String LEASE = "kv_lease_duration";
     private static final String DECODER_TTL = "decoder_kv_blocks_ttl";
@@ -60,6 +68,9 @@ public record NixlSettings(
     static final String HOST = "side_channel_host";
     static final String PORT = "side_channel_port";
     private static final String PEERS = "peers";
+    private static final String VLLM = "vllm_compat";
+    private static final String CPU_ISA = "vllm_cpu_attn_isa";
+    private static final String REQUIRE_VERIFIED = "require_verified_kv";
     static final Set<String> NAMES = PeerAccess.withSettings(
             TransferAgents.TRANSFER_AGENT,
             TransferAgents.BACKENDS,
@@ -83,7 +94,10 @@ public record NixlSettings(
             TRANSFER_TIMEOUT,
             HOST,
             PORT,
-            PEERS);
+            PEERS,
+            VLLM,
+            CPU_ISA,
+            REQUIRE_VERIFIED);
 
     private static final String HOST_VARIABLE = "VLLM_NIXL_SIDE_CHANNEL_HOST";
     private static final String PORT_VARIABLE = "VLLM_NIXL_SIDE_CHANNEL_PORT";
@@ -133,6 +147,9 @@ public record NixlSettings(
                         .orElse(5600),
                 extra,
                 peers,
+                extra.object(VLLM).map(VllmCompatibility::of),
+                extra.string(CPU_ISA).map(isa -> cpuInterior(extra.field(CPU_ISA), isa)),
+                extra.bool(REQUIRE_VERIFIED).orElse(false),
                 access);
     }
 
@@ -143,11 +160,25 @@ public record NixlSettings(
                 access,
                 handshakeTimeout,
                 enforceCompatibility,
+                requireVerified,
                 engineTtl,
                 leaseExtension(),
                 heartbeatInterval(),
                 transferTimeout,
                 pushRegistrationTimeout);
+    }
+
+    /** Reads vLLM instances' handshakes for an instance. */
+    VllmRank vllmRank(ConnectorContext context) {
+        return new VllmRank(context.layout(), context.modelLayout().kvHeads(), vllmCpuInterior);
+    }
+
+    private static BlockInterior cpuInterior(String field, String isa) {
+        return switch (isa) {
+            case "vec", "vec16" -> BlockInterior.CPU_VEC;
+            case "amx" -> BlockInterior.CPU_AMX;
+            default -> throw ConfigException.unsupported(field, isa, "vec, vec16, amx");
+        };
     }
 
     /** The time between a reader's heartbeats. */

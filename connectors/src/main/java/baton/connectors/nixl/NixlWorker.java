@@ -2,6 +2,8 @@ package baton.connectors.nixl;
 
 import baton.connectors.ConnectorRuntime;
 import baton.connectors.onesided.BlockChecksums;
+import baton.connectors.onesided.BlockInterior;
+import baton.connectors.onesided.LayerRegions;
 import baton.connectors.onesided.LeaseTable;
 import baton.connectors.onesided.LoadRequest;
 import baton.connectors.onesided.LoadTable;
@@ -20,6 +22,7 @@ import baton.connectors.onesided.PeerNotification.PushRegistration;
 import baton.connectors.onesided.PushSender;
 import baton.connectors.onesided.RankContext;
 import baton.connectors.onesided.RankInfo;
+import baton.connectors.onesided.TransferMode;
 import baton.connectors.onesided.TransferStats;
 import baton.kv.ConfigException;
 import baton.kv.InvalidFieldException;
@@ -69,6 +72,7 @@ final class NixlWorker implements WorkerConnector {
     private final ConnectorRuntime runtime;
     private final PeerHandshake handshake;
     private final Rank rank;
+    private final TransferMode mode;
     private final TransferStats stats;
     /** Bytes of peers' memory that were mapped when that was last reported. */
     private long reportedMapped;
@@ -106,13 +110,18 @@ final class NixlWorker implements WorkerConnector {
         }
     }
 
-    /** @param handshake with peers */
+    /**
+     * @param handshake with peers
+     * @param mode of vLLM's connector of the same name
+     */
     NixlWorker(
             ConnectorContext context,
             NixlSettings settings,
             ConnectorRuntime runtime,
             PeerHandshake handshake,
-            Rank rank) {
+            Rank rank,
+            TransferMode mode) {
+        this.mode = mode;
         this.context = context;
         this.settings = settings;
         this.runtime = runtime;
@@ -140,6 +149,7 @@ final class NixlWorker implements WorkerConnector {
         RankInfo info = new RankInfo(
                 context.config().engineId(),
                 Compatibility.hash(context),
+                settings.vllm().map(vllm -> vllm.hash(context.modelLayout(), mode)),
                 context.model().digest(),
                 rank,
                 context.tensorParallelSize(),
@@ -147,7 +157,10 @@ final class NixlWorker implements WorkerConnector {
                 agent.metadata(),
                 cache.layout(),
                 context.modelLayout().kvHeads(),
-                cache.memory().address(),
+                LayerRegions.ofPool(cache.memory().address(), cache.layout()),
+                cache.layerNames(),
+                BlockInterior.HEADS,
+                1,
                 cache.blocks(),
                 OptionalLong.of(checksums.region().memory().address()),
                 Optional.empty());

@@ -23,6 +23,7 @@ import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.concurrent.CompletableFuture;
 import java.util.function.Supplier;
+import java.util.stream.IntStream;
 import java.util.zip.CRC32C;
 
 /**
@@ -50,12 +51,14 @@ final class BlockLoad {
     /**
      * What a phase of it took.
      *
-     * @param phase {@code blocks}, {@code seals} or {@code check}
+     * @param phase {@code blocks}, {@code rearrange}, {@code seals} or {@code check}
      */
     record Span(String phase, Duration duration) {}
 
     private enum Phase {
         BLOCKS,
+        /** The blocks have no checksums and are brought into Baton's order, if they are in another. */
+        REARRANGED,
         CHECKSUMS,
         CHECK,
         /** No transfer is left, but checksums are being computed. */
@@ -91,7 +94,13 @@ final class BlockLoad {
      */
     record Source(int[] blocks, Optional<long[]> generations, List<RemoteRank> ranks) {
         static Source of(RemoteBlocks reference, PeerEngine owner) {
-            return new Source(reference.blocks(), reference.proof().map(SignedProof::generations), owner.ranks());
+            int pages = owner.ranks().getFirst().info().pagesPerBlock();
+            int[] blocks = pages == 1
+                    ? reference.blocks()
+                    : Arrays.stream(reference.blocks())
+                            .flatMap(block -> IntStream.range(0, pages).map(page -> block * pages + page))
+                            .toArray();
+            return new Source(blocks, reference.proof().map(SignedProof::generations), owner.ranks());
         }
     }
 
@@ -236,8 +245,8 @@ final class BlockLoad {
                 if (phase == Phase.BLOCKS) {
                     count();
                     if (!isChecked()) {
-                        enter(Phase.OVER);
-                        result = Optional.of(new Result.Good());
+                        rearrange();
+                        enter(Phase.REARRANGED);
                     } else if (cancelled) {
                         fail("cancelled");
                     } else {
@@ -247,6 +256,19 @@ final class BlockLoad {
                         readChecksums(timeout);
                     }
                 }
+                yield true;
+            }
+            case REARRANGED -> {
+                if (!digestsAreOver()) {
+                    yield false;
+                }
+                Optional<Throwable> broken = broken();
+                enter(Phase.OVER);
+                result = Optional.of(
+                        broken.isPresent()
+                                ? new Result.Failed("the blocks could not be rearranged: "
+                                        + broken.get().getMessage())
+                                : new Result.Good());
                 yield true;
             }
             case CHECKSUMS -> {
@@ -262,10 +284,7 @@ final class BlockLoad {
                 if (!digestsAreOver()) {
                     yield false;
                 }
-                Optional<Throwable> broken = digesting.stream()
-                        .filter(CompletableFuture::isCompletedExceptionally)
-                        .map(CompletableFuture::exceptionNow)
-                        .findFirst();
+                Optional<Throwable> broken = broken();
                 if (broken.isPresent()) {
                     fail("the blocks could not be checked: " + broken.get().getMessage());
                 } else {
@@ -301,7 +320,8 @@ final class BlockLoad {
         digesting.forEach(each -> each.handle((_, _) -> true).join());
     }
 
-    private boolean isChecked() {
+    /** Whether the owner has checksums of the blocks. */
+    boolean isChecked() {
         return source.generations().isPresent();
     }
 
@@ -311,6 +331,7 @@ final class BlockLoad {
             case BLOCKS -> spans.add(new Span("blocks", Duration.ofNanos(now - phaseBegan)));
             case CHECKSUMS -> spans.add(new Span("seals", Duration.ofNanos(now - phaseBegan)));
             case CHECK -> spans.add(new Span("check", Duration.ofNanos(now - phaseBegan)));
+            case REARRANGED -> spans.add(new Span("rearrange", Duration.ofNanos(now - phaseBegan)));
             case FAILED, OVER -> {}
         }
         phaseBegan = now;
@@ -453,11 +474,39 @@ final class BlockLoad {
     }
 
     private void digest(int from, int to) {
+        inBackground(() -> digestPieces(from, to));
+    }
+
+    private void rearrange() {
+        for (Heads heads : map.heads()) {
+            if (map.isRearranged(heads)) {
+                inBackground(() -> rearrange(heads));
+            }
+        }
+    }
+
+    private void rearrange(Heads heads) {
+        PageRearrangement order = new PageRearrangement(cache.layout(), map.ownerInterior(heads));
+        for (int block : map.plan().blocks()) {
+            for (int layer = 0; layer < cache.layout().layers(); layer++) {
+                order.rearrange(cache.layer(block, layer), heads.readerHead(), heads.count());
+            }
+        }
+    }
+
+    private Optional<Throwable> broken() {
+        return digesting.stream()
+                .filter(CompletableFuture::isCompletedExceptionally)
+                .map(CompletableFuture::exceptionNow)
+                .findFirst();
+    }
+
+    private void inBackground(Runnable task) {
         CompletableFuture<Boolean> done = new CompletableFuture<>();
         digesting.add(done);
         context.runtime().background().execute(() -> {
             try {
-                digestPieces(from, to);
+                task.run();
                 done.complete(true);
             } catch (RuntimeException | Error e) {
                 done.completeExceptionally(e);

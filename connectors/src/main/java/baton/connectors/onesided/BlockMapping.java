@@ -70,10 +70,18 @@ public final class BlockMapping {
         }
     }
 
-    /** Why blocks of one size cannot be checked in blocks of another, or empty if they can. */
-    static Optional<String> misfit(KvLayout owner, KvLayout reader) {
-        int there = owner.blockSize();
+    /** Why an owner's blocks cannot be put into blocks of the reader's, or empty if they can. */
+    static Optional<String> misfit(PoolGeometry owner, KvLayout reader) {
+        int there = owner.layout().blockSize();
         int here = reader.blockSize();
+        if (owner.interior() == BlockInterior.CPU_UNKNOWN) {
+            return Optional.of("the owner's attn_backend_name is CPU_ATTN, which packs blocks for its processor:"
+                    + " vllm_cpu_attn_isa must say how, vec or amx");
+        }
+        if (owner.interior().isPacked() && there != here) {
+            return Optional.of("the owner's blocks are packed by CPU_ATTN and of " + there + " tokens, the reader's of "
+                    + here + "; they must be equal");
+        }
         boolean fits = (here % there == 0 || there % here == 0) && here % BlockChecksums.unit(there) == 0;
         return fits
                 ? Optional.empty()
@@ -121,8 +129,27 @@ public final class BlockMapping {
 
     /** Whether blocks are moved as they are, with all of their heads. */
     boolean isWhole(Heads from) {
-        return reader.layout().equals(owners.get(from.source()).layout())
+        PoolGeometry owner = owners.get(from.source());
+        return reader.layout().equals(owner.layout())
+                && from.count() == reader.layout().kvHeads()
+                && reader.isPool()
+                && owner.isPool();
+    }
+
+    /** Whether {@link #ranges} moves pages as the owner has them, which then must be rearranged ({@link PageRearrangement}). */
+    boolean isRearranged(Heads from) {
+        PoolGeometry owner = owners.get(from.source());
+        boolean allHeads = from.count() == owner.layout().kvHeads()
                 && from.count() == reader.layout().kvHeads();
+        return owner.interior().isPacked()
+                || (owner.interior() == BlockInterior.TOKENS
+                        && reader.interior() == BlockInterior.HEADS
+                        && allHeads
+                        && owner.layout().blockSize() == reader.layout().blockSize());
+    }
+
+    BlockInterior ownerInterior(Heads from) {
+        return owners.get(from.source()).interior();
     }
 
     /** Ranges of whole blocks, one for each of the reader's blocks. {@link Range#local} is the reader's address. */
@@ -141,38 +168,57 @@ public final class BlockMapping {
     List<Range> ranges(Heads from, List<Piece> some, int[] ownerBlocks, int firstLayer, int endLayer) {
         PoolGeometry owner = owners.get(from.source());
         KvLayout local = reader.layout();
-        KvLayout remote = owner.layout();
         List<Range> ranges = new ArrayList<>();
         boolean whole = isWhole(from) && endLayer - firstLayer == local.layers();
-        boolean sameBlocks = local.blockSize() == remote.blockSize() && slots() == local.blockSize();
-        for (Piece piece : some) {
-            long localBlock = reader.block(piece.block());
-            long remoteBlock = owner.block(ownerBlocks[piece.index()]);
-            if (whole) {
-                if (piece.slot() == 0) {
-                    append(ranges, localBlock, remoteBlock, local.blockBytes());
-                }
-                continue;
-            }
-            for (int layer = firstLayer; layer < endLayer; layer++) {
-                if (sameBlocks) {
-                    append(
-                            ranges,
-                            localBlock + local.entryOffset(layer, from.readerHead(), 0),
-                            remoteBlock + remote.entryOffset(layer, from.ownerHead(), 0),
-                            from.count() * local.headBytes());
-                    continue;
-                }
-                for (int head = 0; head < from.count(); head++) {
-                    append(
-                            ranges,
-                            localBlock + local.entryOffset(layer, from.readerHead() + head, piece.slot()),
-                            remoteBlock + remote.entryOffset(layer, from.ownerHead() + head, piece.ownerSlot()),
-                            slots() * remote.entryBytes());
+        int each = piecesOfPage(from);
+        int next = 0;
+        while (next < some.size()) {
+            Piece piece = some.get(next);
+            int ownerBlock = ownerBlocks[piece.index()];
+            boolean isPage = piece.slot() == 0
+                    && next + each <= some.size()
+                    && some.get(next + each - 1).block() == piece.block();
+            if (whole && isPage) {
+                append(ranges, reader.block(piece.block()), owner.block(ownerBlock), local.blockBytes());
+            } else {
+                for (int layer = firstLayer; layer < endLayer; layer++) {
+                    if (isPage) {
+                        append(
+                                ranges,
+                                reader.page(layer, piece.block()) + from.readerHead() * local.headBytes(),
+                                owner.page(layer, ownerBlock) + from.ownerHead() * local.headBytes(),
+                                from.count() * local.headBytes());
+                    } else {
+                        entries(ranges, from, piece, ownerBlock, layer);
+                    }
                 }
             }
+            next += isPage ? each : 1;
         }
         return ranges;
+    }
+
+    /** Of how many pieces a page is that can be moved as it is; more than there are if pages cannot be. */
+    private int piecesOfPage(Heads from) {
+        PoolGeometry owner = owners.get(from.source());
+        boolean alike = isRearranged(from)
+                || (owner.interior() == BlockInterior.HEADS && reader.interior() == BlockInterior.HEADS);
+        return alike && owner.layout().blockSize() == reader.layout().blockSize()
+                ? reader.layout().blockSize() / slots()
+                : pieces.size() + 1;
+    }
+
+    private void entries(List<Range> ranges, Heads from, Piece piece, int ownerBlock, int layer) {
+        PoolGeometry owner = owners.get(from.source());
+        for (int head = 0; head < from.count(); head++) {
+            for (int slot = 0; slot < slots(); slot++) {
+                append(
+                        ranges,
+                        reader.entry(layer, piece.block(), from.readerHead() + head, piece.slot() + slot),
+                        owner.entry(layer, ownerBlock, from.ownerHead() + head, piece.ownerSlot() + slot),
+                        owner.layout().entryBytes());
+            }
+        }
     }
 
     /**

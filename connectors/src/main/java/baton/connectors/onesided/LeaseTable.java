@@ -86,14 +86,14 @@ public final class LeaseTable {
         if (lease == null) {
             return false;
         }
-        complete(lease, from, completion.tensorParallelSize());
+        complete(lease, from, completion.notifications());
         return true;
     }
 
     /** As {@link #complete}, of a push: the request may be known only by what both legs' ids have in common. */
     public boolean completePush(Completion completion, String from) {
         Optional<Lease> lease = leases.find(completion.requestId());
-        lease.ifPresent(found -> complete(found, from, completion.tensorParallelSize()));
+        lease.ifPresent(found -> complete(found, from, completion.notifications()));
         return lease.isPresent();
     }
 
@@ -109,12 +109,13 @@ public final class LeaseTable {
         }
         long expires = now + context.settings().pushRegistrationTimeout().toNanos();
         Lease early = completionsBeforeLease.computeIfAbsent(id, _ -> new Lease(id, expires));
-        complete(early, from, completion.tensorParallelSize());
+        complete(early, from, completion.notifications());
     }
 
+    /** @param readers ranks that read from this one */
     private void complete(Lease lease, String reader, int readers) {
         lease.completed.add(reader);
-        lease.readers = Math.max(1, readers / context.self().tensorParallelSize());
+        lease.readers = readers;
     }
 
     /** Requests have ended; those without a lease need no early completions any more. */

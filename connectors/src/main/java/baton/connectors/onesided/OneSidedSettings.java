@@ -10,6 +10,7 @@ import java.time.Duration;
  * @param access which peers may be connected to
  * @param handshakeTimeout of one handshake
  * @param enforceCompatibility refuse peers whose compatibility hash differs
+ * @param requireVerified refuse blocks that have no checksums
  * @param engineTtl a peer that was unused for so long is disconnected; zero never
  * @param leaseExtension for how long, from its arrival, a heartbeat extends a lease
  * @param heartbeatInterval between a reader's heartbeats, and between registrations of one push
@@ -21,6 +22,7 @@ public record OneSidedSettings(
         PeerAccess access,
         Duration handshakeTimeout,
         boolean enforceCompatibility,
+        boolean requireVerified,
         Duration engineTtl,
         Duration leaseExtension,
         Duration heartbeatInterval,

@@ -76,8 +76,9 @@ public final class Outbox {
 
     /** What tells the owner that its blocks are not needed any more. */
     PeerNotification completion(RemoteBlocks blocks, PeerEngine owner) {
-        Completion completion =
-                new Completion(blocks.requestId(), context.self().tensorParallelSize());
+        int readersOfEach = context.self().tensorParallelSize()
+                / owner.ranks().getFirst().info().tensorParallelSize();
+        Completion completion = new Completion(blocks.requestId(), Math.max(1, readersOfEach));
         return blocks.mode() == TransferMode.PUSH && owner.isBaton() ? new PushOver(completion) : completion;
     }
 

@@ -116,15 +116,22 @@ public final class PeerEngine {
         RankInfo self = context.self();
         Duration timeout = settings.handshakeTimeout();
         int stage = self.rank().pipeline();
-        int size = tensorParallelSize.isPresent()
-                ? tensorParallelSize.get()
-                : context.handshake()
-                        .ask(address, new Rank(stage, 0), timeout)
-                        .info()
-                        .tensorParallelSize();
+        int size;
+        if (tensorParallelSize.isPresent() && tensorParallelSize.get() == 1 && stage == 0) {
+            size = 1;
+        } else {
+            // A rank that every instance has: vLLM's side channel ends for good when it is asked for one that does not
+            // exist.
+            RankInfo first =
+                    context.handshake().ask(address, Rank.FIRST, timeout).info();
+            size = tensorParallelSize.orElse(first.tensorParallelSize());
+            checkSizes(first, size);
+            check(first, self, settings.enforceCompatibility(), context.stats().label());
+        }
         for (int tensor : sources(self.rank().tensor(), self.tensorParallelSize(), size)) {
             PeerHandshake.Answer answer = context.handshake().ask(address, new Rank(stage, tensor), timeout);
             RankInfo info = answer.info();
+            checkSizes(info, size);
             check(info, self, settings.enforceCompatibility(), context.stats().label());
             connected.add(new RemoteRank(answer, context.agent().connect(info.agent(), timeout)));
         }
@@ -147,11 +154,24 @@ public final class PeerEngine {
                 + ", nor the other way round");
     }
 
+    /** A reference's size may be anything, as clients send it. */
+    private static void checkSizes(RankInfo info, int size) throws TransferException {
+        if (info.incarnation().isEmpty() && info.tensorParallelSize() != size) {
+            throw new TransferException(
+                    "tp_size is said to be " + size + ", its blocks are of size " + info.tensorParallelSize());
+        }
+    }
+
     private static void check(RankInfo info, RankInfo self, boolean enforce, String label) throws TransferException {
-        if (enforce && !info.compatibility().equals(self.compatibility())) {
+        if (enforce
+                && !info.compatibility().equals(self.compatibility())
+                && !self.vllmCompatibility().equals(Optional.of(info.compatibility()))) {
             throw new TransferException(
                     label + " compatibility hash mismatch: its is " + info.compatibility() + ", ours "
                             + self.compatibility()
+                            + self.vllmCompatibility()
+                                    .map(vllm -> ", and for vLLM " + vllm)
+                                    .orElse(", and vllm_compat is not set")
                             + "; model, dtype, layers, heads and connector must be the same. enforce_handshake_compat=false goes on all the same");
         }
         if (info.pipelineParallelSize() != self.pipelineParallelSize()) {

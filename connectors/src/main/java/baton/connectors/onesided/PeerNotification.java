@@ -18,9 +18,10 @@ public sealed interface PeerNotification {
      * A reader has read the blocks, or does not need them. To a vLLM peer's load: its blocks are written.
      *
      * @param requestId the owner's
-     * @param tensorParallelSize of the reader
+     * @param notifications how many of these the notified rank gets: one of each rank that reads from it. To a load whose blocks are
+     *     written, the owner's tensor parallel size
      */
-    record Completion(String requestId, int tensorParallelSize) implements PeerNotification {}
+    record Completion(String requestId, int notifications) implements PeerNotification {}
 
     /**
      * A reader still wants these requests' blocks: extends their leases.

@@ -112,6 +112,10 @@ final class PullLoad {
         } else if (!owner.hasPromised(load.source())) {
             ownerKnows = true;
             reject(Rejection.FORGED, "the reference is not as its owner made it");
+        } else if (context.settings().requireVerified() && !owner.isBaton()) {
+            table.outbox().completion(load.source(), since);
+            ownerKnows = true;
+            reject(Rejection.UNVERIFIED, "the peer is not an instance of Baton, and require_verified_kv is true");
         } else if (load.expiry().isPresent() && owner.isExpiring(load.expiry().getAsDouble(), EXPIRY_MARGIN, now)) {
             table.outbox().completion(load.source(), since);
             reject(Rejection.STALE, "their lease expires within " + EXPIRY_MARGIN.toSeconds() + " s");
@@ -126,8 +130,9 @@ final class PullLoad {
         owner.use(now);
         context.stats().handover("handshake", Duration.ofNanos(now - since));
         Optional<String> misfit = owner.ranks().stream()
-                .flatMap(rank ->
-                        BlockMapping.misfit(rank.info().layout(), context.self().layout()).stream())
+                .flatMap(rank -> BlockMapping.misfit(
+                        rank.info().geometry(), context.self().layout())
+                        .stream())
                 .findFirst();
         if (misfit.isPresent()) {
             fail("transfer_setup_failed", misfit.get(), now);
@@ -199,6 +204,9 @@ final class PullLoad {
         switch (result.get()) {
             case BlockLoad.Result.Good() -> {
                 table.agentDigests(moving.wasDigestedByAgent());
+                if (!moving.isChecked()) {
+                    context.stats().count("baton:kv_unverified_loads");
+                }
                 moving.spans().forEach(span -> context.stats().handover(span.phase(), span.duration()));
                 log.debug(
                         "request {}: {} tokens of request {} received; {}",

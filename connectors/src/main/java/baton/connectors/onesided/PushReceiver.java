@@ -117,7 +117,7 @@ final class PushReceiver {
     boolean onCompletion(Completion completion, String from) {
         boolean isDone = !owner.isBaton()
                 && completion.requestId().equals(load.source().requestId())
-                && completion.tensorParallelSize() == load.source().tensorParallelSize();
+                && completion.notifications() == load.source().tensorParallelSize();
         return isDone && awaited.remove(from);
     }
 

@@ -467,7 +467,7 @@ public final class PushSender {
         RankInfo reader = target.remote.orElseThrow().info();
         KvLayout there = reader.layout();
         int[] blocks = target.registration.localBlockIds();
-        Optional<String> misfit = BlockMapping.misfit(self.layout(), there);
+        Optional<String> misfit = BlockMapping.misfit(self.geometry(), there);
         int firstBlock = there.blocksFor(source.promptLength) - blocks.length;
         if (misfit.isPresent() || firstBlock < 0 || Arrays.stream(blocks).anyMatch(each -> each >= reader.blocks())) {
             target.fail(misfit.orElse("its " + blocks.length + " blocks do not fit the prompt"));
@@ -484,7 +484,9 @@ public final class PushSender {
             }
             int index = own;
             BlockMapping map = new BlockMapping(
-                    new TransferPlan(firstToken, source.promptLength - firstToken, blocks), reader.geometry(), owners);
+                    new TransferPlan(firstToken, source.promptLength - firstToken, blocks),
+                    reader.geometryToWrite(),
+                    owners);
             target.heads = map.heads().stream()
                     .filter(heads -> heads.source() == index)
                     .findFirst();

@@ -3,25 +3,31 @@ package baton.connectors.onesided;
 import baton.kv.KvLayout;
 import baton.kv.connector.HandshakeMetadata;
 import baton.kv.connector.Rank;
+import java.util.List;
 import java.util.Optional;
 import java.util.OptionalLong;
 
 /**
  * What a peer must know of a rank to move its blocks: the answer to a handshake.
  *
- * @param compatibility equal for instances that can exchange blocks
+ * @param compatibility equal for instances that can exchange blocks. Of an instance of Baton its own, of another vLLM's
+ * @param vllmCompatibility what vLLM instances must have to exchange blocks with this one, if it is known
  * @param model digest of the model's fingerprint
  * @param agent metadata of the rank's transfer agent
  * @param layout of the rank's pool
  * @param modelKvHeads key/value heads of the whole model
- * @param pool address of the rank's pool
- * @param blocks in the pool
+ * @param regions where the blocks lie
+ * @param layerNames in vLLM's terms, in the order of the regions; empty where they are not told
+ * @param interior how a layer's share of a block lies
+ * @param pagesPerBlock blocks of {@code layout} for one that a reference names: vLLM's kernel blocks for one of its cache manager
+ * @param blocks of {@code layout} in the pool
  * @param checksums address of the rank's {@link BlockChecksums}, if it has any
  * @param incarnation of the instance, if it signs references; a vLLM peer does not
  */
 public record RankInfo(
         String engineId,
         String compatibility,
+        Optional<String> vllmCompatibility,
         String model,
         Rank rank,
         int tensorParallelSize,
@@ -29,7 +35,10 @@ public record RankInfo(
         byte[] agent,
         KvLayout layout,
         int modelKvHeads,
-        long pool,
+        LayerRegions regions,
+        List<String> layerNames,
+        BlockInterior interior,
+        int pagesPerBlock,
         int blocks,
         OptionalLong checksums,
         Optional<Incarnation> incarnation)
@@ -40,6 +49,7 @@ public record RankInfo(
         return new RankInfo(
                 engineId,
                 compatibility,
+                vllmCompatibility,
                 model,
                 rank,
                 tensorParallelSize,
@@ -47,19 +57,35 @@ public record RankInfo(
                 agent,
                 layout,
                 modelKvHeads,
-                pool,
+                regions,
+                layerNames,
+                interior,
+                pagesPerBlock,
                 blocks,
                 checksums,
                 other);
+    }
+
+    /** Address of block 0. */
+    public long pool() {
+        return regions.addresses()[0];
     }
 
     PoolGeometry geometry() {
         return geometry(rank.tensor());
     }
 
+    /** The geometry for a peer that writes: vLLM packs what it gets by itself. */
+    PoolGeometry geometryToWrite() {
+        PoolGeometry own = geometry();
+        return interior.isPacked()
+                ? new PoolGeometry(layout, own.firstHead(), blocks, regions, BlockInterior.HEADS)
+                : own;
+    }
+
     /** The geometry of another tensor rank of the instance, but for the address, which is this rank's. */
     PoolGeometry geometry(int tensor) {
         int firstHead = (int) ((long) tensor * modelKvHeads / tensorParallelSize);
-        return new PoolGeometry(layout, firstHead, blocks, pool);
+        return new PoolGeometry(layout, firstHead, blocks, regions, interior);
     }
 }

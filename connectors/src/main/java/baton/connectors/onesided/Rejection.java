@@ -17,6 +17,8 @@ public enum Rejection {
     MISMATCH,
     /** It leads to a host that is not an allowed peer. */
     NOT_ALLOWED,
+    /** Its owner has no checksums to verify the blocks with, and the settings require them. */
+    UNVERIFIED,
     /** It names fewer blocks than its tokens need. */
     TRUNCATED,
     /** It names a block twice, or one that the owner does not have. */

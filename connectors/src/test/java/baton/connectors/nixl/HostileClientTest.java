@@ -61,6 +61,7 @@ import tools.jackson.databind.node.ObjectNode;
 /** What a client tries that can send requests and reach the ports, but is no peer. */
 @Timeout(60)
 class HostileClientTest {
+    private static final VllmRank VLLM = new VllmRank(new KvLayout(1, 1, 4, 4, DType.F32), 1, Optional.empty());
     private static final Duration SOON = Duration.ofSeconds(5);
     private static final int LENGTH = 40;
     private static final JsonFields KEEP = JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\": true}");
@@ -152,7 +153,7 @@ class HostileClientTest {
                             List.of(Handshake.question(Rank.FIRST)),
                             SOON)
                     .join();
-            return Optional.of(Handshake.read(answer.getFirst(), Optional.empty()));
+            return Optional.of(Handshake.read(answer.getFirst(), Rank.FIRST, Optional.empty(), VLLM));
         } catch (InvalidFieldException e) {
             return Optional.empty();
         }
@@ -205,7 +206,7 @@ class HostileClientTest {
             JsonFields params = prefill(prefill, "p-1", FakeKvRequest.counting(1, LENGTH));
             PeerAddress at = new PeerAddress(
                     "127.0.0.1", params.integerAtLeast("remote_port", 1).orElseThrow());
-            RankInfo info = new HandshakeClient(new SystemRuntime(), settings.access())
+            RankInfo info = new HandshakeClient(new SystemRuntime(), settings.access(), VLLM)
                     .ask(at, Rank.FIRST, SOON)
                     .info();
             assertThat(isReadBy(info, EmbeddedAgent.Settings.at("127.0.0.1").withAccess(settings.access())))

@@ -6,6 +6,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import baton.connectors.nixl.Handshake.BatonFacts;
 import baton.connectors.nixl.Handshake.Metadata;
 import baton.connectors.nixl.Handshake.Payload;
+import baton.connectors.nixl.Handshake.Regions;
 import baton.connectors.onesided.PeerNotification;
 import baton.connectors.onesided.PeerNotification.Completion;
 import baton.connectors.onesided.PeerNotification.Heartbeat;
@@ -39,13 +40,17 @@ class MessagesTest {
     private static final String QUESTION = "93c40c6765745f6d6574615f6d73670001";
     private static final String CLOCK = "cb40fe240c9fbe76c9";
     private static final String METADATA =
-            "8ba9656e67696e655f6964a8656e67696e652d31ae6167656e745f6d65746164617461c407006167656e74ff"
-                    + "b36b765f6361636865735f626173655f6164647292cf00007f0000000000cf8000000000000005a96465766963655f696400"
-                    + "aa6e756d5f626c6f636b73cd03e8aa626c6f636b5f6c656e7392cd8000cd8000af6b765f63616368655f6c61796f7574a3484e44"
-                    + "aa626c6f636b5f73697a6510a973736d5f73697a6573920000b16174746e5f6261636b656e645f6e616d65aa464c4153485f4154544e"
-                    + "d924706879736963616c5f626c6f636b735f7065725f6c6f676963616c5f6b765f626c6f636b01";
+            "de0015a9656e67696e655f6964a8656e67696e652d31ae6167656e745f6d65746164617461c407006167656e74ffb36b765f636163686573"
+                    + "5f626173655f6164647292cf00007f0000000000cf8000000000000005a96465766963655f696400aa6e756d5f626c6f636b73cd03e8aa62"
+                    + "6c6f636b5f6c656e7392cd8000cd8000ad626c6f636b5f7374726964657392ce00010000ce00010000af6b765f63616368655f6c61796f75"
+                    + "74a54c42484e43aa626c6f636b5f73697a6510a973736d5f73697a6573920000b16174746e5f6261636b656e645f6e616d65aa464c415348"
+                    + "5f4154544ed924706879736963616c5f626c6f636b735f7065725f6c6f676963616c5f6b765f626c6f636b01b1726567696f6e5f6e756d5f"
+                    + "626c6f636b7392cd03e8cd03e8b0726567696f6e5f67726f75705f696473920000ac726567696f6e5f6e616d657392bd6d6f64656c2e6c61"
+                    + "796572732e302e73656c665f6174746e2e6174746ebd6d6f64656c2e6c61796572732e312e73656c665f6174746e2e6174746eb072656769"
+                    + "6f6e5f6d656d5f747970657392a44452414da44452414da86463705f73697a6501a87063705f73697a6501ad706c655f626c6f636b5f6c65"
+                    + "6ec0ae726567696f6e5f6d656d6265727390b57061636b65645f6d656d6265725f6c61796f75747380";
     private static final String PAYLOAD = "82b2636f6d7061746962696c6974795f68617368d940" + "6162".repeat(32)
-            + "b46167656e745f6d657461646174615f6279746573c4ef" + METADATA;
+            + "b46167656e745f6d657461646174615f6279746573c501e9" + METADATA;
     private static final String PUSH = "505553485f5245473a8baa726571756573745f6964b1636d706c2d312d302d3031323361626364"
             + "b06465636f64655f656e67696e655f6964a3642d31ab6465636f64655f686f7374a93132372e302e302e31ab6465636f64655f706f7274cd15e1"
             + "ae6465636f64655f74705f73697a6502af6c6f63616c5f626c6f636b5f69647391930102cd012c"
@@ -58,13 +63,19 @@ class MessagesTest {
     private static final Metadata OF_VLLM = new Metadata(
             "engine-1",
             new byte[] {0, 'a', 'g', 'e', 'n', 't', -1},
-            new long[] {0x7f0000000000L, Long.MIN_VALUE + 5},
             0,
             1000,
-            new long[] {32768, 32768},
-            "HND",
+            "LBHNC",
             16,
             "FLASH_ATTN",
+            1,
+            new Regions(
+                    new long[] {0x7f0000000000L, Long.MIN_VALUE + 5},
+                    new long[] {32768, 32768},
+                    new long[] {65536, 65536},
+                    Optional.of(List.of("model.layers.0.self_attn.attn", "model.layers.1.self_attn.attn")),
+                    Optional.of(List.of("DRAM", "DRAM")),
+                    Optional.of(new int[] {0, 0})),
             Optional.empty());
 
     @Test
@@ -99,8 +110,8 @@ class MessagesTest {
             assertThat(Metadata.read(message)).usingRecursiveComparison().isEqualTo(ours);
             // What vLLM knows stands before it, unchanged.
             byte[] known = hex(METADATA);
-            assertThat(Arrays.copyOfRange(message, 1, known.length))
-                    .isEqualTo(Arrays.copyOfRange(known, 1, known.length));
+            assertThat(Arrays.copyOfRange(message, 3, known.length))
+                    .isEqualTo(Arrays.copyOfRange(known, 3, known.length));
         }
     }
 
@@ -109,12 +120,13 @@ class MessagesTest {
         byte[] metadata = hex(METADATA);
         // Among them the fields of later versions of vLLM.
         byte[] later = join(
-                new byte[] {(byte) 0x8e},
-                Arrays.copyOfRange(metadata, 1, metadata.length),
-                hex("ad626c6f636b5f73747269646573"),
+                hex("de0018"),
+                Arrays.copyOfRange(metadata, 3, metadata.length),
+                hex("a5"),
+                text("later"),
                 hex("9203c0"),
-                hex("a8"),
-                text("dcp_size"),
+                hex("a4"),
+                text("size"),
                 hex("01"),
                 hex("a6"),
                 text("nested"),
@@ -213,12 +225,16 @@ class MessagesTest {
         refused(Handshake::readClock, "a161", "clock: is not a number");
         refused(Payload::read, "80", "NixlHandshakePayload.compatibility_hash: is missing");
         refused(Payload::read, PAYLOAD.replace("d940", "db7fffffff"), "announces 2147483647 bytes");
-        refused(Payload::read, PAYLOAD.replace("c4ef", "c6ffffffff"), "agent_metadata_bytes: is not bytes");
+        refused(Payload::read, PAYLOAD.replace("c501e9", "c6ffffffff"), "agent_metadata_bytes: is not bytes");
         refused(
                 Metadata::read,
                 METADATA.replace("aa6e756d5f626c6f636b73cd03e8", "aa6e756d5f626c6f636b7300"),
                 "num_blocks: is 0");
         refused(Metadata::read, METADATA.replace("92cd8000cd8000", "91cd8000"), "block_lens: has 1 elements");
+        refused(
+                Metadata::read,
+                METADATA.replace("a86463705f73697a6501", "a86463705f73697a6502"),
+                "NixlAgentMetadata.dcp_size: is 2, must be 1");
         refused(
                 Metadata::read,
                 METADATA.replace("92cd8000cd8000", "dd7fffffff"),
@@ -300,6 +316,7 @@ class MessagesTest {
 
     private static Metadata ours(OptionalLong seals) {
         BatonFacts facts = new BatonFacts(
+                "cafe",
                 "epoch-7",
                 new byte[] {1, 2, 3},
                 "f00d",
@@ -312,13 +329,13 @@ class MessagesTest {
         return new Metadata(
                 OF_VLLM.engineId(),
                 OF_VLLM.agent(),
-                OF_VLLM.baseAddresses(),
                 OF_VLLM.deviceId(),
                 OF_VLLM.blocks(),
-                OF_VLLM.blockLengths(),
                 OF_VLLM.cacheLayout(),
                 OF_VLLM.blockSize(),
                 OF_VLLM.attentionBackend(),
+                OF_VLLM.pagesPerBlock(),
+                OF_VLLM.regions(),
                 Optional.of(facts));
     }
 

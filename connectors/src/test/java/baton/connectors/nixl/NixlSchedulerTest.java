@@ -2,6 +2,8 @@ package baton.connectors.nixl;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import baton.connectors.onesided.BlockInterior;
+import baton.connectors.onesided.LayerRegions;
 import baton.connectors.onesided.RankInfo;
 import baton.connectors.onesided.RemoteBlocks;
 import baton.connectors.onesided.TransferMode;
@@ -51,6 +53,7 @@ class NixlSchedulerTest {
                 new RankInfo(
                         "p",
                         "",
+                        Optional.empty(),
                         "00",
                         Rank.FIRST,
                         1,
@@ -58,7 +61,10 @@ class NixlSchedulerTest {
                         new byte[0],
                         LAYOUT,
                         1,
-                        0,
+                        LayerRegions.ofPool(0, LAYOUT),
+                        List.of(),
+                        BlockInterior.HEADS,
+                        1,
                         16,
                         OptionalLong.of(0),
                         Optional.empty())));

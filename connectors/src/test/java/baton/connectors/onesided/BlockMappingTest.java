@@ -23,7 +23,7 @@ class BlockMappingTest {
     private static final long OWNER = 9_000_000;
 
     private static PoolGeometry pool(long address, int heads, int firstHead, int blockSize) {
-        return new PoolGeometry(
+        return PoolGeometry.ofPool(
                 new KvLayout(LAYERS, heads, HEAD_DIM, blockSize, DType.F32), firstHead, BLOCKS, address);
     }
 
@@ -109,7 +109,7 @@ class BlockMappingTest {
     void everyTokenIsMovedOnce(int ownerSize, int readerSize, int firstToken, int tokens) {
         PoolGeometry reader = pool(READER, 2, 0, readerSize);
         PoolGeometry owner = pool(OWNER, 2, 0, ownerSize);
-        assertThat(BlockMapping.misfit(owner.layout(), reader.layout())).isEmpty();
+        assertThat(BlockMapping.misfit(owner, reader.layout())).isEmpty();
         int[] blocks = IntStream.range(0, Math.ceilDiv(tokens, readerSize))
                 .map(i -> BLOCKS - 1 - i)
                 .toArray();
@@ -187,7 +187,7 @@ class BlockMappingTest {
     @CsvSource({"16, 24", "24, 16", "48, 32", "8, 4", "5, 16"})
     void blockSizesThatChecksumsDoNotCoverAreRefused(int ownerSize, int readerSize) {
         assertThat(BlockMapping.misfit(
-                        pool(OWNER, 1, 0, ownerSize).layout(),
+                        pool(OWNER, 1, 0, ownerSize),
                         pool(READER, 1, 0, readerSize).layout()))
                 .isPresent();
     }

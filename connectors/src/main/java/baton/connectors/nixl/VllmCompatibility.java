@@ -1,0 +1,101 @@
+package baton.connectors.nixl;
+
+import baton.connectors.onesided.TransferMode;
+import baton.kv.ConfigException;
+import baton.kv.JsonFields;
+import baton.kv.KvLayout;
+import java.nio.charset.StandardCharsets;
+import java.security.MessageDigest;
+import java.security.NoSuchAlgorithmException;
+import java.util.HexFormat;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import java.util.TreeMap;
+import java.util.stream.Collectors;
+
+/**
+ * {@code vllm_compat}: what vLLM instances that hand over to this one and from it were started with, for the hash that their handshake
+ * compares ({@code nixl/metadata.py:compute_nixl_compatibility_hash} of vLLM 0.32).
+ *
+ * @param version {@code version}: vLLM's own, without the suffix of a build: {@code 0.32.0}
+ * @param model {@code model}: the value of {@code --model}, to the letter
+ * @param attentionBackend {@code attn_backend_name}
+ * @param cacheDtype {@code cache_dtype}, of {@code --kv-cache-dtype}
+ * @param hybridManager {@code is_hma_enabled}
+ */
+public record VllmCompatibility(
+        String version, String model, String attentionBackend, String cacheDtype, boolean hybridManager) {
+    private static final int CONNECTOR_VERSION = 14;
+    private static final Set<String> NAMES =
+            Set.of("version", "model", "attn_backend_name", "cache_dtype", "is_hma_enabled");
+
+    /** @throws ConfigException if a value is missing or unknown */
+    static VllmCompatibility of(JsonFields fields) {
+        for (String name : fields.names()) {
+            if (!NAMES.contains(name)) {
+                throw new ConfigException(
+                        fields.field(name),
+                        "is unknown, must be one of " + NAMES.stream().sorted().collect(Collectors.joining(", ")));
+            }
+        }
+        return new VllmCompatibility(
+                need(fields, "version"),
+                need(fields, "model"),
+                need(fields, "attn_backend_name"),
+                fields.string("cache_dtype").orElse("auto"),
+                fields.bool("is_hma_enabled").orElse(true));
+    }
+
+    private static String need(JsonFields fields, String name) {
+        return fields.string(name)
+                .filter(value -> !value.isBlank())
+                .orElseThrow(() -> new ConfigException(fields.field(name), "is missing, must be as vLLM has it"));
+    }
+
+    /** The hash in hexadecimal. */
+    String hash(KvLayout model, TransferMode mode) {
+        Map<String, String> factors = new TreeMap<>();
+        factors.put("attn_backend_name", quoted(attentionBackend));
+        factors.put("cache_dtype", quoted(cacheDtype));
+        factors.put("dtype", quoted("torch." + model.dtype().torchName()));
+        factors.put("head_size", Integer.toString(model.headDim()));
+        factors.put("is_hma_enabled", Boolean.toString(hybridManager));
+        factors.put("model", quoted(this.model));
+        factors.put("nixl_connector_version", Integer.toString(CONNECTOR_VERSION));
+        factors.put("num_hidden_layers", Integer.toString(model.layers()));
+        factors.put("num_kv_heads", Integer.toString(model.kvHeads()));
+        factors.put("speculative_config", "null");
+        factors.put("transfer_mode", quoted(mode.label()));
+        factors.put("vllm_version", quoted(version));
+        String json = factors.entrySet().stream()
+                .map(factor -> quoted(factor.getKey()) + ": " + factor.getValue())
+                .collect(Collectors.joining(", ", "{", "}"));
+        try {
+            byte[] digest = MessageDigest.getInstance("SHA-256").digest(json.getBytes(StandardCharsets.US_ASCII));
+            return HexFormat.of().formatHex(digest);
+        } catch (NoSuchAlgorithmException e) {
+            throw new AssertionError("every Java has SHA-256", e);
+        }
+    }
+
+    /** As Python's json module writes a text, everything but ASCII escaped. */
+    private static String quoted(String text) {
+        StringBuilder json = new StringBuilder("\"");
+        for (int i = 0; i < text.length(); i++) {
+            char each = text.charAt(i);
+            Optional<String> escape = switch (each) {
+                case '"' -> Optional.of("\\\"");
+                case '\\' -> Optional.of("\\\\");
+                case '\n' -> Optional.of("\\n");
+                case '\r' -> Optional.of("\\r");
+                case '\t' -> Optional.of("\\t");
+                case '\b' -> Optional.of("\\b");
+                case '\f' -> Optional.of("\\f");
+                default -> each < ' ' || each > '~' ? Optional.of("\\u%04x".formatted((int) each)) : Optional.empty();
+            };
+            escape.ifPresentOrElse(json::append, () -> json.append(each));
+        }
+        return json.append('"').toString();
+    }
+}

@@ -1,0 +1,104 @@
+package baton.connectors.nixl;
+
+import baton.connectors.nixl.Handshake.Metadata;
+import baton.connectors.nixl.Handshake.Regions;
+import baton.connectors.onesided.BlockInterior;
+import baton.connectors.onesided.LayerRegions;
+import baton.connectors.onesided.RankInfo;
+import baton.kv.InvalidFieldException;
+import baton.kv.KvLayout;
+import baton.kv.connector.Rank;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Optional;
+import java.util.OptionalLong;
+
+/**
+ * Reads how a vLLM rank's blocks lie from its handshake. vLLM tells the number of layers, the bytes of a block and its tokens, and not
+ * the heads, the head size or the type of elements: those are this instance's, as the compatibility hash promises.
+ *
+ * @param layout of this instance's rank; its layers are those that the vLLM rank must have
+ * @param modelKvHeads key/value heads of the whole model
+ * @param cpuInterior how CPU_ATTN packs blocks on the peer's processor, if the settings say it
+ */
+record VllmRank(KvLayout layout, int modelKvHeads, Optional<BlockInterior> cpuInterior) {
+    static final String MAIN_MEMORY = "DRAM";
+
+    private static final String CPU_BACKEND = "CPU_ATTN";
+    private static final String WHAT = Metadata.WHAT + ".";
+
+    /** @throws InvalidFieldException if its blocks cannot be read */
+    RankInfo info(String hash, Metadata metadata, Rank asked) {
+        Regions regions = metadata.regions();
+        if (regions.count() != layout.layers()) {
+            throw wrong(
+                    "kv_caches_base_addr",
+                    "has " + regions.count() + " regions",
+                    layout.layers() + ", one for each layer");
+        }
+        regions.memoryTypes()
+                .filter(types -> types.stream().anyMatch(type -> !type.equals(MAIN_MEMORY)))
+                .ifPresent(types -> {
+                    throw wrong("region_mem_types", "is " + types, MAIN_MEMORY);
+                });
+        regions.groups()
+                .filter(groups -> Arrays.stream(groups).anyMatch(group -> group != groups[0]))
+                .ifPresent(groups -> {
+                    throw wrong("region_group_ids", "is " + Arrays.toString(groups), "one group of layers");
+                });
+        long length = regions.blockLengths()[0];
+        for (int layer = 0; layer < regions.count(); layer++) {
+            if (regions.blockLengths()[layer] != length) {
+                throw wrong("block_lens", "is " + Arrays.toString(regions.blockLengths()), "of one size");
+            }
+            if (regions.blockStrides()[layer] < length) {
+                throw wrong("block_strides", "is " + Arrays.toString(regions.blockStrides()), "at least block_lens");
+            }
+        }
+        long headBytes = metadata.blockSize() * layout.entryBytes();
+        long heads = length / headBytes;
+        if (length <= 0 || length % headBytes != 0 || heads > modelKvHeads || modelKvHeads % heads != 0) {
+            throw wrong(
+                    "block_lens",
+                    "is " + length + " bytes for " + metadata.blockSize() + " tokens",
+                    headBytes + " bytes for each of the rank's key/value heads, of which the model has "
+                            + modelKvHeads);
+        }
+        return new RankInfo(
+                metadata.engineId(),
+                hash,
+                Optional.empty(),
+                "",
+                asked,
+                Math.toIntExact(modelKvHeads / heads),
+                1,
+                metadata.agent(),
+                new KvLayout(
+                        layout.layers(),
+                        Math.toIntExact(heads),
+                        layout.headDim(),
+                        metadata.blockSize(),
+                        layout.dtype()),
+                modelKvHeads,
+                new LayerRegions(regions.baseAddresses(), regions.blockStrides()),
+                regions.names().orElse(List.of()),
+                interior(metadata),
+                metadata.pagesPerBlock(),
+                metadata.blocks(),
+                OptionalLong.empty(),
+                Optional.empty());
+    }
+
+    private BlockInterior interior(Metadata metadata) {
+        BlockInterior plain = switch (metadata.cacheLayout()) {
+            case "LBHNC", "BLHNC" -> BlockInterior.HEADS;
+            case "LBNHC", "BLNHC" -> BlockInterior.TOKENS;
+            default -> throw wrong("kv_cache_layout", "is " + metadata.cacheLayout(), "LBHNC, BLHNC, LBNHC or BLNHC");
+        };
+        return metadata.attentionBackend().equals(CPU_BACKEND) ? cpuInterior.orElse(BlockInterior.CPU_UNKNOWN) : plain;
+    }
+
+    private static InvalidFieldException wrong(String field, String is, String mustBe) {
+        return new InvalidFieldException(WHAT + field, is + ", must be " + mustBe);
+    }
+}

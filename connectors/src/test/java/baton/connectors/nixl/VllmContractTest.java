@@ -1,0 +1,191 @@
+package baton.connectors.nixl;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import baton.connectors.nixl.Handshake.Metadata;
+import baton.connectors.nixl.Handshake.Payload;
+import baton.connectors.nixl.Handshake.Regions;
+import baton.connectors.onesided.BlockInterior;
+import baton.connectors.onesided.RankInfo;
+import baton.connectors.onesided.TransferMode;
+import baton.kv.ConfigException;
+import baton.kv.DType;
+import baton.kv.InvalidFieldException;
+import baton.kv.JsonFields;
+import baton.kv.KvLayout;
+import baton.kv.connector.Rank;
+import java.io.IOException;
+import java.io.InputStream;
+import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.HexFormat;
+import java.util.Optional;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+/**
+ * The handshake beside what a real vLLM 0.32.0 answered on a CPU, serving tiny-ledger in fp32 with blocks of 32 tokens. {@code
+ * record_handshake.py} made {@code handshake-cpu.json}; it is run with the Python that vLLM is installed in.
+ */
+@Timeout(60)
+class VllmContractTest {
+    private static final KvLayout MODEL = new KvLayout(6, 4, 32, 32, DType.F32);
+    private static final VllmRank READER = new VllmRank(MODEL, 4, Optional.of(BlockInterior.CPU_VEC));
+
+    private static JsonFields recorded() {
+        try (InputStream file = VllmContractTest.class.getResourceAsStream("handshake-cpu.json")) {
+            return JsonFields.parse("recorded", new String(file.readAllBytes(), StandardCharsets.UTF_8));
+        } catch (IOException e) {
+            throw new AssertionError(e);
+        }
+    }
+
+    private static byte[] recorded(String name) {
+        return HexFormat.of().parseHex(recorded().string(name).orElseThrow());
+    }
+
+    private static Metadata metadata() {
+        return Metadata.read(Payload.read(recorded("payload")).metadata());
+    }
+
+    @Test
+    void theQuestionIsVllms() {
+        assertThat(Handshake.question(Rank.FIRST)).isEqualTo(recorded("question"));
+    }
+
+    @Test
+    void whatIsReadOfAnAnswerIsWrittenAsTheSameBytes() {
+        Payload payload = Payload.read(recorded("payload"));
+        Metadata read = Metadata.read(payload.metadata());
+        // A map of 21 entries has no field of Baton's.
+        assertThat(new Payload(payload.compatibilityHash(), read.encode()).encode())
+                .isEqualTo(recorded("payload"));
+        assertThat(Handshake.readClock(recorded("clock"))).isPositive();
+    }
+
+    @Test
+    void aRanksBlocksAreWhereItsRegionsSay() {
+        Regions regions = metadata().regions();
+        RankInfo info = Handshake.read(recorded("payload"), Rank.FIRST, Optional.empty(), READER);
+        assertThat(info.layout()).isEqualTo(MODEL);
+        assertThat(info.tensorParallelSize()).isEqualTo(1);
+        assertThat(info.interior()).isEqualTo(BlockInterior.CPU_VEC);
+        assertThat(info.incarnation()).isEmpty();
+        assertThat(info.checksums()).isEmpty();
+        assertThat(info.layerNames()).hasSize(6).first().isEqualTo("model.layers.0.self_attn.attn");
+        assertThat(info.regions().addresses()).isEqualTo(regions.baseAddresses());
+        assertThat(info.regions().strides()).containsOnly(MODEL.layerBytes());
+    }
+
+    @Test
+    void theHashIsVllms() {
+        JsonFields compat = JsonFields.parse(
+                "vllm_compat",
+                "{\"version\": \"0.32.0\", \"model\": \"tiny-ledger\", \"attn_backend_name\": \"CPU_ATTN\"}");
+        assertThat(VllmCompatibility.of(compat).hash(MODEL, TransferMode.PULL))
+                .isEqualTo(Payload.read(recorded("payload")).compatibilityHash());
+    }
+
+    @Test
+    void textOfTheHashIsEscapedAsInPython() {
+        JsonFields compat = JsonFields.parse(
+                "vllm_compat",
+                "{\"version\": \"1\", \"model\": \"a\\\"\\u00e9\\\\\\ud83d\\ude00\\u007f\", \"attn_backend_name\": \"X\"}");
+        // hashlib.sha256(json.dumps(factors, sort_keys=True).encode())
+        assertThat(VllmCompatibility.of(compat).hash(MODEL, TransferMode.PUSH))
+                .isEqualTo("5856c7f73a69fae9d933ab9d6d9fe3be54d2d175c397c682bc674c4cd2dddbaa");
+    }
+
+    @Test
+    void factorsThatAreMissingOrUnknownAreNamed() {
+        assertThatThrownBy(() -> VllmCompatibility.of(
+                        JsonFields.parse("extra.vllm_compat", "{\"version\": \"0.32.0\", \"model\": \"m\"}")))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageContaining("extra.vllm_compat.attn_backend_name");
+        assertThatThrownBy(() ->
+                        VllmCompatibility.of(JsonFields.parse("extra.vllm_compat", "{\"vllm_version\": \"0.32.0\"}")))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageContaining("extra.vllm_compat.vllm_version");
+    }
+
+    @ParameterizedTest
+    @CsvSource({"LBHNC, HEADS", "BLHNC, HEADS", "LBNHC, TOKENS", "BLNHC, TOKENS"})
+    void layoutsOfOtherBackendsAreTold(String layout, BlockInterior interior) {
+        assertThat(READER.info("", with(metadata(), layout, "FLASH_ATTN", regions(2)), new Rank(0, 1)))
+                .satisfies(info -> {
+                    assertThat(info.interior()).isEqualTo(interior);
+                    assertThat(info.tensorParallelSize()).isEqualTo(2);
+                    assertThat(info.layout()).isEqualTo(new KvLayout(6, 2, 32, 32, DType.F32));
+                });
+    }
+
+    @Test
+    void cpuBlocksAreOfAnUnknownOrderUnlessTheSettingsTellIt() {
+        VllmRank reader = new VllmRank(MODEL, 4, Optional.empty());
+        assertThat(reader.info("", metadata(), Rank.FIRST).interior()).isEqualTo(BlockInterior.CPU_UNKNOWN);
+    }
+
+    @Test
+    void blocksThatCannotBeReadAreRefusedByName() {
+        Metadata good = metadata();
+        refused(with(good, "LHBNC", "FLASH_ATTN", good.regions()), "kv_cache_layout: is LHBNC, must be LBHNC");
+        refused(
+                with(good, "LBHNC", "FLASH_ATTN", regions(3)),
+                "block_lens: is 24576 bytes for 32 tokens, must be 8192");
+        refused(
+                with(good, "LBHNC", "FLASH_ATTN", regions(8)),
+                "block_lens: is 65536 bytes for 32 tokens, must be 8192");
+        Regions own = good.regions();
+        Regions video = new Regions(
+                own.baseAddresses(),
+                own.blockLengths(),
+                own.blockStrides(),
+                own.names(),
+                Optional.of(Collections.nCopies(6, "VRAM")),
+                own.groups());
+        refused(with(good, "LBHNC", "FLASH_ATTN", video), "region_mem_types: is [VRAM");
+        Regions groups = new Regions(
+                own.baseAddresses(),
+                own.blockLengths(),
+                own.blockStrides(),
+                own.names(),
+                own.memoryTypes(),
+                Optional.of(new int[] {0, 1, 0, 1, 0, 1}));
+        refused(with(good, "LBHNC", "FLASH_ATTN", groups), "region_group_ids: is [0, 1, 0, 1, 0, 1]");
+        Regions few = new Regions(
+                new long[] {1}, new long[] {1}, new long[] {1}, Optional.empty(), Optional.empty(), Optional.empty());
+        refused(with(good, "LBHNC", "FLASH_ATTN", few), "kv_caches_base_addr: has 1 regions, must be 6");
+    }
+
+    private static void refused(Metadata metadata, String words) {
+        assertThatThrownBy(() -> READER.info("", metadata, Rank.FIRST))
+                .isInstanceOf(InvalidFieldException.class)
+                .hasMessageContaining("NixlAgentMetadata." + words);
+    }
+
+    /** Of blocks with so many heads. */
+    private static Regions regions(int heads) {
+        Regions own = metadata().regions();
+        long[] lengths = new long[own.count()];
+        Arrays.fill(lengths, heads * MODEL.headBytes());
+        return new Regions(own.baseAddresses(), lengths, lengths, own.names(), own.memoryTypes(), own.groups());
+    }
+
+    private static Metadata with(Metadata metadata, String layout, String backend, Regions regions) {
+        return new Metadata(
+                metadata.engineId(),
+                metadata.agent(),
+                metadata.deviceId(),
+                metadata.blocks(),
+                layout,
+                metadata.blockSize(),
+                backend,
+                metadata.pagesPerBlock(),
+                regions,
+                metadata.baton());
+    }
+}
