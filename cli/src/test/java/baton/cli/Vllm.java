@@ -1,0 +1,194 @@
+package baton.cli;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
+
+import baton.kv.FreePorts;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.concurrent.TimeUnit;
+import java.util.stream.Stream;
+import tools.jackson.databind.node.ObjectNode;
+
+/**
+ * A real vLLM 0.32 for CPUs with NIXL that serves tiny-ledger in fp32, in blocks of 32 tokens. The environment variable {@code
+ * BATON_VLLM} names the Python environment that it is installed in.
+ */
+final class Vllm implements AutoCloseable {
+    static final String VARIABLE = "BATON_VLLM";
+    static final int BLOCK = 32;
+
+    /** As vLLM has it in the hash of its handshakes. */
+    static final String MODEL = "tiny-ledger";
+
+    private static final Duration START = Duration.ofMinutes(6);
+    private static final Duration DEADLINE = Duration.ofMinutes(2);
+    private static final Duration END = Duration.ofMinutes(1);
+
+    private final Process process;
+    private final Path log;
+    private final URI url;
+    private final HttpClient http =
+            HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
+
+    private Vllm(Process process, Path log, URI url) {
+        this.process = process;
+        this.log = log;
+        this.url = url;
+    }
+
+    /** The environment; skips the test, with the reason, where there is none. */
+    static Path assumeInstalled() {
+        String directory = System.getenv(VARIABLE);
+        assumeTrue(directory != null, VARIABLE + " is not set: it names a Python environment with vLLM 0.32 for CPUs and NIXL");
+        Path environment = Path.of(directory);
+        assumeTrue(Files.isExecutable(environment.resolve("bin/vllm")), () -> environment + " has no bin/vllm");
+        assumeTrue(nixlLibrary(environment).isPresent(), () -> environment + " has no libnixl_capi.so of NIXL");
+        return environment;
+    }
+
+    /** NIXL's C library in an environment. */
+    static Optional<Path> nixlLibrary(Path environment) {
+        try (Stream<Path> files = Files.find(
+                environment.resolve("lib"), 6, (file, _) -> file.endsWith("libnixl_capi.so"))) {
+            return files.findFirst();
+        } catch (IOException e) {
+            throw new UncheckedIOException(e);
+        }
+    }
+
+    /** Starts an instance with a connector; does not wait for it. It ends with this process, however that ends. */
+    static Vllm start(Path environment, Path log, String connector, int cpu) throws IOException {
+        int port = FreePorts.inARow(2);
+        ObjectNode transfer = Instances.JSON.createObjectNode();
+        transfer.put("kv_connector", connector).put("kv_role", "kv_both").put("kv_buffer_device", "cpu");
+        List<String> command = new ArrayList<>(List.of(
+                "sh", "-c", "\"$@\" < /dev/null & pid=$!; cat > /dev/null; kill $pid; wait $pid", "sh"));
+        command.addAll(List.of(
+                environment.resolve("bin/vllm").toString(),
+                "serve",
+                MODEL,
+                "--host",
+                "127.0.0.1",
+                "--port",
+                Integer.toString(port),
+                "--dtype",
+                "float32",
+                "--enforce-eager",
+                "--max-model-len",
+                "2048",
+                "--block-size",
+                Integer.toString(BLOCK),
+                "--kv-transfer-config",
+                transfer.toString()));
+        ProcessBuilder builder = new ProcessBuilder(command)
+                .directory(Instances.MODEL.getParent().toFile())
+                .redirectErrorStream(true)
+                .redirectOutput(log.toFile());
+        builder.environment()
+                .putAll(Map.of(
+                        "PATH",
+                        environment.resolve("bin") + ":" + System.getenv("PATH"),
+                        "VLLM_CPU_KVCACHE_SPACE",
+                        "1",
+                        "HF_HUB_OFFLINE",
+                        "1",
+                        "VLLM_NO_USAGE_STATS",
+                        "1",
+                        "DO_NOT_TRACK",
+                        "1",
+                        "VLLM_CPU_OMP_THREADS_BIND",
+                        Integer.toString(cpu),
+                        "VLLM_NIXL_SIDE_CHANNEL_HOST",
+                        "127.0.0.1",
+                        "VLLM_NIXL_SIDE_CHANNEL_PORT",
+                        Integer.toString(port + 1)));
+        return new Vllm(builder.start(), log, URI.create("http://127.0.0.1:" + port));
+    }
+
+    URI url() {
+        return url;
+    }
+
+    /** Waits until it serves. */
+    void awaitReady() throws Exception {
+        Await.until(START, () -> "vLLM does not serve\n" + tail(), () -> {
+            assertThat(process.isAlive()).as(tail()).isTrue();
+            try {
+                return send(request("/health").build()).status() == 200;
+            } catch (IOException e) {
+                return false;
+            }
+        });
+    }
+
+    /** Its {@code vllm.__version__}, without a build's suffix. */
+    String version() throws IOException, InterruptedException {
+        return get("/version").json().path("version").asString().replaceFirst("\\+.*", "");
+    }
+
+    Instances.Reply get(String path) throws IOException, InterruptedException {
+        return send(request(path).build());
+    }
+
+    Instances.Reply post(String path, String body) throws IOException, InterruptedException {
+        return send(request(path)
+                .header("Content-Type", "application/json")
+                .POST(HttpRequest.BodyPublishers.ofString(body))
+                .build());
+    }
+
+    private HttpRequest.Builder request(String path) {
+        return HttpRequest.newBuilder(url.resolve(path)).timeout(DEADLINE);
+    }
+
+    private Instances.Reply send(HttpRequest request) throws IOException, InterruptedException {
+        return Instances.Reply.of(http.send(request, HttpResponse.BodyHandlers.ofString()));
+    }
+
+    /** Waits until it holds no request and no block. */
+    void awaitRest() throws Exception {
+        Await.until(DEADLINE, () -> "vLLM still has requests or blocks\n" + tail(), () -> {
+            String metrics = get("/metrics").body();
+            return Stream.of("vllm:kv_cache_usage_perc", "vllm:num_requests_running", "vllm:num_requests_waiting")
+                    .allMatch(name -> metrics.lines()
+                            .filter(line -> line.startsWith(name + "{"))
+                            .allMatch(line -> line.endsWith(" 0.0")));
+        });
+    }
+
+    String log() throws IOException {
+        return Files.readString(log);
+    }
+
+    String tail() {
+        try {
+            List<String> lines = Files.readAllLines(log);
+            return String.join("\n", lines.subList(Math.max(0, lines.size() - 40), lines.size()));
+        } catch (IOException e) {
+            return e.toString();
+        }
+    }
+
+    @Override
+    public void close() throws IOException, InterruptedException {
+        http.shutdownNow();
+        http.close();
+        process.getOutputStream().close();
+        if (!process.waitFor(END.toSeconds(), TimeUnit.SECONDS)) {
+            process.descendants().forEach(ProcessHandle::destroyForcibly);
+            process.destroyForcibly();
+        }
+    }
+}
