@@ -281,6 +281,9 @@ final class NixlWorker implements WorkerConnector {
         own.peers().poll(now);
         own.loads().advance(now);
         own.pushes().advance(now);
+        own.pushes()
+                .takeWritten()
+                .forEach(push -> own.leases().completePushEarly(push.completion(), push.agent(), now));
         own.outbox().send(now);
         own.peers().closeUnused(now);
     }

@@ -179,7 +179,9 @@ final class PullLoad {
     /** @param arrived the blocks were pushed and are only to be checked */
     private void move(PeerEngine owner, BlockLoad.Source source, Optional<ArrivalChecksums> arrived, long now) {
         BlockMapping mapping = mapping(owner);
-        Optional<Rejection> wrong = mapping.check(source.blocks());
+        // A vLLM instance does not say from which of its blocks it has written.
+        boolean unnamed = arrived.isPresent() && source.generations().isEmpty();
+        Optional<Rejection> wrong = unnamed ? Optional.empty() : mapping.check(source.blocks());
         if (wrong.isPresent()) {
             reject(wrong.get(), "the reference does not name the blocks of its tokens");
             return;
@@ -204,6 +206,10 @@ final class PullLoad {
         switch (result.get()) {
             case BlockLoad.Result.Good() -> {
                 table.agentDigests(moving.wasDigestedByAgent());
+                if (push.isPresent() && !engine.orElseThrow().isBaton()) {
+                    // It has written them, and knows a push by no id that would be in a completion.
+                    ownerKnows = true;
+                }
                 if (!moving.isChecked()) {
                     context.stats().count("baton:kv_unverified_loads");
                 }

@@ -63,8 +63,9 @@ final class PushReceiver {
                         .mapToObj(context.cache()::block)
                         .toList());
         RemoteBlocks source = load.source();
+        // vLLM compares ids without their random ends, of which it takes off one.
         this.registration = new PushRegistration(
-                source.requestId(),
+                owner.isBaton() ? source.requestId() : load.requestId(),
                 self,
                 load.plan().blocks(),
                 new Instance(source.engineId(), source.host(), source.port(), source.tensorParallelSize()),
@@ -116,7 +117,7 @@ final class PushReceiver {
     /** The end of a push from a vLLM peer; a Baton instance sends {@link PushDone}. False if it is not about this push. */
     boolean onCompletion(Completion completion, String from) {
         boolean isDone = !owner.isBaton()
-                && completion.requestId().equals(load.source().requestId())
+                && completion.requestId().equals(registration.requestId())
                 && completion.notifications() == load.source().tensorParallelSize();
         return isDone && awaited.remove(from);
     }

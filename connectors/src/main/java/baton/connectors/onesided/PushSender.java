@@ -66,6 +66,7 @@ public final class PushSender {
 
     private final RequestIdMap<PromptSource> sources = new RequestIdMap<>();
     private final List<PushTarget> targets = new ArrayList<>();
+    private final List<Written> written = new ArrayList<>();
     /** Requests whose blocks were given up: a push of them that is registered now has failed. */
     private final RequestIdMap<AbandonedPrompt> abandoned = new RequestIdMap<>();
 
@@ -98,6 +99,13 @@ public final class PushSender {
             this.prompt = progress.prompt();
         }
     }
+
+    /**
+     * All blocks of a request are written to a rank of a vLLM instance, which will not say so.
+     *
+     * @param agent of that rank
+     */
+    public record Written(String agent, Completion completion) {}
 
     private record Write(Transfer transfer, int ranges, Duration post) {}
 
@@ -134,10 +142,17 @@ public final class PushSender {
         }
 
         private @Nullable PromptSource source() {
-            sourceId = sourceId.or(() -> sources.find(registration.requestId()).map(source -> source.requestId));
+            sourceId = sourceId.or(() -> sources.find(registeredId()).map(source -> source.requestId));
             Optional<PromptSource> source = sourceId.map(sources::get);
             source.ifPresent(found -> found.registeredBy.put(agentName, registration.attempt()));
             return source.orElse(null);
+        }
+
+        /** The request's id, or what both legs' ids have in common: a vLLM instance registers its own. */
+        private String registeredId() {
+            return engine.filter(known -> !known.isBaton()).isPresent()
+                    ? RequestIdMap.commonId(registration.requestId())
+                    : registration.requestId();
         }
 
         /** Whether to connect again after the connection to it has ended, once. If it ends again, the target registers again if it still waits. */
@@ -161,8 +176,8 @@ public final class PushSender {
 
         private boolean isOf(String requestId) {
             return sourceId.map(requestId::equals)
-                    .orElse(registration.requestId().equals(requestId)
-                            || registration.requestId().equals(RequestIdMap.commonId(requestId)));
+                    .orElse(registeredId().equals(requestId)
+                            || registeredId().equals(RequestIdMap.commonId(requestId)));
         }
 
         private void fail(String why) {
@@ -324,6 +339,13 @@ public final class PushSender {
 
     private List<PushTarget> targetsOf(PromptSource source) {
         return targets.stream().filter(target -> target.source() == source).toList();
+    }
+
+    /** What was written to vLLM instances since the last call. */
+    public List<Written> takeWritten() {
+        List<Written> taken = List.copyOf(written);
+        written.clear();
+        return taken;
     }
 
     /** Goes on with all pushes as far as possible. */
@@ -542,7 +564,13 @@ public final class PushSender {
         } else if (source != null && source.complete >= source.promptLength && target.map.isPresent()) {
             int pieces = target.map.get().pieces().size();
             if (Arrays.stream(target.begun).allMatch(begun -> begun >= pieces)) {
-                target.over = notify(target, done(target, source)) || !target.isToReconnect(now);
+                boolean notified = notify(target, done(target, source));
+                if (notified && !isBaton(target)) {
+                    int readers = target.registration.decode().tensorParallelSize() / self.tensorParallelSize();
+                    written.add(new Written(
+                            target.agentName, new Completion(source.requestId, Math.max(1, readers))));
+                }
+                target.over = notified || !target.isToReconnect(now);
             }
         }
     }

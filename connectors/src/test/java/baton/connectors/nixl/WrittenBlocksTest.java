@@ -370,6 +370,34 @@ class WrittenBlocksTest {
                         text.startsWith("PUSH_REG:") || text.equals("HB:cmpl-r-0") || text.equals("cmpl-r-0:1"));
     }
 
+    /** Both sides take the other for a vLLM instance, so that each does its part of vLLM's push. */
+    @ParameterizedTest
+    @CsvSource({"cmpl-r-0, true", "cmpl-r-0, false", "chatcmpl-job-12345678, true", "chatcmpl-job-12345678, false"})
+    void blocksArePushedBetweenVllmAndBaton(String id, boolean registeredFirst) {
+        net.vllmAnswers(true);
+        Optional<Running> early = registeredFirst
+                ? Optional.of(decode.admit(atDecode(id + "-0badcafe", 9).withKvTransferParams(whereToLook(1)), 0))
+                : Optional.empty();
+        steps(2);
+        Running first = prefill.admit(atPrefill(id + "-deadbeef", 9), 0);
+        prefill.step(new Share(first, 9));
+        prefill.end(first, RequestEnd.LENGTH);
+        step(prefill);
+        Running running = early.orElseGet(
+                () -> decode.admit(atDecode(id + "-0badcafe", 9).withKvTransferParams(whereToLook(1)), 0));
+        completes(running, 8);
+        // vLLM's decode instance does not say that it has the blocks.
+        allBlocksAreBack();
+        assertThat(first.isFreed()).isTrue();
+        assertThat(net.notified())
+                .filteredOn(text -> !text.startsWith("HB:"))
+                .hasSize(2)
+                .anyMatch(text -> text.startsWith("PUSH_REG:") && text.contains(id + "-0badcafe"))
+                .anyMatch(text -> text.equals(id + "-0badcafe:1"));
+        assertThat(counted("vllm:nixl_num_kv_expired_reqs")).isZero();
+        assertThat(counted("baton:kv_unverified_loads")).isEqualTo(1);
+    }
+
     /** It stays where it was written to, though the other one's reader has no need. */
     @Test
     void aRefusedSampleLeavesTheOtherSampleItsPush() {
