@@ -126,7 +126,7 @@ class VllmOwnerTest {
                     for (int layer = 0; layer < LAYERS; layer++) {
                         long at = blocksFirst
                                 ? block * layout.blockBytes() + layer * page
-                                : layer * BLOCKS * page + block * page;
+                                : (layer * (long) BLOCKS + block) * page;
                         reorder(owner, layout, cache.layer(running.blockTable()[i], layer), memory.asSlice(at, page));
                     }
                 }
@@ -179,22 +179,22 @@ class VllmOwnerTest {
         for (int head = 0; head < layout.kvHeads(); head++) {
             for (int token = 0; token < size; token++) {
                 for (int dim = 0; dim < DIMS; dim++) {
-                    long area = (long) head * 2 * size * DIMS;
-                    long entry = owner.layout.endsWith("NHC")
-                            ? ((long) token * layout.kvHeads() + head) * 2 * DIMS
-                            : area + (long) token * 2 * DIMS;
-                    long key = switch (owner.isa) {
-                        case "vec" -> area + (long) dim * size + token;
+                    int area = head * 2 * size * DIMS;
+                    int entry = owner.layout.endsWith("NHC")
+                            ? (token * layout.kvHeads() + head) * 2 * DIMS
+                            : area + token * 2 * DIMS;
+                    int key = switch (owner.isa) {
+                        case "vec" -> area + dim * size + token;
                         case "amx" -> area + token / 16 * 16 * DIMS + dim / 2 * 32 + token % 16 * 2 + dim % 2;
                         default -> entry + dim;
                     };
-                    long value = switch (owner.isa) {
-                        case "vec" -> area + (long) size * DIMS + (long) token * DIMS + dim;
+                    int value = switch (owner.isa) {
+                        case "vec" -> area + size * DIMS + token * DIMS + dim;
                         case "amx" ->
-                            area + (long) size * DIMS + dim / 16 * 16 * size + token / 2 * 32 + dim % 16 * 2 + token % 2;
+                            area + size * DIMS + dim / 16 * 16 * size + token / 2 * 32 + dim % 16 * 2 + token % 2;
                         default -> entry + DIMS + dim;
                     };
-                    long own = area + (long) token * 2 * DIMS + dim;
+                    int own = area + token * 2 * DIMS + dim;
                     to.setAtIndex(ValueLayout.JAVA_INT, key, from.getAtIndex(ValueLayout.JAVA_INT, own));
                     to.setAtIndex(ValueLayout.JAVA_INT, value, from.getAtIndex(ValueLayout.JAVA_INT, own + DIMS));
                 }
