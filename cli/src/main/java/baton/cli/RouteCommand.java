@@ -5,6 +5,7 @@ import baton.kv.ConfigException;
 import baton.kv.ListenAddress;
 import baton.router.Router;
 import baton.router.RouterConfig;
+import baton.router.Security;
 import baton.router.policy.LocalPrefill;
 import baton.router.policy.PolicySettings;
 import baton.router.upstream.Discovery;
@@ -114,6 +115,20 @@ final class RouteCommand implements Callable<Integer> {
     private @Nullable String adminKey;
 
     @Option(
+            names = "--client-keys-file",
+            paramLabel = "FILE",
+            description =
+                    "JSON file with the names, SHA-256 digests and limits of the keys that clients must present; followed"
+                            + " (default: clients need no key).")
+    private @Nullable Path clientKeysFile;
+
+    @Option(
+            names = "--max-requests-in-flight",
+            defaultValue = "" + RouterConfig.Limits.DEFAULT_MAX_IN_FLIGHT,
+            description = "Requests in flight in all; more are refused with 503 (default: ${DEFAULT-VALUE}).")
+    private int maxInFlight;
+
+    @Option(
             names = "--prefill-fallback",
             defaultValue = "error",
             description =
@@ -206,11 +221,12 @@ final class RouteCommand implements Callable<Integer> {
                 decode,
                 flow,
                 Optional.ofNullable(apiKey),
-                RouterConfig.Limits.DEFAULT.withMaxPerInstance(maxPerInstance),
+                RouterConfig.Limits.DEFAULT.withMaxPerInstance(maxPerInstance).withMaxInFlight(maxInFlight),
                 registry(),
                 policy(),
                 trustClientKvParams,
-                sources());
+                sources(),
+                security());
         ListenAddress.require("host", host, "port", port);
         config.registry()
                 .ifPresent(registry ->
@@ -242,6 +258,10 @@ final class RouteCommand implements Callable<Integer> {
         return new RouterConfig.Sources(
                 new Discovery.Settings(Optional.ofNullable(instancesFile), names, Discovery.Settings.DEFAULT_INTERVAL),
                 Optional.ofNullable(adminKey));
+    }
+
+    private Security security() {
+        return new Security(Optional.ofNullable(clientKeysFile));
     }
 
     private String registerHost() {

@@ -55,17 +55,25 @@ final class Admin {
 
     /** Why a request may not change instances; empty if it may. */
     Optional<ApiError> refusal(HttpServerRequest request) {
-        Optional<String> key = context.config().sources().adminKey();
-        if (key.isEmpty()) {
+        if (context.config().sources().adminKey().isEmpty()) {
             return Optional.of(ApiError.of(
                     403, "PermissionDeniedError", "the admin API is off: it needs a router with --admin-key"));
         }
-        String given = request.getHeader(HttpHeaders.AUTHORIZATION);
-        byte[] expected = ("Bearer " + key.get()).getBytes(StandardCharsets.UTF_8);
-        return given != null && MessageDigest.isEqual(expected, given.getBytes(StandardCharsets.UTF_8))
+        return hasKey(request)
                 ? Optional.empty()
                 : Optional.of(ApiError.of(
                         401, "AuthenticationError", "Authorization must be 'Bearer' and the router's admin key"));
+    }
+
+    /** Whether a request has the admin key. */
+    boolean hasKey(HttpServerRequest request) {
+        Optional<String> key = context.config().sources().adminKey();
+        String given = request.getHeader(HttpHeaders.AUTHORIZATION);
+        return key.isPresent()
+                && given != null
+                && MessageDigest.isEqual(
+                        ("Bearer " + key.get()).getBytes(StandardCharsets.UTF_8),
+                        given.getBytes(StandardCharsets.UTF_8));
     }
 
     /** Reads the body, and answers. Names are looked up beside the event loop. */

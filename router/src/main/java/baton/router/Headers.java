@@ -54,8 +54,12 @@ final class Headers {
 
     private Headers() {}
 
-    /** A client's headers as an instance gets them; the router's API key replaces an absent {@code Authorization}. */
-    static MultiMap toInstance(MultiMap client, Optional<String> apiKey) {
+    /**
+     * A client's headers as an instance gets them; the router's API key replaces an absent {@code Authorization}.
+     *
+     * @param forRouter whether {@code Authorization} has a key of this router, which instances do not get
+     */
+    static MultiMap toInstance(MultiMap client, Optional<String> apiKey, boolean forRouter) {
         MultiMap headers = MultiMap.caseInsensitiveMultiMap();
         Set<String> named = namedByConnection(client);
         client.forEach((name, value) -> {
@@ -64,6 +68,9 @@ final class Headers {
                 headers.add(name, value);
             }
         });
+        if (forRouter) {
+            headers.remove(HttpHeaders.AUTHORIZATION);
+        }
         headers.set(HOPS, Integer.toString(hops(client) + 1));
         if (!headers.contains(HttpHeaders.AUTHORIZATION)) {
             apiKey.ifPresent(key -> headers.set(HttpHeaders.AUTHORIZATION, "Bearer " + key));

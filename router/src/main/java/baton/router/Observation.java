@@ -16,6 +16,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.function.Predicate;
 import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
@@ -78,7 +79,13 @@ final class Observation {
                 : Optional.empty();
     }
 
-    void answer(HttpServerRequest request) {
+    /** Whether a path is of the page, in which there is nothing of any request. */
+    boolean isPage(String path) {
+        return PAGES.containsKey(path);
+    }
+
+    /** @param visible the requests that the answer may be about */
+    void answer(HttpServerRequest request, Predicate<RequestTrace> visible) {
         String path = request.path();
         Page page = PAGES.get(path);
         if (page != null) {
@@ -91,9 +98,9 @@ final class Observation {
         } else if (path.equals(INSTANCES)) {
             send(request, instances());
         } else if (path.equals(REQUESTS)) {
-            requests(request);
+            requests(request, visible);
         } else {
-            explain(request, explained(path).orElseThrow());
+            explain(request, explained(path).orElseThrow(), visible);
         }
     }
 
@@ -120,7 +127,7 @@ final class Observation {
         return json;
     }
 
-    private void requests(HttpServerRequest request) {
+    private void requests(HttpServerRequest request, Predicate<RequestTrace> visible) {
         String given = request.getParam("limit");
         int limit = DEFAULT_LIMIT;
         if (given != null) {
@@ -132,8 +139,8 @@ final class Observation {
             limit = Integer.parseInt(given);
         }
         ObjectNode json = MAPPER.createObjectNode();
-        json.set("running", summaries(context.traces().running(limit)));
-        json.set("ended", summaries(context.traces().ended(limit)));
+        json.set("running", summaries(context.traces().running(limit, visible)));
+        json.set("ended", summaries(context.traces().ended(limit, visible)));
         send(request, json);
     }
 
@@ -143,7 +150,7 @@ final class Observation {
         return all;
     }
 
-    private void explain(HttpServerRequest request, String encoded) {
+    private void explain(HttpServerRequest request, String encoded, Predicate<RequestTrace> visible) {
         String id;
         try {
             id = URLDecoder.decode(encoded.replace("+", "%2B"), StandardCharsets.UTF_8);
@@ -152,7 +159,7 @@ final class Observation {
                     .send(request.response());
             return;
         }
-        Optional<RequestTrace> found = context.traces().find(id);
+        Optional<RequestTrace> found = context.traces().find(id, visible);
         if (found.isEmpty()) {
             ApiError.of(
                             404,

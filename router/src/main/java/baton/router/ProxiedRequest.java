@@ -1,6 +1,7 @@
 package baton.router;
 
 import baton.kv.ConfigException;
+import baton.router.access.ClientPass;
 import baton.router.body.JsonObjectText;
 import baton.router.body.ReceivedBody;
 import baton.router.flow.HandoffFlow;
@@ -58,6 +59,7 @@ final class ProxiedRequest implements DecodeRelay.Request {
     private final HttpServerRequest request;
     private final HttpServerResponse client;
     private final RequestReport report;
+    private final ClientPass pass;
     /** Bytes of the body as received, held in {@link RouterContext#bodies}; 0 once they are given back. */
     private int held;
 
@@ -104,17 +106,20 @@ final class ProxiedRequest implements DecodeRelay.Request {
     /** @param edited whether the body differs from the client's */
     private record DecodeBody(Buffer body, boolean edited) {}
 
-    private ProxiedRequest(RouterContext context, UpstreamClient upstream, HttpServerRequest request, int held) {
+    private ProxiedRequest(
+            RouterContext context, UpstreamClient upstream, HttpServerRequest request, ClientPass pass, int held) {
         this.context = context;
+        this.pass = pass;
         this.upstream = upstream;
         this.request = request;
         this.client = request.response();
         this.held = held;
         this.givenId = Headers.requestId(request.headers());
         this.trace = Headers.trace(request.headers());
-        this.report = new RequestReport(context, givenId, request.path(), trace.traceId());
+        this.report = new RequestReport(context, givenId, request.path(), trace.traceId(), pass.client());
         this.requestId = givenId;
-        this.headers = Headers.toInstance(request.headers(), context.config().apiKey());
+        this.headers = Headers.toInstance(
+                request.headers(), context.config().apiKey(), context.gate().isPresent());
         if (!trace.continued()) {
             headers.remove(Headers.TRACESTATE);
         }
@@ -123,13 +128,23 @@ final class ProxiedRequest implements DecodeRelay.Request {
     }
 
     /** Serves a completion by a prefill and a decode leg. The request is counted as running; its end counts it off. */
-    static void handOff(RouterContext context, UpstreamClient upstream, HttpServerRequest request, ReceivedBody body) {
-        new ProxiedRequest(context, upstream, request, body.length()).startHandoff(body);
+    static void handOff(
+            RouterContext context,
+            UpstreamClient upstream,
+            HttpServerRequest request,
+            ClientPass pass,
+            ReceivedBody body) {
+        new ProxiedRequest(context, upstream, request, pass, body.length()).startHandoff(body);
     }
 
     /** Passes a request to a decode instance as it is. Counted as with {@link #handOff}. */
-    static void proxy(RouterContext context, UpstreamClient upstream, HttpServerRequest request, ReceivedBody body) {
-        new ProxiedRequest(context, upstream, request, body.length()).startProxy(body);
+    static void proxy(
+            RouterContext context,
+            UpstreamClient upstream,
+            HttpServerRequest request,
+            ClientPass pass,
+            ReceivedBody body) {
+        new ProxiedRequest(context, upstream, request, pass, body.length()).startProxy(body);
     }
 
     /** Runs a task that reads the request's bodies, whose memory is given back when the request and all its tasks have ended. */
@@ -537,6 +552,7 @@ final class ProxiedRequest implements DecodeRelay.Request {
         }
         ended = true;
         context.running().decrementAndGet();
+        pass.release();
         release();
         if (prefillLeg != null) {
             prefillLeg.abort();

@@ -7,6 +7,7 @@ import baton.router.trace.RequestTrace;
 import baton.router.trace.RequestTraces;
 import io.micrometer.core.instrument.Timer;
 import java.util.Locale;
+import java.util.Optional;
 import java.util.concurrent.TimeUnit;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -34,12 +35,13 @@ final class RequestReport {
      */
     record Line(String requestId, String handoffId, String path, int status, String prefill, String decode) {}
 
-    RequestReport(RouterContext context, String id, String path, String traceId) {
+    /** @param client the name of its key; empty where clients need none */
+    RequestReport(RouterContext context, String id, String path, String traceId, Optional<String> client) {
         this.metrics = context.metrics();
         this.ticker = context.ticker();
         this.logged = context.logged();
         this.traces = context.traces();
-        this.trace = new RequestTrace(id, traceId, path, ticker);
+        this.trace = new RequestTrace(id, traceId, path, client, ticker);
         traces.started(trace);
         this.started = ticker.nanos();
     }

@@ -18,6 +18,7 @@ import java.io.IOException;
 import java.net.SocketException;
 import java.net.URI;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 import java.util.OptionalInt;
@@ -43,6 +44,7 @@ public final class Router implements AutoCloseable {
     private final List<RouterVerticle> verticles;
     private final Optional<Registrations> registrations;
     private final Optional<Discovery> discovery;
+    private final List<FollowedFiles> followed;
     private final int port;
 
     private Router(
@@ -51,12 +53,14 @@ public final class Router implements AutoCloseable {
             List<RouterVerticle> verticles,
             Optional<Registrations> registrations,
             Optional<Discovery> discovery,
+            List<FollowedFiles> followed,
             int port) {
         this.vertx = vertx;
         this.context = context;
         this.verticles = verticles;
         this.registrations = registrations;
         this.discovery = discovery;
+        this.followed = followed;
         this.port = port;
     }
 
@@ -105,14 +109,15 @@ public final class Router implements AutoCloseable {
      */
     public static Router start(RouterConfig config) {
         requireNotOwn(config, OwnAddress.of(config.host(), config.port()));
+        Ticker ticker = Ticker.system();
+        Optional<KeysFile> keys = config.security().clientKeys().map(file -> KeysFile.read(file, ticker));
         int loops = Runtime.getRuntime().availableProcessors();
         Vertx vertx = vertx(loops);
         int maxRunning = config.limits().maxPerInstance();
         Instances instances = new Instances(
                 new InstanceSet(Instance.Role.PREFILL, config.prefill(), maxRunning),
                 new InstanceSet(Instance.Role.DECODE, config.decode(), maxRunning));
-        Ticker ticker = Ticker.system();
-        RouterContext context = RouterContext.create(vertx, config, instances, ticker, true);
+        RouterContext context = RouterContext.create(vertx, config, instances, ticker, keys.map(KeysFile::gate), true);
         List<RouterVerticle> verticles = new CopyOnWriteArrayList<>();
         try {
             await(context.probe().start(instances), config.limits().connect().plusSeconds(5));
@@ -144,11 +149,13 @@ public final class Router implements AutoCloseable {
             close(vertx, context);
             throw e;
         }
-        Discovery.Settings followed = config.sources().discovery();
-        Optional<Discovery> discovery = followed.isEmpty()
+        Discovery.Settings sources = config.sources().discovery();
+        Optional<Discovery> discovery = sources.isEmpty()
                 ? Optional.empty()
-                : Optional.of(new Discovery(vertx, followed, context.membership(), ticker));
-        Router router = new Router(vertx, context, verticles, registrations, discovery, port);
+                : Optional.of(new Discovery(vertx, sources, context.membership(), ticker));
+        List<FollowedFiles> followed = new ArrayList<>();
+        keys.ifPresent(file -> followed.add(file.follow(vertx, ticker)));
+        Router router = new Router(vertx, context, verticles, registrations, discovery, followed, port);
         log.info(
                 "listening on http://{}:{}, flow {}, prefill {}, decode {}",
                 config.host(),
@@ -202,6 +209,7 @@ public final class Router implements AutoCloseable {
         }
         registrations.ifPresent(Registrations::close);
         discovery.ifPresent(Discovery::close);
+        followed.forEach(FollowedFiles::close);
         close(vertx, context);
     }
 

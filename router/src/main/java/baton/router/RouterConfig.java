@@ -33,6 +33,7 @@ import java.util.Set;
  * @param trustClientKvParams whether a client's own {@code kv_transfer_params} go to the instances: with them a client makes instances
  *     connect to hosts of its choice, and may replace the prompt
  * @param sources of instances that come and go
+ * @param security keys of clients
  */
 public record RouterConfig(
         String host,
@@ -45,7 +46,8 @@ public record RouterConfig(
         Optional<Registry> registry,
         PolicySettings policy,
         boolean trustClientKvParams,
-        Sources sources) {
+        Sources sources,
+        Security security) {
 
     /** The flow for connectors that find a prompt's blocks by their content. */
     public static final String DEFAULT_FLOW = ContentKeyedFlow.NAME;
@@ -75,6 +77,8 @@ public record RouterConfig(
         /** The default limit of Baton's own server. */
         public static final int DEFAULT_MAX_PER_INSTANCE = 4096;
 
+        public static final int DEFAULT_MAX_IN_FLIGHT = 8192;
+
         public static final Limits DEFAULT = new Limits(
                 Duration.ofSeconds(5),
                 Duration.ofMinutes(10),
@@ -82,7 +86,7 @@ public record RouterConfig(
                 Duration.ofSeconds(2),
                 Duration.ofSeconds(30),
                 32 << 20,
-                8192,
+                DEFAULT_MAX_IN_FLIGHT,
                 DEFAULT_MAX_PER_INSTANCE);
 
         public Limits(
@@ -94,6 +98,11 @@ public record RouterConfig(
                 int maxBodyBytes,
                 int maxInFlight) {
             this(connect, prefill, idle, probeInterval, drain, maxBodyBytes, maxInFlight, DEFAULT_MAX_PER_INSTANCE);
+        }
+
+        /** The same with another bound for all requests. */
+        public Limits withMaxInFlight(int value) {
+            return new Limits(connect, prefill, idle, probeInterval, drain, maxBodyBytes, value, maxPerInstance);
         }
 
         /** The same with another bound for each instance. */
@@ -207,6 +216,51 @@ public record RouterConfig(
             Optional<Registry> registry,
             PolicySettings policy) {
         this(host, port, prefill, decode, flow, apiKey, limits, registry, policy, false, Sources.NONE);
+    }
+
+    /** A router without keys of clients. */
+    public RouterConfig(
+            String host,
+            int port,
+            List<URI> prefill,
+            List<URI> decode,
+            String flow,
+            Optional<String> apiKey,
+            Limits limits,
+            Optional<Registry> registry,
+            PolicySettings policy,
+            boolean trustClientKvParams,
+            Sources sources) {
+        this(
+                host,
+                port,
+                prefill,
+                decode,
+                flow,
+                apiKey,
+                limits,
+                registry,
+                policy,
+                trustClientKvParams,
+                sources,
+                Security.NONE);
+    }
+
+    /** The same, protected otherwise. */
+    public RouterConfig withSecurity(Security value) {
+        return new RouterConfig(
+                host,
+                port,
+                prefill,
+                decode,
+                flow,
+                apiKey,
+                limits,
+                registry,
+                policy,
+                trustClientKvParams,
+                sources,
+                value);
     }
 
     /** @throws ConfigException naming the field and value that cannot be used */

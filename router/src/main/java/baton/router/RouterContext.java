@@ -1,6 +1,7 @@
 package baton.router;
 
 import baton.kv.Ticker;
+import baton.router.access.ClientGate;
 import baton.router.body.BodyMemory;
 import baton.router.flow.HandoffFlow;
 import baton.router.metrics.RouterMetrics;
@@ -12,6 +13,7 @@ import baton.router.upstream.Instances;
 import baton.router.upstream.Membership;
 import baton.router.upstream.OwnAddress;
 import io.vertx.core.Vertx;
+import java.util.Optional;
 import java.util.concurrent.atomic.AtomicInteger;
 
 /**
@@ -19,6 +21,7 @@ import java.util.concurrent.atomic.AtomicInteger;
  *
  * @param running requests in flight
  * @param bodies the memory of request bodies; a request gives back what its body took when it ends
+ * @param gate lets requests with keys enter; empty if clients need none
  * @param logged whether each request has a line in the log
  */
 record RouterContext(
@@ -34,10 +37,17 @@ record RouterContext(
         BodyWorker worker,
         Ticker ticker,
         RequestTraces traces,
+        Optional<ClientGate> gate,
         boolean logged) {
 
     /** Makes what is not given. {@link #metrics} and {@link #probe} are to be closed. */
-    static RouterContext create(Vertx vertx, RouterConfig config, Instances instances, Ticker ticker, boolean logged) {
+    static RouterContext create(
+            Vertx vertx,
+            RouterConfig config,
+            Instances instances,
+            Ticker ticker,
+            Optional<ClientGate> gate,
+            boolean logged) {
         HandoffFlow flow = HandoffFlow.named(config.flow());
         AtomicInteger running = new AtomicInteger();
         RouterMetrics metrics = new RouterMetrics(running::get);
@@ -64,6 +74,7 @@ record RouterContext(
                 new BodyWorker(vertx),
                 ticker,
                 new RequestTraces(RequestTraces.KEPT),
+                gate,
                 logged);
     }
 }

@@ -1,7 +1,12 @@
 package baton.router;
 
 import baton.kv.ConfigException;
+import baton.router.access.Admission;
+import baton.router.access.ClientGate;
+import baton.router.access.ClientPass;
 import baton.router.body.ReceivedBody;
+import baton.router.metrics.RouterMetrics;
+import baton.router.metrics.RouterMetrics.AdmissionResult;
 import baton.router.metrics.RouterMetrics.Outcome;
 import baton.router.upstream.InstanceSet;
 import baton.router.upstream.UpstreamClient;
@@ -19,8 +24,8 @@ import io.vertx.core.net.SocketAddress;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.concurrent.TimeUnit;
-import java.util.function.BiConsumer;
 import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 import tools.jackson.databind.json.JsonMapper;
@@ -41,23 +46,28 @@ final class RouterVerticle extends VerticleBase {
     private final RouterConfig config;
 
     private final Map<String, Route> routes = Map.ofEntries(
-            Map.entry("/v1/completions", new Route(HttpMethod.POST, this::handOff)),
-            Map.entry("/v1/chat/completions", new Route(HttpMethod.POST, this::handOff)),
-            Map.entry("/tokenize", new Route(HttpMethod.POST, this::proxyPost)),
-            Map.entry("/detokenize", new Route(HttpMethod.POST, this::proxyPost)),
-            Map.entry("/v1/models", new Route(HttpMethod.GET, this::proxyGet)),
-            Map.entry("/version", new Route(HttpMethod.GET, this::proxyGet)),
-            Map.entry("/load", new Route(HttpMethod.GET, this::proxyGet)),
-            Map.entry("/tokenizer_info", new Route(HttpMethod.GET, this::proxyGet)),
-            Map.entry("/health", new Route(HttpMethod.GET, this::health)),
-            Map.entry("/healthcheck", new Route(HttpMethod.GET, this::healthcheck)),
-            Map.entry("/metrics", new Route(HttpMethod.GET, this::metrics)));
+            Map.entry("/v1/completions", new Route(HttpMethod.POST, false, this::handOff)),
+            Map.entry("/v1/chat/completions", new Route(HttpMethod.POST, false, this::handOff)),
+            Map.entry("/tokenize", new Route(HttpMethod.POST, false, this::proxyPost)),
+            Map.entry("/detokenize", new Route(HttpMethod.POST, false, this::proxyPost)),
+            Map.entry("/v1/models", new Route(HttpMethod.GET, false, this::proxyGet)),
+            Map.entry("/version", new Route(HttpMethod.GET, false, this::proxyGet)),
+            Map.entry("/load", new Route(HttpMethod.GET, false, this::proxyGet)),
+            Map.entry("/tokenizer_info", new Route(HttpMethod.GET, false, this::proxyGet)),
+            Map.entry("/health", new Route(HttpMethod.GET, true, this::health)),
+            Map.entry("/healthcheck", new Route(HttpMethod.GET, true, this::healthcheck)),
+            Map.entry("/metrics", new Route(HttpMethod.GET, true, this::metrics)));
 
     private final Observation observation;
     private final Admin admin;
     private @Nullable HttpServer server;
 
-    private record Route(HttpMethod method, BiConsumer<UpstreamClient, HttpServerRequest> handler) {}
+    /** @param open whether clients need no key */
+    private record Route(HttpMethod method, boolean open, Handler handler) {}
+
+    private interface Handler {
+        void accept(UpstreamClient upstream, HttpServerRequest request, ClientPass pass);
+    }
 
     RouterVerticle(RouterContext routerContext) {
         this.routerContext = routerContext;
@@ -118,10 +128,10 @@ final class RouterVerticle extends VerticleBase {
             route = routes.get("/v1/models");
         }
         if (route == null && Admin.serves(path)) {
-            route = new Route(HttpMethod.POST, (_, asked) -> administer(path, asked));
+            route = new Route(HttpMethod.POST, true, (_, asked, _) -> administer(path, asked));
         }
         if (route == null && observation.serves(path)) {
-            route = new Route(HttpMethod.GET, (_, asked) -> observation.answer(asked));
+            route = new Route(HttpMethod.GET, true, (_, asked, _) -> observe(path, asked));
         }
         List<String> encodings = request.headers().getAll(HttpHeaders.TRANSFER_ENCODING);
         if (!encodings.isEmpty() && !String.join(",", encodings).strip().equalsIgnoreCase("chunked")) {
@@ -145,12 +155,64 @@ final class RouterVerticle extends VerticleBase {
                             "MethodNotAllowedError",
                             path + " takes " + route.method + ", not " + request.method()));
         } else {
-            route.handler.accept(upstream, request);
+            enter(route, upstream, request);
         }
     }
 
-    private void handOff(UpstreamClient upstream, HttpServerRequest request) {
-        readJson(request, body -> ProxiedRequest.handOff(routerContext, upstream, request, body));
+    /** Runs a route's handler if the request's key allows that. */
+    private void enter(Route route, UpstreamClient upstream, HttpServerRequest request) {
+        Optional<ClientGate> gate = routerContext.gate();
+        if (route.open || gate.isEmpty()) {
+            route.handler.accept(upstream, request, ClientPass.open());
+            return;
+        }
+        RouterMetrics metrics = routerContext.metrics();
+        switch (gate.get().enter(request.headers().getAll(HttpHeaders.AUTHORIZATION))) {
+            case Admission.Admitted(ClientPass pass) -> {
+                pass.client().ifPresent(name -> {
+                    metrics.addClient(name, () -> gate.get().inFlight(name));
+                    metrics.client(name, AdmissionResult.ADMITTED);
+                });
+                // However the request ends. One that is proxied has its own handler of the connection's end, and
+                // releases
+                // the pass before the client has all of the answer.
+                request.response().endHandler(_ -> pass.release()).closeHandler(_ -> pass.release());
+                route.handler.accept(upstream, request, pass);
+            }
+            case Admission.Unknown(String reason) -> {
+                metrics.client("", AdmissionResult.UNKNOWN);
+                rejectUnknown(request, reason);
+            }
+            case Admission.Limited(String name, String reason, long seconds) -> {
+                metrics.client(name, AdmissionResult.LIMITED);
+                request.response().putHeader("Retry-After", Long.toString(seconds));
+                reject(request, ApiError.of(429, "RateLimitError", reason));
+            }
+        }
+    }
+
+    private void rejectUnknown(HttpServerRequest request, String reason) {
+        request.response().putHeader("WWW-Authenticate", "Bearer");
+        reject(request, ApiError.of(401, "AuthenticationError", reason));
+    }
+
+    /** Answers about the router: all with the admin key, or where clients need no key; with a client's key what concerns it. */
+    private void observe(String path, HttpServerRequest request) {
+        Optional<ClientGate> gate = routerContext.gate();
+        if (gate.isEmpty() || observation.isPage(path) || admin.hasKey(request)) {
+            observation.answer(request, _ -> true);
+            return;
+        }
+        Optional<String> client = gate.get().identify(request.headers().getAll(HttpHeaders.AUTHORIZATION));
+        if (client.isPresent()) {
+            observation.answer(request, trace -> trace.client().equals(client));
+        } else {
+            rejectUnknown(request, "Authorization must be 'Bearer' and an API key or the router's admin key");
+        }
+    }
+
+    private void handOff(UpstreamClient upstream, HttpServerRequest request, ClientPass pass) {
+        readJson(request, body -> ProxiedRequest.handOff(routerContext, upstream, request, pass, body));
     }
 
     private void administer(String path, HttpServerRequest request) {
@@ -177,13 +239,13 @@ final class RouterVerticle extends VerticleBase {
                                 })));
     }
 
-    private void proxyPost(UpstreamClient upstream, HttpServerRequest request) {
-        readJson(request, body -> ProxiedRequest.proxy(routerContext, upstream, request, body));
+    private void proxyPost(UpstreamClient upstream, HttpServerRequest request, ClientPass pass) {
+        readJson(request, body -> ProxiedRequest.proxy(routerContext, upstream, request, pass, body));
     }
 
-    private void proxyGet(UpstreamClient upstream, HttpServerRequest request) {
+    private void proxyGet(UpstreamClient upstream, HttpServerRequest request, ClientPass pass) {
         if (admit(request)) {
-            ProxiedRequest.proxy(routerContext, upstream, request, new ReceivedBody(0));
+            ProxiedRequest.proxy(routerContext, upstream, request, pass, new ReceivedBody(0));
         }
     }
 
@@ -213,7 +275,7 @@ final class RouterVerticle extends VerticleBase {
         return false;
     }
 
-    private void health(UpstreamClient upstream, HttpServerRequest request) {
+    private void health(UpstreamClient upstream, HttpServerRequest request, ClientPass pass) {
         ObjectNode answer = MAPPER.createObjectNode();
         ArrayNode missing = MAPPER.createArrayNode();
         ObjectNode down = MAPPER.createObjectNode();
@@ -232,7 +294,7 @@ final class RouterVerticle extends VerticleBase {
         sendJson(request, missing.isEmpty() ? 200 : 503, answer);
     }
 
-    private void healthcheck(UpstreamClient upstream, HttpServerRequest request) {
+    private void healthcheck(UpstreamClient upstream, HttpServerRequest request, ClientPass pass) {
         sendJson(
                 request,
                 200,
@@ -246,7 +308,7 @@ final class RouterVerticle extends VerticleBase {
                                 routerContext.instances().decodes().all().size()));
     }
 
-    private void metrics(UpstreamClient upstream, HttpServerRequest request) {
+    private void metrics(UpstreamClient upstream, HttpServerRequest request, ClientPass pass) {
         request.response()
                 .putHeader(HttpHeaders.CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")
                 .end(routerContext.metrics().scrape());

@@ -90,7 +90,7 @@ final class WarmUp {
                         RouterConfig.Registry.PRIVATE_NETWORKS)),
                 PolicySettings.DEFAULT);
         Instances instances = new Instances(set(Instance.Role.PREFILL, address), set(Instance.Role.DECODE, address));
-        RouterContext context = RouterContext.create(vertx, config, instances, ticker, false);
+        RouterContext context = RouterContext.create(vertx, config, instances, ticker, Optional.empty(), false);
         try (RouterMetrics metrics = context.metrics()) {
             List<RouterVerticle> verticles = new CopyOnWriteArrayList<>();
             Router.await(

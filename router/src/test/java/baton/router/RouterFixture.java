@@ -95,8 +95,10 @@ final class RouterFixture implements AutoCloseable {
                 BodyHandlers.ofString());
     }
 
-    HttpResponse<String> get(Router router, String path) throws Exception {
-        return http.send(request(router, path).GET().build(), BodyHandlers.ofString());
+    /** @param headers names and values by turns */
+    HttpResponse<String> get(Router router, String path, String... headers) throws Exception {
+        HttpRequest.Builder request = request(router, path).GET();
+        return http.send((headers.length == 0 ? request : request.headers(headers)).build(), BodyHandlers.ofString());
     }
 
     /** A sample's value, 0 where there is none. */

@@ -11,6 +11,7 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Objects;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.IntSupplier;
 
@@ -104,6 +105,17 @@ public final class RouterMetrics implements AutoCloseable {
         }
     }
 
+    /** Whether a client's request was let in; the label {@code result}. */
+    public enum AdmissionResult {
+        ADMITTED,
+        /** No key, or one that is not known. */
+        UNKNOWN,
+        /** A limit of the key is reached. */
+        LIMITED;
+
+        private final String label = name().toLowerCase(Locale.ROOT);
+    }
+
     private static final Duration[] BUCKETS = List.of(
                     1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 60_000, 120_000, 300_000)
             .stream()
@@ -119,6 +131,11 @@ public final class RouterMetrics implements AutoCloseable {
     private final Map<List<String>, Counter> choices = new ConcurrentHashMap<>();
 
     private final Map<List<String>, Counter> promptBytes = new ConcurrentHashMap<>();
+
+    /** By key and result. */
+    private final Map<List<String>, Counter> clients = new ConcurrentHashMap<>();
+
+    private final Set<String> clientGauges = ConcurrentHashMap.newKeySet();
 
     private final Map<LocalPrefillReason, Counter> localPrefills = new EnumMap<>(LocalPrefillReason.class);
     private final Map<RegistrationResult, Counter> registrations = new EnumMap<>(RegistrationResult.class);
@@ -240,6 +257,30 @@ public final class RouterMetrics implements AutoCloseable {
 
     public void addressQuery(AddressQueryResult result) {
         Objects.requireNonNull(addressQueries.get(result)).increment();
+    }
+
+    /** @param client name of the request's key; empty if it has none that is known */
+    public void client(String client, AdmissionResult result) {
+        clients.computeIfAbsent(
+                        List.of(client, result.label),
+                        _ -> counter(
+                                "baton:router_client_requests",
+                                "Requests by the name of the client's key, and whether they were let in",
+                                "key",
+                                client,
+                                "result",
+                                result.label))
+                .increment();
+    }
+
+    /** Adds the gauge of a key's requests in flight, unless there is one. */
+    public void addClient(String client, IntSupplier inFlight) {
+        if (clientGauges.add(client)) {
+            Gauge.builder("baton:router_client_requests_running", inFlight::getAsInt)
+                    .description("Requests in flight by the name of the client's key")
+                    .tag("key", client)
+                    .register(registry);
+        }
     }
 
     /** A leg goes to another instance of a role that was added. */

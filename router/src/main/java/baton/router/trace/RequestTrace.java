@@ -15,6 +15,7 @@ public final class RequestTrace {
     private final String id;
     private final String traceId;
     private final String path;
+    private final Optional<String> client;
     private final Ticker ticker;
     private final long started;
 
@@ -90,17 +91,26 @@ public final class RequestTrace {
             long bytes,
             Optional<Outcome> outcome) {}
 
-    /** @param traceId of the distributed trace, see {@link TraceContext} */
-    public RequestTrace(String id, String traceId, String path, Ticker ticker) {
+    /**
+     * @param traceId of the distributed trace, see {@link TraceContext}
+     * @param client the name of its key; empty where clients need none
+     */
+    public RequestTrace(String id, String traceId, String path, Optional<String> client, Ticker ticker) {
         this.id = id;
         this.traceId = traceId;
         this.path = path;
+        this.client = client;
         this.ticker = ticker;
         this.started = ticker.nanos();
     }
 
     public String id() {
         return id;
+    }
+
+    /** The name of the client's key; empty where clients need none. */
+    public Optional<String> client() {
+        return client;
     }
 
     private long now() {

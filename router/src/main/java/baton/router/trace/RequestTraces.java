@@ -4,11 +4,11 @@ import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Deque;
-import java.util.Iterator;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Optional;
 import java.util.Set;
+import java.util.function.Predicate;
 
 /** The traces of requests under way, and of those that ended last. Any thread. */
 public final class RequestTraces {
@@ -41,32 +41,31 @@ public final class RequestTraces {
         }
     }
 
-    /** The latest request with this id. */
-    public synchronized Optional<RequestTrace> find(String id) {
-        Optional<RequestTrace> found =
-                running.stream().filter(trace -> trace.id().equals(id)).reduce((_, last) -> last);
-        return found.isPresent()
-                ? found
-                : ended.stream().filter(trace -> trace.id().equals(id)).findFirst();
+    /** The latest request with this id among those that may be seen. */
+    public synchronized Optional<RequestTrace> find(String id, Predicate<RequestTrace> visible) {
+        Predicate<RequestTrace> wanted = trace -> trace.id().equals(id) && visible.test(trace);
+        Optional<RequestTrace> found = running.stream().filter(wanted).reduce((_, last) -> last);
+        return found.isPresent() ? found : ended.stream().filter(wanted).findFirst();
     }
 
-    /** Requests under way, the latest first. */
-    public List<RequestTrace.Snapshot> running(int most) {
+    /** Requests under way that may be seen, the latest first. */
+    public List<RequestTrace.Snapshot> running(int most, Predicate<RequestTrace> visible) {
         List<RequestTrace> taken;
         synchronized (this) {
             taken = new ArrayList<>(running).reversed();
         }
-        return taken.stream().limit(most).map(RequestTrace::snapshot).toList();
+        return taken.stream()
+                .filter(visible)
+                .limit(most)
+                .map(RequestTrace::snapshot)
+                .toList();
     }
 
-    /** Ended requests, the last first. */
-    public List<RequestTrace.Snapshot> ended(int most) {
-        List<RequestTrace> taken = new ArrayList<>();
+    /** Ended requests that may be seen, the last first. */
+    public List<RequestTrace.Snapshot> ended(int most, Predicate<RequestTrace> visible) {
+        List<RequestTrace> taken;
         synchronized (this) {
-            Iterator<RequestTrace> each = ended.iterator();
-            while (each.hasNext() && taken.size() < most) {
-                taken.add(each.next());
-            }
+            taken = ended.stream().filter(visible).limit(most).toList();
         }
         return taken.stream().map(RequestTrace::snapshot).toList();
     }

@@ -24,7 +24,11 @@ function shape(name, attributes) {
 const ms = (value) => value === undefined ? "–" : value < 10 ? value.toFixed(2) + " ms" : value < 10000 ? value.toFixed(0) + " ms" : (value / 1000).toFixed(1) + " s";
 
 async function ask(path) {
-  const answer = await fetch(path, { headers: { Accept: "application/json" }, signal: AbortSignal.timeout(5000) });
+  const headers = { Accept: "application/json" };
+  const key = sessionStorage.getItem("baton.key");
+  if (key) headers.Authorization = "Bearer " + key;
+  const answer = await fetch(path, { headers, signal: AbortSignal.timeout(5000) });
+  byId("key-field").hidden = answer.status !== 401;
   if (!answer.ok) throw new Error(path + ": HTTP " + answer.status);
   return answer.json();
 }
@@ -176,6 +180,7 @@ for (const name of ["ttft", "itl"]) {
   goal.value = localStorage.getItem("baton." + name) || "";
   goal.addEventListener("input", () => { localStorage.setItem("baton." + name, goal.value); showTimes(last); });
 }
+byId("key").addEventListener("change", () => sessionStorage.setItem("baton.key", byId("key").value.trim()));
 byId("failures").addEventListener("change", () => showRequests(last));
 byId("pause").addEventListener("click", () => {
   paused = !paused;

@@ -1,0 +1,101 @@
+package baton.router;
+
+import baton.kv.Bursts;
+import baton.kv.ConfigException;
+import baton.kv.Ticker;
+import io.vertx.core.Vertx;
+import io.vertx.core.WorkerExecutor;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.concurrent.atomic.AtomicBoolean;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Reads files at intervals, and tells when what is in them has changed. Files that cannot be read or used change nothing, and are
+ * logged.
+ */
+final class FollowedFiles implements AutoCloseable {
+    /** Takes new contents, in the order of the files. */
+    interface Use {
+        /** @throws ConfigException if the contents cannot be used */
+        void accept(List<byte[]> contents) throws IOException;
+    }
+
+    static final Duration INTERVAL = Duration.ofSeconds(2);
+    private static final int MOST_BYTES = 1 << 20;
+    private static final Logger log = LoggerFactory.getLogger(FollowedFiles.class);
+    private static final Duration BETWEEN_LINES = Duration.ofSeconds(30);
+
+    private final Vertx vertx;
+    private final String what;
+    private final List<Path> files;
+    private final Use use;
+    private final Bursts failures;
+    private final WorkerExecutor worker;
+    private final AtomicBoolean looking = new AtomicBoolean();
+    private final long timer;
+    /** Of the worker's one thread, after the constructor. */
+    private List<byte[]> last;
+
+    /**
+     * @param what the files are, for the log
+     * @param used their contents that are in use already
+     */
+    FollowedFiles(Vertx vertx, String what, List<Path> files, List<byte[]> used, Use use, Ticker ticker) {
+        this.vertx = vertx;
+        this.what = what;
+        this.files = List.copyOf(files);
+        this.last = List.copyOf(used);
+        this.use = use;
+        this.failures = new Bursts(1, BETWEEN_LINES, ticker);
+        this.worker = vertx.createSharedWorkerExecutor("baton-follows " + what, 1);
+        this.timer = vertx.setPeriodic(INTERVAL.toMillis(), _ -> look());
+    }
+
+    /** @throws IOException naming the file that cannot be read, or is longer than 1 MiB */
+    static List<byte[]> read(List<Path> files) throws IOException {
+        List<byte[]> contents = new ArrayList<>();
+        for (Path file : files) {
+            if (Files.size(file) > MOST_BYTES) {
+                throw new IOException(file + " is longer than " + MOST_BYTES + " bytes");
+            }
+            contents.add(Files.readAllBytes(file));
+        }
+        return contents;
+    }
+
+    private void look() {
+        if (looking.compareAndSet(false, true)) {
+            worker.executeBlocking(() -> {
+                        follow();
+                        return true;
+                    })
+                    .onComplete(_ -> looking.set(false));
+        }
+    }
+
+    private void follow() {
+        try {
+            List<byte[]> read = read(files);
+            if (!Arrays.deepEquals(read.toArray(), last.toArray())) {
+                use.accept(read);
+                last = read;
+                log.info("{}: read anew", what);
+            }
+        } catch (IOException | ConfigException e) {
+            failures.event(more -> log.warn("{}: {}; what was read before stays in use{}", what, e.toString(), more));
+        }
+    }
+
+    @Override
+    public void close() {
+        vertx.cancelTimer(timer);
+        worker.close();
+    }
+}

@@ -1,0 +1,247 @@
+package baton.router;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import baton.kv.ConfigException;
+import baton.router.flow.ContentKeyedFlow;
+import baton.router.policy.PolicySettings;
+import baton.router.upstream.Discovery;
+import io.vertx.core.http.HttpServerResponse;
+import java.net.http.HttpResponse;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
+import java.security.MessageDigest;
+import java.util.HexFormat;
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+
+/** A router whose clients need keys. */
+@Timeout(60)
+class ClientKeysTest {
+    private static final String BODY = "{\"prompt\":\"hello\"}";
+    private static final String ADMIN = "an-admin-key";
+
+    @TempDir
+    Path directory;
+
+    private final RouterFixture fixture = new RouterFixture();
+    private final FakeInstance prefill = fixture.instance();
+    private final FakeInstance decode = fixture.instance();
+
+    @AfterEach
+    void stopAll() throws Exception {
+        fixture.close();
+    }
+
+    private static String entry(String name, String limits) throws Exception {
+        return "{\"name\": \"%s\", \"sha256\": \"%s\"%s}"
+                .formatted(
+                        name,
+                        HexFormat.of()
+                                .formatHex(MessageDigest.getInstance("SHA-256")
+                                        .digest(("key-" + name).getBytes(StandardCharsets.UTF_8))),
+                        limits);
+    }
+
+    private Path file(String... entries) throws Exception {
+        Path file = directory.resolve("keys.json");
+        Path next = Files.writeString(directory.resolve("next"), "{\"keys\": [" + String.join(", ", entries) + "]}");
+        return Files.move(next, file, StandardCopyOption.ATOMIC_MOVE, StandardCopyOption.REPLACE_EXISTING);
+    }
+
+    private Router router(Optional<String> instanceKey, String... entries) throws Exception {
+        return fixture.start(new RouterConfig(
+                        "127.0.0.1",
+                        0,
+                        List.of(prefill.uri()),
+                        List.of(decode.uri()),
+                        ContentKeyedFlow.NAME,
+                        instanceKey,
+                        RouterFixture.LIMITS,
+                        Optional.empty(),
+                        PolicySettings.DEFAULT,
+                        false,
+                        new RouterConfig.Sources(Discovery.Settings.NONE, Optional.of(ADMIN)))
+                .withSecurity(new Security(Optional.of(file(entries)))));
+    }
+
+    private HttpResponse<String> post(Router router, String key) throws Exception {
+        return fixture.post(router, BODY, "Authorization", "Bearer " + key);
+    }
+
+    private HttpResponse<String> get(Router router, String path, String key) throws Exception {
+        return fixture.get(router, path, "Authorization", "Bearer " + key);
+    }
+
+    private boolean accepts(Router router, String key) {
+        try {
+            return post(router, key).statusCode() == 200;
+        } catch (Exception e) {
+            throw new AssertionError(e);
+        }
+    }
+
+    private double running(Router router, String name) {
+        return fixture.metric(router, "baton:router_client_requests_running{key=\"" + name + "\"}");
+    }
+
+    @Test
+    void requestsWithoutAKnownKeyAreRefused() throws Exception {
+        Router router = router(Optional.empty(), entry("a", ""));
+        HttpResponse<String> none = fixture.post(router, BODY);
+        assertThat(none.statusCode()).isEqualTo(401);
+        assertThat(none.headers().firstValue("WWW-Authenticate")).contains("Bearer");
+        assertThat(none.body()).contains("\"error\":{", "\"type\":\"AuthenticationError\"", "\"code\":401");
+        assertThat(post(router, "key-b").statusCode()).isEqualTo(401);
+        assertThat(get(router, "/v1/models", ADMIN).statusCode()).isEqualTo(401);
+        assertThat(decode.received).isEmpty();
+        assertThat(post(router, "key-a").statusCode()).isEqualTo(200);
+        for (String open : List.of("/health", "/healthcheck", "/metrics", "/ui", "/ui/ui.js")) {
+            assertThat(fixture.get(router, open).statusCode()).as(open).isEqualTo(200);
+        }
+        assertThat(fixture.metric(router, "baton:router_client_requests_total{key=\"\",result=\"unknown\"}"))
+                .isEqualTo(3);
+        assertThat(fixture.metric(router, "baton:router_client_requests_total{key=\"a\",result=\"admitted\"}"))
+                .isEqualTo(1);
+    }
+
+    @Test
+    void aClientsKeyDoesNotReachInstances() throws Exception {
+        post(router(Optional.empty(), entry("a", "")), "key-a");
+        assertThat(prefill.only().headers().contains("Authorization")).isFalse();
+        assertThat(decode.only().headers().contains("Authorization")).isFalse();
+        post(router(Optional.of("for-instances"), entry("a", "")), "key-a");
+        assertThat(decode.received.getLast().headers().getAll("Authorization")).containsExactly("Bearer for-instances");
+    }
+
+    @Test
+    void limitsAreAnsweredWith429AndWhenToComeAgain() throws Exception {
+        Router router = router(Optional.empty(), entry("a", ", \"requests_per_minute\": 2"), entry("b", ""));
+        assertThat(post(router, "key-a").statusCode()).isEqualTo(200);
+        assertThat(post(router, "key-a").statusCode()).isEqualTo(200);
+        HttpResponse<String> limited = post(router, "key-a");
+        assertThat(limited.statusCode()).isEqualTo(429);
+        assertThat(limited.headers().firstValueAsLong("Retry-After").orElse(0)).isBetween(1L, 30L);
+        assertThat(limited.body()).contains("\"type\":\"RateLimitError\"", "'a'", "2 requests a minute");
+        assertThat(post(router, "key-b").statusCode()).isEqualTo(200);
+        assertThat(fixture.metric(router, "baton:router_client_requests_total{key=\"a\",result=\"limited\"}"))
+                .isEqualTo(1);
+    }
+
+    @Test
+    void aRequestIsCountedUntilItsAnswerHasEnded() throws Exception {
+        BlockingQueue<HttpServerResponse> open = new LinkedBlockingQueue<>();
+        decode.behaviour = (_, response) -> open.add(FakeInstance.events(response, "data: 1\n\n"));
+        Router router = router(Optional.empty(), entry("a", ", \"max_requests_in_flight\": 1"));
+        var first = fixture.postAndGoOn(router, BODY, "Authorization", "Bearer key-a");
+        HttpServerResponse response = open.poll(10, TimeUnit.SECONDS);
+        assertThat(post(router, "key-a").statusCode()).isEqualTo(429);
+        assertThat(running(router, "a")).isEqualTo(1);
+        assertThat(response).isNotNull();
+        response.end("data: [DONE]\n\n");
+        assertThat(first.get(10, TimeUnit.SECONDS).statusCode()).isEqualTo(200);
+        decode.behaviour = FakeInstance.json(200, RouterFixture.ANSWER);
+        // A client that has its answer may send the next request at once.
+        for (int i = 0; i < 50; i++) {
+            assertThat(post(router, "key-a").statusCode()).isEqualTo(200);
+        }
+        assertThat(running(router, "a")).isZero();
+    }
+
+    /** Requests that end early: malformed, too large, with a wrong type, failed at an instance. */
+    @Test
+    void aRequestThatFailsIsCountedOff() throws Exception {
+        Router router = router(Optional.empty(), entry("a", ", \"max_requests_in_flight\": 1"));
+        String[] key = {"Authorization", "Bearer key-a"};
+        decode.behaviour = (_, response) -> response.setStatusCode(500).end();
+        for (int i = 0; i < 3; i++) {
+            assertThat(fixture.post(router, "{no", key).statusCode()).isEqualTo(400);
+            assertThat(fixture.post(router, "x".repeat(2 << 20), key).statusCode())
+                    .isEqualTo(413);
+            assertThat(fixture.post(router, BODY, "Authorization", "Bearer key-a", "Content-Encoding", "gzip")
+                            .statusCode())
+                    .isEqualTo(415);
+            assertThat(fixture.post(router, BODY, key).statusCode()).isEqualTo(500);
+            assertThat(get(router, "/v1/models/x", "key-a").statusCode()).isEqualTo(500);
+            Await.until("none", RouterFixture.SOON, () -> running(router, "a") == 0);
+        }
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"body", "prefill", "stream"})
+    void aClientThatLeavesIsCountedOff(String stage) throws Exception {
+        AtomicInteger reached = new AtomicInteger();
+        if (stage.equals("prefill")) {
+            prefill.behaviour = (_, _) -> reached.incrementAndGet();
+        }
+        decode.behaviour = (_, response) -> FakeInstance.events(response, "data: 1\n\n");
+        Router router = router(Optional.empty(), entry("a", ", \"max_requests_in_flight\": 1"));
+        for (int i = 0; i < 3; i++) {
+            try (RawClient client = new RawClient(router.port())) {
+                client.send("POST /v1/completions HTTP/1.1\r\nHost: router\r\nAuthorization: Bearer key-a\r\n"
+                        + "Content-Type: application/json\r\nContent-Length: "
+                        + (stage.equals("body") ? BODY.length() + 10 : BODY.length())
+                        + "\r\n\r\n" + BODY);
+                switch (stage) {
+                    case "prefill" -> {
+                        int wanted = i + 1;
+                        Await.until("prefill", RouterFixture.SOON, () -> reached.get() == wanted);
+                    }
+                    case "stream" -> assertThat(client.readUntil("data: 1\n\n")).contains("200 OK");
+                    default -> Await.until("the head is read", RouterFixture.SOON, () -> running(router, "a") == 1);
+                }
+            }
+            Await.until("counted off", RouterFixture.SOON, () -> running(router, "a") == 0);
+        }
+    }
+
+    @Test
+    void theFileIsFollowed() throws Exception {
+        Router router = router(Optional.empty(), entry("a", ""));
+        assertThat(post(router, "key-b").statusCode()).isEqualTo(401);
+        file(entry("b", ""));
+        Await.until("b is known", RouterFixture.SOON, () -> accepts(router, "key-b"));
+        assertThat(post(router, "key-a").statusCode()).isEqualTo(401);
+        file("no JSON");
+        Files.delete(directory.resolve("keys.json"));
+        assertThat(post(router, "key-b").statusCode()).isEqualTo(200);
+    }
+
+    @Test
+    void aFileThatCannotBeUsedAtTheStartIsNamed() {
+        assertThatThrownBy(() -> router(Optional.empty(), "1"))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageStartingWith("client keys file: ")
+                .hasMessageContaining("keys[0]");
+    }
+
+    @Test
+    void explanationsNeedTheKeyOfTheirRequestOrTheAdminKey() throws Exception {
+        Router router = router(Optional.empty(), entry("a", ""), entry("b", ""));
+        fixture.post(router, BODY, "Authorization", "Bearer key-a", "X-Request-Id", "of-a");
+        fixture.post(router, BODY, "Authorization", "Bearer key-b", "X-Request-Id", "of-b");
+        String explain = "/v1/requests/of-a/explain";
+        assertThat(fixture.get(router, explain).statusCode()).isEqualTo(401);
+        assertThat(fixture.get(router, "/v1/requests").statusCode()).isEqualTo(401);
+        assertThat(fixture.get(router, "/v1/instances").statusCode()).isEqualTo(401);
+        assertThat(get(router, explain, "key-b").statusCode()).isEqualTo(404);
+        assertThat(get(router, explain, "key-a").statusCode()).isEqualTo(200);
+        assertThat(get(router, explain, ADMIN).statusCode()).isEqualTo(200);
+        assertThat(get(router, "/v1/requests", "key-b").body()).contains("of-b").doesNotContain("of-a");
+        assertThat(get(router, "/v1/requests", ADMIN).body()).contains("of-b", "of-a");
+        assertThat(get(router, "/v1/instances", "key-a").statusCode()).isEqualTo(200);
+    }
+}
