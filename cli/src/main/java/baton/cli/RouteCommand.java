@@ -19,6 +19,7 @@ import java.util.Optional;
 import java.util.concurrent.Callable;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
+import picocli.CommandLine.Mixin;
 import picocli.CommandLine.Option;
 
 /** {@code baton route}: the router in front of prefill and decode instances. */
@@ -121,6 +122,24 @@ final class RouteCommand implements Callable<Integer> {
                     "JSON file with the names, SHA-256 digests and limits of the keys that clients must present; followed"
                             + " (default: clients need no key).")
     private @Nullable Path clientKeysFile;
+
+    @Mixin
+    private final SslOptions ssl = new SslOptions();
+
+    @Option(
+            names = "--instance-ca",
+            paramLabel = "FILE",
+            description = "Certificates in PEM of the authorities of instances at https:// (default: those of the JDK).")
+    private @Nullable Path instanceCa;
+
+    @Option(
+            names = "--instance-cert",
+            paramLabel = "FILE",
+            description = "Certificate chain in PEM that the router presents to instances at https://.")
+    private @Nullable Path instanceCert;
+
+    @Option(names = "--instance-key", paramLabel = "FILE", description = "Its key in PEM, without a password.")
+    private @Nullable Path instanceKey;
 
     @Option(
             names = "--max-requests-in-flight",
@@ -238,7 +257,8 @@ final class RouteCommand implements Callable<Integer> {
         router.registerPort()
                 .ifPresent(open -> System.out.println(
                         ServerProcess.REGISTRATIONS + Service.reachable(registerHost()) + ":" + open));
-        return Service.run("baton route", host, router.port(), exitWithParent, () -> {}, router::close);
+        return Service.run(
+                "baton route", config.security().scheme(), host, router.port(), exitWithParent, () -> {}, router::close);
     }
 
     private Optional<RouterConfig.Registry> registry() {
@@ -261,7 +281,13 @@ final class RouteCommand implements Callable<Integer> {
     }
 
     private Security security() {
-        return new Security(Optional.ofNullable(clientKeysFile));
+        return new Security(
+                Optional.ofNullable(clientKeysFile),
+                ssl.tls(),
+                Security.instances(
+                        Optional.ofNullable(instanceCa),
+                        Optional.ofNullable(instanceCert),
+                        Optional.ofNullable(instanceKey)));
     }
 
     private String registerHost() {

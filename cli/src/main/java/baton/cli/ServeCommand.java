@@ -85,6 +85,9 @@ final class ServeCommand implements Callable<Integer> {
             description = "Names of the model in the API (default: the directory's name).")
     private String[] servedModelNames = {};
 
+    @Mixin
+    private final SslOptions ssl = new SslOptions();
+
     @Option(names = "--api-key", description = "Key that clients must present.")
     private @Nullable String apiKey;
 
@@ -392,7 +395,8 @@ final class ServeCommand implements Callable<Integer> {
             drained.set(true);
             api.drain(shutdownTimeout);
         };
-        return Service.run("baton serve", host, api.port(), exitWithParent, drain, () -> {
+        String scheme = ssl.tls().isPresent() ? "https" : "http";
+        return Service.run("baton serve", scheme, host, api.port(), exitWithParent, drain, () -> {
             if (drained.get()) {
                 // Running requests have had the timeout.
                 api.close(Duration.ZERO);
@@ -417,6 +421,7 @@ final class ServeCommand implements Callable<Integer> {
                 .trustRequestChatTemplate(trustRequestChatTemplate)
                 .kvPromptTokenIds(kvPromptTokenIds);
         Optional.ofNullable(apiKey).ifPresent(server::apiKey);
+        ssl.tls().ifPresent(server::tls);
         if (warmUp) {
             server.warmUp(WARM_UP);
         }

@@ -113,11 +113,18 @@ public final class Router implements AutoCloseable {
         Optional<KeysFile> keys = config.security().clientKeys().map(file -> KeysFile.read(file, ticker));
         int loops = Runtime.getRuntime().availableProcessors();
         Vertx vertx = vertx(loops);
+        RouterTls tls;
+        try {
+            tls = RouterTls.read(vertx, config.security());
+        } catch (ConfigException e) {
+            close(vertx.close());
+            throw e;
+        }
         int maxRunning = config.limits().maxPerInstance();
         Instances instances = new Instances(
                 new InstanceSet(Instance.Role.PREFILL, config.prefill(), maxRunning),
                 new InstanceSet(Instance.Role.DECODE, config.decode(), maxRunning));
-        RouterContext context = RouterContext.create(vertx, config, instances, ticker, keys.map(KeysFile::gate), true);
+        RouterContext context = RouterContext.create(vertx, config, instances, ticker, new RouterContext.Guards(keys.map(KeysFile::gate), tls), true);
         List<RouterVerticle> verticles = new CopyOnWriteArrayList<>();
         try {
             await(context.probe().start(instances), config.limits().connect().plusSeconds(5));
@@ -153,11 +160,20 @@ public final class Router implements AutoCloseable {
         Optional<Discovery> discovery = sources.isEmpty()
                 ? Optional.empty()
                 : Optional.of(new Discovery(vertx, sources, context.membership(), ticker));
-        List<FollowedFiles> followed = new ArrayList<>();
+        List<FollowedFiles> followed = new ArrayList<>(tls.follow(
+                vertx,
+                new RouterTls.Users(
+                        options -> verticles.forEach(each -> each.update(options)),
+                        options -> {
+                            verticles.forEach(each -> each.update(options));
+                            context.probe().update(options);
+                        }),
+                ticker));
         keys.ifPresent(file -> followed.add(file.follow(vertx, ticker)));
         Router router = new Router(vertx, context, verticles, registrations, discovery, followed, port);
         log.info(
-                "listening on http://{}:{}, flow {}, prefill {}, decode {}",
+                "listening on {}://{}:{}, flow {}, prefill {}, decode {}",
+                config.security().scheme(),
                 config.host(),
                 router.port,
                 context.flow().name(),
@@ -175,7 +191,7 @@ public final class Router implements AutoCloseable {
         for (Instance.Role role : Instance.Role.values()) {
             List<URI> addresses = role == Instance.Role.PREFILL ? config.prefill() : config.decode();
             for (URI address : addresses) {
-                int port = address.getPort() < 0 ? 80 : address.getPort();
+                int port = new Instance(role, address).port();
                 if (own.isAt(address.getHost(), port)) {
                     throw new ConfigException(
                             role.label(),
@@ -214,12 +230,16 @@ public final class Router implements AutoCloseable {
     }
 
     private static void close(Vertx vertx, RouterContext context) {
+        close(context.probe().stop().eventually(vertx::close));
+        context.metrics().close();
+    }
+
+    private static void close(Future<Void> closed) {
         try {
-            await(context.probe().stop().eventually(vertx::close), Duration.ofSeconds(10));
+            await(closed, Duration.ofSeconds(10));
         } catch (ExecutionException | TimeoutException e) {
             log.warn("the event loops did not close: {}", e.toString());
         }
-        context.metrics().close();
     }
 
     static void await(Future<?> future, Duration deadline) throws ExecutionException, TimeoutException {

@@ -21,7 +21,7 @@ import java.util.concurrent.atomic.AtomicInteger;
  *
  * @param running requests in flight
  * @param bodies the memory of request bodies; a request gives back what its body took when it ends
- * @param gate lets requests with keys enter; empty if clients need none
+ * @param guards keys of clients, and certificates
  * @param logged whether each request has a line in the log
  */
 record RouterContext(
@@ -37,8 +37,16 @@ record RouterContext(
         BodyWorker worker,
         Ticker ticker,
         RequestTraces traces,
-        Optional<ClientGate> gate,
+        Guards guards,
         boolean logged) {
+
+    /** @param gate lets requests with keys enter; empty if clients need none */
+    record Guards(Optional<ClientGate> gate, RouterTls tls) {}
+
+    /** Lets requests with keys enter; empty if clients need none. */
+    Optional<ClientGate> gate() {
+        return guards.gate;
+    }
 
     /** Makes what is not given. {@link #metrics} and {@link #probe} are to be closed. */
     static RouterContext create(
@@ -46,7 +54,7 @@ record RouterContext(
             RouterConfig config,
             Instances instances,
             Ticker ticker,
-            Optional<ClientGate> gate,
+            Guards guards,
             boolean logged) {
         HandoffFlow flow = HandoffFlow.named(config.flow());
         AtomicInteger running = new AtomicInteger();
@@ -58,7 +66,7 @@ record RouterContext(
         HealthProbe probe = new HealthProbe(
                 vertx,
                 new HealthProbe.Settings(
-                        limits.connect(), limits.probeInterval(), config.apiKey(), flow::needsConnectorAddress),
+                        limits.connect(), limits.probeInterval(), config.apiKey(), flow::needsConnectorAddress, guards.tls.client()),
                 ticker,
                 metrics);
         return new RouterContext(
@@ -74,7 +82,7 @@ record RouterContext(
                 new BodyWorker(vertx),
                 ticker,
                 new RequestTraces(RequestTraces.KEPT),
-                gate,
+                guards,
                 logged);
     }
 }

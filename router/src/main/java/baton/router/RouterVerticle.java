@@ -13,6 +13,7 @@ import baton.router.upstream.UpstreamClient;
 import io.vertx.core.Future;
 import io.vertx.core.VerticleBase;
 import io.vertx.core.buffer.Buffer;
+import io.vertx.core.http.HttpClientAgent;
 import io.vertx.core.http.HttpClientOptions;
 import io.vertx.core.http.HttpHeaders;
 import io.vertx.core.http.HttpMethod;
@@ -20,6 +21,8 @@ import io.vertx.core.http.HttpServer;
 import io.vertx.core.http.HttpServerOptions;
 import io.vertx.core.http.HttpServerRequest;
 import io.vertx.core.http.PoolOptions;
+import io.vertx.core.net.ClientSSLOptions;
+import io.vertx.core.net.ServerSSLOptions;
 import io.vertx.core.net.SocketAddress;
 import java.time.Duration;
 import java.util.List;
@@ -28,12 +31,15 @@ import java.util.Optional;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
 /** The router on one event loop: reads requests, answers those about the router itself and starts a {@link ProxiedRequest} for each other. */
 final class RouterVerticle extends VerticleBase {
+    private static final Logger log = LoggerFactory.getLogger(RouterVerticle.class);
     private static final JsonMapper MAPPER = JsonMapper.builder().build();
 
     /**
@@ -60,7 +66,10 @@ final class RouterVerticle extends VerticleBase {
 
     private final Observation observation;
     private final Admin admin;
-    private @Nullable HttpServer server;
+    /** Written before the port is listened on, and then not any more. */
+    private volatile @Nullable HttpServer server;
+
+    private volatile @Nullable HttpClientAgent client;
 
     /** @param open whether clients need no key */
     private record Route(HttpMethod method, boolean open, Handler handler) {}
@@ -90,35 +99,66 @@ final class RouterVerticle extends VerticleBase {
                 .setKeepAlive(true)
                 .setKeepAliveTimeout(KEEP_ALIVE_SECONDS)
                 .setMaxHeaderSize(64 << 10);
-        UpstreamClient upstream =
-                new UpstreamClient(vertx, vertx.createHttpClient(clientOptions, pool), routerContext.ticker());
+        RouterTls tls = routerContext.guards().tls();
+        HttpClientAgent toInstances = vertx.httpClientBuilder()
+                .with(clientOptions)
+                .with(pool)
+                .with(tls.client())
+                .build();
+        client = toInstances;
+        UpstreamClient upstream = new UpstreamClient(vertx, toInstances, routerContext.ticker());
         // All verticles share one port, chosen or free.
         SocketAddress address = config.port() == 0
                 ? SocketAddress.sharedRandomPort(1, config.host())
                 : SocketAddress.inetSocketAddress(config.port(), config.host());
         Duration longestSilence = limits.prefill().plus(limits.idle()).plusMinutes(1);
-        HttpServer created = vertx.createHttpServer(new HttpServerOptions()
+        HttpServerOptions options = new HttpServerOptions()
+                .setSsl(tls.server().isPresent())
+                .setHttp2ClearTextEnabled(false)
                 .setHandle100ContinueAutomatically(true)
                 .setMaxHeaderSize(64 << 10)
                 .setMaxInitialLineLength(16 << 10)
                 .setAcceptBacklog(4096)
-                .setIdleTimeout((int) longestSilence.toSeconds()));
+                .setIdleTimeout((int) longestSilence.toSeconds());
+        tls.server().ifPresent(ssl -> options.setKeyCertOptions(ssl.getKeyCertOptions())
+                .setTrustOptions(ssl.getTrustOptions())
+                .setClientAuth(ssl.getClientAuth())
+                .setUseAlpn(false));
+        HttpServer created = vertx.createHttpServer(options);
         server = created;
         return created.requestHandler(request -> route(upstream, request)).listen(address);
     }
 
     int port() {
-        if (server == null) {
+        HttpServer started = server;
+        if (started == null) {
             throw new IllegalStateException("not started");
         }
-        return server.actualPort();
+        return started.actualPort();
+    }
+
+    /** New connections of clients use these certificates. Any thread. */
+    void update(ServerSSLOptions certificates) {
+        HttpServer started = server;
+        if (started != null) {
+            started.updateSSLOptions(certificates, true).onFailure(cause -> log.warn("{}", cause.toString()));
+        }
+    }
+
+    /** New connections to instances use these certificates. Any thread. */
+    void update(ClientSSLOptions certificates) {
+        HttpClientAgent started = client;
+        if (started != null) {
+            started.updateSSLOptions(certificates, true).onFailure(cause -> log.warn("{}", cause.toString()));
+        }
     }
 
     /** Takes no more connections and requests; completes when running requests have ended or the drain deadline has passed. */
     Future<Void> drain() {
-        return server == null
+        HttpServer started = server;
+        return started == null
                 ? Future.succeededFuture()
-                : server.shutdown(config.limits().drain());
+                : started.shutdown(config.limits().drain());
     }
 
     private void route(UpstreamClient upstream, HttpServerRequest request) {

@@ -1,13 +1,30 @@
 package baton.router;
 
+import baton.kv.ServerTls;
+import baton.router.access.TlsFiles;
 import java.nio.file.Path;
 import java.util.Optional;
 
 /**
- * What protects the router and its instances from clients and from the network.
+ * What protects the router and its instances from clients and from the network. All files are followed.
  *
  * @param clientKeys file with the keys of clients, see {@link baton.router.access.ClientKeys}; empty if clients need none
+ * @param tls of the router's port; empty for plain HTTP
+ * @param instances authorities of the certificates of instances at {@code https://}, empty for those of the Java platform; and the
+ *     certificate and key that the router presents there
  */
-public record Security(Optional<Path> clientKeys) {
-    public static final Security NONE = new Security(Optional.empty());
+public record Security(Optional<Path> clientKeys, Optional<ServerTls> tls, TlsFiles instances) {
+    public static final TlsFiles NO_INSTANCE_FILES = instances(Optional.empty(), Optional.empty(), Optional.empty());
+
+    public static final Security NONE = new Security(Optional.empty(), Optional.empty(), NO_INSTANCE_FILES);
+
+    /** @throws baton.kv.ConfigException if there is a certificate without its key, or a key without its certificate */
+    public static TlsFiles instances(Optional<Path> authorities, Optional<Path> certificate, Optional<Path> key) {
+        return new TlsFiles("instance ", certificate, key, authorities);
+    }
+
+    /** How the router's address begins. */
+    public String scheme() {
+        return tls.isPresent() ? "https" : "http";
+    }
 }

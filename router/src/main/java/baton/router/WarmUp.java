@@ -90,7 +90,8 @@ final class WarmUp {
                         RouterConfig.Registry.PRIVATE_NETWORKS)),
                 PolicySettings.DEFAULT);
         Instances instances = new Instances(set(Instance.Role.PREFILL, address), set(Instance.Role.DECODE, address));
-        RouterContext context = RouterContext.create(vertx, config, instances, ticker, Optional.empty(), false);
+        RouterContext context = RouterContext.create(
+                vertx, config, instances, ticker, new RouterContext.Guards(Optional.empty(), RouterTls.none(vertx)), false);
         try (RouterMetrics metrics = context.metrics()) {
             List<RouterVerticle> verticles = new CopyOnWriteArrayList<>();
             Router.await(

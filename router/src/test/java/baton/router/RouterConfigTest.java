@@ -49,7 +49,7 @@ class RouterConfigTest {
     @ParameterizedTest
     @ValueSource(
             strings = {
-                "https://a:1",
+                "ftp://a:1",
                 "a:1",
                 "http://a:1/v1",
                 "http://a:1?x=1",
@@ -61,7 +61,7 @@ class RouterConfigTest {
     void invalidInstanceAddressesAreNamed(String address) {
         assertThatThrownBy(() -> config("h", 1, uris(address), "content-keyed", "k"))
                 .isInstanceOf(ConfigException.class)
-                .hasMessage("prefill: unsupported value '" + address + "'; allowed: http://host:port");
+                .hasMessage("prefill: unsupported value '" + address + "'; allowed: http://host:port, https://host:port");
     }
 
     @ParameterizedTest

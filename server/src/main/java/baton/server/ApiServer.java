@@ -157,15 +157,14 @@ public final class ApiServer implements AutoCloseable {
                 .setFileSystemOptions(
                         new FileSystemOptions().setFileCachingEnabled(false).setClassPathResolvingEnabled(false)));
         context = vertx.getOrCreateContext();
-        http = vertx.createHttpServer(new HttpServerOptions()
-                .setHost(config.host())
-                .setPort(config.port())
-                .setHttp2ClearTextEnabled(false)
-                .setTcpKeepAlive(true)
-                .setHandle100ContinueAutomatically(true));
-        http.requestHandler(this::handle);
-        http.connectionHandler(this::connected);
-        http.exceptionHandler(failure -> LOG.debug("connection failed: {}", failure.toString()));
+        http = listener(ListenOptions.of(config, vertx));
+    }
+
+    private HttpServer listener(HttpServerOptions options) {
+        return vertx.createHttpServer(options)
+                .requestHandler(this::handle)
+                .connectionHandler(this::connected)
+                .exceptionHandler(failure -> LOG.debug("connection failed: {}", failure.toString()));
     }
 
     /**
@@ -184,7 +183,7 @@ public final class ApiServer implements AutoCloseable {
             throw new ConfigException(
                     "port", "cannot listen on " + config.host() + ":" + config.port() + ": " + why, e);
         }
-        LOG.info("serving {} on http://{}:{}", config.servedModelNames().getFirst(), config.host(), server.port());
+        LOG.info("serving {} on {}", config.servedModelNames().getFirst(), config.url(server.port()));
         return server;
     }
 
@@ -194,8 +193,20 @@ public final class ApiServer implements AutoCloseable {
      * @throws EngineUnavailableException if the engine cannot compute anything
      */
     public void warmUp() {
-        warmUp.ifPresent(requests -> requests.run(port(), this::settle));
+        warmUp.ifPresent(this::warmUp);
         warmUp = Optional.empty();
+    }
+
+    /** With TLS at a port of its own, which is closed after it: no certificate needs to be trusted or presented. */
+    private void warmUp(WarmUp requests) {
+        Optional<HttpServer> local = config.tls().map(_ -> listener(ListenOptions.local()));
+        try {
+            await(local.map(HttpServer::listen).orElseGet(() -> Future.succeededFuture(http)), START_DEADLINE);
+            requests.run(local.orElse(http).actualPort(), this::settle);
+            await(local.map(HttpServer::close).orElseGet(Future::succeededFuture), CLOSE_DEADLINE);
+        } catch (ExecutionException | TimeoutException e) {
+            LOG.warn("the port of the warm-up: {}", e.toString());
+        }
     }
 
     /** Returns when the event loop has run the tasks queued so far. */

@@ -3,6 +3,7 @@ package baton.server;
 import baton.engine.SamplingParams;
 import baton.kv.ConfigException;
 import baton.kv.KvEventsConfig;
+import baton.kv.ServerTls;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
@@ -37,6 +38,7 @@ import org.slf4j.LoggerFactory;
  * @param kvEventSources where KV events are published, by data-parallel rank: the answer of {@code /kv_event_sources}
  * @param warmUp how long the server may compute prompts of its own before it is ready, see {@link ApiServer#warmUp}; empty for no
  *     warm-up
+ * @param tls of the port; empty for plain HTTP
  */
 public record ServerConfig(
         String host,
@@ -57,7 +59,8 @@ public record ServerConfig(
         Set<String> unloggedPaths,
         Consumer<SamplingParams.Builder> samplingDefaults,
         Map<Integer, KvEventsConfig> kvEventSources,
-        Optional<Duration> warmUp) {
+        Optional<Duration> warmUp,
+        Optional<ServerTls> tls) {
 
     /** The default access log. */
     private static final Logger ACCESS_LOG = LoggerFactory.getLogger("access");
@@ -98,6 +101,11 @@ public record ServerConfig(
         kvEventSources = Map.copyOf(kvEventSources);
     }
 
+    /** The server's address at a port. */
+    String url(int actualPort) {
+        return (tls.isPresent() ? "https://" : "http://") + host + ":" + actualPort;
+    }
+
     /** The default for a heap of so many bytes: the rest is for the engine and for memory that is not estimated. */
     static long preparingBytes(long heap) {
         return Math.min(512 << 20, heap / 4);
@@ -129,6 +137,7 @@ public record ServerConfig(
         private Consumer<SamplingParams.Builder> samplingDefaults = builder -> {};
         private Map<Integer, KvEventsConfig> kvEventSources = Map.of();
         private Optional<Duration> warmUp = Optional.empty();
+        private Optional<ServerTls> tls = Optional.empty();
 
         private Builder(List<String> servedModelNames) {
             this.servedModelNames = servedModelNames;
@@ -229,6 +238,11 @@ public record ServerConfig(
             return this;
         }
 
+        public Builder tls(ServerTls value) {
+            tls = Optional.of(value);
+            return this;
+        }
+
         /** @throws ConfigException if a value cannot be used */
         public ServerConfig build() {
             return new ServerConfig(
@@ -250,7 +264,8 @@ public record ServerConfig(
                     unloggedPaths,
                     samplingDefaults,
                     kvEventSources,
-                    warmUp);
+                    warmUp,
+                    tls);
         }
     }
 }

@@ -117,7 +117,7 @@ final class WarmUp {
     /**
      * Warms up; returns when the engine is at rest again. Errors are logged; the instance works without a warm-up.
      *
-     * @param port the server's
+     * @param port the server's; with TLS one of this host without it
      * @param settle returns when the server has handled the end of the warm-up
      * @throws EngineUnavailableException if the engine has failed, or cannot compute a prompt of one token
      */
@@ -313,6 +313,6 @@ final class WarmUp {
     /** The server's address for a client on this host. */
     private InetAddress reachable() throws IOException {
         InetAddress address = InetAddress.getByName(config.host());
-        return address.isAnyLocalAddress() ? InetAddress.getLoopbackAddress() : address;
+        return config.tls().isPresent() || address.isAnyLocalAddress() ? InetAddress.getLoopbackAddress() : address;
     }
 }

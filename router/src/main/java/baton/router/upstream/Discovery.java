@@ -65,7 +65,6 @@ public final class Discovery implements AutoCloseable {
     private static final Logger log = LoggerFactory.getLogger(Discovery.class);
     private static final Duration BETWEEN_LINES = Duration.ofSeconds(30);
     private static final int MOST_FILE_BYTES = 1 << 20;
-    private static final int DEFAULT_PORT = 80;
 
     /** Which instances a source names, and how it is called in the log. */
     private interface Source {
@@ -177,8 +176,7 @@ public final class Discovery implements AutoCloseable {
     }
 
     private static Member member(Instance.Role role, URI address) {
-        int port = address.getPort() < 0 ? DEFAULT_PORT : address.getPort();
-        return new Member(role, "http://" + address.getHost() + ":" + port);
+        return new Member(role, new Instance(role, address).url());
     }
 
     private static Set<Member> lookUp(Name name) throws IOException {

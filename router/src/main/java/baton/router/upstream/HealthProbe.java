@@ -9,10 +9,11 @@ import io.vertx.core.MultiMap;
 import io.vertx.core.Promise;
 import io.vertx.core.Vertx;
 import io.vertx.core.buffer.Buffer;
-import io.vertx.core.http.HttpClient;
+import io.vertx.core.http.HttpClientAgent;
 import io.vertx.core.http.HttpClientOptions;
 import io.vertx.core.http.HttpClientResponse;
 import io.vertx.core.http.HttpMethod;
+import io.vertx.core.net.ClientSSLOptions;
 import java.time.Duration;
 import java.util.HashMap;
 import java.util.List;
@@ -20,6 +21,8 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.function.Predicate;
 import org.jspecify.annotations.Nullable;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /**
  * Requests {@code /health} of every instance at intervals, each time over a new connection, and marks the instance up or down. An
@@ -33,14 +36,17 @@ public final class HealthProbe {
      * @param interval between two probes of an instance
      * @param apiKey for connector address queries
      * @param needsAddress instances whose connector address is asked for
+     * @param tls certificates, for instances at {@code https://}
      */
     public record Settings(
-            Duration deadline, Duration interval, Optional<String> apiKey, Predicate<Instance> needsAddress) {}
+            Duration deadline, Duration interval, Optional<String> apiKey, Predicate<Instance> needsAddress, ClientSSLOptions tls) {}
 
+    private static final Logger log = LoggerFactory.getLogger(HealthProbe.class);
     private static final int MISSED_ANSWERS = 3;
 
     private final Vertx vertx;
     private final Context context;
+    private final HttpClientAgent http;
     private final UpstreamClient upstream;
     private final Settings settings;
     private final RouterMetrics metrics;
@@ -52,9 +58,11 @@ public final class HealthProbe {
         this.settings = settings;
         this.metrics = metrics;
         this.context = vertx.getOrCreateContext();
-        HttpClient http = vertx.createHttpClient(
-                new HttpClientOptions().setKeepAlive(false).setConnectTimeout((int)
-                        settings.deadline().toMillis()));
+        this.http = vertx.httpClientBuilder()
+                .with(new HttpClientOptions().setKeepAlive(false).setConnectTimeout((int)
+                        settings.deadline().toMillis()))
+                .with(settings.tls())
+                .build();
         this.upstream = new UpstreamClient(vertx, http, ticker);
     }
 
@@ -96,6 +104,11 @@ public final class HealthProbe {
             upstream.http().close().onComplete(done);
         });
         return done.future();
+    }
+
+    /** Further probes use these certificates. Any thread. */
+    public void update(ClientSSLOptions certificates) {
+        http.updateSSLOptions(certificates, true).onFailure(cause -> log.warn("{}", cause.toString()));
     }
 
     /** Probes an instance now, as after a lost connection. Any thread. */

@@ -34,6 +34,7 @@ public final class Instance {
     private final String url;
     private final String host;
     private final int port;
+    private final boolean tls;
     private final Optional<PeerAddress> kvAddress;
     private final AtomicInteger running = new AtomicInteger();
     private final CircuitBreaker breaker = new CircuitBreaker();
@@ -52,8 +53,9 @@ public final class Instance {
         this.role = role;
         this.kvAddress = kvAddress;
         this.host = address.getHost();
-        this.port = address.getPort() < 0 ? 80 : address.getPort();
-        this.url = "http://" + host + ":" + port;
+        this.tls = "https".equals(address.getScheme());
+        this.port = address.getPort() < 0 ? (tls ? 443 : 80) : address.getPort();
+        this.url = (tls ? "https://" : "http://") + host + ":" + port;
     }
 
     /** An instance that is up without a health probe. */
@@ -75,7 +77,12 @@ public final class Instance {
         return port;
     }
 
-    /** {@code http://host:port}. */
+    /** Whether it is reached by HTTPS. */
+    public boolean hasTls() {
+        return tls;
+    }
+
+    /** {@code http://host:port} or {@code https://host:port}. */
     public String url() {
         return url;
     }

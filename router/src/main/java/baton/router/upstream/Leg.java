@@ -88,6 +88,7 @@ public final class Leg {
                 .request(new RequestOptions()
                         .setHost(instance.host())
                         .setPort(instance.port())
+                        .setSsl(instance.hasTls())
                         .setMethod(method)
                         .setURI(uri))
                 .onComplete(
@@ -241,6 +242,10 @@ public final class Leg {
                     : cause.getMessage();
         }
         String message = cause.getMessage();
-        return message == null ? cause.getClass().getSimpleName() : message;
+        if (message == null) {
+            return cause.getClass().getSimpleName();
+        }
+        // Of TLS the first message says only that there is no connection.
+        return cause.getCause() == null ? message : message + ": " + cause.getCause().getMessage();
     }
 }

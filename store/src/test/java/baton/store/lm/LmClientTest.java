@@ -12,7 +12,7 @@ import baton.kv.connector.Measurement;
 import baton.store.StoreTask;
 import baton.store.lm.server.KvServer;
 import baton.store.lm.server.KvServerSettings;
-import baton.store.remote.Certificates;
+import baton.testkit.Certificates;
 import baton.store.remote.StallingProxy;
 import baton.store.remote.StoredValues;
 import java.lang.foreign.Arena;

@@ -5,7 +5,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.kv.Ticker;
 import baton.store.StoreFormat;
-import baton.store.remote.Certificates;
+import baton.testkit.Certificates;
 import baton.store.remote.StoredValues;
 import java.lang.foreign.Arena;
 import java.nio.file.Path;

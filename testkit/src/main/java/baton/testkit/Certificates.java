@@ -1,4 +1,4 @@
-package baton.store.remote;
+package baton.testkit;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
@@ -11,7 +11,8 @@ import java.util.concurrent.TimeUnit;
 
 /** Makes certificates for tests of TLS. */
 public final class Certificates {
-    private static final String PASSWORD = "changeit";
+    /** Of {@code store.p12} in the directory of {@link #make}. */
+    public static final String PASSWORD = "changeit";
 
     private Certificates() {}
 

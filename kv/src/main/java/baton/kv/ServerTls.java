@@ -1,0 +1,70 @@
+package baton.kv;
+
+import java.nio.file.Path;
+import java.util.Optional;
+
+/**
+ * TLS of an HTTP server, as vLLM's and uvicorn's options {@code --ssl-*} describe it. All files are PEM.
+ *
+ * @param certificate the server's certificate, then those of the authorities between it and a root
+ * @param key its private key
+ * @param authorities certificates of the authorities of clients
+ * @param clients whether clients must present a certificate
+ */
+public record ServerTls(Path certificate, Path key, Optional<Path> authorities, Clients clients) {
+    /** Whether clients present certificates. */
+    public enum Clients {
+        /** They are not asked. */
+        NONE(0),
+        /** One that is presented must be of the authorities. */
+        OPTIONAL(1),
+        REQUIRED(2);
+
+        private final int number;
+
+        Clients(int number) {
+            this.number = number;
+        }
+
+        private static Clients of(int number) {
+            for (Clients each : values()) {
+                if (each.number == number) {
+                    return each;
+                }
+            }
+            throw ConfigException.unsupported("ssl cert reqs", number, "0, 1, 2");
+        }
+    }
+
+    /** @throws ConfigException if clients' certificates cannot be checked */
+    public ServerTls {
+        if (clients != Clients.NONE && authorities.isEmpty()) {
+            throw new ConfigException(
+                    "ssl cert reqs",
+                    "is " + clients.number
+                            + ", which needs the certificates of the clients' authorities (ssl ca certs)");
+        }
+    }
+
+    /**
+     * @param clients 0, 1 or 2 for none, optional or required, as Python's module ssl has them; empty: required where authorities are
+     *     given
+     * @return empty if nothing is given
+     * @throws ConfigException if certificate or key is missing, or the number is another
+     */
+    public static Optional<ServerTls> of(
+            Optional<Path> certificate, Optional<Path> key, Optional<Path> authorities, Optional<Integer> clients) {
+        if (certificate.isEmpty() && key.isEmpty()) {
+            if (authorities.isPresent() || clients.isPresent()) {
+                throw new ConfigException("ssl certfile", "is missing; clients' certificates need a server with TLS");
+            }
+            return Optional.empty();
+        }
+        Clients asked = clients.map(Clients::of).orElse(authorities.isPresent() ? Clients.REQUIRED : Clients.NONE);
+        return Optional.of(new ServerTls(
+                certificate.orElseThrow(() -> new ConfigException("ssl certfile", "is missing, but a key is given")),
+                key.orElseThrow(() -> new ConfigException("ssl keyfile", "is missing, but a certificate is given")),
+                authorities,
+                asked));
+    }
+}

@@ -1,0 +1,79 @@
+package baton.server;
+
+import baton.kv.ConfigException;
+import baton.kv.ServerTls;
+import io.vertx.core.Vertx;
+import io.vertx.core.buffer.Buffer;
+import io.vertx.core.http.ClientAuth;
+import io.vertx.core.http.HttpServerOptions;
+import io.vertx.core.net.PemKeyCertOptions;
+import io.vertx.core.net.PemTrustOptions;
+import java.io.IOException;
+import java.net.InetAddress;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Optional;
+
+/** How a server listens. */
+final class ListenOptions {
+    private ListenOptions() {}
+
+    /**
+     * As configured; certificates are read now.
+     *
+     * @throws ConfigException if a certificate or key cannot be read or used
+     */
+    static HttpServerOptions of(ServerConfig config, Vertx vertx) {
+        HttpServerOptions options = plain(config.host(), config.port());
+        config.tls().ifPresent(tls -> use(tls, options, vertx));
+        return options;
+    }
+
+    /** Plain HTTP on a free port of this host only. */
+    static HttpServerOptions local() {
+        return plain(InetAddress.getLoopbackAddress().getHostAddress(), 0);
+    }
+
+    private static HttpServerOptions plain(String host, int port) {
+        return new HttpServerOptions()
+                .setHost(host)
+                .setPort(port)
+                .setHttp2ClearTextEnabled(false)
+                .setTcpKeepAlive(true)
+                .setHandle100ContinueAutomatically(true);
+    }
+
+    private static void use(ServerTls tls, HttpServerOptions options, Vertx vertx) {
+        PemKeyCertOptions identity = new PemKeyCertOptions()
+                .addCertValue(read("ssl certfile", tls.certificate()))
+                .addKeyValue(read("ssl keyfile", tls.key()));
+        Optional<PemTrustOptions> trusted = tls.authorities()
+                .map(file -> new PemTrustOptions().addCertValue(read("ssl ca certs", file)));
+        try {
+            identity.getKeyManagerFactory(vertx);
+            if (trusted.isPresent()) {
+                trusted.get().getTrustManagerFactory(vertx);
+            }
+        } catch (Exception e) {
+            throw new ConfigException("ssl", tls + " cannot be used: " + e.getMessage(), e);
+        }
+        trusted.ifPresent(options::setTrustOptions);
+        options.setSsl(true)
+                .setUseAlpn(false)
+                .setKeyCertOptions(identity)
+                .setClientAuth(
+                        switch (tls.clients()) {
+                            case NONE -> ClientAuth.NONE;
+                            case OPTIONAL -> ClientAuth.REQUEST;
+                            case REQUIRED -> ClientAuth.REQUIRED;
+                        });
+    }
+
+    private static Buffer read(String field, Path file) {
+        try {
+            return Buffer.buffer(Files.readAllBytes(file));
+        } catch (IOException e) {
+            throw new ConfigException(field, "cannot be read: " + e, e);
+        }
+    }
+}
