@@ -1,0 +1,30 @@
+package baton.bench.serve;
+
+import baton.kv.ConfigException;
+import java.io.IOException;
+import java.util.List;
+
+/** Requests to send. Which options a data set has, and what their defaults are, is as in vLLM 0.32's {@code bench serve}. */
+public interface DataSet {
+    /**
+     * Makes the requests, the same for the same seed, tokenizer and options.
+     *
+     * @param count wanted; a file's data set has fewer only if it may not repeat them
+     * @throws ConfigException if the options do not fit the tokenizer or each other, or a file's content is not as it should be
+     * @throws IOException if a file cannot be read
+     */
+    List<Sample> samples(PromptTokens tokens, int count, long seed) throws IOException;
+
+    /** Whether answers are to go on to their full length, unless told otherwise. */
+    default boolean ignoresEos() {
+        return false;
+    }
+
+    /** @throws ConfigException if it is less than that */
+    static int atLeast(int least, String field, int value) {
+        if (value < least) {
+            throw new ConfigException(field, "is " + value + ", must be at least " + least);
+        }
+        return value;
+    }
+}
