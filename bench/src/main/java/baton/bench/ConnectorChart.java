@@ -6,6 +6,7 @@ import baton.bench.ConnectorReport.Measured;
 import baton.bench.ConnectorReport.Row;
 import baton.bench.ConnectorReport.Unavailable;
 import baton.bench.ConnectorReport.Way;
+import baton.bench.plot.Markup;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
@@ -96,7 +97,7 @@ public final class ConnectorChart {
                 height,
                 WIDTH,
                 height,
-                escape(title())));
+                Markup.escape(title())));
         out.append("<style>\n").append(STYLE).append("</style>\n");
         out.append(String.format(Locale.ROOT, "<rect class=\"back\" width=\"%d\" height=\"%d\"/>%n", WIDTH, height));
         text(16, 26, "title", "start", title());
@@ -233,24 +234,6 @@ public final class ConnectorChart {
                 x,
                 y,
                 anchor,
-                escape(text)));
-    }
-
-    /** As text or an attribute of XML; characters that XML does not allow are replaced. */
-    private static String escape(String text) {
-        StringBuilder escaped = new StringBuilder();
-        text.codePoints().forEach(c -> {
-            switch (c) {
-                case '&' -> escaped.append("&amp;");
-                case '<' -> escaped.append("&lt;");
-                case '>' -> escaped.append("&gt;");
-                case '"' -> escaped.append("&quot;");
-                default -> {
-                    boolean allowed = c >= ' ' && c <= 0xD7FF || c >= 0xE000 && c <= 0xFFFD || c >= 0x10000;
-                    escaped.appendCodePoint(allowed ? c : ' ');
-                }
-            }
-        });
-        return escaped.toString();
+                Markup.escape(text)));
     }
 }

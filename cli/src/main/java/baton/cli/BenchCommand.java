@@ -17,6 +17,7 @@ import picocli.CommandLine.Command;
             BenchOffloadingCommand.class,
             BenchStoreCommand.class,
             BenchConnectorsCommand.class,
-            BenchRouterCommand.class
+            BenchRouterCommand.class,
+            BenchServeCommand.class
         })
 final class BenchCommand {}
