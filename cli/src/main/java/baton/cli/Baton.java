@@ -30,6 +30,7 @@ import picocli.CommandLine.IVersionProvider;
             PlanCommand.class,
             KvFilesCommand.class,
             KvServerCommand.class,
+            DoctorCommand.class,
             AotTrainingCommand.class
         })
 public final class Baton {

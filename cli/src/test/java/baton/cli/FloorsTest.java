@@ -200,11 +200,11 @@ class FloorsTest {
                 .whereLayer("transfer")
                 .mayOnlyBeAccessedByLayers("connectors", "engine", "bench", "cli", "testkit")
                 .whereLayer("pipe")
-                .mayOnlyBeAccessedByLayers("connectors", "bench", "testkit")
+                .mayOnlyBeAccessedByLayers("connectors", "bench", "cli", "testkit")
                 .whereLayer("messages")
                 .mayOnlyBeAccessedByLayers("pipe", "transfer", "store", "connectors", "router", "cli", "testkit")
                 .whereLayer("memory")
-                .mayOnlyBeAccessedByLayers("transfer", "store", "connectors", "engine", "bench", "testkit")
+                .mayOnlyBeAccessedByLayers("transfer", "store", "connectors", "engine", "bench", "cli", "testkit")
                 .whereLayer("testkit")
                 .mayNotBeAccessedByAnyLayer()
                 .check(CODE);

@@ -65,6 +65,7 @@ public final class Posix {
     private static final int THIS_THREAD = 0;
     private static final int LOWEST_PRIORITY = 19;
     private static final long MAP_FAILED = -1;
+    private static final int VERSION_BYTES = 64;
 
     private static final ValueLayout.OfInt INT = ValueLayout.JAVA_INT;
     private static final ValueLayout.OfLong LONG = ValueLayout.JAVA_LONG;
@@ -340,6 +341,19 @@ public final class Posix {
         } catch (Throwable e) {
             throw thrown(e);
         }
+    }
+
+    /** The version of glibc, such as {@code 2.36}; empty if the C library is another. */
+    public static Optional<String> glibcVersion() {
+        return find("gnu_get_libc_version", FunctionDescriptor.of(ADDRESS)).map(function -> {
+            try {
+                return ((MemorySegment) function.invokeExact())
+                        .reinterpret(VERSION_BYTES)
+                        .getString(0);
+            } catch (Throwable e) {
+                throw thrown(e);
+            }
+        });
     }
 
     /**

@@ -61,7 +61,7 @@ public record KernelChoice(Kind kind, List<String> reasons) {
      *
      * @throws ConfigException if what is forced cannot be had, or 8-bit weights cannot be computed with
      */
-    static KernelChoice here(ModelConfig model, DType dtype, Quantization quantization) {
+    public static KernelChoice here(ModelConfig model, DType dtype, Quantization quantization) {
         return choose(
                 Processor.current(),
                 System.getenv(),

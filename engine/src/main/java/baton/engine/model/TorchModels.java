@@ -183,6 +183,16 @@ public final class TorchModels {
     }
 
     /**
+     * Loads the native library, as loading a model does.
+     *
+     * @return the threads it computes with unless told otherwise
+     * @throws IllegalStateException if it cannot be loaded here, saying what it needs
+     */
+    public static int loadLibrary() {
+        return LibTorch.load(OptionalInt.empty());
+    }
+
+    /**
      * Checks that models can be computed on a device.
      *
      * @throws ConfigException with the reason if they cannot

@@ -68,7 +68,16 @@ public final class KvConnectors {
         connector.check(config, ranks);
     }
 
-    private static KvConnector builtIn(String name) {
+    /**
+     * Names of the connectors on the class path, in order.
+     *
+     * @throws ConfigException if one of them does not load
+     */
+    public static List<String> names() {
+        return List.copyOf(builtIn().keySet());
+    }
+
+    private static Map<String, KvConnector> builtIn() {
         Map<String, KvConnector> known = new TreeMap<>();
         try {
             for (KvConnector connector : ServiceLoader.load(KvConnector.class)) {
@@ -83,6 +92,11 @@ public final class KvConnectors {
         } catch (ServiceConfigurationError e) {
             throw new ConfigException("kv_connector", "a connector on the class path does not load: " + e, e);
         }
+        return known;
+    }
+
+    private static KvConnector builtIn(String name) {
+        Map<String, KvConnector> known = builtIn();
         KvConnector connector = known.get(name);
         if (connector == null) {
             throw new ConfigException(

@@ -18,6 +18,12 @@ public final class WireTransports {
 
     private WireTransports() {}
 
+    /** What {@code auto} takes, as it is logged. */
+    public static String automaticChoice() {
+        return "wires: tcp; not gloo, which is slower here, and not nccl, which goes through GPUs although KV caches are"
+                + " in host memory (transport=gloo and transport=nccl take them all the same)";
+    }
+
     /**
      * Opens the transport of a name, for every peer, by the system's clock.
      *
@@ -44,9 +50,7 @@ public final class WireTransports {
     public static WireTransport named(String field, String name, PeerAccess access, Ticker ticker) {
         return switch (name) {
             case "auto" -> {
-                LOG.info(
-                        "wires: tcp; not gloo, which is slower here, and not nccl, which goes through GPUs although KV caches are"
-                                + " in host memory (transport=gloo and transport=nccl take them all the same)");
+                LOG.info("{}", automaticChoice());
                 yield new TcpTransport(WireId.Kind.TCP, access, ticker);
             }
             case "tcp" -> new TcpTransport(WireId.Kind.TCP, access, ticker);

@@ -97,21 +97,46 @@ public final class TransferAgents {
             case AUTO -> {
                 Optional<TransferAgent> best = rdma ? automatic(find.apply(library), prefix, nixl) : Optional.empty();
                 if (!rdma) {
-                    LOG.info(
-                            "transfer agent: embedded; not NIXL, because there is no RDMA device in {} ({}=nixl takes it all the same)",
-                            RDMA_DEVICES,
-                            TRANSFER_AGENT);
+                    LOG.info("{}", withoutRdma());
                 }
                 yield best.isPresent() ? best.get() : EmbeddedAgent.open(prefix, own);
             }
         };
     }
 
+    /** What {@code auto} takes on this machine, as it would log it; no agent is opened. */
+    public static String automaticChoice() {
+        return automaticChoice(NixlLibrary::find, hasRdmaDevice(RDMA_DEVICES));
+    }
+
+    static String automaticChoice(Function<Optional<Path>, NixlLibrary> find, boolean rdma) {
+        if (!rdma) {
+            return withoutRdma();
+        }
+        return switch (find.apply(Optional.empty())) {
+            case NixlLibrary.Found found -> withNixl(List.of(UCX), found);
+            case NixlLibrary.Absent absent -> withoutNixl(absent.reason());
+        };
+    }
+
+    private static String withoutRdma() {
+        return "transfer agent: embedded; not NIXL, because there is no RDMA device in %s (%s=nixl takes it all the same)"
+                .formatted(RDMA_DEVICES, TRANSFER_AGENT);
+    }
+
+    private static String withNixl(List<String> backends, NixlLibrary.Found library) {
+        return "transfer agent: NIXL with %s from %s".formatted(backends, library.file());
+    }
+
+    private static String withoutNixl(String reason) {
+        return "transfer agent: embedded; not NIXL: " + reason;
+    }
+
     private static TransferAgent explicit(
             NixlLibrary.Found library, String prefix, NixlAgent.Settings settings, JsonFields extra, boolean rdma) {
         try {
             TransferAgent agent = NixlAgent.open(library, prefix, settings);
-            LOG.info("transfer agent: NIXL with {} from {}", settings.backends(), library.file());
+            LOG.info("{}", withNixl(settings.backends(), library));
             if (!rdma) {
                 LOG.warn(
                         "no RDMA device in {}: between hosts UCX reads over TCP, where a reader's death can end the process it reads"
@@ -132,14 +157,14 @@ public final class TransferAgents {
             case NixlLibrary.Found found -> {
                 try {
                     TransferAgent agent = NixlAgent.open(found, prefix, settings);
-                    LOG.info("transfer agent: NIXL with {} from {}", settings.backends(), found.file());
+                    LOG.info("{}", withNixl(settings.backends(), found));
                     return Optional.of(agent);
                 } catch (TransferException e) {
                     reason = String.valueOf(e.getMessage());
                 }
             }
         }
-        LOG.info("transfer agent: embedded; not NIXL: {}", reason);
+        LOG.info("{}", withoutNixl(reason));
         return Optional.empty();
     }
 

@@ -1,0 +1,65 @@
+package baton.cli.doctor;
+
+import baton.engine.model.Checkpoint;
+import baton.engine.model.DTypeChoice;
+import baton.engine.model.KernelChoice;
+import baton.engine.model.ModelConfig;
+import baton.engine.model.Quantization;
+import baton.kv.ConfigException;
+import baton.kv.connector.KvConnectors;
+import baton.kv.safetensors.SafetensorsException;
+import baton.memory.CopyKernel;
+import baton.memory.MappableMemory;
+import baton.pipe.select.WireTransports;
+import baton.transfer.select.TransferAgents;
+import java.io.IOException;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+
+/** What an instance that serves a model would take here, in the words of its log. */
+final class Choices {
+    private Choices() {}
+
+    static List<Finding> findings(Path model, int processors) {
+        List<Finding> all = new ArrayList<>();
+        all.add(kernels(model));
+        all.add(Finding.ok(
+                "threads", "%d; instances that share these cores share them out by --threads".formatted(processors)));
+        all.add(Finding.ok("copies", CopyKernel.ofThisMachine().isPresent() ? "machine code (AVX-512)" : "Java"));
+        all.add(Finding.ok(
+                "between processes of this host",
+                MappableMemory.whyNone().map(why -> "TCP: " + why).orElse("shared memory")));
+        all.add(Finding.ok("one-sided connectors", TransferAgents.automaticChoice()));
+        all.add(Finding.ok("two-sided connectors", WireTransports.automaticChoice()));
+        all.add(connectors());
+        return all;
+    }
+
+    private static Finding kernels(Path model) {
+        try (Checkpoint checkpoint = Checkpoint.open(model)) {
+            ModelConfig config = checkpoint.config();
+            DTypeChoice dtype = DTypeChoice.here(Optional.empty(), config, Quantization.NONE);
+            KernelChoice choice = KernelChoice.here(config, dtype.dtype(), Quantization.NONE);
+            String found = "%s; dtype %s".formatted(String.join("; ", choice.reasons()), dtype.describe());
+            return choice.kind() == KernelChoice.Kind.AMX || choice.kind() == KernelChoice.Kind.LIBTORCH
+                    ? Finding.advice(
+                            "kernels", found, "export GOMP_SPINCOUNT=1000 where several instances share these cores")
+                    : Finding.ok("kernels", found);
+        } catch (ConfigException | SafetensorsException e) {
+            return Finding.broken("kernels", model + ": " + e.getMessage(), "change what the line before names");
+        } catch (IOException e) {
+            return Finding.broken(
+                    "kernels", model + " cannot be read: " + e, "name a checkpoint: ./baton doctor MODEL_DIR");
+        }
+    }
+
+    private static Finding connectors() {
+        try {
+            return Finding.ok("connectors", String.join(", ", KvConnectors.names()));
+        } catch (ConfigException e) {
+            return Finding.broken("connectors", String.valueOf(e.getMessage()), "take that jar out of BATON_CLASSPATH");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+package baton.cli.doctor;
+
+import baton.memory.Processor;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import tools.jackson.databind.node.ArrayNode;
+import tools.jackson.databind.node.JsonNodeFactory;
+import tools.jackson.databind.node.ObjectNode;
+
+/**
+ * What was found.
+ *
+ * @param machine what the machine and its operating system have
+ * @param software libraries
+ * @param choices what Baton takes
+ */
+public record Examination(List<Finding> machine, List<Finding> software, List<Finding> choices) {
+    public Examination {
+        machine = List.copyOf(machine);
+        software = List.copyOf(software);
+        choices = List.copyOf(choices);
+    }
+
+    /**
+     * Looks at a host. Libraries are loaded into this process.
+     *
+     * @param model a checkpoint's directory, for which kernels are chosen
+     */
+    public static Examination of(Host host, Path model) {
+        boolean rdma = !host.names("/sys/class/infiniband", "*").isEmpty();
+        return new Examination(
+                new Machine(host).findings(Processor.current()),
+                new Software(host.environment(), rdma).findings(),
+                Choices.findings(model, host.processors()));
+    }
+
+    /** Whether Baton can run. */
+    public boolean isRunnable() {
+        return all().stream().noneMatch(finding -> finding.level() == Finding.Level.BROKEN);
+    }
+
+    private List<Finding> all() {
+        List<Finding> all = new ArrayList<>(machine);
+        all.addAll(software);
+        all.addAll(choices);
+        return all;
+    }
+
+    /** Lines for people: a line for each finding, and below it what to do. */
+    public List<String> lines() {
+        int width = all().stream()
+                .mapToInt(finding -> finding.name().length())
+                .max()
+                .orElse(0);
+        List<String> lines = new ArrayList<>();
+        for (Map.Entry<String, List<Finding>> section : sections()) {
+            if (!lines.isEmpty()) {
+                lines.add("");
+            }
+            lines.add(section.getKey());
+            for (Finding finding : section.getValue()) {
+                lines.add("  %s %s".formatted(padded(finding.name(), width), finding.found()));
+                finding.advice()
+                        .ifPresent(advice -> lines.add("  %s %s %s"
+                                .formatted(
+                                        padded("", width),
+                                        finding.level() == Finding.Level.BROKEN ? "must change:" : "advice:",
+                                        advice)));
+            }
+        }
+        long advice = all().stream()
+                .filter(finding -> finding.level() == Finding.Level.ADVICE)
+                .count();
+        lines.add("");
+        lines.add(
+                isRunnable()
+                        ? "Baton runs here; "
+                                + (advice == 0 ? "nothing to change." : "lines with advice: " + advice + ".")
+                        : "Baton cannot run here; see \"must change\".");
+        return lines;
+    }
+
+    private static String padded(String text, int width) {
+        return text + " ".repeat(width - text.length());
+    }
+
+    private List<Map.Entry<String, List<Finding>>> sections() {
+        return List.of(
+                Map.entry("This machine has", machine),
+                Map.entry("Software", software),
+                Map.entry("Baton chooses", choices));
+    }
+
+    /** {@code {"runnable": bool, "machine": [{"name", "found", "level", "advice"}], "software": [...], "choices": [...]}}. */
+    public ObjectNode json() {
+        ObjectNode root = JsonNodeFactory.instance.objectNode();
+        root.put("runnable", isRunnable());
+        root.set("machine", json(machine));
+        root.set("software", json(software));
+        root.set("choices", json(choices));
+        return root;
+    }
+
+    private static ArrayNode json(List<Finding> findings) {
+        ArrayNode array = JsonNodeFactory.instance.arrayNode();
+        for (Finding finding : findings) {
+            ObjectNode node = array.addObject();
+            node.put("name", finding.name());
+            node.put("found", finding.found());
+            node.put("level", finding.level().name().toLowerCase(Locale.ROOT));
+            finding.advice().ifPresent(advice -> node.put("advice", advice));
+        }
+        return array;
+    }
+}

@@ -1,0 +1,35 @@
+package baton.cli.doctor;
+
+import java.util.Optional;
+
+/**
+ * One thing that was looked at.
+ *
+ * @param name of it, in few words
+ * @param found what is there, one line
+ * @param level what it means for Baton
+ * @param advice one line with the command or setting that changes it; empty if nothing is to be changed
+ */
+public record Finding(String name, String found, Level level, Optional<String> advice) {
+    /** What a finding means. */
+    public enum Level {
+        /** Nothing to change. */
+        OK,
+        /** Baton runs; the advice makes it faster, or makes more of it usable. */
+        ADVICE,
+        /** Baton cannot run until the advice is followed. */
+        BROKEN
+    }
+
+    static Finding ok(String name, String found) {
+        return new Finding(name, found, Level.OK, Optional.empty());
+    }
+
+    static Finding advice(String name, String found, String advice) {
+        return new Finding(name, found, Level.ADVICE, Optional.of(advice));
+    }
+
+    static Finding broken(String name, String found, String advice) {
+        return new Finding(name, found, Level.BROKEN, Optional.of(advice));
+    }
+}

@@ -1,0 +1,141 @@
+package baton.cli.doctor;
+
+import baton.engine.model.TorchModels;
+import baton.kv.Ticker;
+import baton.memory.Platform;
+import baton.memory.Posix;
+import baton.messages.PeerAccess;
+import baton.pipe.PipeException;
+import baton.pipe.nccl.NcclTransport;
+import baton.store.mooncake.StoreLibrary;
+import baton.transfer.mooncake.MooncakeLibrary;
+import baton.transfer.nixl.NixlLibrary;
+import java.lang.management.ManagementFactory;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+
+/** The libraries that Baton runs on and those that it can use, found and loaded as an instance does. */
+final class Software {
+    private static final double LEAST_GLIBC = 2.35;
+    private static final String CACHE = "-XX:AOTCache=";
+
+    private final Map<String, String> environment;
+    private final boolean rdma;
+
+    /** @param rdma whether there is a device that a library for RDMA could use */
+    Software(Map<String, String> environment, boolean rdma) {
+        this.environment = environment;
+        this.rdma = rdma;
+    }
+
+    List<Finding> findings() {
+        List<Finding> all = new ArrayList<>();
+        all.add(java());
+        all.add(start());
+        all.add(glibc(Platform.current(), Posix.glibcVersion()));
+        all.add(libTorch());
+        all.add(nixl());
+        all.add(nccl());
+        all.add(mooncake());
+        all.add(mooncakeStore());
+        return all;
+    }
+
+    private static Finding java() {
+        return Finding.ok(
+                "Java",
+                "%s %s at %s"
+                        .formatted(
+                                System.getProperty("java.vendor"), Runtime.version(), System.getProperty("java.home")));
+    }
+
+    private static Finding start() {
+        List<String> options = ManagementFactory.getRuntimeMXBean().getInputArguments();
+        Optional<String> cache = options.stream()
+                .filter(option -> option.startsWith(CACHE))
+                .map(option -> option.substring(CACHE.length()))
+                .findFirst();
+        return cache.map(file -> Finding.ok("AOT cache", file))
+                .orElseGet(() -> Finding.advice(
+                        "AOT cache",
+                        "none: a start takes about twice the processor time",
+                        "start by ./baton (or bin/baton), which makes one in a directory that it can write to"));
+    }
+
+    static Finding glibc(Platform platform, Optional<String> version) {
+        if (!platform.isLinux()) {
+            return Finding.ok("C library", "that of " + platform);
+        }
+        String remedy = "use a system with glibc %s or newer: Debian 12, Ubuntu 22.04, RHEL 10".formatted(LEAST_GLIBC);
+        if (version.isEmpty()) {
+            return Finding.broken("C library", "not glibc", remedy);
+        }
+        String[] parts = version.get().split("\\.", -1);
+        String[] least = Double.toString(LEAST_GLIBC).split("\\.", -1);
+        boolean newEnough;
+        try {
+            newEnough = Integer.parseInt(parts[0]) > Integer.parseInt(least[0])
+                    || Integer.parseInt(parts[0]) == Integer.parseInt(least[0])
+                            && Integer.parseInt(parts[1]) >= Integer.parseInt(least[1]);
+        } catch (NumberFormatException | ArrayIndexOutOfBoundsException _) {
+            newEnough = true;
+        }
+        String found = "glibc " + version.get();
+        return newEnough ? Finding.ok("C library", found) : Finding.broken("C library", found, remedy);
+    }
+
+    private static Finding libTorch() {
+        try {
+            return Finding.ok("LibTorch", "loads, computes with %d threads".formatted(TorchModels.loadLibrary()));
+        } catch (IllegalStateException e) {
+            return Finding.broken(
+                    "LibTorch",
+                    String.valueOf(e.getMessage()),
+                    "make room (df ~), or name another folder: BATON_JAVA_OPTS=-Dorg.bytedeco.javacpp.cachedir=DIR");
+        }
+    }
+
+    private Finding nixl() {
+        return switch (NixlLibrary.find(Optional.empty())) {
+            case NixlLibrary.Found found -> Finding.ok("NIXL", found.file().toString());
+            case NixlLibrary.Absent absent -> absent("NIXL", String.join("; ", absent.tried()), NixlLibrary.REMEDY);
+        };
+    }
+
+    private Finding mooncake() {
+        return switch (MooncakeLibrary.find(Optional.empty())) {
+            case MooncakeLibrary.Found found ->
+                Finding.ok("Mooncake's engine", found.file().toString());
+            case MooncakeLibrary.Absent absent -> absent("Mooncake's engine", absent.why(), MooncakeLibrary.REMEDY);
+        };
+    }
+
+    private Finding mooncakeStore() {
+        return switch (StoreLibrary.find(Optional.empty(), environment)) {
+            case StoreLibrary.Found _ ->
+                Finding.ok(
+                        "Mooncake's store",
+                        Optional.ofNullable(environment.get(StoreLibrary.VARIABLE))
+                                .orElse(StoreLibrary.FILE));
+            case StoreLibrary.Absent absent ->
+                Finding.ok("Mooncake's store", "no library (" + absent.tried() + "); its REST service needs none");
+        };
+    }
+
+    /** A library that only RDMA makes worth having. */
+    private Finding absent(String name, String why, String remedy) {
+        return rdma
+                ? Finding.advice(name, why, remedy)
+                : Finding.ok(name, "none, and without RDMA none is needed: " + why);
+    }
+
+    private static Finding nccl() {
+        try (NcclTransport _ = NcclTransport.load(0, PeerAccess.everyone(), Ticker.system())) {
+            return Finding.ok("CUDA and NCCL", "load, and there is a GPU: transport=nccl takes them");
+        } catch (PipeException e) {
+            return Finding.ok("CUDA and NCCL", "transport=nccl cannot be had: " + e.getMessage());
+        }
+    }
+}

@@ -1,0 +1,4 @@
+@NullMarked
+package baton.cli.doctor;
+
+import org.jspecify.annotations.NullMarked;
