@@ -12,6 +12,7 @@ import baton.router.upstream.Discovery;
 import baton.router.upstream.Instance;
 import java.net.URI;
 import java.nio.file.Path;
+import java.security.Security;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -31,6 +32,9 @@ import picocli.CommandLine.Option;
 final class RouteCommand implements Callable<Integer> {
     /** How long the router may warm up, with requests to stand-ins for instances. */
     static final Duration WARM_UP = Duration.ofMillis(500);
+
+    /** Less than between two looks at the names of instances. */
+    private static final String NAMES_CACHED_SECONDS = "1";
 
     @Option(
             names = "--host",
@@ -228,11 +232,24 @@ final class RouteCommand implements Callable<Integer> {
                     + " (default: on).")
     private boolean warmUp;
 
+    @Option(
+            names = "--shutdown-timeout",
+            paramLabel = "SECONDS",
+            defaultValue = "30",
+            description = "After SIGTERM, how long running requests may take (default: ${DEFAULT-VALUE}).")
+    private int shutdownSeconds;
+
     @Option(names = "--exit-with-parent", hidden = true, description = "Stop when standard input ends.")
     private boolean exitWithParent;
 
     @Override
     public Integer call() throws InterruptedException {
+        if (shutdownSeconds < 1) {
+            throw new ConfigException("shutdown_timeout", "is " + shutdownSeconds + ", must be at least 1");
+        }
+        // By default the JVM answers with addresses that are up to 30 seconds old. Read when the first name is looked
+        // up.
+        Security.setProperty("networkaddress.cache.ttl", NAMES_CACHED_SECONDS);
         RouterConfig config = new RouterConfig(
                 host,
                 port,
@@ -240,7 +257,10 @@ final class RouteCommand implements Callable<Integer> {
                 decode,
                 flow,
                 Optional.ofNullable(apiKey),
-                RouterConfig.Limits.DEFAULT.withMaxPerInstance(maxPerInstance).withMaxInFlight(maxInFlight),
+                RouterConfig.Limits.DEFAULT
+                        .withMaxPerInstance(maxPerInstance)
+                        .withMaxInFlight(maxInFlight)
+                        .withDrain(Duration.ofSeconds(shutdownSeconds)),
                 registry(),
                 policy(),
                 trustClientKvParams,

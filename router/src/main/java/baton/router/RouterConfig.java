@@ -105,6 +105,11 @@ public record RouterConfig(
             return new Limits(connect, prefill, idle, probeInterval, drain, maxBodyBytes, value, maxPerInstance);
         }
 
+        /** The same with another deadline for requests that run when the router closes. */
+        public Limits withDrain(Duration value) {
+            return new Limits(connect, prefill, idle, probeInterval, value, maxBodyBytes, maxInFlight, maxPerInstance);
+        }
+
         /** The same with another bound for each instance. */
         public Limits withMaxPerInstance(int value) {
             return new Limits(connect, prefill, idle, probeInterval, drain, maxBodyBytes, maxInFlight, value);
