@@ -12,7 +12,9 @@ import java.nio.file.attribute.PosixFilePermissions;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.Optional;
+import java.util.regex.Pattern;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
@@ -39,7 +41,7 @@ class LauncherTest {
         }
         script("bin/java", "echo started \"$@\"");
         script("bin/javac", "exit 1");
-        Files.writeString(home.resolve("release"), "JAVA_VERSION=\"25.0.1\"\n");
+        Files.writeString(home.resolve("release"), "JAVA_VERSION=\"25.0.1\"\nJAVA_RUNTIME_VERSION=\"25.0.1+9\"\n");
         // Long enough for builds that are not kept apart to meet.
         script("bin/mvn", "echo begin >>%1$s/builds\nsleep 1\necho end >>%1$s/builds".formatted(home));
     }
@@ -82,13 +84,50 @@ class LauncherTest {
         assertThat(home.resolve("builds")).doesNotExist();
     }
 
+    /** An archive's launcher builds nothing but the AOT cache, once, and where it may. */
+    @ParameterizedTest
+    @ValueSource(booleans = {true, false})
+    void anUnpackedArchiveTrainsTheAotCacheOnce(boolean named) throws Exception {
+        provide("flock");
+        script("bin/java", """
+                for each; do
+                  case $each in -XX:AOTCacheOutput=*) echo trained >"${each#*=}"; echo training >>%1$s/trainings; exit ;; esac
+                done
+                echo started "$@\"""".formatted(home));
+        Path unpacked = Files.createDirectories(home.resolve("unpacked"));
+        Path lib = Files.createDirectory(unpacked.resolve("lib"));
+        Files.writeString(unpacked.resolve("VERSION"), "7.8.9\n");
+        Path launcher = Files.copy(
+                home.resolve("baton"),
+                Files.createDirectory(unpacked.resolve("bin")).resolve("baton"));
+        for (int i = 0; i < 2; i++) {
+            Process process = launch(
+                    i,
+                    launcher,
+                    named ? Map.of("BATON_CACHE", home.resolve("cache").toString()) : Map.of());
+            assertThat(process.waitFor(DEADLINE)).as("ended in time").isTrue();
+            Path aot = (named ? home.resolve("cache") : lib).resolve("baton-7.8.9-25.0.1+9.aot");
+            assertThat(Files.readString(home.resolve("said" + i)))
+                    .containsPattern(
+                            "started .*-XX:AOTCache=" + Pattern.quote(aot.toString()) + " .* baton.cli.Baton --help")
+                    .contains("-Dbaton.home=" + unpacked);
+        }
+        assertThat(Files.readAllLines(home.resolve("trainings"))).containsExactly("training");
+        assertThat(home.resolve("builds")).doesNotExist();
+    }
+
     private Process launch(int index) throws IOException {
-        ProcessBuilder builder = new ProcessBuilder(home.resolve("baton").toString(), "--help")
+        return launch(index, home.resolve("baton"), Map.of());
+    }
+
+    private Process launch(int index, Path launcher, Map<String, String> environment) throws IOException {
+        ProcessBuilder builder = new ProcessBuilder(launcher.toString(), "--help")
                 .redirectErrorStream(true)
                 .redirectOutput(home.resolve("said" + index).toFile());
         builder.environment().clear();
         builder.environment().put("PATH", home.resolve("bin").toString());
         builder.environment().put("BATON_JAVA_HOME", home.toString());
+        builder.environment().putAll(environment);
         return builder.start();
     }
 
