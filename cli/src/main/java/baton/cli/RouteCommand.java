@@ -213,9 +213,15 @@ final class RouteCommand implements Callable<Integer> {
     @Option(
             names = "--trust-client-kv-params",
             description =
-                    "Pass kv_transfer_params of clients on to the instances (default: they are dropped). They lead"
-                            + " instances to hosts that the client names, and may take the prompt's place.")
+                    "Pass kv_transfer_params and request ids with addresses of clients on to the instances (default: they are"
+                            + " refused and replaced). They lead instances to hosts that the client names, and may take"
+                            + " the prompt's place.")
     private boolean trustClientKvParams;
+
+    @Option(
+            names = "--allow-media-urls",
+            description = "Pass on messages with media at URLs, which the instances fetch (default: data: URLs only).")
+    private boolean mediaUrls;
 
     @Option(
             names = "--api-key",
@@ -307,7 +313,8 @@ final class RouteCommand implements Callable<Integer> {
                 Security.instances(
                         Optional.ofNullable(instanceCa),
                         Optional.ofNullable(instanceCert),
-                        Optional.ofNullable(instanceKey)));
+                        Optional.ofNullable(instanceKey)),
+                mediaUrls);
     }
 
     private String registerHost() {

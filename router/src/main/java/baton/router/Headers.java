@@ -1,8 +1,10 @@
 package baton.router;
 
+import baton.router.flow.P2pFlow;
 import baton.router.trace.TraceContext;
 import io.vertx.core.MultiMap;
 import io.vertx.core.http.HttpHeaders;
+import io.vertx.core.http.HttpServerRequest;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Locale;
@@ -78,6 +80,18 @@ final class Headers {
         return headers;
     }
 
+    /** The path and query of a request, also of one whose target is a whole URL: an instance that is a proxy would go there. */
+    static String target(HttpServerRequest request) {
+        String query = request.query();
+        return query == null ? request.path() : request.path() + "?" + query;
+    }
+
+    /** Whether a path has a segment {@code .} or {@code ..}, encoded or not: an instance may take it for another path. */
+    static boolean climbs(String path) {
+        String decoded = path.replaceAll("(?i)%2e", ".").replaceAll("(?i)%2f|%5c|\\\\", "/");
+        return ("/" + decoded + "/").contains("/../") || ("/" + decoded + "/").contains("/./");
+    }
+
     /** How many routers the request has passed before this one; a malformed number was not written by a router and counts as zero. */
     static int hops(MultiMap client) {
         int most = 0;
@@ -100,10 +114,17 @@ final class Headers {
         });
     }
 
-    /** The client's request id, or a new one if it is absent or unsafe in headers, logs and file names. */
-    static String requestId(MultiMap client) {
+    /**
+     * The client's request id, or a new one if it is absent, unsafe in headers, logs and file names, or has addresses to which instances
+     * with {@code P2pNcclConnector} would connect.
+     *
+     * @param mayHaveAddresses whether the latter is allowed
+     */
+    static String requestId(MultiMap client, boolean mayHaveAddresses) {
         String given = client.get(REQUEST_ID);
-        return given != null && SANE_ID.matcher(given).matches()
+        return given != null
+                        && SANE_ID.matcher(given).matches()
+                        && (mayHaveAddresses || !given.contains(P2pFlow.ADDRESS_MARK))
                 ? given
                 : UUID.randomUUID().toString();
     }

@@ -21,6 +21,7 @@ import baton.router.upstream.UpstreamFailure.Kind;
 import io.vertx.core.Future;
 import io.vertx.core.MultiMap;
 import io.vertx.core.buffer.Buffer;
+import io.vertx.core.http.HttpMethod;
 import io.vertx.core.http.HttpServerRequest;
 import io.vertx.core.http.HttpServerResponse;
 import java.util.ArrayList;
@@ -114,7 +115,7 @@ final class ProxiedRequest implements DecodeRelay.Request {
         this.request = request;
         this.client = request.response();
         this.held = held;
-        this.givenId = Headers.requestId(request.headers());
+        this.givenId = Headers.requestId(request.headers(), context.config().trustClientKvParams());
         this.trace = Headers.trace(request.headers());
         this.report = new RequestReport(context, givenId, request.path(), trace.traceId(), pass.client());
         this.requestId = givenId;
@@ -167,7 +168,7 @@ final class ProxiedRequest implements DecodeRelay.Request {
     }
 
     private void startProxy(ReceivedBody body) {
-        work(body.length(), body::join).onComplete(this::proxy, this::rejectBody);
+        work(body.length(), () -> readProxied(body)).onComplete(this::proxy, this::rejectBody);
     }
 
     private void proxy(Buffer body) {
@@ -181,16 +182,30 @@ final class ProxiedRequest implements DecodeRelay.Request {
         work(body.length(), () -> read(body)).onComplete(this::place, this::rejectBody);
     }
 
-    /** @throws ConfigException if the body is not a JSON object */
+    /** @throws ConfigException if the body is not a JSON object, or names addresses */
     private Completion read(ReceivedBody received) {
         Buffer body = received.join();
         JsonObjectText parsed = JsonObjectText.parse("body", body.getBytes());
-        if (context.config().trustClientKvParams() || !parsed.has(HandoffFlow.PARAMS)) {
-            return completion(body, parsed);
+        refuseAddresses(parsed);
+        return completion(body, parsed);
+    }
+
+    private void refuseAddresses(JsonObjectText parsed) {
+        try {
+            AddressFields.refuse(parsed, context.config());
+        } catch (ConfigException e) {
+            context.metrics().addressesRefused.increment();
+            throw e;
         }
-        context.metrics().paramsDropped.increment();
-        Buffer edited = parsed.edit().drop(HandoffFlow.PARAMS).build();
-        return completion(edited, JsonObjectText.parse("body", edited.getBytes()));
+    }
+
+    /** @throws ConfigException if the body is not a JSON object, or names addresses; instances read prompts of both kinds here too */
+    private Buffer readProxied(ReceivedBody received) {
+        Buffer body = received.join();
+        if (request.method().equals(HttpMethod.POST)) {
+            refuseAddresses(JsonObjectText.parse("body", body.getBytes()));
+        }
+        return body;
     }
 
     private Completion completion(Buffer body, JsonObjectText parsed) {
@@ -335,7 +350,7 @@ final class ProxiedRequest implements DecodeRelay.Request {
                 new Leg(upstream, instance, answer, limits.prefill(), Leg.Bounds.WHOLE, Optional.of(instance.begin()));
         prefillLeg = leg;
         report.trace().prefillSent(instance.url(), whyPrefill);
-        leg.send(request.method(), request.uri(), legHeaders(), prefillBody);
+        leg.send(request.method(), Headers.target(request), legHeaders(), prefillBody);
         return answer.future();
     }
 
@@ -390,7 +405,7 @@ final class ProxiedRequest implements DecodeRelay.Request {
                 Optional.of(begun(instance)));
         decodeLeg = leg;
         report.trace().decodeSent(instance.url(), whyDecode);
-        leg.send(request.method(), request.uri(), legHeaders(), body);
+        leg.send(request.method(), Headers.target(request), legHeaders(), body);
     }
 
     /** What ends the count of a decode leg's request at its instance. */

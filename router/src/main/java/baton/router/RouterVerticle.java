@@ -15,6 +15,7 @@ import io.vertx.core.VerticleBase;
 import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.HttpClientAgent;
 import io.vertx.core.http.HttpClientOptions;
+import io.vertx.core.http.HttpConnection;
 import io.vertx.core.http.HttpHeaders;
 import io.vertx.core.http.HttpMethod;
 import io.vertx.core.http.HttpServer;
@@ -29,6 +30,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
@@ -47,6 +49,12 @@ final class RouterVerticle extends VerticleBase {
      * a closing connection is lost.
      */
     private static final int KEEP_ALIVE_SECONDS = 4;
+
+    /** How long a client's connection may have no request, or an incomplete head of one. */
+    private static final Duration MOST_IDLE = Duration.ofSeconds(75);
+
+    /** How much of a body is read after a refusal, so that the client reads that: so many times the largest body that is taken. */
+    private static final int MOST_DROPPED = 4;
 
     private final RouterContext routerContext;
     private final RouterConfig config;
@@ -126,7 +134,16 @@ final class RouterVerticle extends VerticleBase {
                 .setUseAlpn(false));
         HttpServer created = vertx.createHttpServer(options);
         server = created;
-        return created.requestHandler(request -> route(upstream, request)).listen(address);
+        Duration idle = limits.idle().compareTo(MOST_IDLE) < 0 ? limits.idle() : MOST_IDLE;
+        IdleConnections connections = new IdleConnections(vertx, routerContext.ticker(), idle);
+        return created.connectionHandler(connections::opened)
+                .requestHandler(request -> {
+                    HttpConnection connection = request.connection();
+                    connections.began(connection);
+                    request.response().endHandler(_ -> connections.ended(connection));
+                    route(upstream, request);
+                })
+                .listen(address);
     }
 
     int port() {
@@ -164,7 +181,7 @@ final class RouterVerticle extends VerticleBase {
     private void route(UpstreamClient upstream, HttpServerRequest request) {
         String path = request.path() == null ? "" : request.path();
         Route route = routes.get(path);
-        if (route == null && path.startsWith("/v1/models/")) {
+        if (route == null && path.startsWith("/v1/models/") && !Headers.climbs(path)) {
             route = routes.get("/v1/models");
         }
         if (route == null && Admin.serves(path)) {
@@ -392,15 +409,20 @@ final class RouterVerticle extends VerticleBase {
         send(request, error);
     }
 
-    /** Answers a request without its body: the rest of the body is read and dropped, up to the idle deadline. */
+    /** Answers a request without its body: the rest of the body is read and dropped, up to the idle deadline and a size. */
     private void send(HttpServerRequest request, ApiError error) {
-        request.response().putHeader(Headers.REQUEST_ID, Headers.requestId(request.headers()));
+        request.response().putHeader(Headers.REQUEST_ID, Headers.requestId(request.headers(), config.trustClientKvParams()));
         error.send(request.response());
         if (!request.isEnded()) {
             long timer = vertx.setTimer(
                     config.limits().idle().toMillis(),
                     late -> request.connection().close());
-            request.handler(dropped -> {});
+            AtomicLong dropped = new AtomicLong();
+            request.handler(chunk -> {
+                if (dropped.addAndGet(chunk.length()) > (long) MOST_DROPPED * config.limits().maxBodyBytes()) {
+                    request.connection().close();
+                }
+            });
             request.endHandler(done -> vertx.cancelTimer(timer));
             request.exceptionHandler(gone -> vertx.cancelTimer(timer));
         }

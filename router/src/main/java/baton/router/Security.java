@@ -12,11 +12,12 @@ import java.util.Optional;
  * @param tls of the router's port; empty for plain HTTP
  * @param instances authorities of the certificates of instances at {@code https://}, empty for those of the Java platform; and the
  *     certificate and key that the router presents there
+ * @param mediaUrls whether messages may have media at URLs, which the instances fetch, and not only inline
  */
-public record Security(Optional<Path> clientKeys, Optional<ServerTls> tls, TlsFiles instances) {
+public record Security(Optional<Path> clientKeys, Optional<ServerTls> tls, TlsFiles instances, boolean mediaUrls) {
     public static final TlsFiles NO_INSTANCE_FILES = instances(Optional.empty(), Optional.empty(), Optional.empty());
 
-    public static final Security NONE = new Security(Optional.empty(), Optional.empty(), NO_INSTANCE_FILES);
+    public static final Security NONE = new Security(Optional.empty(), Optional.empty(), NO_INSTANCE_FILES, false);
 
     /** @throws baton.kv.ConfigException if there is a certificate without its key, or a key without its certificate */
     public static TlsFiles instances(Optional<Path> authorities, Optional<Path> certificate, Optional<Path> key) {

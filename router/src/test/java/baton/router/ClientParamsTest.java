@@ -2,13 +2,13 @@ package baton.router;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import baton.router.body.BodyMemory;
 import baton.router.flow.ContentKeyedFlow;
 import baton.router.flow.KvTransferParamsFlow;
 import baton.router.flow.MooncakeFlow;
 import baton.router.flow.PushFlow;
 import baton.router.policy.LocalPrefill;
 import baton.router.policy.PolicySettings;
+import java.net.http.HttpResponse;
 import java.util.List;
 import java.util.Optional;
 import org.junit.jupiter.api.AfterEach;
@@ -34,10 +34,6 @@ class ClientParamsTest {
     }
 
     private Router router(String flow, LocalPrefill local, boolean trust) {
-        return router(flow, local, trust, RouterFixture.LIMITS);
-    }
-
-    private Router router(String flow, LocalPrefill local, boolean trust, RouterConfig.Limits limits) {
         return fixture.start(new RouterConfig(
                 "127.0.0.1",
                 0,
@@ -45,37 +41,86 @@ class ClientParamsTest {
                 List.of(decode.uri()),
                 flow,
                 Optional.empty(),
-                limits,
+                RouterFixture.LIMITS,
                 Optional.empty(),
                 PolicySettings.DEFAULT.withLocalPrefill(local),
                 trust,
                 RouterConfig.Sources.NONE));
     }
 
+    private void assertRefused(Router router, String body, String field) throws Exception {
+        HttpResponse<String> answer = fixture.post(router, body);
+        assertThat(answer.statusCode()).isEqualTo(400);
+        assertThat(answer.body()).contains("\"param\":\"" + field + "\"", "is refused");
+    }
+
     /** However the field's name is escaped. */
     @ParameterizedTest
     @ValueSource(strings = {ContentKeyedFlow.NAME, KvTransferParamsFlow.NAME, PushFlow.NAME, MooncakeFlow.NAME})
-    void clientKvTransferParamsAreDroppedInEveryFlow(String flow) throws Exception {
+    void clientKvTransferParamsAreRefusedInEveryFlow(String flow) throws Exception {
         prefill.behaviour = FakeInstance.json(200, "{\"id\":\"p\"}");
         Router router = router(flow, LocalPrefill.NEVER, false);
         for (String name : List.of("kv_transfer_params", "kv\\u005ftransfer_params")) {
-            String twice = "{\"" + name + "\":" + PARAMS + ",\"prompt\":\"hello\",\"max_tokens\":9,\"" + name + "\":"
-                    + PARAMS + "}";
-            assertThat(fixture.post(router, twice).statusCode()).isEqualTo(200);
-            assertThat(decode.received.getLast().body()).isEqualTo(PLAIN);
-            assertThat(prefill.received.getLast().body()).doesNotContain("evil", "prompt_token_ids");
+            assertRefused(
+                    router, "{\"" + name + "\":" + PARAMS + "," + PLAIN.substring(1), "kv_transfer_params");
+            assertRefused(
+                    router,
+                    "{\"" + name + "\":" + PARAMS + ",\"prompt\":\"hello\",\"" + name + "\":null}",
+                    "kv_transfer_params");
+            assertRefused(
+                    router,
+                    "{\"vllm_xargs\":{\"a\":1,\"" + name + "\":\"x\"},\"prompt\":\"hello\"}",
+                    "vllm_xargs.kv_transfer_params");
         }
-        assertThat(fixture.metric(router, "baton:router_client_kv_params_dropped_total"))
-                .isEqualTo(2);
-        assertThat(fixture.metric(router, "baton:router_handoffs_total{params=\"none\"}"))
-                .isEqualTo(2);
+        assertThat(prefill.received).isEmpty();
+        assertThat(decode.received).isEmpty();
+        assertThat(fixture.metric(router, "baton:router_client_addresses_refused_total"))
+                .isEqualTo(6);
+        String harmless = "{\"kv_transfer_params\":null,\"vllm_xargs\":{\"a\":1},\"prompt\":\"hello\"}";
+        assertThat(fixture.post(router, harmless).statusCode()).isEqualTo(200);
     }
 
     @Test
-    void clientKvTransferParamsAreDroppedForALocalPrefill() throws Exception {
+    void clientKvTransferParamsAreRefusedForALocalPrefill() throws Exception {
         Router router = router(KvTransferParamsFlow.NAME, LocalPrefill.of(false, 1000), false);
-        fixture.post(router, "{\"kv_transfer_params\":" + PARAMS + "," + PLAIN.substring(1));
-        assertThat(decode.only().body()).isEqualTo(PLAIN);
+        assertRefused(router, "{\"kv_transfer_params\":" + PARAMS + "," + PLAIN.substring(1), "kv_transfer_params");
+        assertThat(decode.received).isEmpty();
+    }
+
+    @ParameterizedTest
+    @ValueSource(
+            strings = {
+                "{\"type\":\"image_url\",\"image_url\":{\"url\":\"http://evil.example/x.png\"}}",
+                "{\"type\":\"image_url\",\"image_url\":{\"detail\":{\"a\":1},\"url\":\"file:///etc/passwd\"}}",
+                "{\"type\":\"audio_url\",\"audio_url\":\"https://evil.example\"}",
+                "{\"image\\u005furl\":{\"\\u0075rl\":\"//evil.example\"}}",
+                "{\"type\":\"video_\\u0075rl\",\"video_\\u0075rl\":\"http://evil.example\"}"
+            })
+    void mediaAtUrlsAreRefused(String part) throws Exception {
+        Router router = router(ContentKeyedFlow.NAME, LocalPrefill.NEVER, false);
+        String body = "{\"messages\":[{\"role\":\"user\",\"content\":[" + part + "]}]}";
+        for (String path : List.of("/v1/chat/completions", "/tokenize")) {
+            HttpResponse<String> answer = fixture.postTo(router, path, body, "X-Request-Id", "m");
+            assertThat(answer.statusCode()).as(path).isEqualTo(400);
+            assertThat(answer.body()).contains("\"param\":\"messages\"", "must be a data: URL");
+        }
+        assertThat(decode.received).isEmpty();
+    }
+
+    @ParameterizedTest
+    @ValueSource(
+            strings = {
+                "{\"type\":\"image_url\",\"image_url\":{\"url\":\"data:image/png;base64,AAAA\"}}",
+                "{\"type\":\"text\",\"text\":\"\\\"image_url\\\": http://example.org \\u00fc\"}",
+                "{\"url\":\"http://example.org\"}"
+            })
+    void inlineMediaAndTextPass(String part) throws Exception {
+        Router router = router(ContentKeyedFlow.NAME, LocalPrefill.NEVER, false);
+        String body = "{\"messages\":[{\"role\":\"user\",\"content\":[" + part + "]}]}";
+        assertThat(fixture.postTo(router, "/v1/chat/completions", body, "X-Request-Id", "m")
+                        .statusCode())
+                .isEqualTo(200);
+        assertThat(decode.only().body()).isEqualTo(body);
     }
 
     @Test
@@ -84,23 +129,5 @@ class ClientParamsTest {
         Router router = router(ContentKeyedFlow.NAME, LocalPrefill.NEVER, true);
         fixture.post(router, body);
         assertThat(decode.only().body()).isEqualTo(body);
-    }
-
-    /** The body sent to instances is shorter than the one counted. */
-    @Test
-    void bodyMemoryIsReleasedAfterKvTransferParamsAreDropped() throws Exception {
-        RouterConfig.Limits limits = new RouterConfig.Limits(
-                RouterFixture.LIMITS.connect(),
-                RouterFixture.LIMITS.prefill(),
-                RouterFixture.LIMITS.idle(),
-                RouterFixture.LIMITS.probeInterval(),
-                RouterFixture.LIMITS.drain(),
-                2000,
-                RouterFixture.LIMITS.maxInFlight());
-        Router router = router(ContentKeyedFlow.NAME, LocalPrefill.NEVER, false, limits);
-        String body = "{\"kv_transfer_params\":{\"pad\":\"" + "x".repeat(1900) + "\"}," + PLAIN.substring(1);
-        for (int i = 0; i < 2 * BodyMemory.BODIES; i++) {
-            assertThat(fixture.post(router, body).statusCode()).isEqualTo(200);
-        }
     }
 }

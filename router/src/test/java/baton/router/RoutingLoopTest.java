@@ -8,7 +8,7 @@ import baton.kv.FreePorts;
 import baton.router.flow.ContentKeyedFlow;
 import baton.router.flow.KvTransferParamsFlow;
 import baton.router.flow.PushFlow;
-import baton.router.policy.LocalPrefill;
+import baton.router.policy.PolicySettings;
 import io.vertx.core.http.HttpServerResponse;
 import java.net.URI;
 import java.net.http.HttpClient;
@@ -52,8 +52,19 @@ class RoutingLoopTest {
         if (flow.equals(PushFlow.NAME)) {
             instance.ahead = FakeInstance.json(200, PREFILLED);
         }
-        Router router =
-                fixture.router(flow, List.of(instance), List.of(instance), Optional.empty(), LocalPrefill.NEVER);
+        Router router = fixture.start(new RouterConfig(
+                "127.0.0.1",
+                0,
+                List.of(instance.uri()),
+                List.of(instance.uri()),
+                flow,
+                Optional.empty(),
+                RouterFixture.LIMITS,
+                Optional.empty(),
+                PolicySettings.DEFAULT,
+                // A router behind a router gets the parameters of the one before it.
+                true,
+                RouterConfig.Sources.NONE));
         instance.behaviour = (request, response) -> passOn(router, request, response);
         HttpResponse<String> answer = fixture.post(router, BODY);
         assertThat(answer.statusCode()).isEqualTo(508);

@@ -141,7 +141,7 @@ class TlsTest {
                         Optional.empty(),
                         ServerTls.of(
                                 Optional.of(own.certificate), Optional.of(own.key), authorities, clients),
-                        Security.NO_INSTANCE_FILES));
+                        Security.NO_INSTANCE_FILES, false));
     }
 
     /** Trusts a certificate; presents one if given. */
@@ -265,7 +265,8 @@ class TlsTest {
         return new Security(
                 Optional.empty(),
                 Optional.empty(),
-                Security.instances(authorities, own.map(Identity::certificate), own.map(Identity::key)));
+                Security.instances(authorities, own.map(Identity::certificate), own.map(Identity::key)),
+                false);
     }
 
     @Test

@@ -106,6 +106,13 @@ public final class JsonObjectText {
         return fields.stream().anyMatch(field -> field.name.equals(name));
     }
 
+    /** Whether there is a field of that name, once or several times, of which one is not null. */
+    public boolean hasNonNull(String name) {
+        return fields.stream()
+                .anyMatch(field -> field.name.equals(name)
+                        && !Arrays.equals(text, field.valueStart, field.end, NULL, 0, NULL.length));
+    }
+
     /** Starts an edited copy. */
     public Edit edit() {
         return new Edit();

@@ -15,6 +15,9 @@ import java.util.UUID;
 public record P2pFlow() implements HandoffFlow {
     public static final String NAME = "p2p_nccl";
 
+    /** Part of request ids that have addresses. */
+    public static final String ADDRESS_MARK = "_addr_";
+
     @Override
     public String name() {
         return NAME;
@@ -28,7 +31,7 @@ public record P2pFlow() implements HandoffFlow {
     /** A client's id must not make a decode instance connect to addresses of the client's choice. */
     @Override
     public String idWithoutHandoff(String requestId) {
-        return requestId.contains("_addr_") ? UUID.randomUUID().toString() : requestId;
+        return requestId.contains(ADDRESS_MARK) ? UUID.randomUUID().toString() : requestId;
     }
 
     @Override

@@ -149,8 +149,9 @@ public final class RouterMetrics implements AutoCloseable {
     public final Timer request = timer("baton:router_request", "From a request to the end of its answer");
     public final Counter carried = handoffs("carried");
     public final Counter notCarried = handoffs("none");
-    public final Counter paramsDropped = counter(
-            "baton:router_client_kv_params_dropped", "Requests whose kv_transfer_params did not go to the instances");
+    public final Counter addressesRefused = counter(
+            "baton:router_client_addresses_refused",
+            "Requests refused as their kv_transfer_params or media would lead instances to addresses");
     public final Counter disconnects =
             counter("baton:router_client_disconnects", "Clients that left before their answer ended");
 
