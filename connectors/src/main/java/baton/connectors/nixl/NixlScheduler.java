@@ -192,7 +192,9 @@ final class NixlScheduler implements SchedulerConnector {
             if (params.bool("do_remote_prefill").orElse(false)) {
                 RemoteBlocks source = RemoteBlocks.read(params, mode, requestId);
                 // Blocks that are pushed for another sample are not unused.
-                if (isAllowed(source) && (source.mode() == TransferMode.PULL || !isAwaited(source))) {
+                if (isAllowed(source)
+                        && knowsTheSecret(source)
+                        && (source.mode() == TransferMode.PULL || !isAwaited(source))) {
                     unused.add(source);
                 }
             }
@@ -214,6 +216,16 @@ final class NixlScheduler implements SchedulerConnector {
                             "request " + request.id()
                                     + " names it, and it is not an allowed peer; the prompt is computed here. allowed_peers are "
                                     + settings.access().allowed());
+            return;
+        }
+        if (!knowsTheSecret(source)) {
+            rejected.merge(Rejection.FORGED, 1, Integer::sum);
+            log.warn(
+                    "request {}: the reference to the blocks of request {} of engine {} has no signature, and peers have a secret here;"
+                            + " the prompt is computed here",
+                    request.id(),
+                    source.requestId(),
+                    source.engineId());
             return;
         }
         Optional<Rejection> wrong = wrong(request, source);
@@ -240,6 +252,16 @@ final class NixlScheduler implements SchedulerConnector {
     /** References come from clients: a host that is not an allowed peer is not connected to for any purpose. */
     private boolean isAllowed(RemoteBlocks source) {
         return settings.access().mayConnect(source.host());
+    }
+
+    /**
+     * False if the owner is no instance that knows the secret. It is not connected to for any purpose: the messages that show the secret
+     * end vLLM's side channel for good.
+     */
+    private boolean knowsTheSecret(RemoteBlocks source) {
+        return settings.access().secret().isEmpty()
+                || source.proof().isPresent()
+                || source.mode() == TransferMode.PUSH;
     }
 
     /** Whether another sample of the request has its blocks pushed: the owner pushes them once for each instance. */

@@ -140,6 +140,7 @@ public final class LeaseTable {
                 notification.length() <= MAX_LOGGED ? notification : notification.substring(0, MAX_LOGGED),
                 from);
         context.stats().count("baton:kv_unknown_notifications");
+        context.stats().notificationAfterExpiry();
     }
 
     /** Ends leases: the requests whose blocks are free. */

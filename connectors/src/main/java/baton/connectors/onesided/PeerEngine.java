@@ -14,6 +14,8 @@ import java.util.OptionalDouble;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.stream.IntStream;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /**
  * A peer instance as seen from one rank of this one: the handshake with those of its ranks that hold the same heads, and then the
@@ -62,6 +64,8 @@ public final class PeerEngine {
     }
 
     record Scratch(ConnectorRuntime.Memory memory, TransferAgent.Registration registration) {}
+
+    private static final Logger log = LoggerFactory.getLogger(PeerEngine.class);
 
     private static final String PURPOSE = "block checksums of a peer";
 
@@ -134,6 +138,16 @@ public final class PeerEngine {
             checkSizes(info, size);
             check(info, self, settings.enforceCompatibility(), context.stats().label());
             connected.add(new RemoteRank(answer, context.agent().connect(info.agent(), timeout)));
+            if (info.incarnation().isEmpty()) {
+                log.info(
+                        "engine {} at {} is a vLLM instance (tensor parallel size {}, blocks of {} tokens, {}): its blocks have no"
+                                + " checksums and are used unverified",
+                        info.engineId(),
+                        address,
+                        size,
+                        info.layout().blockSize(),
+                        info.interior());
+            }
         }
     }
 

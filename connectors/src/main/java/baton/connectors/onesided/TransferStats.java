@@ -97,6 +97,11 @@ public final class TransferStats {
         count(prefix + "num_kv_expired_reqs");
     }
 
+    /** Counts a notification about blocks that are not leased, or not any more. */
+    void notificationAfterExpiry() {
+        count(prefix + "num_notifications_after_expiry");
+    }
+
     /** Logs a failure as vLLM does. */
     void logFailure(String type, @Nullable String message, Map<String, Object> about) {
         log.warn(

@@ -325,4 +325,33 @@ class HostileClientTest {
             assertThat(measured(decode, "baton:kv_handoff_rejected")).isEqualTo(2);
         }
     }
+
+    /** A reference without a signature is not of a peer that knows the secret: a message with a proof would end a vLLM's side channel. */
+    @Test
+    void whereThereIsASecretOwnersWithoutSignaturesAreNotConnectedTo() throws Exception {
+        try (ServerSocketChannel trap = ServerSocketChannel.open();
+                Selector connections = Selector.open();
+                FakeEngine decode = engine(config("d", Guard.SECRET))) {
+            trap.bind(new InetSocketAddress("127.0.0.1", 0));
+            trap.configureBlocking(false);
+            ObjectNode params = KEEP.toJson().objectNode();
+            params.put("do_remote_prefill", true)
+                    .put("remote_engine_id", "p")
+                    .put("remote_request_id", "p-1")
+                    .put("remote_host", "127.0.0.1")
+                    .put("remote_port", ((InetSocketAddress) trap.getLocalAddress()).getPort());
+            params.putArray("remote_block_ids").addArray().add(1).add(2).add(3);
+            JsonFields unsigned = JsonFields.of("kv_transfer_params", params);
+            Running running = decode.admit(
+                    new FakeKvRequest("d-1", FakeKvRequest.counting(1, LENGTH), 16).withKvTransferParams(unsigned), 0);
+            assertThat(running.isLoading()).isFalse();
+            decode.end(running, RequestEnd.ABORTED);
+            decode.scheduler().onRefused("r-1", unsigned);
+            decode.idleStep();
+            decode.idleStep();
+            trap.register(connections, SelectionKey.OP_ACCEPT);
+            assertThat(connections.select(50)).as("connections within 50 ms").isZero();
+            assertThat(measured(decode, "baton:kv_handoff_rejected")).isEqualTo(1);
+        }
+    }
 }

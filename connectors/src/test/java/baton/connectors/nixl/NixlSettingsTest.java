@@ -88,6 +88,11 @@ class NixlSettingsTest {
                 "{'peers': 'a:1'} | peers: must be an array of strings",
                 "{'peers': ['a']} | peers: has 'a', must have host:port",
                 "{'side_channel_host': '192.0.2.1'} | side_channel_host: is 192.0.2.1, with which other hosts reach the KV port",
+                "{'vllm_compat': 'auto'} | vllm_compat: must be an object",
+                "{'vllm_compat': {'version': '0.32.0', 'model': 'm'}} | vllm_compat.attn_backend_name: is missing, must be as vLLM has it",
+                "{'vllm_compat': {'vllm_version': '0.32.0'}} | vllm_compat.vllm_version: is unknown, must be one of attn_backend_name, cache_dtype",
+                "{'vllm_cpu_attn_isa': 'avx'} | vllm_cpu_attn_isa: unsupported value 'avx'",
+                "{'require_verified_kv': 1} | require_verified_kv: must be true or false",
                 "{'allowed_peers': '10.0.0.1'} | allowed_peers: must be an array of strings",
                 "{'kv_auth_secret_file': '/nowhere/secret'} | kv_auth_secret_file: is /nowhere/secret, which cannot be read"
             },
