@@ -93,7 +93,7 @@ final class Vllm implements AutoCloseable {
                 "--kv-transfer-config",
                 transfer.toString()));
         ProcessBuilder builder = new ProcessBuilder(command)
-                .directory(Instances.MODEL.getParent().toFile())
+                .directory(Program.ROOT.resolve("models").toFile())
                 .redirectErrorStream(true)
                 .redirectOutput(log.toFile());
         builder.environment()
