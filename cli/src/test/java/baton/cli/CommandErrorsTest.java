@@ -210,6 +210,17 @@ class CommandErrorsTest {
                 run("route", "--port", "0", "--register-port", "0", "--register-allow", "everybody"),
                 2,
                 List.of("register allow", "everybody", "10.1.0.0/16"));
+        assertRefused(
+                run(
+                        "route",
+                        "--shutdown-timeout",
+                        "0",
+                        "--prefill",
+                        "http://127.0.0.1:1",
+                        "--decode",
+                        "http://127.0.0.1:2"),
+                2,
+                List.of("shutdown_timeout", "is 0", "at least 1"));
     }
 
     private void copyModel() throws IOException {

@@ -1,0 +1,5 @@
+/** Tests of the image, whose file system is run as processes. */
+@NullMarked
+package baton.image;
+
+import org.jspecify.annotations.NullMarked;
