@@ -21,6 +21,7 @@ import baton.messages.PeerAccess;
 import baton.server.ApiServer;
 import baton.server.PrometheusMetrics;
 import baton.server.ServerConfig;
+import baton.trace.OtlpExporter;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -294,6 +295,13 @@ final class ServeCommand implements Callable<Integer> {
     private int shutdownSeconds;
 
     @Option(
+            names = "--otlp-traces-endpoint",
+            paramLabel = "URL",
+            description = "Send spans of requests to this OpenTelemetry collector, by OTLP/HTTP in JSON, as"
+                    + " http://host:4318/v1/traces (default: none are recorded).")
+    private @Nullable String otlpTracesEndpoint;
+
+    @Option(
             names = "--warmup",
             negatable = true,
             defaultValue = "true",
@@ -328,12 +336,18 @@ final class ServeCommand implements Callable<Integer> {
         if (shutdownSeconds < 0) {
             throw new ConfigException("shutdown_timeout", "is " + shutdownSeconds + ", must be at least 0");
         }
+        Spans.requireEndpoint(otlpTracesEndpoint);
         ListenAddress.require("host", host, "port", port);
         Duration shutdownTimeout = Duration.ofSeconds(shutdownSeconds);
         String name = server.build().servedModelNames().getFirst();
         PrometheusMetrics metrics = new PrometheusMetrics(name);
         Optional<PublishedKvEvents> events = publishedKvEvents(config);
+        Optional<OtlpExporter> spans = Spans.exporter(otlpTracesEndpoint, "baton-serve", host, port);
         try {
+            spans.ifPresent(exporter -> {
+                server.spans(exporter);
+                Spans.addTo(metrics, exporter);
+            });
             events.ifPresent(each -> {
                 each.addTo(metrics);
                 server.kvEventSources(each.sources());
@@ -342,6 +356,7 @@ final class ServeCommand implements Callable<Integer> {
         } finally {
             // After the engine, whose last events are published.
             events.ifPresent(PublishedKvEvents::close);
+            spans.ifPresent(OtlpExporter::close);
         }
     }
 

@@ -102,7 +102,7 @@ class FloorsTest {
             entry("baton.transfer.nixl.NixlAgent", "a thread that ends at once, before memory is freed"));
 
     /** Modules that are given their clock. */
-    private static final List<String> CLOCKED = List.of("connectors", "pipe", "transfer", "router");
+    private static final List<String> CLOCKED = List.of("connectors", "pipe", "transfer", "router", "trace");
 
     private static final Set<String> CLOCKS = Set.of("nanoTime", "currentTimeMillis");
 
@@ -123,6 +123,7 @@ class FloorsTest {
     void everyModuleIsChecked() {
         for (String module : List.of(
                 "kv",
+                "trace",
                 "jinja",
                 "memory",
                 "messages",
@@ -173,6 +174,8 @@ class FloorsTest {
                 .definedBy("baton.memory..")
                 .layer("jinja")
                 .definedBy("baton.jinja..")
+                .layer("trace")
+                .definedBy("baton.trace..")
                 .layer("kv")
                 .definedBy("baton.kv..")
                 .optionalLayer("testkit")
@@ -203,6 +206,8 @@ class FloorsTest {
                 .mayOnlyBeAccessedByLayers("connectors", "bench", "cli", "testkit")
                 .whereLayer("messages")
                 .mayOnlyBeAccessedByLayers("pipe", "transfer", "store", "connectors", "router", "cli", "testkit")
+                .whereLayer("trace")
+                .mayOnlyBeAccessedByLayers("server", "router", "cli")
                 .whereLayer("memory")
                 .mayOnlyBeAccessedByLayers("transfer", "store", "connectors", "engine", "bench", "cli", "testkit")
                 .whereLayer("testkit")

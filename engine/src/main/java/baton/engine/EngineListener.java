@@ -121,5 +121,6 @@ public interface EngineListener {
             double queueSeconds,
             double prefillSeconds,
             double decodeSeconds,
-            double totalSeconds) {}
+            double totalSeconds,
+            RequestTimes times) {}
 }

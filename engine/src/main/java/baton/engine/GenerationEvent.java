@@ -33,6 +33,7 @@ public sealed interface GenerationEvent {
      * @param usage tokens read and written
      * @param kvTransferParams for the instance that takes over
      * @param error what went wrong, for {@link FinishReason#ERROR}
+     * @param times when what happened to it
      */
     record Finished(
             int index,
@@ -40,7 +41,8 @@ public sealed interface GenerationEvent {
             Optional<Object> stopReason,
             Usage usage,
             Optional<JsonFields> kvTransferParams,
-            Optional<String> error)
+            Optional<String> error,
+            RequestTimes times)
             implements GenerationEvent {}
 
     /**

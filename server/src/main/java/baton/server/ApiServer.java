@@ -104,6 +104,7 @@ public final class ApiServer implements AutoCloseable {
     private final HttpServer http;
     private final long created = System.currentTimeMillis() / 1000;
     private final Set<ResponseStream> live = new HashSet<>();
+    private final RequestHistory history;
     /** Timers of connections without a request in progress. */
     private final Map<HttpConnection, Long> idleTimers = new HashMap<>();
 
@@ -142,6 +143,7 @@ public final class ApiServer implements AutoCloseable {
         this.metrics = metrics;
         reader = new RequestReader(config, engine);
         writer = new ReplyWriter(engine.tokenizer());
+        history = new RequestHistory(config.spans(), live);
         warmUp = config.warmUp().map(budget -> new WarmUp(config, engine, budget));
         preparingMemory = new PreparingMemory(config.maxPreparingBytes());
         int threads = Math.clamp(Runtime.getRuntime().availableProcessors() / 2, 2, MOST_PREPARERS);
@@ -355,6 +357,9 @@ public final class ApiServer implements AutoCloseable {
         if (methods == null && path.startsWith(MODELS + "/")) {
             methods = Map.of(HttpMethod.GET, this::model);
         }
+        if (methods == null && RequestHistory.serves(path)) {
+            methods = Map.of(HttpMethod.GET, history::explain);
+        }
         if (path.startsWith("/v1/") || NEED_KEY.contains(path)) {
             authorize(request);
         }
@@ -433,7 +438,10 @@ public final class ApiServer implements AutoCloseable {
                 engine,
                 writer,
                 config.maxPendingBytes(),
-                live::remove);
+                ended -> {
+                    live.remove(ended);
+                    history.add(ended);
+                });
         live.add(stream);
         stream.start();
     }

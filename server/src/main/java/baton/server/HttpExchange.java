@@ -1,5 +1,6 @@
 package baton.server;
 
+import baton.trace.OtlpExporter;
 import io.netty.handler.codec.DecoderException;
 import io.vertx.core.Context;
 import io.vertx.core.Future;
@@ -117,6 +118,16 @@ final class HttpExchange {
     /** Runs {@code action} when the client disconnects before its answer is complete, or sends a malformed body. */
     void whenClientLeaves(Runnable action) {
         whenClientLeaves = Optional.of(action);
+    }
+
+    /** Takes the spans of requests. */
+    Optional<OtlpExporter> spans() {
+        return config.spans();
+    }
+
+    /** Nanoseconds since the request came. */
+    long nanos() {
+        return System.nanoTime() - startNanos;
     }
 
     double millis() {

@@ -207,6 +207,20 @@ public final class PrometheusMetrics implements EngineListener {
                 .register(registry);
     }
 
+    /**
+     * Adds a counter with a label, as {@link #addCounter}.
+     *
+     * @param values by the label's value
+     */
+    public void addCounters(String name, String help, String label, Map<String, LongSupplier> values) {
+        CounterWithCallback.builder()
+                .name(name)
+                .help(help)
+                .labelNames(with(label))
+                .callback(to -> values.forEach((value, count) -> to.call(count.getAsLong(), valuesWith(value))))
+                .register(registry);
+    }
+
     /** Adds a gauge that is kept elsewhere, as {@link #addCounter}. */
     public void addGauge(String name, String help, LongSupplier value) {
         GaugeWithCallback.builder()

@@ -17,6 +17,7 @@ import java.util.Comparator;
 import java.util.List;
 import java.util.Optional;
 import java.util.OptionalDouble;
+import java.util.OptionalLong;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.function.Consumer;
 import org.slf4j.Logger;
@@ -44,7 +45,10 @@ final class ResponseStream {
     private final List<String> engineIds = new ArrayList<>();
     private final List<Choice> choices = new ArrayList<>();
     private final List<Optional<List<TokenLogprobs>>> promptLogprobs = new ArrayList<>();
+    private final RequestRecord.Origin origin;
     private OptionalDouble ttftMillis = OptionalDouble.empty();
+    private OptionalLong submittedNanos = OptionalLong.empty();
+    private Optional<RequestRecord.End> end = Optional.empty();
     private int unfinished;
     private long pendingBytes;
     private boolean ended;
@@ -76,6 +80,34 @@ final class ResponseStream {
             choices.add(new Choice(index));
         }
         unfinished = choices.size();
+        origin = RequestRecord.Origin.of(exchange, head, engine.config().kvTransfer());
+    }
+
+    /** Whether the request has this id, in its {@code X-Request-Id} or in its answer. */
+    boolean isCalled(String id) {
+        return origin.isCalled(id);
+    }
+
+    /** What is known of the request now. */
+    RequestRecord record() {
+        return new RequestRecord(
+                origin,
+                submittedNanos,
+                ttftMillis.isPresent()
+                        ? OptionalLong.of((long) (ttftMillis.getAsDouble() * 1e6))
+                        : OptionalLong.empty(),
+                exchange.nanos(),
+                choices.stream()
+                        .limit(RequestRecord.MOST_SEQUENCES)
+                        .map(choice -> RequestRecord.Sequence.of(promptTokens(choice), choice.finished))
+                        .toList(),
+                usage(),
+                end);
+    }
+
+    /** Whether it is one of the server's own, which nothing is told of. */
+    boolean warmsUp() {
+        return exchange.warmsUp();
     }
 
     /** @param suffix a random end that differs from that of the request's other leg, 8 hexadecimal digits */
@@ -93,6 +125,7 @@ final class ResponseStream {
                     "{}: has kv_transfer_params, but this instance has no kv_connector: its KV is neither taken over nor kept",
                     head.id());
         }
+        submittedNanos = OptionalLong.of(exchange.nanos());
         for (int i = 0; i < engineIds.size(); i++) {
             int prompt = i;
             GenerationRequest engineRequest = new GenerationRequest(
@@ -328,6 +361,7 @@ final class ResponseStream {
 
     private void end(String finish, int status, Optional<String> error) {
         ended = true;
+        end = Optional.of(new RequestRecord.End(status, finish, error));
         Usage usage = usage();
         exchange.log(
                 status,

@@ -4,6 +4,7 @@ import baton.engine.SamplingParams;
 import baton.kv.ConfigException;
 import baton.kv.KvEventsConfig;
 import baton.kv.ServerTls;
+import baton.trace.OtlpExporter;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
@@ -39,6 +40,7 @@ import org.slf4j.LoggerFactory;
  * @param warmUp how long the server may compute prompts of its own before it is ready, see {@link ApiServer#warmUp}; empty for no
  *     warm-up
  * @param tls of the port; empty for plain HTTP
+ * @param spans takes the spans of requests; not closed by the server
  */
 public record ServerConfig(
         String host,
@@ -60,7 +62,8 @@ public record ServerConfig(
         Consumer<SamplingParams.Builder> samplingDefaults,
         Map<Integer, KvEventsConfig> kvEventSources,
         Optional<Duration> warmUp,
-        Optional<ServerTls> tls) {
+        Optional<ServerTls> tls,
+        Optional<OtlpExporter> spans) {
 
     /** The default access log. */
     private static final Logger ACCESS_LOG = LoggerFactory.getLogger("access");
@@ -138,6 +141,7 @@ public record ServerConfig(
         private Map<Integer, KvEventsConfig> kvEventSources = Map.of();
         private Optional<Duration> warmUp = Optional.empty();
         private Optional<ServerTls> tls = Optional.empty();
+        private Optional<OtlpExporter> spans = Optional.empty();
 
         private Builder(List<String> servedModelNames) {
             this.servedModelNames = servedModelNames;
@@ -243,6 +247,11 @@ public record ServerConfig(
             return this;
         }
 
+        public Builder spans(OtlpExporter value) {
+            spans = Optional.of(value);
+            return this;
+        }
+
         /** @throws ConfigException if a value cannot be used */
         public ServerConfig build() {
             return new ServerConfig(
@@ -265,7 +274,8 @@ public record ServerConfig(
                     samplingDefaults,
                     kvEventSources,
                     warmUp,
-                    tls);
+                    tls,
+                    spans);
         }
     }
 }

@@ -11,6 +11,7 @@ import baton.engine.GenerationEvent;
 import baton.engine.GenerationEvent.Finished;
 import baton.engine.GenerationEvent.Usage;
 import baton.engine.GenerationRequest;
+import baton.engine.RequestTimes;
 import baton.engine.TokenLogprobs;
 import baton.engine.model.ModelConfig;
 import baton.engine.text.ChatTemplate;
@@ -217,6 +218,7 @@ final class FakeEngine implements Engine {
         private final Set<Integer> finished = new HashSet<>();
         private final Map<Integer, Integer> outputs = new ConcurrentHashMap<>();
         private Optional<JsonFields> kvTransferParams = Optional.empty();
+        private volatile RequestTimes times = RequestTimes.NONE;
 
         Session(GenerationRequest request, Consumer<GenerationEvent> sink) {
             this.request = request;
@@ -234,6 +236,10 @@ final class FakeEngine implements Engine {
 
         void promptLogprobs(List<TokenLogprobs> logprobs) {
             sink.accept(new GenerationEvent.PromptLogprobs(0, logprobs));
+        }
+
+        void took(RequestTimes measured) {
+            times = measured;
         }
 
         void handsOver(JsonFields params) {
@@ -258,7 +264,8 @@ final class FakeEngine implements Engine {
                     new Usage(
                             request.prompt().length, CACHED_TOKENS, TRANSFERRED_TOKENS, outputs.getOrDefault(index, 0)),
                     kvTransferParams,
-                    error));
+                    error,
+                    times));
         }
 
         private void finishAllAborted() {

@@ -8,6 +8,7 @@ import baton.engine.EngineListener.RequestStats;
 import baton.engine.EngineListener.StepStats;
 import baton.engine.EngineStatus;
 import baton.engine.FinishReason;
+import baton.engine.RequestTimes;
 import baton.kv.DType;
 import baton.kv.connector.Measurement;
 import baton.kv.connector.Measurement.Kind;
@@ -33,7 +34,8 @@ class PrometheusMetricsTest {
         metrics.onStart(CONFIG, 64, DType.BF16, 200);
         metrics.onFirstToken(0.004, new PromptTokens(4, 64, 32));
         metrics.onNextToken(0.03);
-        metrics.onFinished(new RequestStats("r", FinishReason.STOP, 100, 3, 16, 4, 64, 32, 0.1, 0.2, 0.6, 0.9));
+        metrics.onFinished(
+                new RequestStats("r", FinishReason.STOP, 100, 3, 16, 4, 64, 32, 0.1, 0.2, 0.6, 0.9, RequestTimes.NONE));
         metrics.onAllFinished(2, 7);
         assertThat(lines())
                 .contains(

@@ -9,6 +9,7 @@ import baton.engine.EngineListener.StepStats;
 import baton.engine.EngineListener.StepTimes;
 import baton.engine.EngineStatus;
 import baton.engine.FinishReason;
+import baton.engine.RequestTimes;
 import baton.engine.StepPhase;
 import baton.engine.core.Scheduler.LoadFailure;
 import baton.engine.core.Scheduler.Outcome;
@@ -40,6 +41,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.OptionalDouble;
 import java.util.Set;
 import java.util.function.Function;
 import org.slf4j.Logger;
@@ -69,6 +71,9 @@ public final class EngineCore implements AutoCloseable {
     private final Ticker ticker;
     private final Sampler sampler;
     private final StepClock clock;
+    /** Of all ranks' pools together. */
+    private final KvLayout layout;
+
     private volatile Optional<JsonFields> advertisedKvTransferParams;
     private long listenerFailures;
     /** The step before left work that can be computed at once. */
@@ -102,7 +107,7 @@ public final class EngineCore implements AutoCloseable {
             Ticker ticker,
             Runnable wake) {
         ModelRunner runner = ranks.first();
-        KvLayout layout = runner.cache().layout();
+        this.layout = ranks.layout();
         this.clock = new StepClock(ticker);
         this.failures = new ConnectorFailures(ticker);
         Function<ModelRunner, ConnectorContext> context = each -> new ConnectorContext(
@@ -147,7 +152,8 @@ public final class EngineCore implements AutoCloseable {
                         config.longPrefillTokenThreshold(),
                         config.enablePrefixCaching(),
                         config.kvTransfer().loadFailurePolicy()),
-                connector);
+                connector,
+                ticker);
         this.eosTokens = Set.copyOf(eosTokens);
         this.listener = listener;
         this.ticker = ticker;
@@ -567,7 +573,18 @@ public final class EngineCore implements AutoCloseable {
                 seconds(request.arrivalNanos(), scheduled),
                 seconds(scheduled, first),
                 seconds(first, now),
-                seconds(request.arrivalNanos(), now));
+                seconds(request.arrivalNanos(), now),
+                new RequestTimes(
+                        request.load.times(request.arrivalNanos(), layout.blockSize(), layout.blockBytes()),
+                        sinceArrival(request, request.firstScheduledNanos),
+                        sinceArrival(request, request.firstTokenNanos),
+                        seconds(request.arrivalNanos(), now),
+                        request.preemptions));
+    }
+
+    /** Seconds from arrival until then; empty if then is 0, not yet. */
+    private static OptionalDouble sinceArrival(Request request, long then) {
+        return then == 0 ? OptionalDouble.empty() : OptionalDouble.of(seconds(request.arrivalNanos(), then));
     }
 
     private static int computed(Request request) {

@@ -2,6 +2,7 @@ package baton.engine.core;
 
 import baton.engine.EngineListener.RequestStats;
 import baton.engine.FinishReason;
+import baton.engine.RequestTimes;
 import baton.engine.SamplingParams;
 import baton.engine.sampling.Sampler;
 import baton.engine.sampling.SequenceSampler;
@@ -77,6 +78,12 @@ public final class Request implements KvRequest {
     int localHit;
     /** Tokens that the first scheduling found through the connector. */
     int externalHit;
+
+    /** What the connector brought. */
+    final LoadRecord load = new LoadRecord();
+
+    /** Times that its blocks went to other requests. */
+    int preemptions;
 
     boolean everScheduled;
     /** Prompt tokens whose log probabilities were reported; survives preemption. */
@@ -298,7 +305,8 @@ public final class Request implements KvRequest {
         listener.onFinished(
                 FinishReason.ERROR,
                 Optional.empty(),
-                new RequestStats(id, FinishReason.ERROR, promptLength, 0, maxTokens(), 0, 0, 0, 0, 0, 0, 0),
+                new RequestStats(
+                        id, FinishReason.ERROR, promptLength, 0, maxTokens(), 0, 0, 0, 0, 0, 0, 0, RequestTimes.NONE),
                 Optional.empty(),
                 Optional.of(why));
     }

@@ -6,6 +6,7 @@ import baton.kv.InvalidFieldException;
 import baton.kv.KvEvent;
 import baton.kv.LoadFailurePolicy;
 import baton.kv.OwnerThread;
+import baton.kv.Ticker;
 import baton.kv.connector.ConnectorMetadata;
 import baton.kv.connector.HiddenState;
 import baton.kv.connector.KvMatch;
@@ -177,6 +178,7 @@ final class Scheduler {
     /** The order in which requests are served. */
     private final Comparator<Request> order;
 
+    private final Ticker ticker;
     private final WaitingQueue waiting;
     private final List<Request> running = new ArrayList<>();
     private final Map<String, Request> live = new LinkedHashMap<>();
@@ -195,7 +197,13 @@ final class Scheduler {
     /** Rows of logits that this step may still make for prompt log probabilities. */
     private int logitsRowsLeft;
 
-    Scheduler(BlockPool pool, CacheEvents events, SchedulerConfig config, Optional<SchedulerConnector> connector) {
+    /** @param ticker for when loads begin and end; nothing is decided by it */
+    Scheduler(
+            BlockPool pool,
+            CacheEvents events,
+            SchedulerConfig config,
+            Optional<SchedulerConnector> connector,
+            Ticker ticker) {
         this.blocks = new KvCacheManager(pool, events, config.blockSize(), config.prefixCaching());
         this.config = config;
         this.blockSize = config.blockSize();
@@ -208,6 +216,7 @@ final class Scheduler {
         };
         this.waiting = new WaitingQueue(order);
         this.connector = connector;
+        this.ticker = ticker;
     }
 
     /** Queues a request. What the connector said, if it refuses it: the request must then end. */
@@ -463,6 +472,9 @@ final class Scheduler {
             blocks.share(request, hits);
             countHits(request, local, external);
             request.loadingTokens = external;
+            if (external > 0) {
+                request.load.begin(ticker.nanos(), external);
+            }
             queue.remove();
             if (async) {
                 request.state = Request.State.WAITING_FOR_REMOTE_KVS;
@@ -545,6 +557,7 @@ final class Scheduler {
 
     private void preempt(Request request) {
         waitAgain(request);
+        request.preemptions++;
         counters.preempted++;
     }
 
@@ -612,6 +625,7 @@ final class Scheduler {
                 continue;
             }
             cut.add(request);
+            request.load.fail();
             counters.loadFailures++;
             if (config.loadFailurePolicy() == LoadFailurePolicy.RECOMPUTE) {
                 counters.recomputedTokens += request.computedTokens - first * blockSize;
@@ -647,6 +661,7 @@ final class Scheduler {
         }
         request.state = Request.State.WAITING;
         request.loadingTokens = 0;
+        request.load.end(ticker.nanos());
         if (failures.stream().anyMatch(failure -> failure.request() == request)) {
             return;
         }
@@ -731,6 +746,7 @@ final class Scheduler {
             if (request.loadingTokens == 0) {
                 continue;
             }
+            request.load.fail();
             counters.loadFailures++;
             if (config.loadFailurePolicy() == LoadFailurePolicy.RECOMPUTE) {
                 counters.recomputedTokens += request.loadingTokens;

@@ -103,7 +103,8 @@ final class SequenceOutput implements RequestListener {
                 stats.localCacheHit() + stats.externalKvTransfer(),
                 stats.externalKvTransfer(),
                 stats.outputTokens());
-        deliver(() -> Optional.of(new Finished(index, reason, stopReason, usage, kvTransferParams, error)));
+        deliver(() ->
+                Optional.of(new Finished(index, reason, stopReason, usage, kvTransferParams, error, stats.times())));
     }
 
     private void deliver(Supplier<Optional<GenerationEvent>> event) {

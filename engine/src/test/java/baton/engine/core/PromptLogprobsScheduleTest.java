@@ -27,7 +27,8 @@ class PromptLogprobsScheduleTest {
             CacheEvents.disabled(),
             new SchedulerConfig(
                     BLOCK_SIZE, 8, 40, MAX_ROWS, SchedulingPolicy.FCFS, 0, true, LoadFailurePolicy.RECOMPUTE),
-            Optional.empty());
+            Optional.empty(),
+            () -> 0);
     private final Map<String, Integer> computed = new HashMap<>();
 
     @Test
