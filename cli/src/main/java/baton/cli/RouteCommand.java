@@ -102,8 +102,9 @@ final class RouteCommand implements Callable<Integer> {
     @Option(
             names = "--prefill-dns",
             paramLabel = "NAME:PORT",
-            description = "DNS name of which each address is a prefill instance, as of a headless Kubernetes service;"
-                    + " followed; repeatable.")
+            description =
+                    "DNS name of which each address is a prefill instance, as of a headless Kubernetes service, or"
+                            + " _service._tcp.name, whose SRV records have ports and weights; followed; repeatable.")
     private List<String> prefillDns = List.of();
 
     @Option(
@@ -111,6 +112,21 @@ final class RouteCommand implements Callable<Integer> {
             paramLabel = "NAME:PORT",
             description = "The same for decode instances; repeatable.")
     private List<String> decodeDns = List.of();
+
+    @Option(
+            names = "--dns-server",
+            paramLabel = "HOST:PORT",
+            description = "DNS server to ask (default: the system's).")
+    private @Nullable String dnsServer;
+
+    @Option(
+            names = "--slow-start",
+            defaultValue = "0",
+            paramLabel = "SECONDS",
+            description =
+                    "For so long an instance that is new or has recovered gets less than its share of the requests:"
+                            + " a tenth at first, then more and more (default: ${DEFAULT-VALUE}).")
+    private double slowStart;
 
     @Option(
             names = "--admin-key",
@@ -230,6 +246,13 @@ final class RouteCommand implements Callable<Integer> {
     private @Nullable String apiKey;
 
     @Option(
+            names = "--otlp-traces-endpoint",
+            paramLabel = "URL",
+            description = "Send spans of requests to this OpenTelemetry collector, by OTLP/HTTP in JSON, as"
+                    + " http://host:4318/v1/traces (default: none are recorded).")
+    private @Nullable String otlpTracesEndpoint;
+
+    @Option(
             names = "--warmup",
             negatable = true,
             defaultValue = "true",
@@ -272,6 +295,7 @@ final class RouteCommand implements Callable<Integer> {
                 trustClientKvParams,
                 sources(),
                 security());
+        Spans.requireEndpoint(otlpTracesEndpoint);
         ListenAddress.require("host", host, "port", port);
         config.registry()
                 .ifPresent(registry ->
@@ -279,7 +303,7 @@ final class RouteCommand implements Callable<Integer> {
         if (warmUp) {
             Router.warmUp(flow, WARM_UP);
         }
-        Router router = Router.start(config);
+        Router router = Router.start(config, Spans.exporter(otlpTracesEndpoint, "baton-router", host, port));
         router.registerPort()
                 .ifPresent(open -> System.out.println(
                         ServerProcess.REGISTRATIONS + Service.reachable(registerHost()) + ":" + open));
@@ -302,7 +326,11 @@ final class RouteCommand implements Callable<Integer> {
         prefillDns.forEach(name -> names.add(Discovery.Name.parse("prefill dns", Instance.Role.PREFILL, name)));
         decodeDns.forEach(name -> names.add(Discovery.Name.parse("decode dns", Instance.Role.DECODE, name)));
         return new RouterConfig.Sources(
-                new Discovery.Settings(Optional.ofNullable(instancesFile), names, Discovery.Settings.DEFAULT_INTERVAL),
+                new Discovery.Settings(
+                        Optional.ofNullable(instancesFile),
+                        names,
+                        Discovery.Settings.DEFAULT_INTERVAL,
+                        Optional.ofNullable(dnsServer).map(server -> Discovery.Settings.server("dns server", server))),
                 Optional.ofNullable(adminKey));
     }
 
@@ -331,6 +359,7 @@ final class RouteCommand implements Callable<Integer> {
                 policy,
                 decodePolicy == null ? policy : decodePolicy,
                 prefixChunks,
-                new LocalPrefill(fallback, localPrefillThreshold, uncachedThreshold, prefillBusy));
+                new LocalPrefill(fallback, localPrefillThreshold, uncachedThreshold, prefillBusy),
+                Duration.ofMillis((long) (slowStart * 1000)));
     }
 }

@@ -106,7 +106,7 @@ final class DecodeRelay implements Leg.Receiver {
             write(framer.rest());
         }
         writeHead();
-        report.decodeEnded(sent);
+        report.decodeEnded(sent, client.getStatusCode());
         Buffer rest = last == null ? Buffer.buffer() : last;
         report.sent(rest.length());
         request.end(client.getStatusCode() < 500 ? Outcome.OK : Outcome.DECODE_FAILED);
@@ -152,7 +152,11 @@ final class DecodeRelay implements Leg.Receiver {
     private void write(Buffer chunk) {
         if (chunk.length() > 0) {
             writeHead();
-            report.sent(chunk.length());
+            if (framer == null) {
+                report.sent(chunk.length());
+            } else {
+                report.sentEvents(chunk.length());
+            }
             client.write(chunk);
         }
     }

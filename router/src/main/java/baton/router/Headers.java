@@ -1,12 +1,10 @@
 package baton.router;
 
 import baton.router.flow.P2pFlow;
-import baton.router.trace.TraceContext;
 import io.vertx.core.MultiMap;
 import io.vertx.core.http.HttpHeaders;
 import io.vertx.core.http.HttpServerRequest;
 import java.util.HashSet;
-import java.util.List;
 import java.util.Locale;
 import java.util.Optional;
 import java.util.Set;
@@ -127,12 +125,6 @@ final class Headers {
                         && (mayHaveAddresses || !given.contains(P2pFlow.ADDRESS_MARK))
                 ? given
                 : UUID.randomUUID().toString();
-    }
-
-    /** The trace that the client's request belongs to; two of the header are as good as none. */
-    static TraceContext trace(MultiMap client) {
-        List<String> given = client.getAll(TRACEPARENT);
-        return TraceContext.of(given.size() == 1 ? Optional.of(given.getFirst()) : Optional.empty());
     }
 
     private static Set<String> namedByConnection(MultiMap headers) {

@@ -120,7 +120,8 @@ final class Observation {
                         .put("state", instance.state())
                         .put("registered", instance.kvAddress().isPresent())
                         .put("running", instance.running())
-                        .put("requests", instance.begun());
+                        .put("requests", instance.begun())
+                        .put("share", instance.share());
                 instance.downReason().ifPresent(reason -> each.put("down", reason));
             }
         }

@@ -2,6 +2,7 @@ package baton.router;
 
 import baton.router.body.JsonObjectText;
 import baton.router.body.ReceivedBody;
+import baton.router.trace.RequestTrace;
 import baton.router.upstream.Instance;
 import baton.router.upstream.Leg;
 import baton.router.upstream.UpstreamFailure;
@@ -11,14 +12,17 @@ import io.vertx.core.MultiMap;
 import io.vertx.core.Promise;
 import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.HttpClientResponse;
+import java.util.Optional;
 import org.jspecify.annotations.Nullable;
 import tools.jackson.core.JacksonException;
+import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
 
 /** Receives the prefill leg's answer as a whole: the prompt's cache is complete only then. */
 final class PrefillAnswer implements Leg.Receiver {
     private static final JsonMapper MAPPER = JsonMapper.builder().build();
     private static final int MAX_QUOTED_ERROR = 300;
+    private static final int MOST_USAGE_BYTES = 4096;
 
     private final Instance instance;
     private final int maxBytes;
@@ -72,11 +76,11 @@ final class PrefillAnswer implements Leg.Receiver {
 
     @Override
     public void onEnd() {
-        report.prefillEnded(sent);
         if (head == null) {
             throw new IllegalStateException("an answer ended without its head");
         }
         int status = head.statusCode();
+        report.prefillEnded(sent, status);
         // 508: a leg to another instance would end in the same cycle of routers.
         if ((status >= 400 && status < 500) || status == 508) {
             answer.fail(new Rejection(status, head.headers(), text.join()));
@@ -90,7 +94,11 @@ final class PrefillAnswer implements Leg.Receiver {
                             text.length(),
                             () -> JsonObjectText.parse("its answer", text.join().getBytes()))
                     .onComplete(
-                            answer::complete,
+                            parsed -> {
+                                promptTokens(parsed)
+                                        .ifPresent(tokens -> report.trace().promptTokens(RequestTrace.PREFILL, tokens));
+                                answer.complete(parsed);
+                            },
                             cause -> answer.fail(
                                     new UpstreamFailure(instance, Kind.ANSWER, String.valueOf(cause.getMessage()))));
         }
@@ -99,6 +107,22 @@ final class PrefillAnswer implements Leg.Receiver {
     @Override
     public void onFailure(UpstreamFailure failure) {
         answer.fail(failure);
+    }
+
+    /** How many tokens the prompt has, as OpenAI's field {@code usage} tells it. */
+    private static Optional<RequestTrace.PromptTokens> promptTokens(JsonObjectText answer) {
+        return answer.value("usage")
+                .filter(usage -> usage.length <= MOST_USAGE_BYTES)
+                .flatMap(usage -> {
+                    JsonNode tokens = MAPPER.readTree(usage);
+                    JsonNode all = tokens.path("prompt_tokens");
+                    int cached = tokens.path("prompt_tokens_details")
+                            .path("cached_tokens")
+                            .asInt(0);
+                    return all.isInt()
+                            ? Optional.of(new RequestTrace.PromptTokens(all.asInt(), cached))
+                            : Optional.empty();
+                });
     }
 
     /** The message of the instance's error, if there is one. */

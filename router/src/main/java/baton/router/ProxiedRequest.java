@@ -11,13 +11,14 @@ import baton.router.policy.Choice;
 import baton.router.policy.Placement;
 import baton.router.policy.PromptPrefix;
 import baton.router.policy.RoutingRequest;
-import baton.router.trace.TraceContext;
+import baton.router.trace.RequestTrace;
 import baton.router.upstream.Instance;
 import baton.router.upstream.InstanceSet;
 import baton.router.upstream.Leg;
 import baton.router.upstream.UpstreamClient;
 import baton.router.upstream.UpstreamFailure;
 import baton.router.upstream.UpstreamFailure.Kind;
+import baton.trace.TraceContext;
 import io.vertx.core.Future;
 import io.vertx.core.MultiMap;
 import io.vertx.core.buffer.Buffer;
@@ -65,7 +66,6 @@ final class ProxiedRequest implements DecodeRelay.Request {
     private int held;
 
     private final String givenId;
-    private final TraceContext trace;
     private final MultiMap headers;
 
     private final List<Instance> triedPrefills = new ArrayList<>(2);
@@ -116,12 +116,14 @@ final class ProxiedRequest implements DecodeRelay.Request {
         this.client = request.response();
         this.held = held;
         this.givenId = Headers.requestId(request.headers(), context.config().trustClientKvParams());
-        this.trace = Headers.trace(request.headers());
-        this.report = new RequestReport(context, givenId, request.path(), trace.traceId(), pass.client());
+        TraceContext trace = TraceContext.of(
+                request.headers().getAll(Headers.TRACEPARENT), context.spans().isPresent());
+        this.report = new RequestReport(
+                context, givenId, trace, request.method().name(), request.path(), pass.client());
         this.requestId = givenId;
         this.headers = Headers.toInstance(
                 request.headers(), context.config().apiKey(), context.gate().isPresent());
-        if (!trace.continued()) {
+        if (trace.parentId().isEmpty()) {
             headers.remove(Headers.TRACESTATE);
         }
         client.closeHandler(closed -> clientLeft());
@@ -232,8 +234,7 @@ final class ProxiedRequest implements DecodeRelay.Request {
 
     /** Leaves the whole request to a decode instance. */
     private void prefillLocally(Completion completion, Instance chosen, LocalPrefillReason reason) {
-        context.metrics().prefilledLocally(reason);
-        report.trace().prefilledLocally(reason.words());
+        report.prefilledLocally(reason);
         localPrefill = reason;
         attempts++;
         plan = null;
@@ -349,8 +350,8 @@ final class ProxiedRequest implements DecodeRelay.Request {
         Leg leg =
                 new Leg(upstream, instance, answer, limits.prefill(), Leg.Bounds.WHOLE, Optional.of(instance.begin()));
         prefillLeg = leg;
-        report.trace().prefillSent(instance.url(), whyPrefill);
-        leg.send(request.method(), Headers.target(request), legHeaders(), prefillBody);
+        String parent = report.prefillSent(instance, whyPrefill);
+        leg.send(request.method(), Headers.target(request), legHeaders(parent), prefillBody);
         return answer.future();
     }
 
@@ -404,8 +405,8 @@ final class ProxiedRequest implements DecodeRelay.Request {
                 Leg.Bounds.SILENCE,
                 Optional.of(begun(instance)));
         decodeLeg = leg;
-        report.trace().decodeSent(instance.url(), whyDecode);
-        leg.send(request.method(), Headers.target(request), legHeaders(), body);
+        String parent = report.trace().sent(RequestTrace.DECODE, instance.url(), whyDecode);
+        leg.send(request.method(), Headers.target(request), legHeaders(parent), body);
     }
 
     /** What ends the count of a decode leg's request at its instance. */
@@ -494,6 +495,8 @@ final class ProxiedRequest implements DecodeRelay.Request {
 
     /** Updates the instance's health after a failed leg. */
     private void note(UpstreamFailure failure) {
+        Instance failed = failure.instance();
+        report.trace().failed(failed.role().label(), failed.url(), failure.reason());
         report.trace().step(failure.describe());
         switch (failure.kind()) {
             case CONNECT -> failure.instance().markDown(failure.reason());
@@ -549,11 +552,11 @@ final class ProxiedRequest implements DecodeRelay.Request {
         }
     }
 
-    private MultiMap legHeaders() {
+    private MultiMap legHeaders(String traceparent) {
         return MultiMap.caseInsensitiveMultiMap()
                 .addAll(headers)
                 .set(Headers.REQUEST_ID, requestId)
-                .set(Headers.TRACEPARENT, trace.leg());
+                .set(Headers.TRACEPARENT, traceparent);
     }
 
     /**

@@ -2,9 +2,14 @@ package baton.router;
 
 import baton.kv.Ticker;
 import baton.router.metrics.RouterMetrics;
+import baton.router.metrics.RouterMetrics.LocalPrefillReason;
 import baton.router.metrics.RouterMetrics.Outcome;
+import baton.router.trace.RequestSpans;
 import baton.router.trace.RequestTrace;
 import baton.router.trace.RequestTraces;
+import baton.router.upstream.Instance;
+import baton.trace.OtlpExporter;
+import baton.trace.TraceContext;
 import io.micrometer.core.instrument.Timer;
 import java.util.Locale;
 import java.util.Optional;
@@ -20,11 +25,17 @@ final class RequestReport {
     private final Ticker ticker;
     private final boolean logged;
     private final RequestTraces traces;
+    private final Optional<OtlpExporter> spans;
+    private final TraceContext context;
     private final RequestTrace trace;
     private final long started;
     private long prefillMillis = -1;
     private long firstByteMillis = -1;
     private long bytes;
+    /** What the client sees of a completion, by where its prompt is computed. */
+    private Optional<RouterMetrics.ClientTimes> seen = Optional.empty();
+
+    private long lastEvent;
 
     /**
      * What the line names.
@@ -36,14 +47,46 @@ final class RequestReport {
     record Line(String requestId, String handoffId, String path, int status, String prefill, String decode) {}
 
     /** @param client the name of its key; empty where clients need none */
-    RequestReport(RouterContext context, String id, String path, String traceId, Optional<String> client) {
-        this.metrics = context.metrics();
-        this.ticker = context.ticker();
-        this.logged = context.logged();
-        this.traces = context.traces();
-        this.trace = new RequestTrace(id, traceId, path, client, ticker);
+    RequestReport(
+            RouterContext router,
+            String id,
+            TraceContext context,
+            String method,
+            String path,
+            Optional<String> client) {
+        this.metrics = router.metrics();
+        this.ticker = router.ticker();
+        this.logged = router.logged();
+        this.traces = router.traces();
+        this.spans = router.spans();
+        this.context = context;
+        this.trace = new RequestTrace(
+                id,
+                context,
+                method,
+                path,
+                client,
+                ticker,
+                spans.map(OtlpExporter::epochNanos).orElse(0L));
         traces.started(trace);
         this.started = ticker.nanos();
+    }
+
+    /**
+     * A prefill leg is sent.
+     *
+     * @return its {@code traceparent}
+     */
+    String prefillSent(Instance instance, String why) {
+        seen = Optional.of(metrics.prefilledRemotely);
+        return trace.sent(RequestTrace.PREFILL, instance.url(), why);
+    }
+
+    /** The decode instance computes the prompt. */
+    void prefilledLocally(LocalPrefillReason reason) {
+        seen = Optional.of(metrics.prefilledLocally);
+        metrics.countLocalPrefill(reason);
+        trace.prefilledLocally(reason.words());
     }
 
     /** What happens to the request, for its explanation. */
@@ -56,14 +99,15 @@ final class RequestReport {
         return ticker.nanos();
     }
 
-    void prefillEnded(long sent) {
+    void prefillEnded(long sent, int status) {
         prefillMillis = record(metrics.prefill, sent);
-        trace.prefillEnded();
+        trace.answered(RequestTrace.PREFILL, status);
     }
 
     void firstByte(long sent) {
         record(metrics.decodeFirstByte, sent);
         firstByteMillis = record(metrics.firstByte, started);
+        seen.ifPresent(times -> record(times.firstToken(), started));
         trace.firstByte();
     }
 
@@ -72,9 +116,9 @@ final class RequestReport {
         return firstByteMillis >= 0;
     }
 
-    void decodeEnded(long sent) {
+    void decodeEnded(long sent, int status) {
         record(metrics.decode, sent);
-        trace.decodeEnded();
+        trace.answered(RequestTrace.DECODE, status);
     }
 
     /** Counts bytes of the answer. */
@@ -83,6 +127,17 @@ final class RequestReport {
         if (count > 0) {
             trace.sent(count);
         }
+    }
+
+    /** As {@link #sent}, of a stream's events. */
+    void sentEvents(int count) {
+        long now = ticker.nanos();
+        if (lastEvent != 0) {
+            long gap = now - lastEvent;
+            seen.ifPresent(times -> times.interToken().record(gap, TimeUnit.NANOSECONDS));
+        }
+        lastEvent = now;
+        sent(count);
     }
 
     /** Bytes of the answer so far. */
@@ -94,10 +149,14 @@ final class RequestReport {
         metrics.ended(outcome);
         trace.ended(outcome.name().toLowerCase(Locale.ROOT), line.status);
         traces.ended(trace);
+        if (context.sampled()) {
+            spans.ifPresent(exporter ->
+                    RequestSpans.of(trace.snapshot(), line.handoffId).forEach(exporter::export));
+        }
         long totalMillis = record(metrics.request, started);
         if (logged && log.isInfoEnabled()) {
             log.info(
-                    "request={} handoff={} path={} outcome={} status={} prefill={} prefill_ms={} decode={} first_byte_ms={} total_ms={} bytes={}",
+                    "request={} handoff={} path={} outcome={} status={} prefill={} prefill_ms={} decode={} first_byte_ms={} total_ms={} bytes={} trace={}",
                     line.requestId,
                     line.handoffId,
                     line.path,
@@ -108,7 +167,8 @@ final class RequestReport {
                     line.decode,
                     firstByteMillis < 0 ? "-" : firstByteMillis,
                     totalMillis,
-                    bytes);
+                    bytes,
+                    context.traceId());
         }
     }
 

@@ -9,6 +9,8 @@ import baton.router.upstream.InstanceSet;
 import baton.router.upstream.Instances;
 import baton.router.upstream.OwnAddress;
 import baton.router.upstream.Registrations;
+import baton.router.upstream.SlowStart;
+import baton.trace.OtlpExporter;
 import io.vertx.core.DeploymentOptions;
 import io.vertx.core.Future;
 import io.vertx.core.Vertx;
@@ -108,6 +110,15 @@ public final class Router implements AutoCloseable {
      * @throws ConfigException if the address cannot be listened on
      */
     public static Router start(RouterConfig config) {
+        return start(config, Optional.empty());
+    }
+
+    /**
+     * As {@link #start(RouterConfig)}.
+     *
+     * @param spans takes the spans of requests; closed with the router
+     */
+    public static Router start(RouterConfig config, Optional<OtlpExporter> spans) {
         requireNotOwn(config, OwnAddress.of(config.host(), config.port()));
         Ticker ticker = Ticker.system();
         Optional<KeysFile> keys = config.security().clientKeys().map(file -> KeysFile.read(file, ticker));
@@ -118,13 +129,15 @@ public final class Router implements AutoCloseable {
             tls = RouterTls.read(vertx, config.security());
         } catch (ConfigException e) {
             close(vertx.close());
+            spans.ifPresent(OtlpExporter::close);
             throw e;
         }
         int maxRunning = config.limits().maxPerInstance();
+        SlowStart slowStart = new SlowStart(config.policy().slowStart(), ticker);
         Instances instances = new Instances(
-                new InstanceSet(Instance.Role.PREFILL, config.prefill(), maxRunning),
-                new InstanceSet(Instance.Role.DECODE, config.decode(), maxRunning));
-        RouterContext context = RouterContext.create(vertx, config, instances, ticker, new RouterContext.Guards(keys.map(KeysFile::gate), tls), true);
+                new InstanceSet(Instance.Role.PREFILL, config.prefill(), maxRunning, slowStart),
+                new InstanceSet(Instance.Role.DECODE, config.decode(), maxRunning, slowStart));
+        RouterContext context = RouterContext.create(vertx, config, instances, ticker, new RouterContext.Guards(keys.map(KeysFile::gate), tls), spans, true);
         List<RouterVerticle> verticles = new CopyOnWriteArrayList<>();
         try {
             await(context.probe().start(instances), config.limits().connect().plusSeconds(5));
@@ -231,6 +244,8 @@ public final class Router implements AutoCloseable {
 
     private static void close(Vertx vertx, RouterContext context) {
         close(context.probe().stop().eventually(vertx::close));
+        // After the last requests, which the loops' end ends.
+        context.spans().ifPresent(OtlpExporter::close);
         context.metrics().close();
     }
 

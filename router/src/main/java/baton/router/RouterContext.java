@@ -8,10 +8,12 @@ import baton.router.metrics.RouterMetrics;
 import baton.router.policy.RoutingPolicy;
 import baton.router.trace.RequestTraces;
 import baton.router.upstream.HealthProbe;
+import baton.router.upstream.Instance;
 import baton.router.upstream.InstanceSet;
 import baton.router.upstream.Instances;
 import baton.router.upstream.Membership;
 import baton.router.upstream.OwnAddress;
+import baton.trace.OtlpExporter;
 import io.vertx.core.Vertx;
 import java.util.Optional;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -22,6 +24,7 @@ import java.util.concurrent.atomic.AtomicInteger;
  * @param running requests in flight
  * @param bodies the memory of request bodies; a request gives back what its body took when it ends
  * @param guards keys of clients, and certificates
+ * @param spans takes the spans of ended requests
  * @param logged whether each request has a line in the log
  */
 record RouterContext(
@@ -38,6 +41,7 @@ record RouterContext(
         Ticker ticker,
         RequestTraces traces,
         Guards guards,
+        Optional<OtlpExporter> spans,
         boolean logged) {
 
     /** @param gate lets requests with keys enter; empty if clients need none */
@@ -55,13 +59,18 @@ record RouterContext(
             Instances instances,
             Ticker ticker,
             Guards guards,
+            Optional<OtlpExporter> spans,
             boolean logged) {
         HandoffFlow flow = HandoffFlow.named(config.flow());
         AtomicInteger running = new AtomicInteger();
         RouterMetrics metrics = new RouterMetrics(running::get);
         for (InstanceSet set : instances.sets()) {
             metrics.addRole(set.role().label(), set::up, () -> set.all().size());
+            for (Instance.State state : Instance.State.values()) {
+                metrics.addState(set.role().label(), state.label(), () -> set.in(state));
+            }
         }
+        spans.ifPresent(metrics::addSpans);
         RouterConfig.Limits limits = config.limits();
         HealthProbe probe = new HealthProbe(
                 vertx,
@@ -83,6 +92,7 @@ record RouterContext(
                 ticker,
                 new RequestTraces(RequestTraces.KEPT),
                 guards,
+                spans,
                 logged);
     }
 }

@@ -91,7 +91,13 @@ final class WarmUp {
                 PolicySettings.DEFAULT);
         Instances instances = new Instances(set(Instance.Role.PREFILL, address), set(Instance.Role.DECODE, address));
         RouterContext context = RouterContext.create(
-                vertx, config, instances, ticker, new RouterContext.Guards(Optional.empty(), RouterTls.none(vertx)), false);
+                vertx,
+                config,
+                instances,
+                ticker,
+                new RouterContext.Guards(Optional.empty(), RouterTls.none(vertx)),
+                Optional.empty(),
+                false);
         try (RouterMetrics metrics = context.metrics()) {
             List<RouterVerticle> verticles = new CopyOnWriteArrayList<>();
             Router.await(

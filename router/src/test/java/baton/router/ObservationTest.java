@@ -18,8 +18,6 @@ import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
-import org.junit.jupiter.params.ParameterizedTest;
-import org.junit.jupiter.params.provider.ValueSource;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
 
@@ -83,49 +81,6 @@ class ObservationTest {
                 .contains("Decode was sent to " + decode.uri())
                 .contains("ok, HTTP 200");
         assertThat(explained.toString()).doesNotContain("a secret");
-    }
-
-    private static final String TRACE = "4bf92f3577b34da6a3ce929d0e0e4736";
-
-    private static String parent(FakeInstance instance) {
-        return String.valueOf(instance.received.getLast().headers().get("traceparent"));
-    }
-
-    @Test
-    void bothLegsContinueTheClientsTraceWithSpansOfTheirOwn() throws Exception {
-        Router router = router(List.of(prefill), LocalPrefill.NEVER);
-        String given = "00-" + TRACE + "-00f067aa0ba902b7-01";
-        fixture.post(router, BODY, "X-Request-Id", "traced", "traceparent", given, "tracestate", "vendor=1");
-        assertThat(List.of(parent(prefill), parent(decode)))
-                .allSatisfy(parent -> assertThat(parent)
-                        .matches("00-" + TRACE + "-[0-9a-f]{16}-01")
-                        .isNotEqualTo(given))
-                .doesNotHaveDuplicates();
-        assertThat(decode.received.getLast().headers().getAll("traceparent")).hasSize(1);
-        assertThat(decode.received.getLast().headers().get("tracestate")).isEqualTo("vendor=1");
-        assertThat(json(router, "/v1/requests/traced/explain").path("trace_id").asString())
-                .isEqualTo(TRACE);
-    }
-
-    @ParameterizedTest
-    @ValueSource(
-            strings = {
-                "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7",
-                "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
-                "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
-                "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
-                "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more",
-                "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
-                "garbage"
-            })
-    void aMalformedTraceparentIsReplacedAndItsStateDropped(String given) throws Exception {
-        Router router = router(List.of(prefill), LocalPrefill.NEVER);
-        fixture.post(router, BODY, "X-Request-Id", "new", "traceparent", given, "tracestate", "vendor=1");
-        String trace = json(router, "/v1/requests/new/explain").path("trace_id").asString();
-        assertThat(trace).matches("[0-9a-f]{32}").isNotEqualTo(TRACE);
-        assertThat(List.of(parent(prefill), parent(decode)))
-                .allSatisfy(parent -> assertThat(parent).matches("00-" + trace + "-[0-9a-f]{16}-00"));
-        assertThat(decode.received.getLast().headers().contains("tracestate")).isFalse();
     }
 
     @Test
@@ -202,6 +157,27 @@ class ObservationTest {
         assertThat(instances.path(1).path("up").asBoolean()).isFalse();
         assertThat(instances.path(1).path("down").asString()).contains("503");
         assertThat(instances.path(2).path("role").asString()).isEqualTo("decode");
+        String states = "baton:router_instances_by_state{role=\"prefill\",state=";
+        assertThat(fixture.metric(router, states + "\"up\"}")).isEqualTo(1);
+        assertThat(fixture.metric(router, states + "\"down\"}")).isEqualTo(1);
+        assertThat(fixture.metric(router, states + "\"tripped\"}")).isZero();
+    }
+
+    @Test
+    void timesToTheFirstTokenAndBetweenTokensAreMeasuredByWhereThePromptIsComputed() throws Exception {
+        decode.behaviour =
+                (request, response) -> FakeInstance.events(response, "data: 1\n\n", "data: 2\n\n", "data: [DONE]\n\n")
+                        .end();
+        Router router = router(List.of(prefill), LocalPrefill.of(false, 10));
+        fixture.post(router, BODY);
+        fixture.post(router, "{\"prompt\":\"short\",\"stream\":true}");
+        for (String where : List.of("remote", "local")) {
+            String prefilled = "_seconds_count{prefill=\"" + where + "\"}";
+            assertThat(fixture.metric(router, "baton:router_time_to_first_token" + prefilled))
+                    .isEqualTo(1);
+            assertThat(fixture.metric(router, "baton:router_inter_token_latency" + prefilled))
+                    .isEqualTo(2);
+        }
     }
 
     @Test

@@ -2,6 +2,7 @@ package baton.router;
 
 import baton.router.policy.LocalPrefill;
 import baton.router.policy.PolicySettings;
+import baton.trace.OtlpExporter;
 import io.vertx.core.Vertx;
 import java.net.URI;
 import java.net.http.HttpRequest;
@@ -45,7 +46,16 @@ final class RouterFixture implements AutoCloseable {
             List<FakeInstance> decodes,
             Optional<RouterConfig.Registry> registry,
             LocalPrefill localPrefill) {
-        return start(new RouterConfig(
+        return start(config(flow, prefills, decodes, registry, localPrefill));
+    }
+
+    static RouterConfig config(
+            String flow,
+            List<FakeInstance> prefills,
+            List<FakeInstance> decodes,
+            Optional<RouterConfig.Registry> registry,
+            LocalPrefill localPrefill) {
+        return new RouterConfig(
                 "127.0.0.1",
                 0,
                 uris(prefills),
@@ -54,11 +64,15 @@ final class RouterFixture implements AutoCloseable {
                 Optional.empty(),
                 LIMITS,
                 registry,
-                PolicySettings.DEFAULT.withLocalPrefill(localPrefill)));
+                PolicySettings.DEFAULT.withLocalPrefill(localPrefill));
     }
 
     Router start(RouterConfig config) {
-        Router router = Router.start(config);
+        return start(config, Optional.empty());
+    }
+
+    Router start(RouterConfig config, Optional<OtlpExporter> spans) {
+        Router router = Router.start(config, spans);
         toClose.add(router);
         return router;
     }

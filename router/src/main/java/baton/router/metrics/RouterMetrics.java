@@ -1,6 +1,8 @@
 package baton.router.metrics;
 
+import baton.trace.OtlpExporter;
 import io.micrometer.core.instrument.Counter;
+import io.micrometer.core.instrument.FunctionCounter;
 import io.micrometer.core.instrument.Gauge;
 import io.micrometer.core.instrument.Timer;
 import io.micrometer.prometheusmetrics.PrometheusConfig;
@@ -14,6 +16,7 @@ import java.util.Objects;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.IntSupplier;
+import java.util.function.ToDoubleFunction;
 
 /** The router's own metrics, {@code baton:router_*}. Any thread. */
 public final class RouterMetrics implements AutoCloseable {
@@ -116,6 +119,14 @@ public final class RouterMetrics implements AutoCloseable {
         private final String label = name().toLowerCase(Locale.ROOT);
     }
 
+    /**
+     * What a client sees of a completion.
+     *
+     * @param firstToken from the request to the first byte of its answer
+     * @param interToken between two events of its stream
+     */
+    public record ClientTimes(Timer firstToken, Timer interToken) {}
+
     private static final Duration[] BUCKETS = List.of(
                     1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 60_000, 120_000, 300_000)
             .stream()
@@ -147,6 +158,12 @@ public final class RouterMetrics implements AutoCloseable {
     public final Timer decode = timer("baton:router_decode", "Decode leg, from sending to the whole answer");
     public final Timer firstByte = timer("baton:router_first_byte", "From a request to the first byte of its answer");
     public final Timer request = timer("baton:router_request", "From a request to the end of its answer");
+    /** Of completions whose prompt a prefill instance computes. */
+    public final ClientTimes prefilledRemotely = clientTimes("remote");
+
+    /** Of completions whose prompt the decode instance computes. */
+    public final ClientTimes prefilledLocally = clientTimes("local");
+
     public final Counter carried = handoffs("carried");
     public final Counter notCarried = handoffs("none");
     public final Counter addressesRefused = counter(
@@ -216,6 +233,29 @@ public final class RouterMetrics implements AutoCloseable {
                 .register(registry);
     }
 
+    /** Adds the number of a role's instances in a state. */
+    public void addState(String role, String state, IntSupplier count) {
+        Gauge.builder("baton:router_instances_by_state", count::getAsInt)
+                .description("Instances by whether they get requests, and why not")
+                .tag("role", role)
+                .tag("state", state)
+                .register(registry);
+    }
+
+    /** Adds the numbers of spans that an exporter has sent and dropped. */
+    public void addSpans(OtlpExporter exporter) {
+        spans("exported", exporter, OtlpExporter::exported);
+        spans("dropped", exporter, OtlpExporter::dropped);
+    }
+
+    /** The registry keeps no exporter alive. */
+    private void spans(String result, OtlpExporter exporter, ToDoubleFunction<OtlpExporter> count) {
+        FunctionCounter.builder("baton:trace_spans", exporter, count)
+                .description("Spans of requests, by whether a collector has them")
+                .tag("result", result)
+                .register(registry);
+    }
+
     public void ended(Outcome outcome) {
         Objects.requireNonNull(requests.get(outcome)).increment();
     }
@@ -248,7 +288,7 @@ public final class RouterMetrics implements AutoCloseable {
                         which));
     }
 
-    public void prefilledLocally(LocalPrefillReason reason) {
+    public void countLocalPrefill(LocalPrefillReason reason) {
         Objects.requireNonNull(localPrefills.get(reason)).increment();
     }
 
@@ -299,9 +339,24 @@ public final class RouterMetrics implements AutoCloseable {
         registry.close();
     }
 
-    private Timer timer(String name, String description) {
+    private ClientTimes clientTimes(String prefill) {
+        return new ClientTimes(
+                timer(
+                        "baton:router_time_to_first_token",
+                        "From a completion to the first byte of its answer, by where its prompt was computed",
+                        "prefill",
+                        prefill),
+                timer(
+                        "baton:router_inter_token_latency",
+                        "Between two events of a stream to the client, by where the prompt was computed",
+                        "prefill",
+                        prefill));
+    }
+
+    private Timer timer(String name, String description, String... tags) {
         return Timer.builder(name)
                 .description(description)
+                .tags(tags)
                 .serviceLevelObjectives(BUCKETS)
                 .register(registry);
     }

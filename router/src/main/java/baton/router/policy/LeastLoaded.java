@@ -4,7 +4,7 @@ import baton.router.upstream.Instance;
 import java.util.List;
 import java.util.concurrent.atomic.AtomicInteger;
 
-/** The one with the fewest requests of this router under way; among several with as few, one after the other. */
+/** The one with the fewest requests of this router under way for its share; among several with as few, one after the other. */
 final class LeastLoaded implements InstanceChooser {
     static final String NAME = "least_loaded";
 
@@ -12,15 +12,15 @@ final class LeastLoaded implements InstanceChooser {
 
     @Override
     public Choice choose(List<Instance> usable, RoutingRequest request) {
-        int first = Math.floorMod(turn.getAndIncrement(), usable.size());
+        int first = InTurn.index(usable, turn.getAndIncrement());
         Instance best = usable.get(first);
-        int least = best.running();
+        double least = best.running() / best.share();
         for (int i = 1; i < usable.size(); i++) {
             Instance other = usable.get((first + i) % usable.size());
-            int running = other.running();
-            if (running < least) {
+            double load = other.running() / other.share();
+            if (load < least) {
                 best = other;
-                least = running;
+                least = load;
             }
         }
         return Choice.of(best, Choice.Why.LOAD);

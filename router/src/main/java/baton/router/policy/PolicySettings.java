@@ -3,6 +3,7 @@ package baton.router.policy;
 import baton.kv.ConfigException;
 import baton.router.upstream.Instance;
 import baton.router.upstream.Instances;
+import java.time.Duration;
 import java.util.function.Predicate;
 
 /**
@@ -10,16 +11,25 @@ import java.util.function.Predicate;
  *
  * @param prefill one of {@link InstanceChooser#NAMES}, for prefill instances
  * @param decode likewise, for decode instances
+ * @param slowStart for how long an instance that is new or has recovered gets less than its share; zero: not at all
  * @param recorded how many chunks of prompts are remembered for each role, by the policy {@code prefix}
  */
-public record PolicySettings(String prefill, String decode, int recorded, LocalPrefill localPrefill) {
+public record PolicySettings(
+        String prefill, String decode, int recorded, LocalPrefill localPrefill, Duration slowStart) {
     /** 256 MiB of prompts, in about 32 MiB of memory. */
     public static final int DEFAULT_RECORDED = 1 << 20;
+
+    // Before the constant, whose construction looks at them.
+    private static final int MOST_RECORDED = 1 << 28;
+    private static final Duration MOST_SLOW_START = Duration.ofHours(1);
 
     public static final PolicySettings DEFAULT =
             new PolicySettings(InTurn.NAME, InTurn.NAME, DEFAULT_RECORDED, LocalPrefill.NEVER);
 
-    private static final int MOST_RECORDED = 1 << 28;
+    /** Without slow start. */
+    public PolicySettings(String prefill, String decode, int recorded, LocalPrefill localPrefill) {
+        this(prefill, decode, recorded, localPrefill, Duration.ZERO);
+    }
 
     /** @throws ConfigException naming the setting that cannot be used */
     public PolicySettings {
@@ -27,6 +37,9 @@ public record PolicySettings(String prefill, String decode, int recorded, LocalP
         InstanceChooser.requireName("decode policy", decode);
         if (recorded < 1 || recorded > MOST_RECORDED) {
             throw ConfigException.unsupported("prefix chunks", recorded, "1 to " + MOST_RECORDED);
+        }
+        if (slowStart.isNegative() || slowStart.compareTo(MOST_SLOW_START) > 0) {
+            throw ConfigException.unsupported("slow start", slowStart, "0 to 1 hour");
         }
         if (localPrefill.uncachedBelowBytes() > 0 && !decode.equals(PrefixAware.NAME)) {
             throw new ConfigException(
@@ -37,7 +50,11 @@ public record PolicySettings(String prefill, String decode, int recorded, LocalP
     }
 
     public PolicySettings withLocalPrefill(LocalPrefill value) {
-        return new PolicySettings(prefill, decode, recorded, value);
+        return new PolicySettings(prefill, decode, recorded, value, slowStart);
+    }
+
+    public PolicySettings withSlowStart(Duration value) {
+        return new PolicySettings(prefill, decode, recorded, localPrefill, value);
     }
 
     /** @param takesHandoff instances to which the flow can send the legs of a hand-off */

@@ -21,19 +21,26 @@ final class SessionSticky implements InstanceChooser {
 
     private static Instance of(List<Instance> usable, String session) {
         Instance best = usable.getFirst();
-        long most = weight(best, session);
+        double most = score(best, session);
         for (Instance other : usable) {
-            long weight = weight(other, session);
-            if (weight > most) {
+            double score = score(other, session);
+            if (score > most) {
                 best = other;
-                most = weight;
+                most = score;
             }
         }
         return best;
     }
 
+    /** Weighted rendezvous hashing: the highest of all is of an instance as often as its share says. */
+    private static double score(Instance instance, String session) {
+        // Over 0 and under 1.
+        double uniform = ((hash(instance, session) >>> 11) + 0.5) * 0x1p-53;
+        return -instance.share() / Math.log(uniform);
+    }
+
     /** The same in every router, so that several in front of the same instances agree. */
-    private static long weight(Instance instance, String session) {
+    private static long hash(Instance instance, String session) {
         return PromptPrefix.mix(digest(session) ^ PromptPrefix.mix(digest(instance.url())));
     }
 

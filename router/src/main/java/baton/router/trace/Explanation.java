@@ -19,7 +19,7 @@ public final class Explanation {
     public static ObjectNode summary(Snapshot trace) {
         ObjectNode json = MAPPER.createObjectNode()
                 .put("id", trace.id())
-                .put("trace_id", trace.traceId())
+                .put("trace_id", trace.context().traceId())
                 .put("path", trace.path())
                 .put("age_ms", millis(trace.age()))
                 .put("state", trace.outcome().isPresent() ? "ended" : "running");
@@ -54,6 +54,9 @@ public final class Explanation {
                 .put("why", leg.why())
                 .put("sent_ms", millis(leg.sent()));
         put(json, "ended_ms", leg.ended());
+        leg.prompt().ifPresent(tokens -> json.put("prompt_tokens", tokens.all()).put("cached_tokens", tokens.cached()));
+        leg.status().ifPresent(status -> json.put("status", status));
+        leg.failure().ifPresent(failure -> json.put("failure", failure));
         return json;
     }
 
@@ -90,15 +93,22 @@ public final class Explanation {
                         outcome -> text.append("It ended after %s: %s, HTTP %d."
                                 .formatted(ms(outcome.nanos()), outcome.name(), outcome.status())),
                         () -> text.append("It has been running for %s.".formatted(ms(trace.age()))));
-        return text.toString();
+        return text.append(" It belongs to the trace ")
+                .append(trace.context().traceId())
+                .append('.')
+                .toString();
     }
 
     private static void prefill(StringBuilder text, LegTrace leg) {
         text.append("Prefill was sent to %s after %s: %s".formatted(leg.instance(), ms(leg.sent()), leg.why()));
         text.append(
                 leg.ended().isPresent()
-                        ? "; it took %s. ".formatted(ms(leg.ended().getAsLong() - leg.sent()))
-                        : "; it has not answered. ");
+                        ? "; it took %s".formatted(ms(leg.ended().getAsLong() - leg.sent()))
+                        : "; it has not answered");
+        leg.prompt()
+                .ifPresent(tokens -> text.append(", with %d of the prompt's %d tokens from its caches"
+                        .formatted(tokens.cached(), tokens.all())));
+        text.append(". ");
     }
 
     /** Which share of the time to the first byte was prefill. */

@@ -1,32 +1,43 @@
 package baton.router.trace;
 
 import baton.kv.Ticker;
+import baton.trace.TraceContext;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
+import java.util.OptionalInt;
 import java.util.OptionalLong;
+import java.util.function.UnaryOperator;
 
 /** What happens to one request, step by step. One event loop adds steps, any thread reads. */
 public final class RequestTrace {
     /** Steps that are kept: retries are bounded by the number of instances, which may be large. */
     private static final int MOST_STEPS = 64;
 
+    private static final int MOST_LEGS = 32;
+
+    /** Role of the leg that computes the prompt. */
+    public static final String PREFILL = "prefill";
+
+    /** Role of the leg that the answer comes from. */
+    public static final String DECODE = "decode";
+
     private final String id;
-    private final String traceId;
+    private final TraceContext context;
+    private final String spanId = TraceContext.newSpanId();
+    private final String method;
     private final String path;
     private final Optional<String> client;
     private final Ticker ticker;
     private final long started;
+    private final long startedEpochNanos;
 
     @GuardedBy("this")
     private final List<Step> steps = new ArrayList<>();
 
     @GuardedBy("this")
-    private Optional<LegTrace> prefill = Optional.empty();
-
-    @GuardedBy("this")
-    private Optional<LegTrace> decode = Optional.empty();
+    private final List<LegTrace> legs = new ArrayList<>();
 
     @GuardedBy("this")
     private Optional<String> localPrefill = Optional.empty();
@@ -56,12 +67,53 @@ public final class RequestTrace {
     public record Step(long nanos, String what) {}
 
     /**
-     * The last leg of a role.
+     * A request to an instance.
      *
+     * @param role {@link #PREFILL} or {@link #DECODE}
+     * @param spanId of its span in the distributed trace
      * @param sent nanoseconds since the request
      * @param ended likewise; empty while it runs, or if it was given up
+     * @param status HTTP status of its answer
+     * @param failure what went wrong
+     * @param prompt what the answer says of the prompt
      */
-    public record LegTrace(String instance, String why, long sent, OptionalLong ended) {}
+    public record LegTrace(
+            String role,
+            String spanId,
+            String instance,
+            String why,
+            long sent,
+            OptionalLong ended,
+            OptionalInt status,
+            Optional<String> failure,
+            Optional<PromptTokens> prompt) {
+        private LegTrace end(long now, OptionalInt answered) {
+            return new LegTrace(role, spanId, instance, why, sent, OptionalLong.of(now), answered, failure, prompt);
+        }
+
+        private LegTrace fail(long now, String what) {
+            return new LegTrace(
+                    role,
+                    spanId,
+                    instance,
+                    why,
+                    sent,
+                    OptionalLong.of(ended.orElse(now)),
+                    status,
+                    Optional.of(what),
+                    prompt);
+        }
+
+        private LegTrace with(PromptTokens tokens) {
+            return new LegTrace(role, spanId, instance, why, sent, ended, status, failure, Optional.of(tokens));
+        }
+    }
+
+    /**
+     * @param all tokens of a prompt
+     * @param cached those of them that the instance did not compute for this request
+     */
+    public record PromptTokens(int all, int cached) {}
 
     /** @param nanos since the request */
     public record Outcome(String name, int status, long nanos) {}
@@ -69,7 +121,11 @@ public final class RequestTrace {
     /**
      * All of it at one time; times in nanoseconds since the request.
      *
+     * @param context the distributed trace that it belongs to
+     * @param spanId of the request's span in that
+     * @param startedEpochNanos when it came, in nanoseconds since 1970, UTC; 0 if that is not recorded
      * @param age now
+     * @param legs in the order in which they were sent
      * @param localPrefill why decode computed the prompt
      * @param firstByte of the answer to the client
      * @param writes pieces of the answer, for server-sent events one for each event
@@ -77,31 +133,57 @@ public final class RequestTrace {
      */
     public record Snapshot(
             String id,
-            String traceId,
+            TraceContext context,
+            String spanId,
+            String method,
             String path,
+            long startedEpochNanos,
             long age,
             List<Step> steps,
-            Optional<LegTrace> prefill,
-            Optional<LegTrace> decode,
+            List<LegTrace> legs,
             Optional<String> localPrefill,
             OptionalLong firstByte,
             long writes,
             OptionalLong meanGap,
             long longestGap,
             long bytes,
-            Optional<Outcome> outcome) {}
+            Optional<Outcome> outcome) {
+        /** The last prefill leg, unless the decode instance computed the prompt. */
+        public Optional<LegTrace> prefill() {
+            return localPrefill.isPresent() ? Optional.empty() : last(PREFILL);
+        }
+
+        /** The last decode leg. */
+        public Optional<LegTrace> decode() {
+            return last(DECODE);
+        }
+
+        private Optional<LegTrace> last(String role) {
+            return legs.stream().filter(leg -> leg.role.equals(role)).reduce((_, last) -> last);
+        }
+    }
 
     /**
-     * @param traceId of the distributed trace, see {@link TraceContext}
+     * @param context the distributed trace that the request belongs to
      * @param client the name of its key; empty where clients need none
+     * @param startedEpochNanos the time now, in nanoseconds since 1970, UTC; 0 if that is not to be recorded
      */
-    public RequestTrace(String id, String traceId, String path, Optional<String> client, Ticker ticker) {
+    public RequestTrace(
+            String id,
+            TraceContext context,
+            String method,
+            String path,
+            Optional<String> client,
+            Ticker ticker,
+            long startedEpochNanos) {
         this.id = id;
-        this.traceId = traceId;
+        this.context = context;
+        this.method = method;
         this.path = path;
         this.client = client;
         this.ticker = ticker;
         this.started = ticker.nanos();
+        this.startedEpochNanos = startedEpochNanos;
     }
 
     public String id() {
@@ -124,31 +206,70 @@ public final class RequestTrace {
         }
     }
 
-    /** A prefill leg is sent. */
-    public synchronized void prefillSent(String instance, String why) {
-        prefill = Optional.of(new LegTrace(instance, why, now(), OptionalLong.empty()));
-        step("prefill sent to " + instance + ": " + why);
+    /**
+     * A leg is sent. One of the same role that has not ended is given up.
+     *
+     * @param role {@link #PREFILL} or {@link #DECODE}
+     * @return the {@code traceparent} to send
+     */
+    public synchronized String sent(String role, String instance, String why) {
+        // A request that is not recorded here is no span: the instance's spans belong to the caller's.
+        boolean recorded = context.sampled() && startedEpochNanos != 0;
+        String leg = recorded ? TraceContext.newSpanId() : context.parentId().orElseGet(TraceContext::newSpanId);
+        if (legs.size() < MOST_LEGS) {
+            legs.add(new LegTrace(
+                    role,
+                    leg,
+                    instance,
+                    why,
+                    now(),
+                    OptionalLong.empty(),
+                    OptionalInt.empty(),
+                    Optional.empty(),
+                    Optional.empty()));
+        }
+        step(role + " sent to " + instance + ": " + why);
+        return context.traceparent(leg);
     }
 
-    public synchronized void prefillEnded() {
-        prefill = prefill.map(RequestTrace.this::ended);
-        step("prefill answered");
+    /** The last leg of a role has its whole answer. */
+    public synchronized void answered(String role, int status) {
+        change(role, leg -> leg.end(now(), OptionalInt.of(status)));
+        if (role.equals(PREFILL)) {
+            step("prefill answered");
+        }
     }
 
-    /** A decode leg is sent. */
-    public synchronized void decodeSent(String instance, String why) {
-        decode = Optional.of(new LegTrace(instance, why, now(), OptionalLong.empty()));
-        step("decode sent to " + instance + ": " + why);
+    /** The answer of the last leg of a role says how many tokens the prompt has. */
+    public synchronized void promptTokens(String role, PromptTokens tokens) {
+        change(role, leg -> leg.with(tokens));
     }
 
-    private LegTrace ended(LegTrace leg) {
-        return new LegTrace(leg.instance, leg.why, leg.sent, OptionalLong.of(now()));
+    /** The last leg of a role that was sent to an instance has failed. */
+    public synchronized void failed(String role, String instance, String what) {
+        for (int i = legs.size() - 1; i >= 0; i--) {
+            LegTrace leg = legs.get(i);
+            if (leg.role.equals(role) && leg.instance.equals(instance)) {
+                legs.set(i, leg.fail(now(), what));
+                return;
+            }
+        }
+    }
+
+    private void change(String role, UnaryOperator<LegTrace> change) {
+        synchronized (this) {
+            for (int i = legs.size() - 1; i >= 0; i--) {
+                if (legs.get(i).role.equals(role)) {
+                    legs.set(i, change.apply(legs.get(i)));
+                    return;
+                }
+            }
+        }
     }
 
     /** The decode instance computes the prompt. */
     public synchronized void prefilledLocally(String reason) {
         localPrefill = Optional.of(reason);
-        prefill = Optional.empty();
         step("no prefill leg: " + reason);
     }
 
@@ -169,10 +290,6 @@ public final class RequestTrace {
         bytes += count;
     }
 
-    public synchronized void decodeEnded() {
-        decode = decode.map(RequestTrace.this::ended);
-    }
-
     public synchronized void ended(String name, int status) {
         outcome = Optional.of(new Outcome(name, status, now()));
         step("ended: " + name);
@@ -181,12 +298,14 @@ public final class RequestTrace {
     public synchronized Snapshot snapshot() {
         return new Snapshot(
                 id,
-                traceId,
+                context,
+                spanId,
+                method,
                 path,
+                startedEpochNanos,
                 now(),
                 List.copyOf(steps),
-                prefill,
-                decode,
+                List.copyOf(legs),
                 localPrefill,
                 firstByte < 0 ? OptionalLong.empty() : OptionalLong.of(firstByte),
                 writes,

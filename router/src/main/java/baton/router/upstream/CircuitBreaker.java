@@ -53,18 +53,24 @@ final class CircuitBreaker {
         trial = false;
     }
 
-    /** An answer has begun. A long one need not end before other requests are sent. */
-    synchronized void answered() {
-        if (state == State.HALF_OPEN) {
+    /**
+     * An answer has begun. A long one need not end before other requests are sent.
+     *
+     * @return whether it closes
+     */
+    synchronized boolean answered() {
+        boolean closes = state == State.HALF_OPEN;
+        if (closes) {
             state = State.CLOSED;
             failures = 0;
             probes = 1;
         }
+        return closes;
     }
 
     /** An answer has come to its end. */
     synchronized void succeeded() {
-        answered();
+        boolean _ = answered();
         if (state == State.CLOSED) {
             failures = 0;
         }

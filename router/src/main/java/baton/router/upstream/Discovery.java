@@ -7,18 +7,20 @@ import baton.kv.Ticker;
 import io.vertx.core.Vertx;
 import io.vertx.core.WorkerExecutor;
 import java.io.IOException;
-import java.net.InetAddress;
+import java.net.InetSocketAddress;
 import java.net.URI;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.HashSet;
-import java.util.LinkedHashSet;
+import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.regex.Pattern;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -29,10 +31,12 @@ import org.slf4j.LoggerFactory;
 public final class Discovery implements AutoCloseable {
     /**
      * @param file JSON: {@code {"prefill": ["http://host:port", ...], "decode": [...]}}
-     * @param names DNS names, each address of which is an instance, as of a headless Kubernetes service
+     * @param names DNS names, each address or target of which is an instance, as of a headless Kubernetes service
      * @param interval between two looks
+     * @param dnsServer a DNS server; empty for the system's
      */
-    public record Settings(Optional<Path> file, List<Name> names, Duration interval) {
+    public record Settings(
+            Optional<Path> file, List<Name> names, Duration interval, Optional<InetSocketAddress> dnsServer) {
         public static final Duration DEFAULT_INTERVAL = Duration.ofSeconds(2);
 
         public static final Settings NONE = new Settings(Optional.empty(), List.of(), DEFAULT_INTERVAL);
@@ -41,37 +45,72 @@ public final class Discovery implements AutoCloseable {
             names = List.copyOf(names);
         }
 
+        /** @throws ConfigException if the text is not {@code host:port}, or the host has no address */
+        public static InetSocketAddress server(String field, String text) {
+            int colon = text.lastIndexOf(':');
+            String port = text.substring(colon + 1);
+            if (colon < 1 || !isPort(port)) {
+                throw ConfigException.unsupported(field, text, "host:port");
+            }
+            InetSocketAddress address = new InetSocketAddress(text.substring(0, colon), Integer.parseInt(port));
+            if (address.isUnresolved()) {
+                throw new ConfigException(field, "'" + text + "' has no address");
+            }
+            return address;
+        }
+
+        /** With the system's DNS servers. */
+        public Settings(Optional<Path> file, List<Name> names, Duration interval) {
+            this(file, names, interval, Optional.empty());
+        }
+
         public boolean isEmpty() {
             return file.isEmpty() && names.isEmpty();
         }
     }
 
-    /** A DNS name of which all addresses are instances of a role at one port. */
+    /**
+     * A DNS name of which all addresses are instances of a role at one port, or a service of which all targets are.
+     *
+     * @param port {@link #OF_THE_SERVICE}: the name is a service, {@code _service._proto.name}, whose SRV records have ports and weights
+     */
     public record Name(Instance.Role role, String host, int port) {
-        /** @throws ConfigException if the text is not {@code name:port} */
+        static final int OF_THE_SERVICE = 0;
+
+        private static final Pattern SERVICE = Pattern.compile("_[A-Za-z0-9-]+\\._(?:tcp|udp)\\.[A-Za-z0-9._-]+");
+
+        /** @throws ConfigException if the text is neither {@code name:port} nor {@code _service._proto.name} */
         public static Name parse(String field, Instance.Role role, String text) {
+            if (SERVICE.matcher(text).matches()) {
+                return new Name(role, text, OF_THE_SERVICE);
+            }
             int colon = text.lastIndexOf(':');
             String port = text.substring(colon + 1);
-            if (colon < 1
-                    || !port.matches("[0-9]{1,5}")
-                    || Integer.parseInt(port) < 1
-                    || Integer.parseInt(port) > 65535) {
-                throw ConfigException.unsupported(field, text, "name:port");
+            if (colon < 1 || !isPort(port)) {
+                throw ConfigException.unsupported(field, text, "name:port, or _service._tcp.name for SRV records");
             }
             return new Name(role, text.substring(0, colon), Integer.parseInt(port));
         }
     }
 
+    private static boolean isPort(String text) {
+        return text.matches("[0-9]{1,5}") && Integer.parseInt(text) >= 1 && Integer.parseInt(text) <= 65535;
+    }
+
     private static final Logger log = LoggerFactory.getLogger(Discovery.class);
     private static final Duration BETWEEN_LINES = Duration.ofSeconds(30);
     private static final int MOST_FILE_BYTES = 1 << 20;
+    private static final double LEAST_WEIGHT = 0.01;
 
     /** Which instances a source names, and how it is called in the log. */
     private interface Source {
-        Set<Member> members() throws IOException;
+        /** Members with their weights. */
+        Map<Member, Integer> members() throws IOException;
     }
 
     private record Member(Instance.Role role, String url) {}
+
+    private static final int SAME_WEIGHT = 1;
 
     /** A source, what it named last, and what was added of that: an instance that is known otherwise is not its to remove. */
     private static final class Followed {
@@ -91,6 +130,7 @@ public final class Discovery implements AutoCloseable {
     private final Vertx vertx;
     private final Membership membership;
     private final WorkerExecutor worker;
+    private final Optional<DnsNames> dns;
     private final List<Followed> sources = new ArrayList<>();
     private final AtomicBoolean looking = new AtomicBoolean();
     private final long timer;
@@ -101,8 +141,10 @@ public final class Discovery implements AutoCloseable {
         this.membership = membership;
         settings.file()
                 .ifPresent(file -> sources.add(new Followed("instances file " + file, () -> read(file), ticker)));
+        dns = settings.names().isEmpty() ? Optional.empty() : Optional.of(new DnsNames(settings.dnsServer()));
         for (Name name : settings.names()) {
-            sources.add(new Followed("DNS name " + name.host(), () -> lookUp(name), ticker));
+            DnsNames names = dns.orElseThrow();
+            sources.add(new Followed("DNS name " + name.host(), () -> lookUp(names, name), ticker));
         }
         worker = vertx.createSharedWorkerExecutor("baton-discovery", 1);
         timer = vertx.setPeriodic(0, settings.interval().toMillis(), _ -> look());
@@ -119,17 +161,23 @@ public final class Discovery implements AutoCloseable {
     }
 
     private void follow(Followed followed) {
-        Set<Member> named;
+        Map<Member, Integer> weights;
         try {
-            named = followed.source.members();
+            weights = followed.source.members();
         } catch (IOException | ConfigException e) {
             followed.failures.event(
                     more -> log.warn("{}: {}; the instances stay as they are{}", followed.name, e.toString(), more));
             return;
         }
+        Set<Member> named = weights.keySet();
         for (Member member : named) {
             if (membership.find(member.role, member.url).isEmpty()) {
                 add(followed, member);
+            }
+            if (followed.added.contains(member)) {
+                // A weight of 0 is a small share, not none.
+                double weight = Math.max(weights.getOrDefault(member, SAME_WEIGHT), LEAST_WEIGHT);
+                membership.find(member.role, member.url).ifPresent(instance -> instance.weight(weight));
             }
         }
         for (Member member : followed.members) {
@@ -152,18 +200,19 @@ public final class Discovery implements AutoCloseable {
         }
     }
 
-    private static Set<Member> read(Path file) throws IOException {
+    private static Map<Member, Integer> read(Path file) throws IOException {
         if (Files.size(file) > MOST_FILE_BYTES) {
             throw new IOException("is longer than " + MOST_FILE_BYTES + " bytes");
         }
         JsonFields json = JsonFields.parse("", Files.readString(file));
-        Set<Member> members = new LinkedHashSet<>();
+        Map<Member, Integer> members = new LinkedHashMap<>();
         for (Instance.Role role : Instance.Role.values()) {
             json.value(role.label()).ifPresent(list -> {
                 if (!list.isArray()) {
                     throw new ConfigException(role.label(), "must be an array of http://host:port, is " + list);
                 }
-                list.forEach(each -> members.add(member(role, InstanceAddress.parse(role.label(), each.asString("")))));
+                list.forEach(each ->
+                        members.put(member(role, InstanceAddress.parse(role.label(), each.asString(""))), SAME_WEIGHT));
             });
         }
         json.names().stream()
@@ -179,12 +228,18 @@ public final class Discovery implements AutoCloseable {
         return new Member(role, new Instance(role, address).url());
     }
 
-    private static Set<Member> lookUp(Name name) throws IOException {
-        Set<Member> members = new LinkedHashSet<>();
-        for (InetAddress address : InetAddress.getAllByName(name.host())) {
-            String text = address.getHostAddress();
-            members.add(new Member(
-                    name.role(), "http://" + (text.contains(":") ? "[" + text + "]" : text) + ":" + name.port()));
+    private static Map<Member, Integer> lookUp(DnsNames dns, Name name) throws IOException {
+        Map<Member, Integer> members = new LinkedHashMap<>();
+        if (name.port() != Name.OF_THE_SERVICE) {
+            for (String address : dns.addresses(name.host())) {
+                members.put(new Member(name.role(), "http://" + address + ":" + name.port()), SAME_WEIGHT);
+            }
+            return members;
+        }
+        for (DnsNames.Target target : dns.targets(name.host())) {
+            for (String address : dns.addresses(target.host())) {
+                members.put(new Member(name.role(), "http://" + address + ":" + target.port()), target.weight());
+            }
         }
         return members;
     }
@@ -193,5 +248,6 @@ public final class Discovery implements AutoCloseable {
     public void close() {
         vertx.cancelTimer(timer);
         worker.close();
+        dns.ifPresent(DnsNames::close);
     }
 }

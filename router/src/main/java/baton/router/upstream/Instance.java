@@ -2,7 +2,9 @@ package baton.router.upstream;
 
 import baton.messages.PeerAddress;
 import java.net.URI;
+import java.util.Locale;
 import java.util.Optional;
+import java.util.OptionalLong;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.LongAdder;
@@ -30,6 +32,22 @@ public final class Instance {
         }
     }
 
+    /** Whether an instance gets requests, and why not. */
+    public enum State {
+        UP,
+        /** The circuit breaker keeps requests away. */
+        TRIPPED,
+        DRAINING,
+        DOWN;
+
+        private final String label = name().toLowerCase(Locale.ROOT);
+
+        /** Its name in metrics. */
+        public String label() {
+            return label;
+        }
+    }
+
     private final Role role;
     private final String url;
     private final String host;
@@ -39,6 +57,12 @@ public final class Instance {
     private final AtomicInteger running = new AtomicInteger();
     private final CircuitBreaker breaker = new CircuitBreaker();
     private volatile boolean draining;
+    private volatile double weight = 1;
+    private volatile SlowStart slowStart = SlowStart.NONE;
+    /** Whether it gets its share gradually when it comes up. */
+    private volatile boolean gradual;
+
+    private volatile OptionalLong recovered = OptionalLong.empty();
     private final LongAdder begun = new LongAdder();
     private volatile Optional<String> down = Optional.of("not probed yet");
     private volatile Optional<ConnectorAddress> connectorAddress = Optional.empty();
@@ -140,7 +164,9 @@ public final class Instance {
             status = answer;
             // 503 is an instance that is full or stopping: not at fault.
             if (status < 500) {
-                breaker.answered();
+                if (breaker.answered()) {
+                    recover();
+                }
             } else if (status != 503) {
                 failed("HTTP " + status);
             }
@@ -182,6 +208,41 @@ public final class Instance {
         breaker.probed();
     }
 
+    /**
+     * Sets how it gets its share of the requests.
+     *
+     * @param fresh whether gradually when it comes up first; later it always does
+     */
+    void startsBy(SlowStart value, boolean fresh) {
+        slowStart = value;
+        gradual = fresh;
+    }
+
+    /** Sets its share of the requests, compared with other instances; 1 unless set. */
+    public void weight(double value) {
+        weight = value;
+    }
+
+    /** Its share of the requests now, compared with other instances; over 0. */
+    public double share() {
+        OptionalLong since = recovered;
+        if (since.isEmpty()) {
+            return weight;
+        }
+        double part = slowStart.part(since.getAsLong());
+        if (part >= 1) {
+            recovered = OptionalLong.empty();
+        }
+        return weight * part;
+    }
+
+    private void recover() {
+        if (gradual && !slowStart.window().isZero()) {
+            recovered = OptionalLong.of(slowStart.ticker().nanos());
+        }
+        gradual = true;
+    }
+
     /** Whether it gets no new requests, as it is to be stopped. */
     public boolean isDraining() {
         return draining;
@@ -191,10 +252,18 @@ public final class Instance {
         draining = on;
     }
 
+    public State currentState() {
+        return !isUp() ? State.DOWN : draining ? State.DRAINING : isTripped() ? State.TRIPPED : State.UP;
+    }
+
     /** What an operator has to know: {@code up}, {@code draining}, or why it gets no requests. */
     public String state() {
-        return down.map(reason -> "down: " + reason)
-                .orElseGet(() -> draining ? "draining" : isTripped() ? "tripped: " + breaker : "up");
+        State state = currentState();
+        return switch (state) {
+            case UP, DRAINING -> state.label();
+            case TRIPPED -> "tripped: " + breaker;
+            case DOWN -> "down: " + down.orElse("it has just come up");
+        };
     }
 
     /** Running requests of this router to the instance. */
@@ -217,6 +286,7 @@ public final class Instance {
         boolean wasDown = !isUp();
         if (wasDown) {
             breaker.reset();
+            recover();
             incarnation = ThreadLocalRandom.current().nextLong();
             log.info("{} is up", this);
         }

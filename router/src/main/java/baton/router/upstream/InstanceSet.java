@@ -13,16 +13,24 @@ import java.util.stream.Collectors;
 public final class InstanceSet {
     private final Instance.Role role;
     private final int maxRunning;
+    private final SlowStart slowStart;
     private final AtomicInteger turn = new AtomicInteger();
     /** Replaced as a whole. */
     private volatile List<Instance> all;
 
     /** @param maxRunning requests at each instance; an instance with as many is not chosen */
     public InstanceSet(Instance.Role role, List<URI> addresses, int maxRunning) {
+        this(role, addresses, maxRunning, SlowStart.NONE);
+    }
+
+    /** @param slowStart of instances that are added, and of those that come up again */
+    public InstanceSet(Instance.Role role, List<URI> addresses, int maxRunning, SlowStart slowStart) {
         this.role = role;
         this.maxRunning = maxRunning;
+        this.slowStart = slowStart;
         this.all =
                 addresses.stream().map(address -> new Instance(role, address)).toList();
+        all.forEach(instance -> instance.startsBy(slowStart, false));
     }
 
     public Instance.Role role() {
@@ -37,7 +45,13 @@ public final class InstanceSet {
         return (int) all.stream().filter(Instance::isUp).count();
     }
 
+    /** How many are in that state. */
+    public int in(Instance.State state) {
+        return (int) all.stream().filter(each -> each.currentState() == state).count();
+    }
+
     public synchronized void add(Instance instance) {
+        instance.startsBy(slowStart, true);
         List<Instance> more = new ArrayList<>(all);
         more.add(instance);
         all = List.copyOf(more);
@@ -49,6 +63,7 @@ public final class InstanceSet {
     }
 
     public synchronized void replace(Instance old, Instance by) {
+        by.startsBy(slowStart, true);
         all = all.stream().map(each -> each == old ? by : each).toList();
     }
 

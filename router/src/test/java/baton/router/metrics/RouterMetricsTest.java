@@ -16,6 +16,7 @@ class RouterMetricsTest {
                         Objects.requireNonNull(RouterMetricsTest.class.getResourceAsStream("metrics.txt"))) {
             metrics.addRole("prefill", () -> 1, () -> 2);
             metrics.addRole("decode", () -> 4, () -> 5);
+            metrics.addState("decode", "up", () -> 4);
             metrics.retried("decode");
             assertThat(metrics.scrape()).isEqualTo(new String(expected.readAllBytes(), StandardCharsets.UTF_8));
         }
