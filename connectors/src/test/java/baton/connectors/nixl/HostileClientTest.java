@@ -38,6 +38,7 @@ import baton.transfer.embedded.EmbeddedAgent;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
+import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.nio.channels.SelectionKey;
 import java.nio.channels.Selector;
@@ -332,7 +333,7 @@ class HostileClientTest {
         try (ServerSocketChannel trap = ServerSocketChannel.open();
                 Selector connections = Selector.open();
                 FakeEngine decode = engine(config("d", Guard.SECRET))) {
-            trap.bind(new InetSocketAddress("127.0.0.1", 0));
+            trap.bind(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0));
             trap.configureBlocking(false);
             ObjectNode params = KEEP.toJson().objectNode();
             params.put("do_remote_prefill", true)
