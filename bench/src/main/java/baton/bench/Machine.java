@@ -52,7 +52,7 @@ public record Machine(
             List.of("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "OPENBLAS_CORETYPE", "BATON_KERNELS");
 
     /** The machine of this process. */
-    static Machine here() {
+    public static Machine here() {
         return read(Path.of("/proc/cpuinfo"), System.getenv());
     }
 
@@ -98,7 +98,7 @@ public record Machine(
                         : caps.entrySet().stream().map(Object::toString).collect(Collectors.joining(" ")));
     }
 
-    void writeTo(ObjectNode node) {
+    public void writeTo(ObjectNode node) {
         node.put("processor", processor);
         instructionSets.ifPresentOrElse(
                 sets -> {

@@ -18,16 +18,16 @@ import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ObjectNode;
 
 /** A checkpoint with random weights, in a temporary directory for as long as it is used. */
-final class RandomModel {
+public final class RandomModel {
     private RandomModel() {}
 
     /** Uses a checkpoint. */
-    interface Use<T> {
+    public interface Use<T> {
         T with(Path directory) throws IOException;
     }
 
     /** Writing took longer than it was allowed to. */
-    static final class TooSlowException extends IOException {
+    public static final class TooSlowException extends IOException {
         TooSlowException(String message) {
             super(message);
         }
@@ -40,7 +40,8 @@ final class RandomModel {
      * @throws TooSlowException if it takes longer
      * @throws IOException if there is no room for it, or what {@code use} throws
      */
-    static <T> T with(ModelConfig config, Duration atMost, Consumer<String> progress, Use<T> use) throws IOException {
+    public static <T> T with(ModelConfig config, Duration atMost, Consumer<String> progress, Use<T> use)
+            throws IOException {
         try (TemporaryDirectory temporary = TemporaryDirectory.create("baton-bench")) {
             // However the process ends: gigabytes are not to stay behind.
             Thread onExit = Thread.ofPlatform().unstarted(temporary::close);
@@ -49,7 +50,11 @@ final class RandomModel {
                 requireRoom(temporary.path(), config);
                 // A checkpoint is named after its directory.
                 Path directory = temporary.path().resolve(config.name());
-                progress.accept("writing a random checkpoint of Llama-3.2-1B's shape to " + directory);
+                progress.accept(String.format(
+                        Locale.ROOT,
+                        "writing a random checkpoint of %,d M parameters to %s",
+                        config.parameters() / 1_000_000,
+                        directory));
                 write(directory, config, atMost);
                 return use.with(directory);
             } finally {

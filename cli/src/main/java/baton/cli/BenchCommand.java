@@ -18,6 +18,7 @@ import picocli.CommandLine.Command;
             BenchStoreCommand.class,
             BenchConnectorsCommand.class,
             BenchRouterCommand.class,
-            BenchServeCommand.class
+            BenchServeCommand.class,
+            BenchDisaggCommand.class
         })
 final class BenchCommand {}

@@ -33,7 +33,7 @@ public final class LocalCluster implements AutoCloseable {
     private static final int SECRET_BYTES = 32;
     private static final int PROCESSORS_TO_START_TOGETHER = 4;
 
-    private final JavaCommand baton;
+    private final Layout layout;
     private final ProcessGroup processes;
     private final boolean warmUp;
     private URI prefill = URI.create("http://127.0.0.1");
@@ -120,8 +120,33 @@ public final class LocalCluster implements AutoCloseable {
         }
     }
 
-    private LocalCluster(JavaCommand baton, ProcessGroup processes, boolean warmUp) {
-        this.baton = baton;
+    /**
+     * What the processes are started with.
+     *
+     * @param prefill runs Baton for the prefill instance
+     * @param decode runs Baton for the decode instance
+     * @param router runs Baton for the router
+     * @param threads that each instance computes with
+     * @param routing options of the router
+     */
+    public record Layout(
+            JavaCommand prefill, JavaCommand decode, JavaCommand router, int threads, List<String> routing) {
+        public Layout {
+            routing = List.copyOf(routing);
+        }
+
+        /** One command for all, and half of the processors for each instance. */
+        public static Layout of(JavaCommand baton) {
+            return new Layout(baton, baton, baton, LocalCluster.threads(), List.of());
+        }
+
+        private JavaCommand instance(KvRole role) {
+            return role == KvRole.PRODUCER ? prefill : decode;
+        }
+    }
+
+    private LocalCluster(Layout layout, ProcessGroup processes, boolean warmUp) {
+        this.layout = layout;
         this.processes = processes;
         this.warmUp = warmUp;
     }
@@ -138,13 +163,22 @@ public final class LocalCluster implements AutoCloseable {
     public static LocalCluster start(
             JavaCommand baton, Path model, ClusterConnector connector, int routerPort, boolean warmUp)
             throws IOException, InterruptedException {
-        LocalCluster cluster = new LocalCluster(baton, ProcessGroup.create(), warmUp);
+        return start(Layout.of(baton), model, connector, routerPort, warmUp);
+    }
+
+    /** The same with another layout. */
+    public static LocalCluster start(
+            Layout layout, Path model, ClusterConnector connector, int routerPort, boolean warmUp)
+            throws IOException, InterruptedException {
+        LocalCluster cluster = new LocalCluster(layout, ProcessGroup.create(), warmUp);
         try {
             Path shared = Files.createDirectory(cluster.directory().resolve("kv"));
-            List<String> route = List.of("route", "--port", Integer.toString(routerPort), "--flow", connector.flow());
+            List<String> route = new ArrayList<>(
+                    List.of("route", "--port", Integer.toString(routerPort), "--flow", connector.flow()));
+            route.addAll(layout.routing);
             int meetingPort = FreePorts.inARow(2);
             if (connector.registers()) {
-                ServerProcess router = cluster.spawn("router", with(route, "--register-port", "0"));
+                ServerProcess router = cluster.spawn("router", layout.router, with(route, "--register-port", "0"));
                 cluster.router = router.awaitReady(START_DEADLINE);
                 Optional<URI> registry = Optional.of(router.awaitRegistrations(START_DEADLINE));
                 int ports = FreePorts.inARow(2);
@@ -159,6 +193,7 @@ public final class LocalCluster implements AutoCloseable {
                 cluster.serveBoth(model, connector, place, place);
                 cluster.router = cluster.spawn(
                                 "router",
+                                layout.router,
                                 with(
                                         route,
                                         "--prefill",
@@ -249,7 +284,7 @@ public final class LocalCluster implements AutoCloseable {
                 "--port",
                 Integer.toString(place.httpPort()),
                 "--threads",
-                Integer.toString(threads()),
+                Integer.toString(layout.threads),
                 ClusterConnector.FIELD + "kv_connector",
                 connector.kvConnector(),
                 ClusterConnector.FIELD + "kv_role",
@@ -260,7 +295,7 @@ public final class LocalCluster implements AutoCloseable {
         if (connector.listens()) {
             arguments.addAll(List.of("--kv-auth-secret-file", secret().toString()));
         }
-        return spawn(name, arguments);
+        return spawn(name, layout.instance(role), arguments);
     }
 
     /** A file with a new secret for this cluster, readable by this user only. */
@@ -275,7 +310,7 @@ public final class LocalCluster implements AutoCloseable {
         return file;
     }
 
-    private ServerProcess spawn(String name, List<String> arguments) throws IOException {
+    private ServerProcess spawn(String name, JavaCommand baton, List<String> arguments) throws IOException {
         List<String> all = warmUp ? arguments : with(arguments, "--no-warmup");
         return processes.serve(name, baton, all);
     }

@@ -66,7 +66,7 @@ public record Arrivals(double rate, double burstiness, Optional<Ramp> ramp) {
     }
 
     /** Seconds after the begin, ascending. */
-    double[] due(int count, long seed) {
+    public double[] due(int count, long seed) {
         Random random = new Random(seed);
         double[] due = new double[count];
         double at = 0;

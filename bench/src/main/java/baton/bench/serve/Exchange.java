@@ -66,7 +66,7 @@ public record Exchange(
     }
 
     /** How much later it was sent than it was due. */
-    long late() {
+    public long late() {
         return Math.max(0, sent - due);
     }
 }

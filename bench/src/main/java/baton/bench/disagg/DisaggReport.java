@@ -1,0 +1,204 @@
+package baton.bench.disagg;
+
+import baton.bench.Machine;
+import baton.bench.disagg.Cell.Quantiles;
+import java.lang.management.ManagementFactory;
+import java.util.List;
+import java.util.Locale;
+import java.util.Optional;
+import java.util.stream.Collectors;
+import tools.jackson.databind.node.ArrayNode;
+import tools.jackson.databind.node.JsonNodeFactory;
+import tools.jackson.databind.node.ObjectNode;
+
+/**
+ * What was measured.
+ *
+ * @param model its name
+ * @param where how instances hand over and what they run on, or the servers' URLs
+ * @param load what other processes did
+ * @param leftOut what was not measured, and why
+ * @param seconds that all of it took
+ */
+public record DisaggReport(
+        Machine machine,
+        String model,
+        String where,
+        DisaggBench.Plan plan,
+        OtherLoad load,
+        List<Cell> cells,
+        List<String> leftOut,
+        double seconds) {
+    static final List<String> COLUMNS = List.of(
+            "setup",
+            "prompt",
+            "a second",
+            "busy",
+            "ITL p50",
+            "ITL p99",
+            "TTFT long p50",
+            "p90",
+            "TTFT short p50",
+            "p90",
+            "tokens/s",
+            "failed");
+
+    /**
+     * Load averages of the last minute when the measurement began, negative if they are not known: what competes for processors
+     * changes both sides.
+     */
+    public record OtherLoad(double average, int processors) {
+        static OtherLoad now() {
+            return new OtherLoad(
+                    ManagementFactory.getOperatingSystemMXBean().getSystemLoadAverage(),
+                    Runtime.getRuntime().availableProcessors());
+        }
+
+        boolean isMuch() {
+            return average > processors / 2.0;
+        }
+    }
+
+    public DisaggReport {
+        cells = List.copyOf(cells);
+        leftOut = List.copyOf(leftOut);
+    }
+
+    /** For each load that was measured both ways. */
+    public List<Advice> advice() {
+        return Advice.of(cells);
+    }
+
+    /** One sentence. */
+    public String sentence() {
+        String sentence = Advice.sentence(advice());
+        return load.isMuch()
+                ? sentence
+                        + String.format(
+                                Locale.ROOT,
+                                " (Measured with other work on the machine: load average %.1f of %d.)",
+                                load.average,
+                                load.processors)
+                : sentence;
+    }
+
+    String about() {
+        return String.format(
+                Locale.ROOT,
+                "%s on %s, %d processors; %s; %d short requests of %d tokens under way, %d tokens each",
+                model,
+                machine.processor(),
+                machine.processors(),
+                where,
+                plan.together(),
+                Load.SHORT_PROMPT,
+                Load.SHORT_ANSWER);
+    }
+
+    /** Cells of {@link #COLUMNS}; times in ms. */
+    List<List<String>> rows() {
+        return cells.stream().map(DisaggReport::row).toList();
+    }
+
+    private static List<String> row(Cell cell) {
+        return List.of(
+                cell.setup().label(),
+                String.format(Locale.ROOT, "%,d", cell.promptTokens()),
+                String.format(Locale.ROOT, "%.2f", cell.rate()),
+                String.format(Locale.ROOT, "%.0f %%", cell.busy() * 100),
+                millis(cell.itl().median()),
+                millis(cell.itl().p99()),
+                millis(cell.longTtft().median()),
+                millis(cell.longTtft().p90()),
+                millis(cell.shortTtft().median()),
+                millis(cell.shortTtft().p90()),
+                String.format(Locale.ROOT, "%,.0f", cell.tokensPerSecond()),
+                cell.failed() + " of " + cell.requests());
+    }
+
+    private static String millis(double seconds) {
+        return String.format(Locale.ROOT, seconds < 0.1 ? "%,.1f" : "%,.0f", seconds * 1e3);
+    }
+
+    /** Table and sentence. */
+    public String markdown() {
+        StringBuilder out = new StringBuilder(about()).append("; ms\n\n");
+        out.append("| ").append(String.join(" | ", COLUMNS)).append(" |\n");
+        out.append("|").append("---|".repeat(COLUMNS.size())).append('\n');
+        rows().forEach(row -> out.append("| ").append(String.join(" | ", row)).append(" |\n"));
+        out.append('\n');
+        for (Advice each : advice()) {
+            out.append(said(each)).append('\n');
+        }
+        leftOut.forEach(each -> out.append("left out: ").append(each).append('\n'));
+        out.append(String.format(Locale.ROOT, "%n%s%n(%.0f s)%n", sentence(), seconds));
+        return out.toString();
+    }
+
+    static String said(Advice each) {
+        return String.format(
+                Locale.ROOT,
+                "prompts of %,d tokens at %.2f a second: disaggregated against %s: ITL p99 %.2f, TTFT %.2f long and %.2f short",
+                each.promptTokens(),
+                each.rate(),
+                each.colocated().setup().label(),
+                each.itl(),
+                each.longTtft(),
+                each.shortTtft());
+    }
+
+    /** All figures; times in ms. */
+    public ObjectNode toJson() {
+        ObjectNode json = JsonNodeFactory.instance.objectNode();
+        machine.writeTo(json.putObject("machine"));
+        json.put("model", model).put("where", where).put("seconds", seconds);
+        json.put("load_average_before", load.average);
+        json.put("advice", sentence());
+        ArrayNode all = json.putArray("cells");
+        for (Cell each : cells) {
+            ObjectNode cell = all.addObject();
+            cell.put("setup", each.setup().label());
+            cell.put("disaggregated", each.setup().disaggregated());
+            each.setup().budget().ifPresent(budget -> cell.put("max_num_batched_tokens", budget));
+            cell.put("prompt_tokens", each.promptTokens());
+            cell.put("rate", each.rate()).put("busy", each.busy());
+            quantiles(cell.putObject("itl_ms"), each.itl());
+            quantiles(cell.putObject("long_ttft_ms"), each.longTtft());
+            quantiles(cell.putObject("short_ttft_ms"), each.shortTtft());
+            cell.put("tokens_per_second", each.tokensPerSecond());
+            cell.put("requests", each.requests()).put("failed", each.failed());
+        }
+        ArrayNode ratios = json.putArray("against_best_colocated");
+        for (Advice each : advice()) {
+            ratios.addObject()
+                    .put("prompt_tokens", each.promptTokens())
+                    .put("rate", each.rate())
+                    .put("colocated", each.colocated().setup().label())
+                    .put("itl_p99", each.itl())
+                    .put("long_ttft_median", each.longTtft())
+                    .put("short_ttft_median", each.shortTtft())
+                    .put("verdict", each.verdict().name().toLowerCase(Locale.ROOT));
+        }
+        ArrayNode out = json.putArray("left_out");
+        leftOut.forEach(out::add);
+        return json;
+    }
+
+    private static void quantiles(ObjectNode json, Quantiles figures) {
+        json.put("median", figures.median() * 1e3);
+        json.put("p90", figures.p90() * 1e3);
+        json.put("p99", figures.p99() * 1e3);
+    }
+
+    /** Setups in the order in which they were measured. */
+    List<Setup> setups() {
+        return cells.stream().map(Cell::setup).distinct().collect(Collectors.toList());
+    }
+
+    Optional<Cell> cell(Setup setup, int promptTokens, double rate) {
+        return cells.stream()
+                .filter(each ->
+                        each.setup().equals(setup) && each.promptTokens() == promptTokens && each.rate() == rate)
+                .findFirst();
+    }
+}
