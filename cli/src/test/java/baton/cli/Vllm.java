@@ -133,9 +133,9 @@ final class Vllm implements AutoCloseable {
         });
     }
 
-    /** Its {@code vllm.__version__}, without a build's suffix. */
+    /** Its {@code vllm.__version__}. */
     String version() throws IOException, InterruptedException {
-        return get("/version").json().path("version").asString().replaceFirst("\\+.*", "");
+        return get("/version").json().path("version").asString();
     }
 
     Instances.Reply get(String path) throws IOException, InterruptedException {

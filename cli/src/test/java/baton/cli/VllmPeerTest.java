@@ -185,7 +185,7 @@ class VllmPeerTest {
         }
     }
 
-    /** A reference whose numbers are wrong does no harm to vLLM, and the prompt is computed. */
+    /** A reference with wrong numbers does no harm to vLLM, and the prompt is computed. */
     @ParameterizedTest
     @ValueSource(strings = {"tp_size", "remote_engine_id", "remote_block_ids", "remote_num_tokens"})
     void aWrongReferenceToVllmIsComputed(String field) throws Exception {
@@ -240,11 +240,13 @@ class VllmPeerTest {
     }
 
     private static double metric(String name) throws Exception {
-        return vllm.get("/metrics")
+        double[] found = vllm.get("/metrics")
                 .body()
                 .lines()
                 .filter(line -> line.startsWith(name + "{"))
                 .mapToDouble(line -> Double.parseDouble(line.substring(line.lastIndexOf(' ') + 1)))
-                .sum();
+                .toArray();
+        assertThat(found).as(name).isNotEmpty();
+        return Arrays.stream(found).sum();
     }
 }

@@ -255,9 +255,10 @@ public final class ApiServer implements AutoCloseable {
             done.complete(true);
         } else if (System.nanoTime() - end >= 0) {
             LOG.warn(
-                    "drained as far as time allowed: {} requests run, blocks of {} ended ones are kept for peers",
+                    "drained as far as time allowed: {} requests run, blocks of {} ended ones are kept for peers{}",
                     live.size(),
-                    status.awaitingRelease());
+                    status.awaitingRelease(),
+                    status.storing() ? ", values are on their way to a store" : "");
             done.complete(false);
         } else {
             vertx.setTimer(DRAIN_POLL.toMillis(), _ -> awaitRest(end, done));

@@ -161,7 +161,7 @@ final class Handshake {
      * @param blocks {@code num_blocks}, of {@code blockSize} tokens
      * @param cacheLayout {@code kv_cache_layout}, a name of vLLM's; of Baton's regions it is {@code LBHNC}
      * @param blockSize {@code block_size}, tokens of a kernel's block
-     * @param attentionBackend {@code attn_backend_name}; Baton's is {@code FLASH_ATTN}, whose blocks are not packed
+     * @param attentionBackend {@code attn_backend_name}; Baton's is {@code FLASH_ATTN}, which does not pack blocks
      * @param pagesPerBlock {@code physical_blocks_per_logical_kv_block}: kernel's blocks for one that requests name
      * @param regions of the layers
      * @param baton what only Baton's instances tell
@@ -465,7 +465,7 @@ final class Handshake {
      * @param asked the rank
      * @param secret from which the key of a Baton instance is derived
      * @param vllm reads the metadata of a vLLM instance
-     * @throws InvalidFieldException if it is invalid, or a vLLM instance's whose blocks cannot be read
+     * @throws InvalidFieldException if it is invalid, or of a vLLM instance with blocks that cannot be read
      */
     static RankInfo read(byte[] payload, Rank asked, Optional<PeerSecret> secret, VllmRank vllm) {
         Payload read = Payload.read(payload);

@@ -3,6 +3,7 @@ package baton.connectors.nixl;
 import baton.connectors.onesided.BlockInterior;
 import baton.connectors.onesided.OneSidedSettings;
 import baton.kv.ConfigException;
+import baton.kv.DType;
 import baton.kv.JsonFields;
 import baton.kv.ListenAddress;
 import baton.kv.connector.ConnectorContext;
@@ -170,6 +171,12 @@ public record NixlSettings(
 
     /** Reads vLLM instances' handshakes for an instance. */
     VllmRank vllmRank(ConnectorContext context) {
+        DType dtype = context.layout().dtype();
+        if (vllmCpuInterior.equals(Optional.of(BlockInterior.CPU_AMX)) && dtype.bytes() != 2) {
+            throw new ConfigException(
+                    context.config().extra().field(CPU_ISA),
+                    "is amx, but the KV cache is in " + dtype.torchName() + ": vLLM packs it for amx in bfloat16 and float16 only, must be vec");
+        }
         return new VllmRank(context.layout(), context.modelLayout().kvHeads(), vllmCpuInterior);
     }
 

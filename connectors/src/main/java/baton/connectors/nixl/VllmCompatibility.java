@@ -18,7 +18,7 @@ import java.util.stream.Collectors;
  * {@code vllm_compat}: what vLLM instances that hand over to this one and from it were started with, for the hash that their handshake
  * compares ({@code nixl/metadata.py:compute_nixl_compatibility_hash} of vLLM 0.32).
  *
- * @param version {@code version}: vLLM's own, without the suffix of a build: {@code 0.32.0}
+ * @param version {@code version}: {@code vllm.__version__}, with the suffix of a build if it has one
  * @param model {@code model}: the value of {@code --model}, to the letter
  * @param attentionBackend {@code attn_backend_name}
  * @param cacheDtype {@code cache_dtype}, of {@code --kv-cache-dtype}

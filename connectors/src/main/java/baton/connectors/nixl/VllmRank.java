@@ -30,6 +30,8 @@ record VllmRank(KvLayout layout, int modelKvHeads, Optional<BlockInterior> cpuIn
     /** @throws InvalidFieldException if its blocks cannot be read */
     RankInfo info(String hash, Metadata metadata, Rank asked) {
         Regions regions = metadata.regions();
+        // First, as other layouts have other regions.
+        BlockInterior interior = interior(metadata);
         if (regions.count() != layout.layers()) {
             throw wrong(
                     "kv_caches_base_addr",
@@ -82,7 +84,7 @@ record VllmRank(KvLayout layout, int modelKvHeads, Optional<BlockInterior> cpuIn
                 modelKvHeads,
                 new LayerRegions(regions.baseAddresses(), regions.blockStrides()),
                 regions.names().orElse(List.of()),
-                interior(metadata),
+                interior,
                 metadata.pagesPerBlock(),
                 metadata.blocks(),
                 OptionalLong.empty(),
@@ -92,8 +94,8 @@ record VllmRank(KvLayout layout, int modelKvHeads, Optional<BlockInterior> cpuIn
     private BlockInterior interior(Metadata metadata) {
         BlockInterior plain = switch (metadata.cacheLayout()) {
             case "LBHNC", "BLHNC" -> BlockInterior.HEADS;
-            case "LBNHC", "BLNHC" -> BlockInterior.TOKENS;
-            default -> throw wrong("kv_cache_layout", "is " + metadata.cacheLayout(), "LBHNC, BLHNC, LBNHC or BLNHC");
+            case "LBNHC" -> BlockInterior.TOKENS;
+            default -> throw wrong("kv_cache_layout", "is " + metadata.cacheLayout(), "LBHNC, BLHNC or LBNHC");
         };
         return metadata.attentionBackend().equals(CPU_BACKEND) ? cpuInterior.orElse(BlockInterior.CPU_UNKNOWN) : plain;
     }

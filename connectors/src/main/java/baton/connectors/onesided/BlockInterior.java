@@ -4,7 +4,7 @@ package baton.connectors.onesided;
 public enum BlockInterior {
     /** {@code [head][token][K | V]}: vLLM's LBHNC and BLHNC. */
     HEADS,
-    /** {@code [token][head][K | V]}: vLLM's LBNHC and BLNHC. */
+    /** {@code [token][head][K | V]}: vLLM's LBNHC. */
     TOKENS,
     /** {@code [head]}, in it keys {@code [dimension][token]}, then values {@code [token][dimension]}: vLLM's CPU_ATTN with {@code vec}. */
     CPU_VEC,

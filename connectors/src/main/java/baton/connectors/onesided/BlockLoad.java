@@ -98,7 +98,9 @@ final class BlockLoad {
             int[] blocks = pages == 1
                     ? reference.blocks()
                     : Arrays.stream(reference.blocks())
-                            .flatMap(block -> IntStream.range(0, pages).map(page -> block * pages + page))
+                            .flatMap(block -> IntStream.range(0, pages)
+                                    // Beyond all blocks, where an id of the reference is.
+                                    .map(page -> (int) Math.min((long) block * pages + page, Integer.MAX_VALUE)))
                             .toArray();
             return new Source(blocks, reference.proof().map(SignedProof::generations), owner.ranks());
         }

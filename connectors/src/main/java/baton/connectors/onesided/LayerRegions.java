@@ -17,7 +17,7 @@ public record LayerRegions(long[] addresses, long[] strides) {
         }
     }
 
-    /** Of a Baton pool, whose blocks are contiguous. */
+    /** Of a Baton pool: its blocks are contiguous. */
     public static LayerRegions ofPool(long pool, KvLayout layout) {
         long[] addresses = new long[layout.layers()];
         Arrays.setAll(addresses, layer -> pool + layout.layerOffset(layer));

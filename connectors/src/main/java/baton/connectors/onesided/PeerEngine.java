@@ -164,7 +164,7 @@ public final class PeerEngine {
         if (ownSize % peerSize == 0) {
             return new int[] {tensor / (ownSize / peerSize)};
         }
-        throw new TransferException("its tensor parallel size " + peerSize + " does not divide ours, " + ownSize
+        throw new TransferException("its tensor parallel size " + peerSize + " does not divide that of this instance, " + ownSize
                 + ", nor the other way round");
     }
 
@@ -181,7 +181,7 @@ public final class PeerEngine {
                 && !info.compatibility().equals(self.compatibility())
                 && !self.vllmCompatibility().equals(Optional.of(info.compatibility()))) {
             throw new TransferException(
-                    label + " compatibility hash mismatch: its is " + info.compatibility() + ", ours "
+                    label + " compatibility hash mismatch: its is " + info.compatibility() + ", that of this instance "
                             + self.compatibility()
                             + self.vllmCompatibility()
                                     .map(vllm -> ", and for vLLM " + vllm)
@@ -189,7 +189,7 @@ public final class PeerEngine {
                             + "; model, dtype, layers, heads and connector must be the same. enforce_handshake_compat=false goes on all the same");
         }
         if (info.pipelineParallelSize() != self.pipelineParallelSize()) {
-            throw new TransferException("its pipeline parallel size is " + info.pipelineParallelSize() + ", ours "
+            throw new TransferException("its pipeline parallel size is " + info.pipelineParallelSize() + ", this instance's "
                     + self.pipelineParallelSize() + "; they must be equal");
         }
         if (info.layout().layers() != self.layout().layers()
@@ -198,9 +198,14 @@ public final class PeerEngine {
                 || info.modelKvHeads() != self.modelKvHeads()) {
             throw new TransferException(
                     "its KV layout does not fit: " + info.layout().describe() + " of "
-                            + info.modelKvHeads() + " heads in all, ours "
+                            + info.modelKvHeads() + " heads in all, this instance's "
                             + self.layout().describe() + " of "
                             + self.modelKvHeads());
+        }
+        if (info.incarnation().isEmpty()
+                && !info.layerNames().isEmpty()
+                && !info.layerNames().equals(self.layerNames())) {
+            throw new TransferException("its region_names are " + info.layerNames() + ", must be " + self.layerNames());
         }
         if (info.incarnation().isPresent() && info.checksums().isEmpty()) {
             throw new TransferException("it signs references but has no checksums of blocks");

@@ -17,6 +17,7 @@ import java.util.List;
 import java.util.Optional;
 import java.util.OptionalLong;
 import java.util.Set;
+import java.util.regex.Pattern;
 
 /**
  * A load whose blocks the owner pushes. Gives the owner a permit to write to the blocks, registers them with each of its ranks, and
@@ -25,6 +26,9 @@ import java.util.Set;
  * stopped writing, is gone, or must have stopped by its own time limits.
  */
 final class PushReceiver {
+    /** The number of a sample behind the random end of its request's id. */
+    private static final Pattern SAMPLE = Pattern.compile("(-[0-9a-f]{8})-[0-9]{1,7}$");
+
     private final RankContext context;
     private final Outbox outbox;
     private final PeerEngine owner;
@@ -63,9 +67,11 @@ final class PushReceiver {
                         .mapToObj(context.cache()::block)
                         .toList());
         RemoteBlocks source = load.source();
-        // vLLM compares ids without their random ends, of which it takes off one.
+        // vLLM compares ids without their random ends, and knows no number of a sample behind them.
         this.registration = new PushRegistration(
-                owner.isBaton() ? source.requestId() : load.requestId(),
+                owner.isBaton()
+                        ? source.requestId()
+                        : SAMPLE.matcher(load.requestId()).replaceFirst("$1"),
                 self,
                 load.plan().blocks(),
                 new Instance(source.engineId(), source.host(), source.port(), source.tensorParallelSize()),
@@ -198,8 +204,8 @@ final class PushReceiver {
         Duration longest = context.settings()
                 .pushRegistrationTimeout()
                 .plus(context.settings().transferTimeout());
-        if (owner.isBaton() && now - gaveUp.getAsLong() >= longest.toNanos()) {
-            // By its own time limits the owner has stopped, too.
+        if (now - gaveUp.getAsLong() >= longest.toNanos()) {
+            // By its own time limits the owner has stopped, too; vLLM's push_registration_timeout is the same by default.
             awaited.clear();
         }
     }

@@ -405,6 +405,12 @@ public final class PushSender {
             return false;
         }
         Optional<RemoteRank> remote = engine.isConnected() ? engine.rankOf(target.agentName) : Optional.empty();
+        if (remote.isEmpty() && engine.isConnected() && !engine.isBaton()) {
+            // A vLLM rank registers with all ranks, those too that have none of its heads.
+            log.debug("{} has no heads of this rank", target.agentName);
+            target.over = true;
+            return false;
+        }
         if (remote.isEmpty()) {
             log.warn(
                     "Request {} cannot be pushed to {} at {}: {}",
@@ -489,6 +495,11 @@ public final class PushSender {
         RankInfo reader = target.remote.orElseThrow().info();
         KvLayout there = reader.layout();
         int[] blocks = target.registration.localBlockIds();
+        if (reader.pagesPerBlock() != 1) {
+            target.fail("physical_blocks_per_logical_kv_block is " + reader.pagesPerBlock()
+                    + ", must be 1 for blocks that are written");
+            return false;
+        }
         Optional<String> misfit = BlockMapping.misfit(self.geometry(), there);
         int firstBlock = there.blocksFor(source.promptLength) - blocks.length;
         if (misfit.isPresent() || firstBlock < 0 || Arrays.stream(blocks).anyMatch(each -> each >= reader.blocks())) {

@@ -105,9 +105,9 @@ class MessagesTest {
     @Test
     void batonsHandshakeFactsHaveAFieldOfTheirOwn() {
         for (OptionalLong seals : List.of(OptionalLong.empty(), OptionalLong.of(0x7fff_0000_1000L))) {
-            Metadata ours = ours(seals);
-            byte[] message = ours.encode();
-            assertThat(Metadata.read(message)).usingRecursiveComparison().isEqualTo(ours);
+            Metadata ofBaton = ofBaton(seals);
+            byte[] message = ofBaton.encode();
+            assertThat(Metadata.read(message)).usingRecursiveComparison().isEqualTo(ofBaton);
             // What vLLM knows stands before it, unchanged.
             byte[] known = hex(METADATA);
             assertThat(Arrays.copyOfRange(message, 3, known.length))
@@ -249,8 +249,8 @@ class MessagesTest {
         refused(Metadata::read, "81a161" + "81".repeat(10_000), "NixlAgentMetadata.a");
         refused(Metadata::read, "81a161dfffffffff", "NixlAgentMetadata.a");
         refused(Metadata::read, "81a162dd7fffffff", "NixlAgentMetadata.b: announces 2147483647 elements in 0 bytes");
-        byte[] ours = ours(OptionalLong.empty()).encode();
-        String dtype = HexFormat.of().formatHex(ours).replace("a862666c6f61743136", "a862666c6f61743137");
+        byte[] ofBaton = ofBaton(OptionalLong.empty()).encode();
+        String dtype = HexFormat.of().formatHex(ofBaton).replace("a862666c6f61743136", "a862666c6f61743137");
         refused(Metadata::read, dtype, "NixlAgentMetadata.baton.dtype: unsupported value 'bfloat17'");
     }
 
@@ -265,7 +265,7 @@ class MessagesTest {
                 hex(PAYLOAD),
                 hex(METADATA),
                 hex(PUSH_WITH_PERMIT),
-                ours(OptionalLong.of(5)).encode(),
+                ofBaton(OptionalLong.of(5)).encode(),
                 text("HB:a,b"),
                 text("r:1"),
                 text("PUSH_PART:r:0:1:2:3"),
@@ -314,7 +314,7 @@ class MessagesTest {
         assertThat(refused).isGreaterThan(20_000);
     }
 
-    private static Metadata ours(OptionalLong seals) {
+    private static Metadata ofBaton(OptionalLong seals) {
         BatonFacts facts = new BatonFacts(
                 "cafe",
                 "epoch-7",

@@ -39,6 +39,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.OptionalDouble;
+import java.util.stream.IntStream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -82,7 +83,7 @@ class VllmOwnerTest {
     }
 
     private static KvLayout layout(int tensorParallelSize, int blockSize) {
-        return new KvLayout(LAYERS, HEADS / tensorParallelSize, DIMS, blockSize, DType.F32);
+        return new KvLayout(LAYERS, HEADS / tensorParallelSize, DIMS, blockSize, DType.BF16);
     }
 
     private static ConnectorContext context(
@@ -155,7 +156,9 @@ class VllmOwnerTest {
                                 addresses,
                                 lengths,
                                 strides,
-                                Optional.empty(),
+                                Optional.of(IntStream.range(0, LAYERS)
+                                        .mapToObj(layer -> "model.layers." + layer + ".self_attn.attn")
+                                        .toList()),
                                 Optional.of(Collections.nCopies(LAYERS, "DRAM")),
                                 Optional.of(new int[LAYERS])),
                         Optional.empty()));
@@ -195,8 +198,8 @@ class VllmOwnerTest {
                         default -> entry + DIMS + dim;
                     };
                     int own = area + token * 2 * DIMS + dim;
-                    to.setAtIndex(ValueLayout.JAVA_INT, key, from.getAtIndex(ValueLayout.JAVA_INT, own));
-                    to.setAtIndex(ValueLayout.JAVA_INT, value, from.getAtIndex(ValueLayout.JAVA_INT, own + DIMS));
+                    to.setAtIndex(ValueLayout.JAVA_SHORT, key, from.getAtIndex(ValueLayout.JAVA_SHORT, own));
+                    to.setAtIndex(ValueLayout.JAVA_SHORT, value, from.getAtIndex(ValueLayout.JAVA_SHORT, own + DIMS));
                 }
             }
         }
@@ -261,7 +264,7 @@ class VllmOwnerTest {
         "LBHNC, FLASH_ATTN, none, 16, 1, 1, 1, 16",
         "BLHNC, FLASHINFER, none, 16, 1, 1, 1, 16",
         "LBNHC, FLASH_ATTN, none, 16, 1, 1, 1, 16",
-        "BLNHC, TRITON_ATTN, none, 32, 1, 1, 1, 32",
+        "LBNHC, TRITON_ATTN, none, 32, 1, 1, 1, 32",
         "LBHNC, CPU_ATTN, vec, 32, 1, 1, 1, 32",
         "LBHNC, CPU_ATTN, amx, 32, 1, 1, 1, 32",
         // Kernel's blocks are parts of those that the reference names.
@@ -275,7 +278,7 @@ class VllmOwnerTest {
         "LBHNC, FLASH_ATTN, none, 16, 1, 2, 1, 16",
         "LBHNC, FLASH_ATTN, none, 16, 1, 1, 2, 16",
         "LBNHC, FLASH_ATTN, none, 16, 1, 2, 1, 16",
-        "BLNHC, FLASH_ATTN, none, 16, 1, 1, 2, 32",
+        "LBNHC, FLASHINFER, none, 16, 1, 1, 2, 32",
         "LBHNC, CPU_ATTN, vec, 32, 1, 4, 2, 32",
         "LBHNC, CPU_ATTN, amx, 32, 1, 1, 2, 32"
     })

@@ -372,11 +372,18 @@ class WrittenBlocksTest {
 
     /** Both sides take the other for a vLLM instance, so that each does its part of vLLM's push. */
     @ParameterizedTest
-    @CsvSource({"cmpl-r-0, true", "cmpl-r-0, false", "chatcmpl-job-12345678, true", "chatcmpl-job-12345678, false"})
-    void blocksArePushedBetweenVllmAndBaton(String id, boolean registeredFirst) {
+    @CsvSource({
+        "cmpl-r-0, '', true",
+        "cmpl-r-0, '', false",
+        "cmpl-r-0, -0, true",
+        "chatcmpl-job-12345678, '', true",
+        "chatcmpl-job-12345678, '', false"
+    })
+    void blocksArePushedBetweenVllmAndBaton(String id, String sample, boolean registeredFirst) {
+        net.withoutPermits();
         net.vllmAnswers(true);
         Optional<Running> early = registeredFirst
-                ? Optional.of(decode.admit(atDecode(id + "-0badcafe", 9).withKvTransferParams(whereToLook(1)), 0))
+                ? Optional.of(decode.admit(atDecode(id + "-0badcafe" + sample, 9).withKvTransferParams(whereToLook(1)), 0))
                 : Optional.empty();
         steps(2);
         Running first = prefill.admit(atPrefill(id + "-deadbeef", 9), 0);
@@ -384,7 +391,7 @@ class WrittenBlocksTest {
         prefill.end(first, RequestEnd.LENGTH);
         step(prefill);
         Running running = early.orElseGet(
-                () -> decode.admit(atDecode(id + "-0badcafe", 9).withKvTransferParams(whereToLook(1)), 0));
+                () -> decode.admit(atDecode(id + "-0badcafe" + sample, 9).withKvTransferParams(whereToLook(1)), 0));
         completes(running, 8);
         // vLLM's decode instance does not say that it has the blocks.
         allBlocksAreBack();
@@ -392,10 +399,25 @@ class WrittenBlocksTest {
         assertThat(net.notified())
                 .filteredOn(text -> !text.startsWith("HB:"))
                 .hasSize(2)
-                .anyMatch(text -> text.startsWith("PUSH_REG:") && text.contains(id + "-0badcafe"))
+                .anyMatch(text -> text.startsWith("PUSH_REG:") && text.contains(id + "-0badcafe") && !text.contains("-0badcafe-"))
                 .anyMatch(text -> text.equals(id + "-0badcafe:1"));
         assertThat(counted("vllm:nixl_num_kv_expired_reqs")).isZero();
         assertThat(counted("baton:kv_unverified_loads")).isEqualTo(1);
+    }
+
+    @Test
+    void aPushFromVllmThatNeverComesEndsAtTheTimeLimitsOfBothSides() {
+        net.withoutPermits();
+        net.vllmAnswers(true);
+        Running running = decode.admit(atDecode("cmpl-r-0-0badcafe", 9).withKvTransferParams(whereToLook(1)), 0);
+        for (int i = 0; running.isLoading() && i < 40; i++) {
+            ticker.advance(Duration.ofSeconds(60));
+            steps(1);
+        }
+        assertThat(running.isLoading()).isFalse();
+        decode.end(running, RequestEnd.ABORTED);
+        steps(2);
+        allBlocksAreBack();
     }
 
     /** It stays where it was written to, though the other one's reader has no need. */

@@ -303,6 +303,8 @@ final class EngineThread {
             return command;
         }
         if (!core.hasWork()) {
+            // What was on its way to a store has arrived without a step.
+            status = core.status(Optional.empty());
             // Without a deadline: nothing remote is awaited, only the next command; close() queues one.
             return commands.take();
         }
@@ -397,7 +399,7 @@ final class EngineThread {
                     LockSupport.parkNanos(LEAST_WAIT_NANOS);
                 }
             }
-        } catch (RuntimeException e) {
+        } catch (RuntimeException | Error e) {
             LOG.error("Storing what was computed failed", e);
         }
     }

@@ -140,6 +140,18 @@ class OffloadingTest {
     }
 
     @Test
+    void anEngineIsAtRestOnceAllThatWasComputedIsStored() {
+        EngineConfig config = config(Map.of("cpu_bytes_to_use", 2e8, "secondary_tiers", List.of(files())))
+                .build();
+        try (LLM llm = new LLM(config)) {
+            for (int i = 0; i < 5; i++) {
+                llm.generateTokens(List.of(prompts.get(i)), FOUR);
+                LLMTest.await(() -> llm.engine().status().isAtRest());
+            }
+        }
+    }
+
+    @Test
     void damagedFilesAreMisses() throws IOException {
         EngineConfig config = config(Map.of("cpu_bytes_to_use", 2e8, "secondary_tiers", List.of(files())))
                 .build();

@@ -239,9 +239,9 @@ public final class TieredStore implements BlockStore {
         long bytes = pinned.size() * format().valueBytes();
         long start = ticker.nanos();
         stats.cascading(index, 1);
-        cascades.incrementAndGet();
         StoreTask task = tier.store()
                 .put(pinned, List.of(inMemory(slots, pinned.size())), Deadline.after(ticker, timeouts.cascade));
+        cascades.incrementAndGet();
         watch(task);
         task.onDone(() -> {
             cascades.decrementAndGet();
