@@ -105,9 +105,9 @@ class HelmChartTest {
                     }
                 }
                 requireAccepted(arguments.stream()
-                        .map(argument ->
-                                argument.replace("$(POD_IP)", "127.0.0.1")
-                                .replace("\"side_channel_port\":5600", "\"side_channel_port\":0").replace("$(REDIS_URL)", "redis://redis:6379"))
+                        .map(argument -> argument.replace("$(POD_IP)", "127.0.0.1")
+                                .replace("\"side_channel_port\":5600", "\"side_channel_port\":0")
+                                .replace("$(REDIS_URL)", "redis://redis:6379"))
                         .toList());
             }
         }

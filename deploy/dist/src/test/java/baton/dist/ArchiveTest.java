@@ -68,8 +68,10 @@ class ArchiveTest {
 
     private static String run(List<String> command) throws IOException, InterruptedException {
         Path said = Files.createTempFile(directory, "said", "");
-        Process process =
-                process(command).redirectErrorStream(true).redirectOutput(said.toFile()).start();
+        Process process = process(command)
+                .redirectErrorStream(true)
+                .redirectOutput(said.toFile())
+                .start();
         try {
             assertThat(process.waitFor(DEADLINE)).as("ended in time").isTrue();
             assertThat(process.exitValue()).as(Files.readString(said)).isZero();
@@ -87,10 +89,12 @@ class ArchiveTest {
 
     @Test
     void anInstanceAnswersAndEndsBySignal() throws Exception {
-        List<String> command = new ArrayList<>(List.of(home().resolve("bin/baton").toString()));
+        List<String> command =
+                new ArrayList<>(List.of(home().resolve("bin/baton").toString()));
         command.addAll(List.of("serve", "--port", "0"));
-        Process process =
-                process(command).redirectError(directory.resolve("log").toFile()).start();
+        Process process = process(command)
+                .redirectError(directory.resolve("log").toFile())
+                .start();
         try {
             URI instance = CompletableFuture.supplyAsync(() -> process.inputReader()
                             .lines()
@@ -109,7 +113,9 @@ class ArchiveTest {
                                 .build(),
                         HttpResponse.BodyHandlers.ofString());
                 assertThat(answer.statusCode()).as(answer.body()).isEqualTo(200);
-                assertThat(JSON.readTree(answer.body()).at("/usage/completion_tokens").asInt())
+                assertThat(JSON.readTree(answer.body())
+                                .at("/usage/completion_tokens")
+                                .asInt())
                         .isPositive();
             }
             process.destroy();
@@ -125,17 +131,22 @@ class ArchiveTest {
         String doctor = home().resolve("bin/baton").toString();
         run(List.of(doctor, "--version"));
         JsonNode said = JSON.readTree(run(List.of(doctor, "doctor", "--json")));
-        assertThat(said.path("software").valueStream()
+        assertThat(said.path("software")
+                        .valueStream()
                         .filter(each -> each.path("name").asString().equals("AOT cache"))
                         .map(each -> each.path("found").asString()))
                 .singleElement()
-                .satisfies(found -> assertThat(Path.of(found)).startsWithRaw(home().resolve("lib")).isNotEmptyFile());
+                .satisfies(found -> assertThat(Path.of(found))
+                        .startsWithRaw(home().resolve("lib"))
+                        .isNotEmptyFile());
     }
 
     @Test
     void licencesOfAllJarsAreThere() throws Exception {
         String licences = Files.readString(home().resolve("licences/THIRD-PARTY.txt"));
-        assertThat(licences).contains("vertx-core", "pytorch", "jackson-databind").doesNotContain("Unknown license");
+        assertThat(licences)
+                .contains("vertx-core", "pytorch", "jackson-databind")
+                .doesNotContain("Unknown license");
     }
 
     @ParameterizedTest
@@ -151,8 +162,10 @@ class ArchiveTest {
         Path here = Files.writeString(
                 Files.createDirectories(directory.resolve("units")).resolve(unit.getFileName()),
                 Files.readString(unit).replace("/opt/baton/bin", home() + "/bin"));
-        assertThat(run(List.of(analyzer.get().toString(), "verify", "--man=no", here.toString())).lines())
+        assertThat(run(List.of(analyzer.get().toString(), "verify", "--man=no", here.toString()))
+                        .lines())
                 .noneMatch(line -> line.contains("baton-" + name));
-        assertThat(Files.readString(home().resolve("etc").resolve(name + ".env"))).contains("BATON_ARGS=");
+        assertThat(Files.readString(home().resolve("etc").resolve(name + ".env")))
+                .contains("BATON_ARGS=");
     }
 }

@@ -57,7 +57,9 @@ class LibraryTest {
                         .anyMatch(place -> Files.isExecutable(Path.of(place, "mvn"))),
                 "there is no mvn on the PATH");
         // Beside the build's own output, where links are possible.
-        Path repository = Files.createDirectories(Path.of("target", "library")).toAbsolutePath().resolve("repository");
+        Path repository = Files.createDirectories(Path.of("target", "library"))
+                .toAbsolutePath()
+                .resolve("repository");
         run(directory, List.of("rm", "-rf", repository.toString()));
         run(directory, List.of("cp", "-al", System.getProperty("local.repository"), repository.toString()));
         try {

@@ -98,7 +98,9 @@ public final class Layers {
             setTimes(layer);
         }
         train(java, home, jars);
-        write(home.resolve("java.options"), String.join("\n", options(Path.of("/opt/baton"), Path.of("/opt/baton"), jars)) + "\n");
+        write(
+                home.resolve("java.options"),
+                String.join("\n", options(Path.of("/opt/baton"), Path.of("/opt/baton"), jars)) + "\n");
         setTimes(program);
     }
 
@@ -108,7 +110,9 @@ public final class Layers {
         List<String> jars = new ArrayList<>();
         List<Path> all;
         try (Stream<Path> files = Files.list(repository.resolve("cli/target/lib"))) {
-            all = files.filter(file -> file.toString().endsWith(".jar")).sorted().toList();
+            all = files.filter(file -> file.toString().endsWith(".jar"))
+                    .sorted()
+                    .toList();
         }
         for (Path jar : all) {
             String name = jar.getFileName().toString();
@@ -139,7 +143,8 @@ public final class Layers {
             try (InputStream in = file.getInputStream(file.getEntry("native/lib/tokenizers.properties"))) {
                 properties = new String(in.readAllBytes(), StandardCharsets.UTF_8);
             }
-            String version = properties.lines()
+            String version = properties
+                    .lines()
                     .filter(line -> line.startsWith("version="))
                     .map(line -> line.substring("version=".length()).strip())
                     .findFirst()
@@ -171,7 +176,9 @@ public final class Layers {
             for (Path file : files) {
                 run(
                                 List.of("ldd", file.toString()),
-                                Map.of("LD_LIBRARY_PATH", natives.resolve("opt/baton/native").toString()))
+                                Map.of(
+                                        "LD_LIBRARY_PATH",
+                                        natives.resolve("opt/baton/native").toString()))
                         .lines()
                         .map(NEEDED::matcher)
                         .filter(Matcher::matches)
@@ -196,7 +203,9 @@ public final class Layers {
                 .map(option -> option.startsWith("-XX:AOTCache=") ? "-XX:AOTCacheOutput=" + cache : option)
                 .toList());
         command.addAll(List.of("baton.cli.Baton", "aot-training"));
-        String said = run(command, Map.of("DJL_CACHE_DIR", natives.resolve("opt/baton/djl").toString()));
+        String said = run(
+                command,
+                Map.of("DJL_CACHE_DIR", natives.resolve("opt/baton/djl").toString()));
         if (!Files.exists(cache)) {
             throw new IOException("the training run has made no AOT cache: " + said);
         }
@@ -214,7 +223,11 @@ public final class Layers {
                 "-Djava.library.path=" + unpacked.resolve("native"),
                 "-Dbaton.home=" + home,
                 "-cp",
-                String.join(":", jars.stream().map(jar -> home.resolve("lib").resolve(jar).toString()).toList()));
+                String.join(
+                        ":",
+                        jars.stream()
+                                .map(jar -> home.resolve("lib").resolve(jar).toString())
+                                .toList()));
     }
 
     private static void write(Path file, String text) throws IOException {
@@ -263,7 +276,8 @@ public final class Layers {
                     new ProcessBuilder(command).redirectErrorStream(true).redirectOutput(said.toFile());
             builder.environment().clear();
             builder.environment().putAll(environment);
-            builder.environment().putAll(Map.of("PATH", "/usr/bin:/bin", "OPT_OUT_TRACKING", "true", "DJL_OFFLINE", "true"));
+            builder.environment()
+                    .putAll(Map.of("PATH", "/usr/bin:/bin", "OPT_OUT_TRACKING", "true", "DJL_OFFLINE", "true"));
             Process process = builder.start();
             try {
                 if (!process.waitFor(DEADLINE) || process.exitValue() != 0) {

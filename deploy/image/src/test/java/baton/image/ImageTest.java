@@ -47,8 +47,10 @@ class ImageTest {
         Path image = Files.createDirectory(directory.resolve("image"));
         Path root = Files.createDirectory(directory.resolve("root"));
         run("tar", "-xf", System.getProperty("image"), "-C", image.toString());
-        JsonNode manifest = JSON.readTree(Files.readString(image.resolve("manifest.json"))).get(0);
-        config = JSON.readTree(Files.readString(image.resolve(manifest.path("Config").asString())))
+        JsonNode manifest =
+                JSON.readTree(Files.readString(image.resolve("manifest.json"))).get(0);
+        config = JSON.readTree(
+                        Files.readString(image.resolve(manifest.path("Config").asString())))
                 .path("config");
         for (JsonNode layer : manifest.path("Layers")) {
             run("tar", "-xf", image.resolve(layer.asString()).toString(), "-C", root.toString());
@@ -56,8 +58,7 @@ class ImageTest {
         for (String directory : List.of("proc", "dev", "tmp")) {
             Files.createDirectories(root.resolve(directory));
         }
-        System.out.printf(
-                "image: %d MiB, compressed%n", Files.size(Path.of(System.getProperty("image"))) >> 20);
+        System.out.printf("image: %d MiB, compressed%n", Files.size(Path.of(System.getProperty("image"))) >> 20);
         assumeTrue(
                 exitOf(List.of("unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "true")) == 0,
                 "namespaces cannot be made here");
@@ -186,8 +187,7 @@ class ImageTest {
     }
 
     private static HttpResponse<String> get(HttpClient client, URI uri) throws IOException, InterruptedException {
-        return client.send(
-                HttpRequest.newBuilder(uri).timeout(DEADLINE).build(), HttpResponse.BodyHandlers.ofString());
+        return client.send(HttpRequest.newBuilder(uri).timeout(DEADLINE).build(), HttpResponse.BodyHandlers.ofString());
     }
 
     /** Also says that nothing is unpacked and that the AOT cache is the image's. */
@@ -196,7 +196,9 @@ class ImageTest {
         Process doctor = container("doctor", "doctor", "--json");
         String said = new String(doctor.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
         assertThat(doctor.waitFor(DEADLINE)).as("ended in time").isTrue();
-        assertThat(doctor.exitValue()).as(said + Files.readString(directory.resolve("doctor"))).isZero();
+        assertThat(doctor.exitValue())
+                .as(said + Files.readString(directory.resolve("doctor")))
+                .isZero();
         assertThat(said).contains("/opt/baton/baton.aot", "/opt/java", "loads, computes with");
         assertThat(config.path("User").asString()).isEqualTo("10001:10001");
     }
