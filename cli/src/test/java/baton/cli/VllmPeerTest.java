@@ -189,7 +189,8 @@ class VllmPeerTest {
     @ParameterizedTest
     @ValueSource(strings = {"tp_size", "remote_engine_id", "remote_block_ids", "remote_num_tokens"})
     void aWrongReferenceToVllmIsComputed(String field) throws Exception {
-        int[] prompt = Ledgers.prompt(100, 40 + field.length());
+        // Of its own: a reference that is not signed is believed as far as its numbers can be.
+        int[] prompt = Ledgers.prompt(100, 5000 + salts++);
         ObjectNode first = body(prompt).put("max_tokens", 1);
         first.set("kv_transfer_params", Instances.JSON.readTree(DO_REMOTE_DECODE));
         Reply leg = vllm.post("/v1/completions", first.toString());
@@ -198,7 +199,7 @@ class VllmPeerTest {
         switch (field) {
             case "tp_size" -> wrong.put(field, 4);
             case "remote_engine_id" -> wrong.put(field, "another");
-            case "remote_block_ids" -> wrong.putArray(field).addArray().add(1_000_000).add(0).add(1).add(2);
+            case "remote_block_ids" -> wrong.putArray(field).addArray().add(0).add(1).add(2).add(1_000_000);
             default -> wrong.put(field, 10_000_000);
         }
         ObjectNode second = body(prompt);
