@@ -156,6 +156,8 @@ class ObservabilityTest {
                         .path("external_kv_transfer")
                         .asInt())
                 .isGreaterThanOrEqualTo(prompt.length - 1);
+        assertThat(decode.metric("vllm:prompt_tokens_cached_by_source_total", "\"p2p\""))
+                .isGreaterThanOrEqualTo(prompt.length - 1);
         assertThat(part.path("text").asString())
                 .contains("NixlConnector from 127.0.0.1:")
                 .contains("HTTP 200");

@@ -6,6 +6,9 @@ import baton.engine.EngineListener;
 import baton.engine.EngineStatus;
 import baton.engine.FinishReason;
 import baton.kv.DType;
+import baton.kv.connector.CacheSource;
+import baton.kv.connector.KvConnector;
+import baton.kv.connector.KvConnectors;
 import baton.kv.connector.Measurement;
 import io.prometheus.metrics.core.datapoints.CounterDataPoint;
 import io.prometheus.metrics.core.datapoints.DistributionDataPoint;
@@ -56,6 +59,8 @@ public final class PrometheusMetrics implements EngineListener {
     /** Tokens in a step. */
     private static final double[] STEP_TOKENS = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
 
+    private static final double[] PREEMPTIONS = {0, 1, 2, 5, 10, 20};
+
     private static final double[] SEQUENCES = {1, 2, 5, 10, 20};
     /** For connectors' durations; finer than vLLM's buckets, which begin at 5 ms. */
     private static final double[] TRANSFER_SECONDS = {
@@ -103,6 +108,11 @@ public final class PrometheusMetrics implements EngineListener {
     private final CounterDataPoint localCacheHit;
     private final CounterDataPoint externalKvTransfer;
     private final CounterDataPoint promptTokensCached;
+    private final Counter cachedBySource;
+    private final CounterDataPoint cachedOnDevice;
+    /** Of the connector that the engine has. */
+    private volatile CounterDataPoint cachedElsewhere;
+
     private final CounterDataPoint generationTokens;
     private final CounterDataPoint preemptions;
     private final Counter success;
@@ -116,6 +126,7 @@ public final class PrometheusMetrics implements EngineListener {
     private final DistributionDataPoint perOutputToken;
     private final DistributionDataPoint stepTokens;
     private final DistributionDataPoint sequences;
+    private final DistributionDataPoint preemptionsOfRequests;
 
     /** Present once the engine's limits are known. */
     private volatile Optional<Lengths> lengths = Optional.empty();
@@ -164,6 +175,17 @@ public final class PrometheusMetrics implements EngineListener {
         localCacheHit = bySource.labelValues(valuesWith("local_cache_hit"));
         externalKvTransfer = bySource.labelValues(valuesWith("external_kv_transfer"));
         promptTokensCached = counter("vllm:prompt_tokens_cached", "Prompt tokens that were not computed here");
+        cachedBySource = Counter.builder()
+                .name("vllm:prompt_tokens_cached_by_source")
+                .help("Prompt tokens that were not computed here, by where their KV was")
+                .labelNames(with("source"))
+                .withoutExemplars()
+                .register(registry);
+        cachedOnDevice = cachedBySource.labelValues(valuesWith("device"));
+        for (CacheSource source : CacheSource.values()) {
+            cachedBySource.initLabelValues(valuesWith(source.label()));
+        }
+        cachedElsewhere = cachedBySource.labelValues(valuesWith(CacheSource.EXTERNAL_UNSPECIFIED.label()));
         generationTokens = counter("vllm:generation_tokens", "Tokens generated");
         preemptions = counter("vllm:num_preemptions", "Times that a request lost its blocks to others");
         success = Counter.builder()
@@ -191,6 +213,8 @@ public final class PrometheusMetrics implements EngineListener {
                 TOKEN_SECONDS);
         stepTokens = histogram("vllm:iteration_tokens_total", "Tokens computed in a step", STEP_TOKENS);
         sequences = histogram("vllm:request_params_n", "The parameter n of requests", SEQUENCES);
+        preemptionsOfRequests = histogram(
+                "vllm:request_num_preemptions", "Times that requests lost their blocks to others", PREEMPTIONS);
     }
 
     /**
@@ -243,6 +267,13 @@ public final class PrometheusMetrics implements EngineListener {
 
     @Override
     public void onStart(EngineConfig config, int maxModelLen, DType dtype, int blocks) {
+        // A connector of the user's own is not loaded a second time.
+        CacheSource source = Optional.of(config.kvTransfer())
+                .filter(transfer -> transfer.modulePath().isEmpty())
+                .flatMap(KvConnectors::find)
+                .map(KvConnector::source)
+                .orElse(CacheSource.EXTERNAL_UNSPECIFIED);
+        cachedElsewhere = cachedBySource.labelValues(valuesWith(source.label()));
         double[] buckets = oneTwoFive(maxModelLen);
         lengths = Optional.of(new Lengths(
                 histogram("vllm:request_prompt_tokens", "Prompt tokens of requests", buckets),
@@ -321,6 +352,8 @@ public final class PrometheusMetrics implements EngineListener {
         localCacheHit.inc(prompt.localCacheHit());
         externalKvTransfer.inc(prompt.externalKvTransfer());
         promptTokensCached.inc(cached);
+        cachedOnDevice.inc(prompt.localCacheHit());
+        cachedElsewhere.inc(prompt.externalKvTransfer());
     }
 
     @Override
@@ -332,6 +365,7 @@ public final class PrometheusMetrics implements EngineListener {
     public void onFinished(RequestStats stats) {
         success.labelValues(valuesWith(stats.reason().wireName())).inc();
         endToEnd.observe(stats.totalSeconds());
+        preemptionsOfRequests.observe(stats.times().preemptions());
         queue.observe(stats.queueSeconds());
         prefill.observe(stats.prefillSeconds());
         decode.observe(stats.decodeSeconds());

@@ -5,6 +5,7 @@ import baton.connectors.SystemRuntime;
 import baton.kv.ConfigException;
 import baton.kv.KvTransferConfig;
 import baton.kv.ListenAddress;
+import baton.kv.connector.CacheSource;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rank;
@@ -63,6 +64,11 @@ public final class MooncakeConnector implements KvConnector {
         this.runtime = runtime;
         this.agents = agents;
         this.exchanges = exchanges;
+    }
+
+    @Override
+    public CacheSource source() {
+        return CacheSource.P2P;
     }
 
     @Override

@@ -6,6 +6,7 @@ import baton.connectors.onesided.PeerHandshake;
 import baton.connectors.onesided.TransferMode;
 import baton.kv.KvTransferConfig;
 import baton.kv.ListenAddress;
+import baton.kv.connector.CacheSource;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rank;
@@ -41,6 +42,11 @@ public final class NixlConnector implements KvConnector {
     NixlConnector(ConnectorRuntime runtime, UnaryOperator<PeerHandshake> handshakes) {
         this.runtime = runtime;
         this.handshakes = handshakes;
+    }
+
+    @Override
+    public CacheSource source() {
+        return CacheSource.P2P;
     }
 
     @Override

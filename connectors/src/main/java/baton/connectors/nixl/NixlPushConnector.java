@@ -5,6 +5,7 @@ import baton.connectors.SystemRuntime;
 import baton.connectors.onesided.PeerHandshake;
 import baton.connectors.onesided.TransferMode;
 import baton.kv.KvTransferConfig;
+import baton.kv.connector.CacheSource;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rank;
@@ -37,6 +38,11 @@ public final class NixlPushConnector implements KvConnector {
     NixlPushConnector(ConnectorRuntime runtime, UnaryOperator<PeerHandshake> handshakes) {
         this.runtime = runtime;
         this.handshakes = handshakes;
+    }
+
+    @Override
+    public CacheSource source() {
+        return CacheSource.P2P;
     }
 
     @Override

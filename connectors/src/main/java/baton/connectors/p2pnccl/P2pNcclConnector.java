@@ -7,6 +7,7 @@ import baton.kv.FreePorts;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.ListenAddress;
+import baton.kv.connector.CacheSource;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rank;
@@ -82,6 +83,11 @@ public final class P2pNcclConnector implements KvConnector {
             wires.close();
             throw e;
         }
+    }
+
+    @Override
+    public CacheSource source() {
+        return CacheSource.P2P;
     }
 
     @Override

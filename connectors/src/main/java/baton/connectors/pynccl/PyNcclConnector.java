@@ -7,6 +7,7 @@ import baton.kv.KvLayout;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.ListenAddress;
+import baton.kv.connector.CacheSource;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rank;
@@ -58,6 +59,11 @@ public final class PyNcclConnector implements KvConnector {
     public PyNcclConnector(ConnectorRuntime runtime, Sessions sessions) {
         this.runtime = runtime;
         this.sessions = sessions;
+    }
+
+    @Override
+    public CacheSource source() {
+        return CacheSource.P2P;
     }
 
     @Override

@@ -2,6 +2,7 @@ package baton.connectors.sharedstorage;
 
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
+import baton.kv.connector.CacheSource;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.HandshakeMetadata;
 import baton.kv.connector.KvConnector;
@@ -53,6 +54,11 @@ public final class SharedStorageConnector implements KvConnector {
     public SharedStorageConnector(IoThreads threads, FileOperations files) {
         this.threads = threads;
         this.files = files;
+    }
+
+    @Override
+    public CacheSource source() {
+        return CacheSource.DISK;
     }
 
     @Override

@@ -11,6 +11,7 @@ final class LoadRecord {
     private int tokens;
     private int attempts;
     private int failures;
+    private boolean failed;
 
     /** A load of so many tokens begins. */
     void begin(long now, int count) {
@@ -18,6 +19,7 @@ final class LoadRecord {
         endedNanos = 0;
         tokens = count;
         attempts++;
+        failed = false;
     }
 
     /** The load is over. */
@@ -25,9 +27,12 @@ final class LoadRecord {
         endedNanos = now;
     }
 
-    /** A part of the load did not come. */
+    /** A part of the load did not come; of one load that may be said bit by bit. */
     void fail() {
-        failures++;
+        if (attempts > 0 && !failed) {
+            failed = true;
+            failures++;
+        }
     }
 
     /**

@@ -6,6 +6,8 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.engine.EngineConfig;
 import baton.engine.FinishReason;
+import baton.engine.RequestTimes;
+import baton.engine.RequestTimes.KvLoad;
 import baton.engine.core.CoreHarness.Result;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
@@ -59,6 +61,17 @@ class LoadFailureTest {
                 assertThat(results.get(i).tokens).isEqualTo(expected(prompt(i + 1, 19), 2));
                 assertThat(results.get(i).stats.orElseThrow().externalKvTransfer())
                         .isEqualTo(i == 1 ? 8 : 16);
+                RequestTimes times = results.get(i).stats.orElseThrow().times();
+                KvLoad load = times.load().orElseThrow();
+                assertThat(load.tokens()).isEqualTo(16);
+                assertThat(load.blocks()).isEqualTo(4);
+                assertThat(load.bytes()).isPositive();
+                assertThat(load.attempts()).isEqualTo(1);
+                assertThat(load.failures()).isEqualTo(i == 1 ? 1 : 0);
+                assertThat(load.ended().orElseThrow())
+                        .isBetween(load.started(), times.scheduled().orElseThrow());
+                assertThat(times.firstToken().orElseThrow())
+                        .isBetween(times.scheduled().orElseThrow(), times.ended());
             }
         }
     }
@@ -78,6 +91,9 @@ class LoadFailureTest {
             assertThat(bad.tokens).isEmpty();
             harness.run();
             assertThat(bad.tokens).isEqualTo(expected(prompt(2, 19), 1));
+            assertThat(bad.stats.orElseThrow().times().load().orElseThrow().ended())
+                    .as("a load within a step")
+                    .isEmpty();
             assertThat(asked("b")).isEqualTo(1);
             assertThat(connector.events.stream().filter(event -> event.equals("finished b LENGTH")))
                     .hasSize(1);

@@ -144,7 +144,9 @@ class RemoteLifecycleTest {
             assertThat(a.tokens).isEqualTo(expected(prompt(1, 11), 16));
             assertThat(b.tokens).isEqualTo(expected(prompt(2, 16), 10));
             assertThat(harness.steps.stream().mapToInt(step -> step.preempted()).sum())
-                    .isPositive();
+                    .isPositive()
+                    .isEqualTo(a.stats.orElseThrow().times().preemptions()
+                            + b.stats.orElseThrow().times().preemptions());
         }
     }
 

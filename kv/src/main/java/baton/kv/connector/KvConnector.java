@@ -28,6 +28,11 @@ public interface KvConnector {
         return Optional.empty();
     }
 
+    /** Where what it brings comes from, for the metrics. */
+    default CacheSource source() {
+        return CacheSource.EXTERNAL_UNSPECIFIED;
+    }
+
     /**
      * Refuses what cannot work, as far as that can be told before the model is loaded, which may take minutes. Asked once for
      * an engine.

@@ -99,6 +99,60 @@ class InstanceChooserTest {
     }
 
     @Test
+    void sharesOfInstancesCountForEveryPolicy() {
+        List<Instance> instances = instances(3);
+        instances.get(0).weight(6);
+        instances.get(1).weight(3);
+        instances.get(2).weight(1);
+        Map<String, Map<Instance, Integer>> chosen = new HashMap<>();
+        for (String policy : List.of(InTurn.NAME, LeastLoaded.NAME, SessionSticky.NAME)) {
+            InstanceChooser chooser = InstanceChooser.named("policy", policy, RECORDED);
+            Map<Instance, Integer> counts = new HashMap<>();
+            for (int i = 0; i < 2000; i++) {
+                RoutingRequest request = new RoutingRequest(RoutingRequest.NONE.prefix(), Optional.of("session-" + i));
+                counts.merge(chooser.choose(instances, request).instance(), 1, Integer::sum);
+            }
+            chosen.put(policy, counts);
+        }
+        chosen.forEach((policy, counts) -> {
+            assertThat(counts.get(instances.get(0))).as(policy).isBetween(1100, 1300);
+            assertThat(counts.get(instances.get(1))).as(policy).isBetween(520, 680);
+            assertThat(counts.get(instances.get(2))).as(policy).isBetween(140, 260);
+        });
+    }
+
+    @Test
+    void leastLoadedComparesRequestsUnderWayForEachShare() {
+        List<Instance> instances = instances(2);
+        instances.get(0).weight(3);
+        InstanceChooser chooser = InstanceChooser.named("policy", LeastLoaded.NAME, RECORDED);
+        for (int i = 0; i < 40; i++) {
+            Runnable _ =
+                    chooser.choose(instances, RoutingRequest.NONE).instance().begin();
+        }
+        assertThat(instances.get(0).running()).isBetween(29, 31);
+    }
+
+    @Test
+    void aSessionMovesToAnInstanceWhoseShareGrowsAndNotBetweenOtherInstances() {
+        List<Instance> instances = instances(3);
+        InstanceChooser chooser = InstanceChooser.named("policy", SessionSticky.NAME, RECORDED);
+        List<Instance> before = new ArrayList<>();
+        for (double weight : new double[] {1, 2}) {
+            instances.get(0).weight(weight);
+            for (int i = 0; i < 300; i++) {
+                RoutingRequest request = new RoutingRequest(RoutingRequest.NONE.prefix(), Optional.of("session-" + i));
+                Instance now = chooser.choose(instances, request).instance();
+                if (before.size() < 300) {
+                    before.add(now);
+                } else if (now != before.get(i)) {
+                    assertThat(now).isSameAs(instances.get(0));
+                }
+            }
+        }
+    }
+
+    @Test
     void theSessionIsTheHeaderOrElseTheUserField() {
         assertThat(chat("\"user\":\"u1\",", "x").session()).contains("\"u1\"");
         assertThat(RoutingRequest.of(
