@@ -95,8 +95,9 @@ public record ProfileBench(
             int context = lengths().getLast() / 2;
             int sequences = Math.min(4, maxSequences);
             double withContext = median("step of " + sequences + " at " + context, () -> step(context, sequences));
-            double perContextToken =
-                    Math.max(0, (withContext - step.at(sequences)) / (sequences * (double) (context - SHORT_CONTEXT)));
+            double perContextToken = context <= SHORT_CONTEXT
+                    ? 0
+                    : Math.max(0, (withContext - step.at(sequences)) / (sequences * (double) (context - SHORT_CONTEXT)));
             MachineProfile alone =
                     new MachineProfile(name, units, prefill, step, perContextToken, 1, Map.of(), maxSequences);
             int prompt = lengths().get(lengths().size() / 2);

@@ -166,6 +166,13 @@ final class BenchServeCommand implements Callable<Integer> {
         ServeReport.Traffic when = traffic.traffic();
         ServeReport.Selection selection = selection();
         DataSet.atLeast(0, "num-warmups", warmUps);
+        if (readySeconds < 0 || requestSeconds < 1) {
+            throw new ConfigException(
+                    readySeconds < 0 ? "ready-check-timeout-sec" : "request-timeout-sec",
+                    readySeconds < 0
+                            ? "is " + readySeconds + ", must be at least 0"
+                            : "is " + requestSeconds + ", must be at least 1");
+        }
         PrintWriter out = spec.commandLine().getOut();
         ServedModel served = served(endpoint);
         List<Sample> samples;

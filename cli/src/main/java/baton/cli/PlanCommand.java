@@ -35,6 +35,8 @@ final class PlanCommand implements Callable<Integer> {
     private static final Pattern DISAGGREGATED = Pattern.compile("(\\d{1,4})P(\\d{1,4})D");
     private static final Pattern COLOCATED = Pattern.compile("(\\d{1,4})/(\\d{1,6})");
 
+    private static final int MOST_UNITS = 1024;
+
     @Option(names = "--profile", paramLabel = "FILE", description = "Profile that 'baton plan measure' wrote.")
     private @Nullable Path profile;
 
@@ -132,6 +134,12 @@ final class PlanCommand implements Callable<Integer> {
         MachineProfile prefill = MachineProfile.read(profile);
         MachineProfile decode = decodeProfile == null ? prefill : MachineProfile.read(decodeProfile);
         atLeast("units", units, prefill.units());
+        if (units > MOST_UNITS) {
+            throw new ConfigException("units", "is " + units + ", must be at most " + MOST_UNITS);
+        }
+        if (connector != null && fleets.isEmpty()) {
+            throw new ConfigException("connector", "is given without --fleet; a plan has all of the profile's");
+        }
         atLeast("output_tokens", outputTokens, 1);
         atLeast("requests", requests, 20);
         List<Load.Shape> shapes = new ArrayList<>();
@@ -229,8 +237,8 @@ final class PlanCommand implements Callable<Integer> {
     }
 
     private static void positive(String field, double value) {
-        if (!(value > 0)) {
-            throw new ConfigException(field, "is " + value + ", must be positive");
+        if (!(value > 0 && value < Double.POSITIVE_INFINITY)) {
+            throw new ConfigException(field, "is " + value + ", must be positive and finite");
         }
     }
 }

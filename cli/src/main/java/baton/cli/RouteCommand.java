@@ -12,7 +12,6 @@ import baton.router.upstream.Discovery;
 import baton.router.upstream.Instance;
 import java.net.URI;
 import java.nio.file.Path;
-import java.security.Security;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -278,7 +277,8 @@ final class RouteCommand implements Callable<Integer> {
         }
         // By default the JVM answers with addresses that are up to 30 seconds old. Read when the first name is looked
         // up.
-        Security.setProperty("networkaddress.cache.ttl", NAMES_CACHED_SECONDS);
+        java.security.Security.setProperty("networkaddress.cache.ttl", NAMES_CACHED_SECONDS);
+        java.security.Security.setProperty("networkaddress.cache.negative.ttl", NAMES_CACHED_SECONDS);
         RouterConfig config = new RouterConfig(
                 host,
                 port,

@@ -274,6 +274,7 @@ final class FleetSimulation {
             }
             int sequences = running.size();
             double prompt = 0;
+            int taken = 0;
             int left = Math.max(0, budget - sequences);
             List<Job> complete = new ArrayList<>();
             Iterator<Job> waiting = prompts.iterator();
@@ -284,6 +285,7 @@ final class FleetSimulation {
                 job.computed += chunk;
                 tokensToDo -= chunk;
                 left -= chunk;
+                taken += chunk;
                 if (job.computed == job.shape.prompt()) {
                     waiting.remove();
                     complete.add(job);
@@ -293,7 +295,7 @@ final class FleetSimulation {
                     break;
                 }
             }
-            if (sequences == 0 && prompt == 0 && complete.isEmpty()) {
+            if (sequences == 0 && taken == 0) {
                 return;
             }
             double seconds = sequences == 0

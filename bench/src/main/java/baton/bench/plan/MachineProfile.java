@@ -92,13 +92,22 @@ public record MachineProfile(
                         each.getKey(), curve(file, "handoff_seconds." + each.getKey(), each.getValue(), "tokens")));
         return new MachineProfile(
                 node.path("name").asString(file.getFileName().toString()),
-                (int) number(file, node, "units", 1),
+                whole(file, node, "units"),
                 curve(file, "prefill_seconds", node.path("prefill_seconds"), "tokens"),
                 curve(file, "step_seconds", node.path("step_seconds"), "sequences"),
                 number(file, node, "seconds_per_context_token", 0),
                 number(file, node, "mixed", 0),
                 handoff,
-                (int) number(file, node, "max_sequences", 1));
+                whole(file, node, "max_sequences"));
+    }
+
+    private static int whole(Path file, JsonNode node, String field) {
+        JsonNode value = node.path(field);
+        if (!value.isInt() || value.asInt() < 1) {
+            throw new ConfigException(
+                    "profile", "%s: %s is %s, must be a whole number of at least 1".formatted(file, field, value));
+        }
+        return value.asInt();
     }
 
     private static double number(Path file, JsonNode node, String field, double least) {
@@ -113,10 +122,10 @@ public record MachineProfile(
     private static Curve curve(Path file, String field, JsonNode array, String x) {
         List<Curve.Point> points = new ArrayList<>();
         for (JsonNode point : array) {
-            if (!point.path(x).isNumber() || !point.path("seconds").isNumber()) {
+            if (!(point.path(x).asDouble(-1) >= 0) || !(point.path("seconds").asDouble(-1) >= 0)) {
                 throw new ConfigException(
                         "profile",
-                        "%s: %s has %s, must have objects with %s and seconds".formatted(file, field, point, x));
+                        "%s: %s has %s, must have objects with %s and seconds, not negative".formatted(file, field, point, x));
             }
             points.add(new Curve.Point(
                     point.path(x).asDouble(), point.path("seconds").asDouble()));

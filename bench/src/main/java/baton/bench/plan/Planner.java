@@ -4,17 +4,22 @@ import baton.bench.plan.FleetSimulation.Outcome;
 import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.List;
+import java.util.NavigableMap;
 import java.util.Optional;
+import java.util.TreeMap;
 
 /**
  * Finds the fleet that serves most requests within the goals.
  *
- * @param requests simulated for each rate that is tried
+ * @param requests simulated for each rate that is tried; at least 80 for each instance are
  * @param seed of their arrivals
  */
 public record Planner(Goals goals, int requests, long seed) {
     private static final int[] BUDGETS = {64, 128, 256, 512, 1024, 2048, 8192};
     private static final double PRECISION = 1.02;
+    /** For each instance. */
+    private static final int LEAST_REQUESTS = 80;
+
     /** Of a fleet that serves nobody well even when it is idle. */
     private static final double LEAST_RATE = 1e-4;
 
@@ -58,7 +63,7 @@ public record Planner(Goals goals, int requests, long seed) {
 
     /** What comes of this rate. */
     public Prediction predict(Fleet fleet, Load load, double rate) {
-        return Prediction.of(rate, FleetSimulation.run(fleet, load, rate, requests, goals, seed));
+        return Prediction.of(rate, FleetSimulation.run(fleet, load, rate, count(fleet), goals, seed));
     }
 
     /** The highest rate that a fleet serves within the goals. */
@@ -84,7 +89,16 @@ public record Planner(Goals goals, int requests, long seed) {
     }
 
     private boolean isGood(Fleet fleet, Load load, double rate) {
-        return FleetSimulation.isGood(fleet, load, rate, requests, goals, seed);
+        return FleetSimulation.isGood(fleet, load, rate, count(fleet), goals, seed);
+    }
+
+    /** So many that a fleet cannot be done with them before an overload shows. */
+    private int count(Fleet fleet) {
+        int instances = switch (fleet) {
+            case Fleet.Colocated colocated -> colocated.instances();
+            case Fleet.Disaggregated apart -> Math.max(apart.prefills(), apart.decodes());
+        };
+        return Math.max(requests, LEAST_REQUESTS * instances);
     }
 
     /** More than any fleet can do, whatever its goals: the rate at which its instances are always busy. */
@@ -118,6 +132,7 @@ public record Planner(Goals goals, int requests, long seed) {
         for (int sequences = 1; sequences <= batch; sequences *= 2) {
             least = Math.min(least, machine.stepSeconds(sequences, 0) / sequences);
         }
+        least = Math.min(least, machine.stepSeconds(batch, 0) / batch);
         return Math.max(1e-9, load.meanOutput() * least);
     }
 
@@ -137,22 +152,40 @@ public record Planner(Goals goals, int requests, long seed) {
      */
     public Optional<Plan> bestDisaggregated(
             MachineProfile prefill, MachineProfile decode, int units, Load load, String connector) {
-        List<Plan> plans = new ArrayList<>();
         int most = (units - decode.units()) / prefill.units();
-        // The division at which both kinds are equally busy, and those around it: beyond, one kind only waits for the
-        // other.
-        double ratio = promptSeconds(prefill, load) / decodeSeconds(decode, load);
+        if (most < 1) {
+            return Optional.empty();
+        }
+        // The division at which both kinds are equally busy, if decode batches may be full, and those around it.
+        double prompt = load.shapes().stream()
+                .mapToDouble(shape -> prefill.prefill().at(shape.prompt()))
+                .average()
+                .orElseThrow();
+        double ratio = prompt / decodeSeconds(decode, load);
         double balanced = units * ratio / (ratio * prefill.units() + decode.units());
         int reach = Math.max(2, most / 8);
-        int from = Math.clamp((long) Math.floor(balanced) - reach, 1, Math.max(1, most));
-        int to = Math.clamp((long) Math.ceil(balanced) + reach, from, Math.max(from, most));
-        for (int prefills = from; prefills <= to && prefills <= most; prefills++) {
-            int decodes = (units - prefills * prefill.units()) / decode.units();
-            if (decodes >= 1) {
-                plans.add(goodput(new Fleet.Disaggregated(prefill, prefills, decode, decodes, connector), load));
+        int from = Math.clamp((long) Math.floor(balanced) - reach, 1, most);
+        int to = Math.clamp((long) Math.ceil(balanced) + reach, from, most);
+        NavigableMap<Integer, Plan> plans = new TreeMap<>();
+        while (true) {
+            for (int prefills = from; prefills <= to; prefills++) {
+                int decodes = (units - prefills * prefill.units()) / decode.units();
+                if (!plans.containsKey(prefills)) {
+                    plans.put(
+                            prefills,
+                            goodput(new Fleet.Disaggregated(prefill, prefills, decode, decodes, connector), load));
+                }
+            }
+            Plan best = best(List.copyOf(plans.values())).orElseThrow();
+            // Goals may allow small batches only, so that more instances decode: go on while the best is at an edge.
+            if (from > 1 && best.equals(plans.firstEntry().getValue())) {
+                from = Math.max(1, from - reach);
+            } else if (to < most && best.equals(plans.lastEntry().getValue())) {
+                to = Math.min(most, to + reach);
+            } else {
+                return Optional.of(best);
             }
         }
-        return best(plans);
     }
 
     /** The highest goodput; of several the one with the shortest intervals. */

@@ -8,7 +8,7 @@ import java.util.Locale;
 import java.util.function.DoubleUnaryOperator;
 
 /**
- * Series of points over two axes, as an SVG element whose colours follow those of the page's {@link Page#STYLE}.
+ * Series of points over two axes, as an SVG element with colours that follow those of the page's {@link Page#STYLE}.
  *
  * @param title above it
  * @param x the axis from left to right

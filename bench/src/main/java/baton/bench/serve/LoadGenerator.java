@@ -7,6 +7,7 @@ import io.vertx.core.VertxOptions;
 import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.HttpClient;
 import io.vertx.core.http.HttpClientOptions;
+import io.vertx.core.http.HttpClientRequest;
 import io.vertx.core.http.HttpMethod;
 import io.vertx.core.http.HttpServer;
 import io.vertx.core.http.PoolOptions;
@@ -24,6 +25,7 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicReference;
 import java.util.concurrent.atomic.AtomicReferenceArray;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.IntConsumer;
@@ -197,13 +199,18 @@ public final class LoadGenerator implements AutoCloseable {
             int counted = schedule.samples.get(index).promptTokens();
             long sent = System.nanoTime();
             StreamedAnswer answer = new StreamedAnswer(endpoint.backend());
-            long timer = vertx.setTimer(
-                    Math.max(1, patience.toMillis()),
-                    _ -> end(index, StreamedAnswer.failed(due, arrived, sent, counted, late())));
+            AtomicReference<Optional<HttpClientRequest>> open = new AtomicReference<>(Optional.empty());
+            long timer = vertx.setTimer(Math.max(1, patience.toMillis()), _ -> {
+                // Before the next one takes its place.
+                open.get().ifPresent(HttpClientRequest::reset);
+                end(index, StreamedAnswer.failed(due, arrived, sent, counted, late()));
+            });
             Future<Exchange> whole = client.request(options)
                     .compose(request -> {
+                        open.set(Optional.of(request));
                         if (ended.get(index) != null) {
                             var _ = request.reset();
+                            return Future.failedFuture(late());
                         }
                         return request.send(bodies.get(index));
                     })

@@ -24,7 +24,7 @@ public final class ModelTokens implements PromptTokens {
                         && !tokenizer.decode(new int[] {id}, false).isEmpty())
                 .toArray();
         if (ids.length == 0) {
-            throw new ConfigException("tokenizer", "is '" + directory + "', whose tokens are all special");
+            throw new ConfigException("tokenizer", "is '" + directory + "', all tokens of which are special");
         }
     }
 

@@ -137,7 +137,7 @@ class PlannerTest {
             value = {
                 "{ | is no JSON",
                 "{} | units is ",
-                "{\"units\": 0} | units is 0, must be a number of at least 1.0",
+                "{\"units\": 0} | units is 0, must be a whole number of at least 1",
                 "{\"units\": 1, \"prefill_seconds\": [{\"tokens\": 1}]} | prefill_seconds has {\"tokens\":1}",
                 "{\"units\": 1, \"prefill_seconds\": []} | prefill_seconds is missing",
             })

@@ -23,7 +23,7 @@ import javax.net.ssl.KeyManager;
 import javax.net.ssl.X509KeyManager;
 
 /**
- * Certificates in PEM files, whose contents are handed in, in the order of {@link #paths}.
+ * Certificates in PEM files, the contents of which are handed in, in the order of {@link #paths}.
  *
  * @param prefix of the names of the settings in errors
  */
