@@ -1,7 +1,14 @@
 package baton.kv;
 
 import java.nio.file.Path;
+import java.security.GeneralSecurityException;
+import java.security.PrivateKey;
+import java.security.Signature;
+import java.security.cert.X509Certificate;
+import java.util.List;
 import java.util.Optional;
+import javax.net.ssl.KeyManager;
+import javax.net.ssl.X509KeyManager;
 
 /**
  * TLS of an HTTP server, as vLLM's and uvicorn's options {@code --ssl-*} describe it. All files are PEM.
@@ -12,6 +19,8 @@ import java.util.Optional;
  * @param clients whether clients must present a certificate
  */
 public record ServerTls(Path certificate, Path key, Optional<Path> authorities, Clients clients) {
+    private static final List<String> KEY_TYPES = List.of("EC", "RSA", "EdDSA", "Ed25519", "Ed448", "RSASSA-PSS");
+
     /** Whether clients present certificates. */
     public enum Clients {
         /** They are not asked. */
@@ -66,5 +75,41 @@ public record ServerTls(Path certificate, Path key, Optional<Path> authorities, 
                 key.orElseThrow(() -> new ConfigException("ssl keyfile", "is missing, but a certificate is given")),
                 authorities,
                 asked));
+    }
+
+    /**
+     * Checks that a key is that of its certificate.
+     *
+     * @throws GeneralSecurityException if it is not: each handshake would fail
+     */
+    public static void requireMatch(KeyManager[] managers) throws GeneralSecurityException {
+        for (KeyManager manager : managers) {
+            if (manager instanceof X509KeyManager known) {
+                for (String type : KEY_TYPES) {
+                    String[] aliases = known.getServerAliases(type, null);
+                    if (aliases != null && aliases.length > 0) {
+                        requireMatch(known.getCertificateChain(aliases[0])[0], known.getPrivateKey(aliases[0]));
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    private static void requireMatch(X509Certificate certificate, PrivateKey key) throws GeneralSecurityException {
+        String algorithm = switch (key.getAlgorithm()) {
+            case "EC" -> "SHA256withECDSA";
+            case "RSA" -> "SHA256withRSA";
+            default -> key.getAlgorithm();
+        };
+        Signature made = Signature.getInstance(algorithm);
+        made.initSign(key);
+        made.update((byte) 1);
+        byte[] bytes = made.sign();
+        made.initVerify(certificate);
+        made.update((byte) 1);
+        if (!made.verify(bytes)) {
+            throw new GeneralSecurityException("the key is not the certificate's");
+        }
     }
 }

@@ -15,7 +15,6 @@ import io.vertx.core.VerticleBase;
 import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.HttpClientAgent;
 import io.vertx.core.http.HttpClientOptions;
-import io.vertx.core.http.HttpConnection;
 import io.vertx.core.http.HttpHeaders;
 import io.vertx.core.http.HttpMethod;
 import io.vertx.core.http.HttpServer;
@@ -77,6 +76,10 @@ final class RouterVerticle extends VerticleBase {
     /** Written before the port is listened on, and then not any more. */
     private volatile @Nullable HttpServer server;
 
+    /** Of the event loop. */
+    private @Nullable IdleConnections connections;
+
+
     private volatile @Nullable HttpClientAgent client;
 
     /** @param open whether clients need no key */
@@ -135,15 +138,22 @@ final class RouterVerticle extends VerticleBase {
         HttpServer created = vertx.createHttpServer(options);
         server = created;
         Duration idle = limits.idle().compareTo(MOST_IDLE) < 0 ? limits.idle() : MOST_IDLE;
-        IdleConnections connections = new IdleConnections(vertx, routerContext.ticker(), idle);
-        return created.connectionHandler(connections::opened)
+        IdleConnections watched = new IdleConnections(vertx, routerContext.ticker(), idle);
+        connections = watched;
+        return created.connectionHandler(watched::opened)
                 .requestHandler(request -> {
-                    HttpConnection connection = request.connection();
-                    connections.began(connection);
-                    request.response().endHandler(_ -> connections.ended(connection));
+                    watched.began(request.connection());
+                    request.response().endHandler(_ -> ended(request));
                     route(upstream, request);
                 })
                 .listen(address);
+    }
+
+    private void ended(HttpServerRequest request) {
+        IdleConnections watched = connections;
+        if (watched != null) {
+            watched.ended(request.connection());
+        }
     }
 
     int port() {
@@ -230,10 +240,14 @@ final class RouterVerticle extends VerticleBase {
                     metrics.addClient(name, () -> gate.get().inFlight(name));
                     metrics.client(name, AdmissionResult.ADMITTED);
                 });
-                // However the request ends. One that is proxied has its own handler of the connection's end, and
-                // releases
-                // the pass before the client has all of the answer.
-                request.response().endHandler(_ -> pass.release()).closeHandler(_ -> pass.release());
+                // However the request ends. One that is proxied has its own handler of the connection's end, and releases the
+                // pass before the client has all of the answer. A response has one handler of its end.
+                request.response()
+                        .endHandler(_ -> {
+                            ended(request);
+                            pass.release();
+                        })
+                        .closeHandler(_ -> pass.release());
                 route.handler.accept(upstream, request, pass);
             }
             case Admission.Unknown(String reason) -> {

@@ -205,9 +205,19 @@ public final class ApiServer implements AutoCloseable {
         try {
             await(local.map(HttpServer::listen).orElseGet(() -> Future.succeededFuture(http)), START_DEADLINE);
             requests.run(local.orElse(http).actualPort(), this::settle);
-            await(local.map(HttpServer::close).orElseGet(Future::succeededFuture), CLOSE_DEADLINE);
         } catch (ExecutionException | TimeoutException e) {
             LOG.warn("the port of the warm-up: {}", e.toString());
+        } finally {
+            local.ifPresent(this::closeLocal);
+        }
+    }
+
+    /** A port without TLS must not be open once the server is ready. */
+    private void closeLocal(HttpServer local) {
+        try {
+            await(local.close(), CLOSE_DEADLINE);
+        } catch (ExecutionException | TimeoutException e) {
+            throw new EngineUnavailableException("the port of the warm-up, which is without TLS, does not close: " + e);
         }
     }
 

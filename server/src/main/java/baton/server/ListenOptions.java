@@ -50,12 +50,19 @@ final class ListenOptions {
         Optional<PemTrustOptions> trusted = tls.authorities()
                 .map(file -> new PemTrustOptions().addCertValue(read("ssl ca certs", file)));
         try {
-            identity.getKeyManagerFactory(vertx);
+            ServerTls.requireMatch(identity.getKeyManagerFactory(vertx).getKeyManagers());
+        } catch (Exception e) {
+            throw new ConfigException(
+                    "ssl certfile",
+                    tls.certificate() + " cannot be used with the key " + tls.key() + ": " + e.getMessage(),
+                    e);
+        }
+        try {
             if (trusted.isPresent()) {
                 trusted.get().getTrustManagerFactory(vertx);
             }
         } catch (Exception e) {
-            throw new ConfigException("ssl", tls + " cannot be used: " + e.getMessage(), e);
+            throw new ConfigException("ssl ca certs", "cannot be used: " + e.getMessage(), e);
         }
         trusted.ifPresent(options::setTrustOptions);
         options.setSsl(true)

@@ -12,15 +12,9 @@ import io.vertx.core.net.PemTrustOptions;
 import io.vertx.core.net.ServerSSLOptions;
 import io.vertx.core.net.TrustOptions;
 import java.nio.file.Path;
-import java.security.GeneralSecurityException;
-import java.security.PrivateKey;
-import java.security.Signature;
-import java.security.cert.X509Certificate;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
-import javax.net.ssl.KeyManager;
-import javax.net.ssl.X509KeyManager;
 
 /**
  * Certificates in PEM files, the contents of which are handed in, in the order of {@link #paths}.
@@ -28,8 +22,6 @@ import javax.net.ssl.X509KeyManager;
  * @param prefix of the names of the settings in errors
  */
 public record TlsFiles(String prefix, Optional<Path> certificate, Optional<Path> key, Optional<Path> authorities) {
-    private static final List<String> KEY_TYPES = List.of("EC", "RSA", "EdDSA", "Ed25519", "Ed448", "RSASSA-PSS");
-
     public static TlsFiles of(ServerTls tls) {
         return new TlsFiles("ssl ", Optional.of(tls.certificate()), Optional.of(tls.key()), tls.authorities());
     }
@@ -80,7 +72,8 @@ public record TlsFiles(String prefix, Optional<Path> certificate, Optional<Path>
         PemKeyCertOptions options =
                 new PemKeyCertOptions().addCertValue(Buffer.buffer(contents.get(0))).addKeyValue(Buffer.buffer(contents.get(1)));
         try {
-            requireMatch(options.getKeyManagerFactory(vertx).getKeyManagers());
+            // While files are replaced one after the other, a key may be of another certificate: each handshake would fail.
+            ServerTls.requireMatch(options.getKeyManagerFactory(vertx).getKeyManagers());
         } catch (Exception e) {
             throw new ConfigException(
                     prefix + "cert", certificate.get() + " and " + key.get() + " cannot be used: " + e.getMessage(), e);
@@ -100,37 +93,5 @@ public record TlsFiles(String prefix, Optional<Path> certificate, Optional<Path>
                     prefix + "ca", authorities.get() + " cannot be used: " + e.getMessage(), e);
         }
         return Optional.of(options);
-    }
-
-    /** While files are replaced one after the other, a key may not be the certificate's: each handshake would fail. */
-    private static void requireMatch(KeyManager[] managers) throws GeneralSecurityException {
-        for (KeyManager manager : managers) {
-            if (manager instanceof X509KeyManager known) {
-                for (String type : KEY_TYPES) {
-                    String[] aliases = known.getServerAliases(type, null);
-                    if (aliases != null && aliases.length > 0) {
-                        requireMatch(known.getCertificateChain(aliases[0])[0], known.getPrivateKey(aliases[0]));
-                        return;
-                    }
-                }
-            }
-        }
-    }
-
-    private static void requireMatch(X509Certificate certificate, PrivateKey key) throws GeneralSecurityException {
-        String algorithm = switch (key.getAlgorithm()) {
-            case "EC" -> "SHA256withECDSA";
-            case "RSA" -> "SHA256withRSA";
-            default -> key.getAlgorithm();
-        };
-        Signature made = Signature.getInstance(algorithm);
-        made.initSign(key);
-        made.update((byte) 1);
-        byte[] bytes = made.sign();
-        made.initVerify(certificate);
-        made.update((byte) 1);
-        if (!made.verify(bytes)) {
-            throw new GeneralSecurityException("the key is not the certificate's");
-        }
     }
 }
