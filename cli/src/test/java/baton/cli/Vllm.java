@@ -51,7 +51,9 @@ final class Vllm implements AutoCloseable {
     /** The environment; skips the test, with the reason, where there is none. */
     static Path assumeInstalled() {
         String directory = System.getenv(VARIABLE);
-        assumeTrue(directory != null, VARIABLE + " is not set: it names a Python environment with vLLM 0.32 for CPUs and NIXL");
+        assumeTrue(
+                directory != null,
+                VARIABLE + " is not set: it names a Python environment with vLLM 0.32 for CPUs and NIXL");
         Path environment = Path.of(directory);
         assumeTrue(Files.isExecutable(environment.resolve("bin/vllm")), () -> environment + " has no bin/vllm");
         assumeTrue(nixlLibrary(environment).isPresent(), () -> environment + " has no libnixl_capi.so of NIXL");
@@ -60,8 +62,8 @@ final class Vllm implements AutoCloseable {
 
     /** NIXL's C library in an environment. */
     static Optional<Path> nixlLibrary(Path environment) {
-        try (Stream<Path> files = Files.find(
-                environment.resolve("lib"), 6, (file, _) -> file.endsWith("libnixl_capi.so"))) {
+        try (Stream<Path> files =
+                Files.find(environment.resolve("lib"), 6, (file, _) -> file.endsWith("libnixl_capi.so"))) {
             return files.findFirst();
         } catch (IOException e) {
             throw new UncheckedIOException(e);
@@ -73,8 +75,8 @@ final class Vllm implements AutoCloseable {
         int port = FreePorts.inARow(2);
         ObjectNode transfer = Instances.JSON.createObjectNode();
         transfer.put("kv_connector", connector).put("kv_role", "kv_both").put("kv_buffer_device", "cpu");
-        List<String> command = new ArrayList<>(List.of(
-                "sh", "-c", "\"$@\" < /dev/null & pid=$!; cat > /dev/null; kill $pid; wait $pid", "sh"));
+        List<String> command = new ArrayList<>(
+                List.of("sh", "-c", "\"$@\" < /dev/null & pid=$!; cat > /dev/null; kill $pid; wait $pid", "sh"));
         command.addAll(List.of(
                 environment.resolve("bin/vllm").toString(),
                 "serve",

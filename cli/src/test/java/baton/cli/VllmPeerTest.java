@@ -75,9 +75,21 @@ class VllmPeerTest {
         prefill = serve("prefill", "kv_producer");
         decode = serve("decode", "kv_consumer", EXTRA + "vllm_cpu_attn_isa", "vec");
         toVllm = INSTANCES.route(
-                "to vLLM", List.of(prefill), List.of(), "--decode", vllm.url().toString(), "--flow", "kv_transfer_params");
+                "to vLLM",
+                List.of(prefill),
+                List.of(),
+                "--decode",
+                vllm.url().toString(),
+                "--flow",
+                "kv_transfer_params");
         fromVllm = INSTANCES.route(
-                "from vLLM", List.of(), List.of(decode), "--prefill", vllm.url().toString(), "--flow", "kv_transfer_params");
+                "from vLLM",
+                List.of(),
+                List.of(decode),
+                "--prefill",
+                vllm.url().toString(),
+                "--flow",
+                "kv_transfer_params");
     }
 
     private static Instance serve(String name, String role, String... more) throws Exception {
@@ -171,8 +183,7 @@ class VllmPeerTest {
 
     @Test
     void goldenPromptsHaveTheirAnswersInBothDirections() throws Exception {
-        JsonNode golden =
-                Instances.JSON.readTree(Files.readString(Instances.MODEL.resolve("golden.json")));
+        JsonNode golden = Instances.JSON.readTree(Files.readString(Instances.MODEL.resolve("golden.json")));
         for (JsonNode each : golden.path("prompts")) {
             int[] prompt = Instances.ints(each.path("prompt_ids"));
             int[] expected = Instances.ints(each.path("output_ids"));
@@ -199,7 +210,8 @@ class VllmPeerTest {
         switch (field) {
             case "tp_size" -> wrong.put(field, 4);
             case "remote_engine_id" -> wrong.put(field, "another");
-            case "remote_block_ids" -> wrong.putArray(field).addArray().add(0).add(1).add(2).add(1_000_000);
+            case "remote_block_ids" ->
+                wrong.putArray(field).addArray().add(0).add(1).add(2).add(1_000_000);
             default -> wrong.put(field, 10_000_000);
         }
         ObjectNode second = body(prompt);
@@ -216,11 +228,18 @@ class VllmPeerTest {
         Instance strict = serve(
                 "strict", "kv_consumer", EXTRA + "vllm_cpu_attn_isa", "vec", EXTRA + "require_verified_kv", "true");
         Instance router = INSTANCES.route(
-                "to strict", List.of(), List.of(strict), "--prefill", vllm.url().toString(), "--flow", "kv_transfer_params");
+                "to strict",
+                List.of(),
+                List.of(strict),
+                "--prefill",
+                vllm.url().toString(),
+                "--flow",
+                "kv_transfer_params");
         int[] prompt = Ledgers.prompt(100, 8);
         assertThat(ask(router, prompt)).isEqualTo(alone(prompt));
         assertThat(strict.prompts().transferred()).isZero();
-        assertThat(strict.metric("baton:kv_handoff_rejected_total", "\"unverified\"")).isPositive();
+        assertThat(strict.metric("baton:kv_handoff_rejected_total", "\"unverified\""))
+                .isPositive();
     }
 
     @Test

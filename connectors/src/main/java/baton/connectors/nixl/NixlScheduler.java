@@ -259,9 +259,7 @@ final class NixlScheduler implements SchedulerConnector {
      * end vLLM's side channel for good.
      */
     private boolean knowsTheSecret(RemoteBlocks source) {
-        return settings.access().secret().isEmpty()
-                || source.proof().isPresent()
-                || source.mode() == TransferMode.PUSH;
+        return settings.access().secret().isEmpty() || source.proof().isPresent() || source.mode() == TransferMode.PUSH;
     }
 
     /** Whether another sample of the request has its blocks pushed: the owner pushes them once for each instance. */

@@ -578,8 +578,7 @@ public final class PushSender {
                 boolean notified = notify(target, done(target, source));
                 if (notified && !isBaton(target)) {
                     int readers = target.registration.decode().tensorParallelSize() / self.tensorParallelSize();
-                    written.add(new Written(
-                            target.agentName, new Completion(source.requestId, Math.max(1, readers))));
+                    written.add(new Written(target.agentName, new Completion(source.requestId, Math.max(1, readers))));
                 }
                 target.over = notified || !target.isToReconnect(now);
             }

@@ -12,9 +12,9 @@ import baton.kv.KvCache;
 import baton.kv.KvLayout;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
+import baton.kv.ModelFingerprint;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.Measurement;
-import baton.kv.ModelFingerprint;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
 import baton.kv.connector.WorkerReport;
@@ -108,9 +108,7 @@ class VllmOwnerTest {
         int size = owner.kernelBlock;
         int[] logical;
         try (FakeEngine shadow = new FakeEngine(
-                new NixlConnector(net.runtime()),
-                context(ticker, Map.of(), owner.tensorParallelSize, size),
-                BLOCKS)) {
+                new NixlConnector(net.runtime()), context(ticker, Map.of(), owner.tensorParallelSize, size), BLOCKS)) {
             Running running = shadow.admit(new FakeKvRequest("p-1", FakeKvRequest.counting(1, LENGTH), size), 0);
             shadow.step(new Share(running, LENGTH));
             int pages = running.blockTable().length;
@@ -224,8 +222,7 @@ class VllmOwnerTest {
 
     private static JsonFields reference(int[] blocks, int tensorParallelSize) {
         return JsonFields.parse(
-                "kv_transfer_params",
-                """
+                "kv_transfer_params", """
                 {"do_remote_prefill": true, "do_remote_decode": false, "remote_block_ids": [%s],
                  "remote_engine_id": "vllm-1", "remote_request_id": "cmpl-x-0-0123abcd", "remote_host": "localhost",
                  "remote_port": 5600, "tp_size": %d, "dcp_size": 1, "pp_size": 1, "remote_num_tokens": %d,
