@@ -25,6 +25,7 @@ import java.time.Duration;
 import java.time.LocalDateTime;
 import java.time.ZoneId;
 import java.util.Arrays;
+import java.util.Collections;
 import java.util.List;
 import java.util.Optional;
 import java.util.OptionalInt;
@@ -294,7 +295,7 @@ final class BenchServeCommand implements Callable<Integer> {
             var _ = generator.run(
                     endpoint,
                     body,
-                    new Schedule(java.util.Collections.nCopies(warmUps, sample), new double[warmUps], when.most()),
+                    new Schedule(Collections.nCopies(warmUps, sample), new double[warmUps], when.most()),
                     bar::update);
         }
     }

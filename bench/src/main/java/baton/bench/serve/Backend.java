@@ -1,5 +1,6 @@
 package baton.bench.serve;
 
+import baton.kv.ConfigException;
 import java.util.Arrays;
 import java.util.stream.Collectors;
 
@@ -27,12 +28,12 @@ public enum Backend {
         return path;
     }
 
-    /** @throws baton.kv.ConfigException if there is none of that name */
+    /** @throws ConfigException if there is none of that name */
     public static Backend parse(String field, String label) {
         return Arrays.stream(values())
                 .filter(each -> each.label.equals(label))
                 .findFirst()
-                .orElseThrow(() -> baton.kv.ConfigException.unsupported(
+                .orElseThrow(() -> ConfigException.unsupported(
                         field,
                         label,
                         Arrays.stream(values()).map(Backend::label).collect(Collectors.joining(", "))));

@@ -302,7 +302,7 @@ public final class LoadGenerator implements AutoCloseable {
             await(client.close(), STOP);
             await(vertx.close(), STOP);
         } catch (IOException e) {
-            // Its threads are daemons' equals at the end of the process; nothing depends on them any more.
+            // All answers have been read: nothing depends on it any more.
             System.err.println("baton: the client did not close: " + e.getMessage());
         }
     }

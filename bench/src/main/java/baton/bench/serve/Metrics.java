@@ -3,6 +3,7 @@ package baton.bench.serve;
 import java.util.Arrays;
 import java.util.List;
 import java.util.function.ToDoubleFunction;
+import java.util.function.ToLongFunction;
 import org.HdrHistogram.Histogram;
 
 /**
@@ -108,7 +109,7 @@ public record Metrics(List<Exchange> exchanges, double seconds) {
         return histogram;
     }
 
-    private Histogram fromDue(java.util.function.ToLongFunction<Exchange> nanos) {
+    private Histogram fromDue(ToLongFunction<Exchange> nanos) {
         Histogram histogram = histogram();
         succeeded().forEach(each -> record(histogram, each.late() + nanos.applyAsLong(each)));
         return histogram;

@@ -4,6 +4,7 @@ import baton.bench.serve.Statistics.Percentile;
 import java.io.PrintWriter;
 import java.time.LocalDateTime;
 import java.time.format.DateTimeFormatter;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
@@ -51,7 +52,7 @@ public record ServeReport(About about, Traffic traffic, Selection selection, Met
     private record Metric(String name, String shown, String header, double[] seconds) {}
 
     private List<Metric> selected() {
-        List<Metric> all = new java.util.ArrayList<>(List.of(
+        List<Metric> all = new ArrayList<>(List.of(
                 new Metric("ttft", "TTFT", "Time to First Token", metrics.ttft()),
                 new Metric("tpot", "TPOT", "Time per Output Token (excl. 1st token)", metrics.tpot()),
                 new Metric("itl", "ITL", "Inter-token Latency", metrics.itl()),

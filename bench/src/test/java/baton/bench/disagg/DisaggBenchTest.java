@@ -27,7 +27,7 @@ import tools.jackson.databind.json.JsonMapper;
 class DisaggBenchTest {
     private static final JsonMapper JSON = JsonMapper.builder().build();
 
-    /** A server whose tokens are words, which sends one after each time. */
+    /** A server that takes words for tokens and sends one after each time. */
     private static final class Stub implements AutoCloseable {
         private final HttpServer server;
         private final ExecutorService threads = Executors.newVirtualThreadPerTaskExecutor();
