@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.kv.ConfigException;
+import baton.kv.Deadline;
 import baton.kv.Ticker;
 import java.io.IOException;
 import java.net.InetAddress;
@@ -13,7 +14,6 @@ import java.time.Clock;
 import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
-import java.util.concurrent.TimeUnit;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
@@ -147,10 +147,9 @@ class OtlpExporterTest {
 
     private void awaitBatches(int count) throws InterruptedException {
         synchronized (collector) {
-            long end = System.nanoTime() + Duration.ofSeconds(30).toNanos();
+            Deadline deadline = Deadline.after(Ticker.system(), Duration.ofSeconds(30));
             while (collector.batches().size() < count) {
-                assertThat(end - System.nanoTime()).isPositive();
-                TimeUnit.MILLISECONDS.timedWait(collector, 100);
+                assertThat(deadline.awaitNotify(collector)).isTrue();
             }
         }
     }

@@ -1,5 +1,7 @@
 package baton.trace;
 
+import baton.kv.Deadline;
+import baton.kv.Ticker;
 import com.sun.net.httpserver.HttpExchange;
 import com.sun.net.httpserver.HttpServer;
 import java.io.IOException;
@@ -13,7 +15,6 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.concurrent.TimeUnit;
 import java.util.function.Predicate;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
@@ -172,13 +173,11 @@ public final class StandInCollector implements AutoCloseable {
     /** The spans, once they are as wanted. */
     public synchronized List<Received> await(String what, Predicate<List<Received>> wanted)
             throws InterruptedException {
-        long end = System.nanoTime() + Duration.ofSeconds(30).toNanos();
+        Deadline deadline = Deadline.after(Ticker.system(), Duration.ofSeconds(30));
         while (!wanted.test(spans())) {
-            long left = end - System.nanoTime();
-            if (left <= 0) {
+            if (!deadline.awaitNotify(this)) {
                 throw new AssertionError(what + " did not come; there are " + spans());
             }
-            TimeUnit.NANOSECONDS.timedWait(this, left);
         }
         return spans();
     }
