@@ -30,6 +30,7 @@ import java.util.concurrent.atomic.AtomicReferenceArray;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.IntConsumer;
 import java.util.stream.IntStream;
+import org.jspecify.annotations.Nullable;
 import tools.jackson.databind.node.JsonNodeFactory;
 
 /**
@@ -199,15 +200,18 @@ public final class LoadGenerator implements AutoCloseable {
             int counted = schedule.samples.get(index).promptTokens();
             long sent = System.nanoTime();
             StreamedAnswer answer = new StreamedAnswer(endpoint.backend());
-            AtomicReference<Optional<HttpClientRequest>> open = new AtomicReference<>(Optional.empty());
+            AtomicReference<@Nullable HttpClientRequest> open = new AtomicReference<>();
             long timer = vertx.setTimer(Math.max(1, patience.toMillis()), _ -> {
                 // Before the next one takes its place.
-                open.get().ifPresent(HttpClientRequest::reset);
+                HttpClientRequest started = open.get();
+                if (started != null) {
+                    var _ = started.reset();
+                }
                 end(index, StreamedAnswer.failed(due, arrived, sent, counted, late()));
             });
             Future<Exchange> whole = client.request(options)
                     .compose(request -> {
-                        open.set(Optional.of(request));
+                        open.set(request);
                         if (ended.get(index) != null) {
                             var _ = request.reset();
                             return Future.failedFuture(late());
