@@ -97,7 +97,8 @@ public record ProfileBench(
             double withContext = median("step of " + sequences + " at " + context, () -> step(context, sequences));
             double perContextToken = context <= SHORT_CONTEXT
                     ? 0
-                    : Math.max(0, (withContext - step.at(sequences)) / (sequences * (double) (context - SHORT_CONTEXT)));
+                    : Math.max(
+                            0, (withContext - step.at(sequences)) / (sequences * (double) (context - SHORT_CONTEXT)));
             MachineProfile alone =
                     new MachineProfile(name, units, prefill, step, perContextToken, 1, Map.of(), maxSequences);
             int prompt = lengths().get(lengths().size() / 2);

@@ -148,7 +148,8 @@ final class RouteCommand implements Callable<Integer> {
     @Option(
             names = "--instance-ca",
             paramLabel = "FILE",
-            description = "Certificates in PEM of the authorities of instances at https:// (default: those of the JDK).")
+            description =
+                    "Certificates in PEM of the authorities of instances at https:// (default: those of the JDK).")
     private @Nullable Path instanceCa;
 
     @Option(
@@ -308,7 +309,13 @@ final class RouteCommand implements Callable<Integer> {
                 .ifPresent(open -> System.out.println(
                         ServerProcess.REGISTRATIONS + Service.reachable(registerHost()) + ":" + open));
         return Service.run(
-                "baton route", config.security().scheme(), host, router.port(), exitWithParent, () -> {}, router::close);
+                "baton route",
+                config.security().scheme(),
+                host,
+                router.port(),
+                exitWithParent,
+                () -> {},
+                router::close);
     }
 
     private Optional<RouterConfig.Registry> registry() {

@@ -9,7 +9,10 @@ import picocli.CommandLine.Option;
 
 /** Flags for the TLS of a server, named as uvicorn's and vLLM's. */
 final class SslOptions {
-    @Option(names = "--ssl-certfile", paramLabel = "FILE", description = "Certificate chain in PEM: the port takes HTTPS.")
+    @Option(
+            names = "--ssl-certfile",
+            paramLabel = "FILE",
+            description = "Certificate chain in PEM: the port takes HTTPS.")
     private @Nullable Path certificate;
 
     @Option(names = "--ssl-keyfile", paramLabel = "FILE", description = "Its key in PEM, without a password.")

@@ -65,7 +65,9 @@ final class AddressFields {
                     if (depth < mediaDepth) {
                         mediaDepth = 0;
                     }
-                } else if (token == JsonToken.PROPERTY_NAME && mediaDepth == 0 && parser.currentName().endsWith(MEDIA)) {
+                } else if (token == JsonToken.PROPERTY_NAME
+                        && mediaDepth == 0
+                        && parser.currentName().endsWith(MEDIA)) {
                     media = parser.currentName();
                     token = parser.nextToken();
                     if (token == JsonToken.VALUE_STRING) {

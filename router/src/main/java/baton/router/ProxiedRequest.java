@@ -118,8 +118,8 @@ final class ProxiedRequest implements DecodeRelay.Request {
         this.givenId = Headers.requestId(request.headers(), context.config().trustClientKvParams());
         TraceContext trace = TraceContext.of(
                 request.headers().getAll(Headers.TRACEPARENT), context.spans().isPresent());
-        this.report = new RequestReport(
-                context, givenId, trace, request.method().name(), request.path(), pass.client());
+        this.report =
+                new RequestReport(context, givenId, trace, request.method().name(), request.path(), pass.client());
         this.requestId = givenId;
         this.headers = Headers.toInstance(
                 request.headers(), context.config().apiKey(), context.gate().isPresent());

@@ -137,7 +137,8 @@ public final class Router implements AutoCloseable {
         Instances instances = new Instances(
                 new InstanceSet(Instance.Role.PREFILL, config.prefill(), maxRunning, slowStart),
                 new InstanceSet(Instance.Role.DECODE, config.decode(), maxRunning, slowStart));
-        RouterContext context = RouterContext.create(vertx, config, instances, ticker, new RouterContext.Guards(keys.map(KeysFile::gate), tls), spans, true);
+        RouterContext context = RouterContext.create(
+                vertx, config, instances, ticker, new RouterContext.Guards(keys.map(KeysFile::gate), tls), spans, true);
         List<RouterVerticle> verticles = new CopyOnWriteArrayList<>();
         try {
             await(context.probe().start(instances), config.limits().connect().plusSeconds(5));
@@ -175,12 +176,10 @@ public final class Router implements AutoCloseable {
                 : Optional.of(new Discovery(vertx, sources, context.membership(), ticker));
         List<FollowedFiles> followed = new ArrayList<>(tls.follow(
                 vertx,
-                new RouterTls.Users(
-                        options -> verticles.forEach(each -> each.update(options)),
-                        options -> {
-                            verticles.forEach(each -> each.update(options));
-                            context.probe().update(options);
-                        }),
+                new RouterTls.Users(options -> verticles.forEach(each -> each.update(options)), options -> {
+                    verticles.forEach(each -> each.update(options));
+                    context.probe().update(options);
+                }),
                 ticker));
         keys.ifPresent(file -> followed.add(file.follow(vertx, ticker)));
         Router router = new Router(vertx, context, verticles, registrations, discovery, followed, port);

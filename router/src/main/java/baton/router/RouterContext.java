@@ -75,7 +75,11 @@ record RouterContext(
         HealthProbe probe = new HealthProbe(
                 vertx,
                 new HealthProbe.Settings(
-                        limits.connect(), limits.probeInterval(), config.apiKey(), flow::needsConnectorAddress, guards.tls.client()),
+                        limits.connect(),
+                        limits.probeInterval(),
+                        config.apiKey(),
+                        flow::needsConnectorAddress,
+                        guards.tls.client()),
                 ticker,
                 metrics);
         return new RouterContext(

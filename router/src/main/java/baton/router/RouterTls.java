@@ -42,13 +42,15 @@ record RouterTls(Optional<ServerSSLOptions> server, ClientSSLOptions client, Lis
         Optional<ServerSSLOptions> server = security.tls().map(tls -> {
             TlsFiles files = TlsFiles.of(tls);
             List<byte[]> contents = contents(files);
-            loaded.add(new Loaded(files, contents, (changed, users) -> users.server.accept(forServer(vertx, files, tls, changed))));
+            loaded.add(new Loaded(
+                    files, contents, (changed, users) -> users.server.accept(forServer(vertx, files, tls, changed))));
             return forServer(vertx, files, tls, contents);
         });
         TlsFiles files = security.instances();
         List<byte[]> contents = contents(files);
         if (!contents.isEmpty()) {
-            loaded.add(new Loaded(files, contents, (changed, users) -> users.client.accept(files.forClient(vertx, changed))));
+            loaded.add(new Loaded(
+                    files, contents, (changed, users) -> users.client.accept(files.forClient(vertx, changed))));
         }
         return new RouterTls(server, files.forClient(vertx, contents), List.copyOf(loaded));
     }

@@ -79,7 +79,6 @@ final class RouterVerticle extends VerticleBase {
     /** Of the event loop. */
     private @Nullable IdleConnections connections;
 
-
     private volatile @Nullable HttpClientAgent client;
 
     /** @param open whether clients need no key */
@@ -131,10 +130,11 @@ final class RouterVerticle extends VerticleBase {
                 .setMaxInitialLineLength(16 << 10)
                 .setAcceptBacklog(4096)
                 .setIdleTimeout((int) longestSilence.toSeconds());
-        tls.server().ifPresent(ssl -> options.setKeyCertOptions(ssl.getKeyCertOptions())
-                .setTrustOptions(ssl.getTrustOptions())
-                .setClientAuth(ssl.getClientAuth())
-                .setUseAlpn(false));
+        tls.server()
+                .ifPresent(ssl -> options.setKeyCertOptions(ssl.getKeyCertOptions())
+                        .setTrustOptions(ssl.getTrustOptions())
+                        .setClientAuth(ssl.getClientAuth())
+                        .setUseAlpn(false));
         HttpServer created = vertx.createHttpServer(options);
         server = created;
         Duration idle = limits.idle().compareTo(MOST_IDLE) < 0 ? limits.idle() : MOST_IDLE;
@@ -240,7 +240,8 @@ final class RouterVerticle extends VerticleBase {
                     metrics.addClient(name, () -> gate.get().inFlight(name));
                     metrics.client(name, AdmissionResult.ADMITTED);
                 });
-                // However the request ends. One that is proxied has its own handler of the connection's end, and releases the
+                // However the request ends. One that is proxied has its own handler of the connection's end, and
+                // releases the
                 // pass before the client has all of the answer. A response has one handler of its end.
                 request.response()
                         .endHandler(_ -> {
@@ -425,7 +426,8 @@ final class RouterVerticle extends VerticleBase {
 
     /** Answers a request without its body: the rest of the body is read and dropped, up to the idle deadline and a size. */
     private void send(HttpServerRequest request, ApiError error) {
-        request.response().putHeader(Headers.REQUEST_ID, Headers.requestId(request.headers(), config.trustClientKvParams()));
+        request.response()
+                .putHeader(Headers.REQUEST_ID, Headers.requestId(request.headers(), config.trustClientKvParams()));
         error.send(request.response());
         if (!request.isEnded()) {
             long timer = vertx.setTimer(
@@ -433,7 +435,8 @@ final class RouterVerticle extends VerticleBase {
                     late -> request.connection().close());
             AtomicLong dropped = new AtomicLong();
             request.handler(chunk -> {
-                if (dropped.addAndGet(chunk.length()) > (long) MOST_DROPPED * config.limits().maxBodyBytes()) {
+                if (dropped.addAndGet(chunk.length())
+                        > (long) MOST_DROPPED * config.limits().maxBodyBytes()) {
                     request.connection().close();
                 }
             });

@@ -75,7 +75,8 @@ class ClientKeysTest {
                         PolicySettings.DEFAULT,
                         false,
                         new RouterConfig.Sources(Discovery.Settings.NONE, Optional.of(ADMIN)))
-                .withSecurity(new Security(Optional.of(file(entries)), Optional.empty(), Security.NO_INSTANCE_FILES, false)));
+                .withSecurity(
+                        new Security(Optional.of(file(entries)), Optional.empty(), Security.NO_INSTANCE_FILES, false)));
     }
 
     private HttpResponse<String> post(Router router, String key) throws Exception {

@@ -61,8 +61,7 @@ class ClientParamsTest {
         prefill.behaviour = FakeInstance.json(200, "{\"id\":\"p\"}");
         Router router = router(flow, LocalPrefill.NEVER, false);
         for (String name : List.of("kv_transfer_params", "kv\\u005ftransfer_params")) {
-            assertRefused(
-                    router, "{\"" + name + "\":" + PARAMS + "," + PLAIN.substring(1), "kv_transfer_params");
+            assertRefused(router, "{\"" + name + "\":" + PARAMS + "," + PLAIN.substring(1), "kv_transfer_params");
             assertRefused(
                     router,
                     "{\"" + name + "\":" + PARAMS + ",\"prompt\":\"hello\",\"" + name + "\":null}",

@@ -20,7 +20,8 @@ import org.junit.jupiter.params.provider.ValueSource;
 @Timeout(60)
 class HostileClientsTest {
     private static final String BODY = "{\"prompt\":\"hello\"}";
-    private static final String HEAD = "POST /v1/completions HTTP/1.1\r\nHost: router\r\nContent-Type: application/json\r\n";
+    private static final String HEAD =
+            "POST /v1/completions HTTP/1.1\r\nHost: router\r\nContent-Type: application/json\r\n";
     /** Must not be taken for a request when it is in a body. */
     private static final String SMUGGLED = "POST /v1/completions HTTP/1.1\r\nHost: router\r\nX-Smuggled: 1\r\n"
             + "Content-Type: application/json\r\nContent-Length: " + BODY.length() + "\r\n\r\n" + BODY;
@@ -138,7 +139,8 @@ class HostileClientsTest {
     void theTargetOfARequestIsNoOtherHost() throws Exception {
         Router router = router(RouterFixture.LIMITS.idle());
         try (RawClient client = new RawClient(router.port())) {
-            client.send("GET http://evil.example/v1/models?a=1 HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n")
+            client.send(
+                            "GET http://evil.example/v1/models?a=1 HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n")
                     .readUntil("nothing");
         }
         assertThat(decode.only().uri()).isEqualTo("/v1/models?a=1");
@@ -179,7 +181,8 @@ class HostileClientsTest {
         List<RawClient> slow = new ArrayList<>();
         try {
             for (int i = 0; i < 50; i++) {
-                slow.add(new RawClient(router.port()).send(i % 2 == 0 ? "POST /v1/comp" : HEAD + "Content-Length: 50\r\n\r\n"));
+                slow.add(new RawClient(router.port())
+                        .send(i % 2 == 0 ? "POST /v1/comp" : HEAD + "Content-Length: 50\r\n\r\n"));
             }
             Await.until("all are ended", RouterFixture.SOON, () -> {
                 for (RawClient each : slow) {

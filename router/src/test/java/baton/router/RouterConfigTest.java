@@ -61,7 +61,8 @@ class RouterConfigTest {
     void invalidInstanceAddressesAreNamed(String address) {
         assertThatThrownBy(() -> config("h", 1, uris(address), "content-keyed", "k"))
                 .isInstanceOf(ConfigException.class)
-                .hasMessage("prefill: unsupported value '" + address + "'; allowed: http://host:port, https://host:port");
+                .hasMessage(
+                        "prefill: unsupported value '" + address + "'; allowed: http://host:port, https://host:port");
     }
 
     @ParameterizedTest

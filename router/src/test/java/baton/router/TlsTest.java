@@ -139,9 +139,9 @@ class TlsTest {
                 List.of(instance.uri()),
                 new Security(
                         Optional.empty(),
-                        ServerTls.of(
-                                Optional.of(own.certificate), Optional.of(own.key), authorities, clients),
-                        Security.NO_INSTANCE_FILES, false));
+                        ServerTls.of(Optional.of(own.certificate), Optional.of(own.key), authorities, clients),
+                        Security.NO_INSTANCE_FILES,
+                        false));
     }
 
     /** Trusts a certificate; presents one if given. */
@@ -169,7 +169,9 @@ class TlsTest {
     void clientsUseTls() throws Exception {
         Router router = listening(Optional.empty(), Optional.empty());
         assertThat(ask(router, Optional.empty(), GET)).startsWith("HTTP/1.1 200");
-        assertThat(ask(router, Optional.empty(), POST)).startsWith("HTTP/1.1 200").contains("an answer");
+        assertThat(ask(router, Optional.empty(), POST))
+                .startsWith("HTTP/1.1 200")
+                .contains("an answer");
         try (Socket plain = new Socket(InetAddress.getLoopbackAddress(), router.port())) {
             plain.setSoTimeout(10_000);
             plain.getOutputStream().write(GET.getBytes(StandardCharsets.UTF_8));
@@ -208,9 +210,8 @@ class TlsTest {
 
     /** Whether that is the router's certificate, and is trusted. */
     private static boolean presents(Router router, Identity wanted) {
-        try (SSLSocket socket = (SSLSocket) context(wanted, Optional.empty())
-                .getSocketFactory()
-                .createSocket("127.0.0.1", router.port())) {
+        try (SSLSocket socket = (SSLSocket)
+                context(wanted, Optional.empty()).getSocketFactory().createSocket("127.0.0.1", router.port())) {
             socket.setSoTimeout(10_000);
             socket.startHandshake();
             return true;
@@ -271,8 +272,7 @@ class TlsTest {
 
     @Test
     void instancesAreReachedByTlsWithTheRoutersCertificate() throws Exception {
-        Router router =
-                router(List.of(secured()), towards(Optional.of(server.certificate), Optional.of(client)));
+        Router router = router(List.of(secured()), towards(Optional.of(server.certificate), Optional.of(client)));
         Await.until(
                 "up",
                 RouterFixture.SOON,

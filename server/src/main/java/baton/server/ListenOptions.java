@@ -47,8 +47,8 @@ final class ListenOptions {
         PemKeyCertOptions identity = new PemKeyCertOptions()
                 .addCertValue(read("ssl certfile", tls.certificate()))
                 .addKeyValue(read("ssl keyfile", tls.key()));
-        Optional<PemTrustOptions> trusted = tls.authorities()
-                .map(file -> new PemTrustOptions().addCertValue(read("ssl ca certs", file)));
+        Optional<PemTrustOptions> trusted =
+                tls.authorities().map(file -> new PemTrustOptions().addCertValue(read("ssl ca certs", file)));
         try {
             ServerTls.requireMatch(identity.getKeyManagerFactory(vertx).getKeyManagers());
         } catch (Exception e) {

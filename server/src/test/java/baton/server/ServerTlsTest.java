@@ -77,10 +77,11 @@ class ServerTlsTest {
         try (ServerFixture fixture = fixture(certificate, key)) {
             fixture.engine.answers("word");
             fixture.server.warmUp();
-            assertThat(fixture.engine.submittedCount()).as("prompts of the warm-up").isPositive();
+            assertThat(fixture.engine.submittedCount())
+                    .as("prompts of the warm-up")
+                    .isPositive();
             int port = fixture.server.port();
-            try (SSLSocket socket =
-                    (SSLSocket) context(true).getSocketFactory().createSocket("127.0.0.1", port)) {
+            try (SSLSocket socket = (SSLSocket) context(true).getSocketFactory().createSocket("127.0.0.1", port)) {
                 assertThat(ask(socket)).startsWith("HTTP/1.1 200");
             }
             try (SSLSocket socket =

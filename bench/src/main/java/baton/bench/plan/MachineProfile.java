@@ -125,7 +125,8 @@ public record MachineProfile(
             if (!(point.path(x).asDouble(-1) >= 0) || !(point.path("seconds").asDouble(-1) >= 0)) {
                 throw new ConfigException(
                         "profile",
-                        "%s: %s has %s, must have objects with %s and seconds, not negative".formatted(file, field, point, x));
+                        "%s: %s has %s, must have objects with %s and seconds, not negative"
+                                .formatted(file, field, point, x));
             }
             points.add(new Curve.Point(
                     point.path(x).asDouble(), point.path("seconds").asDouble()));

@@ -175,7 +175,8 @@ public record NixlSettings(
         if (vllmCpuInterior.equals(Optional.of(BlockInterior.CPU_AMX)) && dtype.bytes() != 2) {
             throw new ConfigException(
                     context.config().extra().field(CPU_ISA),
-                    "is amx, but the KV cache is in " + dtype.torchName() + ": vLLM packs it for amx in bfloat16 and float16 only, must be vec");
+                    "is amx, but the KV cache is in " + dtype.torchName()
+                            + ": vLLM packs it for amx in bfloat16 and float16 only, must be vec");
         }
         return new VllmRank(context.layout(), context.modelLayout().kvHeads(), vllmCpuInterior);
     }

@@ -164,8 +164,8 @@ public final class PeerEngine {
         if (ownSize % peerSize == 0) {
             return new int[] {tensor / (ownSize / peerSize)};
         }
-        throw new TransferException("its tensor parallel size " + peerSize + " does not divide that of this instance, " + ownSize
-                + ", nor the other way round");
+        throw new TransferException("its tensor parallel size " + peerSize + " does not divide that of this instance, "
+                + ownSize + ", nor the other way round");
     }
 
     /** A reference's size may be anything, as clients send it. */
@@ -189,8 +189,8 @@ public final class PeerEngine {
                             + "; model, dtype, layers, heads and connector must be the same. enforce_handshake_compat=false goes on all the same");
         }
         if (info.pipelineParallelSize() != self.pipelineParallelSize()) {
-            throw new TransferException("its pipeline parallel size is " + info.pipelineParallelSize() + ", this instance's "
-                    + self.pipelineParallelSize() + "; they must be equal");
+            throw new TransferException("its pipeline parallel size is " + info.pipelineParallelSize()
+                    + ", this instance's " + self.pipelineParallelSize() + "; they must be equal");
         }
         if (info.layout().layers() != self.layout().layers()
                 || info.layout().headDim() != self.layout().headDim()

@@ -205,7 +205,8 @@ final class PushReceiver {
                 .pushRegistrationTimeout()
                 .plus(context.settings().transferTimeout());
         if (now - gaveUp.getAsLong() >= longest.toNanos()) {
-            // By its own time limits the owner has stopped, too; vLLM's push_registration_timeout is the same by default.
+            // By its own time limits the owner has stopped, too; vLLM's push_registration_timeout is the same by
+            // default.
             awaited.clear();
         }
     }

@@ -383,7 +383,8 @@ class WrittenBlocksTest {
         net.withoutPermits();
         net.vllmAnswers(true);
         Optional<Running> early = registeredFirst
-                ? Optional.of(decode.admit(atDecode(id + "-0badcafe" + sample, 9).withKvTransferParams(whereToLook(1)), 0))
+                ? Optional.of(
+                        decode.admit(atDecode(id + "-0badcafe" + sample, 9).withKvTransferParams(whereToLook(1)), 0))
                 : Optional.empty();
         steps(2);
         Running first = prefill.admit(atPrefill(id + "-deadbeef", 9), 0);
@@ -399,7 +400,8 @@ class WrittenBlocksTest {
         assertThat(net.notified())
                 .filteredOn(text -> !text.startsWith("HB:"))
                 .hasSize(2)
-                .anyMatch(text -> text.startsWith("PUSH_REG:") && text.contains(id + "-0badcafe") && !text.contains("-0badcafe-"))
+                .anyMatch(text ->
+                        text.startsWith("PUSH_REG:") && text.contains(id + "-0badcafe") && !text.contains("-0badcafe-"))
                 .anyMatch(text -> text.equals(id + "-0badcafe:1"));
         assertThat(counted("vllm:nixl_num_kv_expired_reqs")).isZero();
         assertThat(counted("baton:kv_unverified_loads")).isEqualTo(1);

@@ -69,10 +69,12 @@ public record TlsFiles(String prefix, Optional<Path> certificate, Optional<Path>
         if (certificate.isEmpty() || key.isEmpty()) {
             return Optional.empty();
         }
-        PemKeyCertOptions options =
-                new PemKeyCertOptions().addCertValue(Buffer.buffer(contents.get(0))).addKeyValue(Buffer.buffer(contents.get(1)));
+        PemKeyCertOptions options = new PemKeyCertOptions()
+                .addCertValue(Buffer.buffer(contents.get(0)))
+                .addKeyValue(Buffer.buffer(contents.get(1)));
         try {
-            // While files are replaced one after the other, a key may be of another certificate: each handshake would fail.
+            // While files are replaced one after the other, a key may be of another certificate: each handshake would
+            // fail.
             ServerTls.requireMatch(options.getKeyManagerFactory(vertx).getKeyManagers());
         } catch (Exception e) {
             throw new ConfigException(
@@ -89,8 +91,7 @@ public record TlsFiles(String prefix, Optional<Path> certificate, Optional<Path>
         try {
             options.getTrustManagerFactory(vertx);
         } catch (Exception e) {
-            throw new ConfigException(
-                    prefix + "ca", authorities.get() + " cannot be used: " + e.getMessage(), e);
+            throw new ConfigException(prefix + "ca", authorities.get() + " cannot be used: " + e.getMessage(), e);
         }
         return Optional.of(options);
     }

@@ -39,7 +39,11 @@ public final class HealthProbe {
      * @param tls certificates, for instances at {@code https://}
      */
     public record Settings(
-            Duration deadline, Duration interval, Optional<String> apiKey, Predicate<Instance> needsAddress, ClientSSLOptions tls) {}
+            Duration deadline,
+            Duration interval,
+            Optional<String> apiKey,
+            Predicate<Instance> needsAddress,
+            ClientSSLOptions tls) {}
 
     private static final Logger log = LoggerFactory.getLogger(HealthProbe.class);
     private static final int MISSED_ANSWERS = 3;

@@ -246,6 +246,8 @@ public final class Leg {
             return cause.getClass().getSimpleName();
         }
         // Of TLS the first message says only that there is no connection.
-        return cause.getCause() == null ? message : message + ": " + cause.getCause().getMessage();
+        return cause.getCause() == null
+                ? message
+                : message + ": " + cause.getCause().getMessage();
     }
 }

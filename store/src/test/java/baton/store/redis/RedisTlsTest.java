@@ -5,8 +5,8 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.kv.Ticker;
 import baton.store.StoreFormat;
-import baton.testkit.Certificates;
 import baton.store.remote.StoredValues;
+import baton.testkit.Certificates;
 import java.lang.foreign.Arena;
 import java.nio.file.Path;
 import java.time.Duration;
