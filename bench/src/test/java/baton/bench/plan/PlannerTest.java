@@ -107,6 +107,24 @@ class PlannerTest {
                 .isEmpty();
     }
 
+    /** Noise makes flat pieces of a measured curve: parts of a prompt that cost nothing. */
+    @Test
+    void promptsWithPartsThatCostNothingAreComputedToTheEnd() {
+        MachineProfile flat = new MachineProfile(
+                "flat", 1, Curve.constant(0.03), Curve.constant(0.02), 0, 1, Map.of("connector", Curve.constant(0)), 8);
+        Outcome outcome = FleetSimulation.run(new Fleet.Colocated(flat, 1, 64), Load.of(200, 2), 0.1, 20, ANY, 1);
+        assertThat(outcome.ttft()).hasSize(18);
+        assertThat(outcome.wellServed()).isEqualTo(1);
+    }
+
+    @Test
+    void noFleetServesMoreThanItsInstancesCanCompute() {
+        Plan plan = new Planner(new Goals(2, 10, 0.9), 20, 1)
+                .goodput(new Fleet.Disaggregated(MACHINE, 40, MACHINE, 40, "connector"), Load.of(500, 1));
+        // Half a second for each prompt; what waits at the end is less than the goal allows.
+        assertThat(plan.goodput()).isBetween(70.0, 90.0);
+    }
+
     @Test
     void goalsForIntervalsDecideWhetherItPaysToDisaggregate() {
         Load load = Load.of(1000, 100);
