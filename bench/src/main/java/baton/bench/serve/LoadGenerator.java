@@ -202,12 +202,14 @@ public final class LoadGenerator implements AutoCloseable {
             StreamedAnswer answer = new StreamedAnswer(endpoint.backend());
             AtomicReference<@Nullable HttpClientRequest> open = new AtomicReference<>();
             long timer = vertx.setTimer(Math.max(1, patience.toMillis()), _ -> {
-                // Before the next one takes its place.
-                HttpClientRequest started = open.get();
-                if (started != null) {
-                    var _ = started.reset();
+                if (isFirstEnd(index, StreamedAnswer.failed(due, arrived, sent, counted, late()))) {
+                    HttpClientRequest started = open.get();
+                    if (started != null) {
+                        // Before the next one takes its place.
+                        var _ = started.reset();
+                    }
+                    ended();
                 }
-                end(index, StreamedAnswer.failed(due, arrived, sent, counted, late()));
             });
             Future<Exchange> whole = client.request(options)
                     .compose(request -> {
@@ -248,9 +250,16 @@ public final class LoadGenerator implements AutoCloseable {
         }
 
         private void end(int index, Exchange exchange) {
-            if (!ended.compareAndSet(index, null, exchange)) {
-                return;
+            if (isFirstEnd(index, exchange)) {
+                ended();
             }
+        }
+
+        private boolean isFirstEnd(int index, Exchange exchange) {
+            return ended.compareAndSet(index, null, exchange);
+        }
+
+        private void ended() {
             active--;
             Optional.ofNullable(waiting.poll()).ifPresent(Runnable::run);
             progress.accept(done.incrementAndGet());
