@@ -15,6 +15,7 @@ import java.nio.file.StandardCopyOption;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.stream.Stream;
+import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
 import tools.jackson.databind.JsonNode;
@@ -47,6 +48,7 @@ class BenchAgainstTest {
         return directory;
     }
 
+    @Tag("thorough")
     @Test
     void anotherServerIsMeasuredInTheSameRun() throws Exception {
         Path model = shortModel();

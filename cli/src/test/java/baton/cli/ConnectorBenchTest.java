@@ -18,6 +18,7 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
 import java.util.ServiceLoader;
+import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 
 class ConnectorBenchTest {
@@ -60,6 +61,7 @@ class ConnectorBenchTest {
                 .hasMessageContainingAll("connector", "NoSuchConnector", "NixlConnector/pull");
     }
 
+    @Tag("thorough")
     @Test
     void measuresAHandOverAndAHitOfRealInstancesBesideOneAlone() throws IOException {
         ConnectorReport report = run(Program.command(), "SharedStorageConnector");

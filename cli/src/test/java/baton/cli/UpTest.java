@@ -21,6 +21,7 @@ import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
+import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -58,6 +59,7 @@ class UpTest {
     }
 
     /** The children end even if this process is killed. */
+    @Tag("thorough")
     @Test
     void answersAfterAProcessWasSuspendedAndAllProcessesEndWhenTheParentIsKilled() throws Exception {
         Process up = start("--no-warmup", "--connector", "NixlConnector");

@@ -7,6 +7,7 @@ import baton.cli.Instances.Reply;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
+import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -43,6 +44,7 @@ class WarmUpTest {
         assertThat(reply.tokenIds()).hasSize(4);
     }
 
+    @Tag("thorough")
     @Test
     void aRouterIsReadyAfterItsWarmUp() throws Exception {
         Instance instance = INSTANCES.serve("cold");

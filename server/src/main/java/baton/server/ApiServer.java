@@ -44,7 +44,6 @@ import java.util.regex.Pattern;
 import java.util.stream.Collectors;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
-import tools.jackson.core.JsonGenerator;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
@@ -102,7 +101,7 @@ public final class ApiServer implements AutoCloseable {
     private final ExecutorService preparers;
     private final PreparingMemory preparingMemory;
     private final HttpServer http;
-    private final long created = System.currentTimeMillis() / 1000;
+    private final ModelList modelList;
     private final Set<ResponseStream> live = new HashSet<>();
     private final RequestHistory history;
     /** Timers of connections without a request in progress. */
@@ -140,6 +139,7 @@ public final class ApiServer implements AutoCloseable {
     private ApiServer(ServerConfig config, Engine engine, PrometheusMetrics metrics) {
         this.config = config;
         this.engine = engine;
+        this.modelList = new ModelList(config, engine, System.currentTimeMillis() / 1000);
         this.metrics = metrics;
         reader = new RequestReader(config, engine);
         writer = new ReplyWriter(engine.tokenizer());
@@ -486,14 +486,7 @@ public final class ApiServer implements AutoCloseable {
     }
 
     private void models(HttpExchange exchange) {
-        exchange.json(200, writer.json().document(out -> {
-            out.writeStartObject();
-            out.writeStringProperty("object", "list");
-            out.writeArrayPropertyStart("data");
-            config.servedModelNames().forEach(name -> writeModel(out, name));
-            out.writeEndArray();
-            out.writeEndObject();
-        }));
+        exchange.json(200, writer.json().document(modelList::write));
     }
 
     private void model(HttpExchange exchange) {
@@ -508,21 +501,7 @@ public final class ApiServer implements AutoCloseable {
         if (!config.servedModelNames().contains(name)) {
             throw RequestReader.unknownModel(config, name);
         }
-        exchange.json(200, writer.json().document(out -> writeModel(out, name)));
-    }
-
-    private void writeModel(JsonGenerator out, String name) {
-        out.writeStartObject();
-        out.writeStringProperty("id", name);
-        out.writeStringProperty("object", "model");
-        out.writeNumberProperty("created", created);
-        out.writeStringProperty("owned_by", "baton");
-        out.writeStringProperty("root", engine.config().model().toString());
-        out.writeNullProperty("parent");
-        out.writeNumberProperty("max_model_len", engine.maxModelLen());
-        out.writeArrayPropertyStart("permission");
-        out.writeEndArray();
-        out.writeEndObject();
+        exchange.json(200, writer.json().document(out -> modelList.write(out, name)));
     }
 
     private void health(HttpExchange exchange) {
