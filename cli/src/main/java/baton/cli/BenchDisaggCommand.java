@@ -67,7 +67,7 @@ final class BenchDisaggCommand implements Callable<Integer> {
     @Option(
             names = "--streams",
             paramLabel = "N",
-            description = "Short requests under way at a time, whose answers are being generated (default: 4).")
+            description = "Short requests with answers that are being generated at a time (default: 4).")
     private @Nullable Integer streams;
 
     @Option(

@@ -103,7 +103,7 @@ final class RouteCommand implements Callable<Integer> {
             paramLabel = "NAME:PORT",
             description =
                     "DNS name of which each address is a prefill instance, as of a headless Kubernetes service, or"
-                            + " _service._tcp.name, whose SRV records have ports and weights; followed; repeatable.")
+                            + " _service._tcp.name, the SRV records of which have ports and weights; followed; repeatable.")
     private List<String> prefillDns = List.of();
 
     @Option(

@@ -78,7 +78,7 @@ final class Headers {
         return headers;
     }
 
-    /** The path and query of a request, also of one whose target is a whole URL: an instance that is a proxy would go there. */
+    /** The path and query of a request, also of one with a whole URL for a target: an instance that is a proxy would go there. */
     static String target(HttpServerRequest request) {
         String query = request.query();
         return query == null ? request.path() : request.path() + "?" + query;

@@ -28,7 +28,7 @@ import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** A router whose clients need keys. */
+/** A router with clients that need keys. */
 @Timeout(60)
 class ClientKeysTest {
     private static final String BODY = "{\"prompt\":\"hello\"}";

@@ -16,7 +16,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.MethodSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** Clients that break the protocol, leave, or send too much or too slowly: the router goes on, and instances get nothing of theirs. */
+/** Clients that break the protocol, leave, or send too much or too slowly: the router goes on, and instances get nothing of it. */
 @Timeout(60)
 class HostileClientsTest {
     private static final String BODY = "{\"prompt\":\"hello\"}";

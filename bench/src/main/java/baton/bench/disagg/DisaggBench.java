@@ -49,7 +49,7 @@ public final class DisaggBench {
     /** Shorter prompts, as JSON, are left to the decode instance: those of {@link Load#SHORT_PROMPT} tokens and no others. */
     private static final int SHORT_BYTES = 600;
 
-    /** Prompts whose JSON is longer than that in any case. */
+    /** Prompts with JSON that is longer than that in any case. */
     private static final int LEAST_PROMPT = 256;
 
     private static final Duration PATIENCE = Duration.ofMinutes(2);

@@ -18,7 +18,7 @@ import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.JsonNodeFactory;
 
 /**
- * Prompts of a file: {@code sharegpt}, an array of conversations of which the first two messages are a prompt and an answer whose
+ * Prompts of a file: {@code sharegpt}, an array of conversations of which the first two messages are a prompt and an answer of which the
  * length is asked for; or {@code custom}, lines of {@code {"prompt": "...", "output_tokens": 10}}.
  *
  * @param format of the file

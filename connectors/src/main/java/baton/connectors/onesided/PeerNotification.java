@@ -18,7 +18,7 @@ public sealed interface PeerNotification {
      * A reader has read the blocks, or does not need them. To a vLLM peer's load: its blocks are written.
      *
      * @param requestId the owner's
-     * @param notifications how many of these the notified rank gets: one of each rank that reads from it. To a load whose blocks are
+     * @param notifications how many of these the notified rank gets: one of each rank that reads from it. To a load with blocks that are
      *     written, the owner's tensor parallel size
      */
     record Completion(String requestId, int notifications) implements PeerNotification {}

@@ -56,7 +56,7 @@ final class FileTransfers {
     private final IoTasks saveTasks;
     private final SequencedMap<Rank, KvCache> caches = new LinkedHashMap<>();
 
-    /** Loads whose end no rank has seen. */
+    /** Loads that no rank has seen the end of. */
     private final List<LoadJob> loads = new ArrayList<>();
 
     /** By rank, loads that are over, which the rank has not reported. */

@@ -1,4 +1,4 @@
-/** Tests of the image, whose file system is run as processes. */
+/** Tests of the image: its file system is run as processes. */
 @NullMarked
 package baton.image;
 

@@ -158,10 +158,10 @@ public final class RouterMetrics implements AutoCloseable {
     public final Timer decode = timer("baton:router_decode", "Decode leg, from sending to the whole answer");
     public final Timer firstByte = timer("baton:router_first_byte", "From a request to the first byte of its answer");
     public final Timer request = timer("baton:router_request", "From a request to the end of its answer");
-    /** Of completions whose prompt a prefill instance computes. */
+    /** Of completions with a prompt that a prefill instance computes. */
     public final ClientTimes prefilledRemotely = clientTimes("remote");
 
-    /** Of completions whose prompt the decode instance computes. */
+    /** Of completions with a prompt that the decode instance computes. */
     public final ClientTimes prefilledLocally = clientTimes("local");
 
     public final Counter carried = handoffs("carried");

@@ -17,7 +17,7 @@ final class InTurn implements InstanceChooser {
         return Choice.of(usable.get(index(usable, turn.getAndIncrement())), Choice.Why.TURN);
     }
 
-    /** Whose turn it is. */
+    /** The turns of instances. */
     static int index(List<Instance> usable, int turn) {
         double total = 0;
         boolean equal = true;

@@ -19,7 +19,7 @@ public record PolicySettings(
     /** 256 MiB of prompts, in about 32 MiB of memory. */
     public static final int DEFAULT_RECORDED = 1 << 20;
 
-    // Before the constant, whose construction looks at them.
+    // Before the constant, which looks at them when it is made.
     private static final int MOST_RECORDED = 1 << 28;
     private static final Duration MOST_SLOW_START = Duration.ofHours(1);
 

@@ -72,7 +72,7 @@ public final class Discovery implements AutoCloseable {
     /**
      * A DNS name of which all addresses are instances of a role at one port, or a service of which all targets are.
      *
-     * @param port {@link #OF_THE_SERVICE}: the name is a service, {@code _service._proto.name}, whose SRV records have ports and weights
+     * @param port {@link #OF_THE_SERVICE}: the name is a service, {@code _service._proto.name}, the SRV records of which have ports and weights
      */
     public record Name(Instance.Role role, String host, int port) {
         static final int OF_THE_SERVICE = 0;
