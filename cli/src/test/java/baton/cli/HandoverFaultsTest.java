@@ -36,6 +36,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.LockSupport;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
 import tools.jackson.databind.node.ArrayNode;
@@ -46,6 +47,7 @@ import tools.jackson.databind.node.ObjectNode;
  * every answer is the right one, none comes late, only the legs that a fault hits may fail, and no block is lost. {@code -Dtests.faults=N} is
  * for N faults, {@code -Dtests.seed=N} for other faults, {@code -Dtests.transfer_agent=nixl} for NIXL's own library.
  */
+@Tag("thorough")
 class HandoverFaultsTest {
     private static final int FAULTS = Integer.getInteger("tests.faults", Fault.values().length);
     private static final long SEED = Long.getLong("tests.seed", 4);

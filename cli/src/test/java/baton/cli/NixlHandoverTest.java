@@ -22,6 +22,7 @@ import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -34,6 +35,7 @@ import tools.jackson.databind.node.ObjectNode;
  * Prefill and decode in processes of their own, blocks read from memory to memory: greedy tokens are those of one instance alone,
  * and the decode instance's metrics say where the prompt came from. {@code -Dtests.prompts=N} asks N prompts at random too.
  */
+@Tag("thorough")
 class NixlHandoverTest {
     private static final int MAX_TOKENS = 12;
     private static final int BLOCK = 16;

@@ -36,6 +36,7 @@ import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.stream.IntStream;
+import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -45,6 +46,7 @@ import org.junit.jupiter.params.provider.CsvSource;
  * PyNcclConnector with the real tiny model: greedy tokens are those of one engine alone, and the consumer computes nothing of a prompt.
  * {@code -Dtests.prompts=N} asks N prompts in each way.
  */
+@Tag("thorough")
 class PyNcclHandoverTest {
     private static final int PROMPTS = Integer.getInteger("tests.prompts", 24);
     private static final long SEED = Long.getLong("tests.seed", 5);

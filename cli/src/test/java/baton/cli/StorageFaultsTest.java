@@ -16,10 +16,12 @@ import java.util.Comparator;
 import java.util.List;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
 
 /** Hand-overs with files that are damaged between the two legs. Each test has a prompt of its own. */
+@Tag("thorough")
 class StorageFaultsTest {
     private static final int BLOCK_SIZE = 16;
     private static final int MAX_TOKENS = 16;

@@ -14,6 +14,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** What is to be seen of the warm-up of a process: one line in its log. */
+@Tag("thorough")
 class WarmUpTest {
     @RegisterExtension
     static final Instances INSTANCES = new Instances();
@@ -44,7 +45,6 @@ class WarmUpTest {
         assertThat(reply.tokenIds()).hasSize(4);
     }
 
-    @Tag("thorough")
     @Test
     void aRouterIsReadyAfterItsWarmUp() throws Exception {
         Instance instance = INSTANCES.serve("cold");
