@@ -10,6 +10,7 @@ import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
@@ -39,6 +40,7 @@ class ExamplesTest {
         return lines;
     }
 
+    @Tag("thorough")
     @Test
     void twoProcessesStartedFromJava() throws Exception {
         List<String> lines = run(

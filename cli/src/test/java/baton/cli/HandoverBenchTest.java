@@ -12,6 +12,7 @@ import java.io.StringWriter;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.OptionalInt;
+import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 
 class HandoverBenchTest {
@@ -31,6 +32,7 @@ class HandoverBenchTest {
         assertThat(text.toString()).contains("left out: short has max_position_embeddings=8");
     }
 
+    @Tag("thorough")
     @Test
     void measuresEveryPhaseOfAHandOverBetweenTwoProcesses() throws IOException {
         HandoverReport report = new HandoverBench(

@@ -19,6 +19,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.BooleanSupplier;
 import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
@@ -81,6 +82,7 @@ class LongTextTest {
                 .isEqualTo("tokens: has 1048577 tokens, must have at most 1048576");
     }
 
+    @Tag("thorough")
     @Test
     void otherRequestsAreAnsweredWhileLongTextsAreEncoded() throws Exception {
         String body = "{\"prompt\":\"" + SENTENCE.repeat(200_000) + "\"}";

@@ -20,6 +20,7 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.locks.LockSupport;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
+import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
@@ -95,6 +96,7 @@ class DisaggBenchTest {
         }
     }
 
+    @Tag("thorough")
     @Test
     void twoEndpointsAreGivenTheSameLoads() throws Exception {
         Plan plan = new Plan(List.of(256), List.of(), List.of(4.0, 8.0), List.of(), 2, 1, Optional.empty());

@@ -11,9 +11,11 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.OptionalInt;
 import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.EnumSource;
 
 /** Tiny-ledger gives its recorded answers, however its tokens are cut into steps. */
 class GoldenTest {
@@ -92,17 +94,20 @@ class GoldenTest {
 
     /** Those that are not chosen on this processor too: a few prompts, at once and in chunks. */
     @ParameterizedTest(name = "{0}, {1}")
-    @CsvSource({
-        "AMX, BF16",
-        "AVX512_BF16, BF16",
-        "AVX512, BF16",
-        "AVX512, F32",
-        "AVX2, BF16",
-        "AVX2, F32",
-        "LIBTORCH, F32",
-        "LIBTORCH, BF16"
-    })
+    @CsvSource({"AMX, BF16", "AVX512_BF16, BF16", "AVX512, BF16", "AVX512, F32", "AVX2, BF16", "AVX2, F32"})
     void greedyTokensOfAllKernels(Kind kind, DType dtype) throws IOException {
+        assertGreedyTokens(kind, dtype);
+    }
+
+    /** These are slow. */
+    @Tag("thorough")
+    @ParameterizedTest
+    @EnumSource(names = {"F32", "BF16"})
+    void greedyTokensOfLibTorchsKernels(DType dtype) throws IOException {
+        assertGreedyTokens(Kind.LIBTORCH, dtype);
+    }
+
+    private static void assertGreedyTokens(Kind kind, DType dtype) throws IOException {
         List<Golden> few = goldens.stream()
                 .filter(golden -> golden.prompt().length < 500)
                 .limit(4)

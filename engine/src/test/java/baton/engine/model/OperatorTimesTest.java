@@ -16,6 +16,7 @@ import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -49,6 +50,7 @@ class OperatorTimesTest {
         assertThat(rates).noneMatch(OperatorRate::isSlow);
     }
 
+    @Tag("thorough")
     @Test
     void attentionInLibTorchsScalarLoopIsFound() throws IOException {
         assumeThat(Processor.current().has("amx_bf16"))

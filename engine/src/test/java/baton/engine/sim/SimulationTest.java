@@ -105,7 +105,7 @@ class SimulationTest {
     @Test
     void theSameSeedLivesTheSameWorld() {
         long seed = Long.getLong("tests.seed", System.nanoTime());
-        for (int i = 0; i < 20; i++) {
+        for (int i = 0; i < 10; i++) {
             assertThat(trace(seed + i)).as("seed %d", seed + i).isEqualTo(trace(seed + i));
         }
     }
